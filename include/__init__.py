@@ -1,0 +1,1 @@
+"""The library: everything that Nightshift does, without Airflow."""
