@@ -1,0 +1,255 @@
+"""What can go wrong with a repository, in one tree. Every leaf says whether to try again, and carries what it concerns.
+
+CvmfsError
+├── FormatError(what, detail)             bytes that are not what the format says (docs/formats.md)
+├── TrustError                            what we read is not signed by whom we trust
+│   ├── SignatureError(what, detail)      manifest, whitelist or certificate signature does not hold
+│   └── WhitelistError(fqrn, detail)      whitelist of another repository, or certificate not listed
+│       └── WhitelistExpired(fqrn, expires)
+├── KeyFileError(path, detail)            a key, certificate or gateway key file that cannot be used
+├── CatalogError(path, detail)            a catalog that contradicts itself, its parent or the operation asked of it
+├── ObjectError                           an object of the store
+│   ├── ObjectMissing(key)
+│   └── ObjectDamaged(key, detail)        stored bytes do not have the hash they are named by
+├── RepositoryError(fqrn, detail)         no repository there, one there already, or another one than expected
+│   └── ReflogError(fqrn, detail)         reflog absent, or not the one that the manifest names
+├── SourceError(member, detail)           an input tree or archive that cannot be taken
+│   └── SourceLimitExceeded(member, detail)
+├── DestinationError(path, detail)        nothing can be hung there, or nothing is there to take away
+├── TagError(name, detail)                a tag that cannot be made, moved or found
+├── MergeError(path, detail)              two changes of one base that exclude each other
+└── CommitError                           the switch to a new revision did not happen; the old one stands
+    ├── ManifestConflict(fqrn, detail)    another writer switched first             (retryable)
+    ├── BaseChanged(path, detail)         the destination is not what we derived from  (retryable)
+    └── LeaseExpired(path, detail)        the lease ran out before the switch       (retryable)
+"""
+
+# ruff: noqa: N818 - a leaf is named by what happened
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+
+class CvmfsError(Exception):
+    """Anything this subject raises on purpose. ``retryable``: the same call may succeed later with nobody's help."""
+
+    retryable: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process borders (pools, task runners); the fields are not the arguments of Exception.
+        return _rebuild, (type(self), self.args, self.__dict__.copy())
+
+
+def _rebuild(kind: type[CvmfsError], args: tuple[Any, ...], fields: dict[str, Any]) -> CvmfsError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class FormatError(CvmfsError):
+    """``what`` names the thing that was read (a manifest, a hash, a reflog), ``detail`` what is wrong with it."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, what: str, detail: str) -> None:
+        super().__init__(f"{what}: {detail}")
+        self.what = what
+        self.detail = detail
+
+
+class TrustError(CvmfsError):
+    """Readable, but not vouched for."""
+
+
+class SignatureError(TrustError):
+    """A signature that does not hold. ``what`` names the signed thing."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, what: str, detail: str) -> None:
+        super().__init__(f"{what}: {detail}")
+        self.what = what
+        self.detail = detail
+
+
+class WhitelistError(TrustError):
+    """The whitelist does not admit this repository or certificate."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, fqrn: str, detail: str) -> None:
+        super().__init__(f"whitelist of {fqrn}: {detail}")
+        self.fqrn = fqrn
+        self.detail = detail
+
+
+class WhitelistExpired(WhitelistError):
+    """``expires`` is the hour (UTC) from which on the whitelist no longer counts."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, fqrn: str, expires: datetime) -> None:
+        super().__init__(fqrn, f"expired at {expires:%Y-%m-%d %H}:00 UTC; resign the whitelist with the master key")
+        self.expires = expires
+
+
+class KeyFileError(CvmfsError):
+    """A key file that is absent, in the way, or not what its name says; the detail names the cure."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path}: {detail}")
+        self.path = path
+        self.detail = detail
+
+
+class CatalogError(CvmfsError):
+    """``path`` is the absolute path inside the repository, ``""`` for its root."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path or '/'}: {detail}")
+        self.path = path
+        self.detail = detail
+
+
+class ObjectError(CvmfsError):
+    """Something about one object; ``key`` is relative to the repository's store."""
+
+    def __init__(self, key: str, detail: str) -> None:
+        super().__init__(f"{key}: {detail}")
+        self.key = key
+        self.detail = detail
+
+
+class ObjectMissing(ObjectError):
+    """Named by a manifest, catalog or tag, but not in the store."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, key: str, detail: str = "not in the store") -> None:
+        super().__init__(key, detail)
+
+
+class ObjectDamaged(ObjectError):
+    """Stored, but with other bytes than its name says."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self, key: str, detail: str = "its bytes do not have the hash that names it; delete and upload it again"
+    ) -> None:
+        super().__init__(key, detail)
+
+
+class RepositoryError(CvmfsError):
+    """The repository as a whole is not what was asked for."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, fqrn: str, detail: str) -> None:
+        super().__init__(f"repository {fqrn}: {detail}")
+        self.fqrn = fqrn
+        self.detail = detail
+
+
+class ReflogError(RepositoryError):
+    """The reflog is absent or is not the one that the manifest names."""
+
+    retryable: ClassVar[bool] = False
+
+
+class SourceError(CvmfsError):
+    """``member`` names the file, directory or archive member that cannot be taken; ``detail`` says why and the cure."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, member: str, detail: str) -> None:
+        super().__init__(f"{member}: {detail}")
+        self.member = member
+        self.detail = detail
+
+
+class SourceLimitExceeded(SourceError):
+    """More members or bytes than allowed."""
+
+    retryable: ClassVar[bool] = False
+
+
+class DestinationError(CvmfsError):
+    """``path`` is the destination inside the repository."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"destination {path or '/'}: {detail}")
+        self.path = path
+        self.detail = detail
+
+
+class TagError(CvmfsError):
+    """``name`` is the tag's name."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, name: str, detail: str) -> None:
+        super().__init__(f"tag {name!r}: {detail}")
+        self.name = name
+        self.detail = detail
+
+
+class MergeError(CvmfsError):
+    """Both sides changed ``path`` in ways that cannot both hold."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"merge at {path or '/'}: {detail}")
+        self.path = path
+        self.detail = detail
+
+
+class CommitError(CvmfsError):
+    """No new revision came to be. Readers still see the old one."""
+
+
+class ManifestConflict(CommitError):
+    """The manifest was replaced by another writer between our reading and our switch."""
+
+    retryable: ClassVar[bool] = True
+
+    def __init__(
+        self, fqrn: str, detail: str = "another writer switched the manifest first; read it again and commit on it"
+    ) -> None:
+        super().__init__(f"repository {fqrn}: {detail}")
+        self.fqrn = fqrn
+        self.detail = detail
+
+
+class BaseChanged(CommitError):
+    """What the change was derived from is no longer what stands at ``path``, or was swept by a collection."""
+
+    retryable: ClassVar[bool] = True
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path or '/'}: {detail}")
+        self.path = path
+        self.detail = detail
+
+
+class LeaseExpired(CommitError):
+    """The lease on ``path`` ran out before the switch; take a new one."""
+
+    retryable: ClassVar[bool] = True
+
+    def __init__(
+        self, path: str, detail: str = "the lease ran out before the commit; take a new one and commit again"
+    ) -> None:
+        super().__init__(f"{path}: {detail}")
+        self.path = path
+        self.detail = detail
