@@ -1,0 +1,83 @@
+# Everything that one does with Nightshift, from a clean clone on. `make help` lists it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# A Python of at least 3.11 to make the environment with; `make PYTHON=/path/to/python venv` chooses another.
+PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
+	command -v $$python >/dev/null && $$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	&& echo $$python && break; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+DATE ?=
+SLOT ?=
+NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
+
+.PHONY: help venv lock format check test test-full servers nightly up down status docs clean
+
+help:  ## this list
+	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv: $(STAMP)  ## the Python environment in .venv, as requirements.txt locks it
+
+# uv itself comes from the lock, hash-checked, by the pip of the new environment; uv then installs the rest.
+$(BIN)/uv: | $(BIN)/python
+	@awk '/^uv==/ {on = 1} on {print} on && !/\\$$/ {exit}' requirements.txt > $(VENV)/uv.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(VENV)/uv.txt
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "make: no Python of at least 3.11 found; install python3.11 or say make PYTHON=/path/to/it" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "make: $(PYTHON) has no ensurepip; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(STAMP): requirements.txt pyproject.toml | $(BIN)/uv
+	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.txt
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
+	@touch $@
+
+lock: $(STAMP)  ## compile requirements.in into requirements.txt again (newest versions)
+	@$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --python-version 3.11 --no-emit-index-url \
+		--custom-compile-command "make lock" requirements.in --output-file requirements.txt
+
+format: $(STAMP)  ## bring the code into its form
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format --quiet .
+
+check: $(STAMP)  ## lint, types and the fast tests, in under a minute
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/pytest tests/unit -m "not slow" -q -n auto --dist worksteal
+
+test: $(STAMP) servers  ## all tests; a server that cannot be had is skipped and named
+	@$(BIN)/pytest
+
+test-full: $(STAMP) servers  ## all tests; any skip is a failure
+	@CI=true $(BIN)/pytest
+
+servers:
+	@tests/install-servers.sh
+
+nightly: $(STAMP)  ## pack a real build and install it: make nightly [DATE=YYYY-MM-DD] [SLOT=name]
+	@$(BIN)/nightshift nightly run $(NIGHTLY_OPTIONS)
+
+up: $(STAMP)  ## start all services and Airflow; prints URL and login
+	@$(BIN)/nightshift lab up
+
+down: $(STAMP)  ## stop them all
+	@$(BIN)/nightshift lab down
+
+status: $(STAMP)  ## what runs, where, and whether it answers
+	@$(BIN)/nightshift lab status
+
+docs: $(STAMP)  ## generate docs/dags.md from the DAGs
+	@$(BIN)/python -m include.lab.dagdocs
+
+clean:  ## stop the services; remove the environment, state and caches
+	@if [ -x $(BIN)/nightshift ]; then $(BIN)/nightshift lab down; fi
+	@rm -rf $(VENV) var .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

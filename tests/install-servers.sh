@@ -1,0 +1,29 @@
+#!/bin/sh
+# Installs the servers that the tests start themselves, from Debian's packages: as root on Debian only; elsewhere it says what is missing.
+set -eu
+
+# package:program that shows it is there
+SERVERS="mariadb-server:mariadbd openssh-server:sshd"
+
+missing=""
+for server in $SERVERS; do
+    PATH="$PATH:/usr/sbin:/usr/local/sbin" command -v "${server#*:}" >/dev/null || missing="$missing ${server%%:*}"
+done
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    echo "installing$missing"
+    # A policy of 101 keeps the packages from starting their services.
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' > "$policy"
+        chmod +x "$policy"
+        trap 'rm -f "$policy"' EXIT
+    fi
+    apt-get update -qq || true
+    # shellcheck disable=SC2086
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null ||
+        echo "could not install$missing; the tests that need them will say so" >&2
+else
+    echo "not installed, and not root on Debian:$missing; the tests that need them are skipped" >&2
+fi
