@@ -1,0 +1,160 @@
+"""A directory entry as a value, and its row in the catalog table (docs/formats.md, catalogs)."""
+
+from __future__ import annotations
+
+import stat
+from dataclasses import dataclass, replace
+from enum import IntFlag
+from typing import Any
+
+from include.cvmfs.compression import Compression
+from include.cvmfs.errors import FormatError
+from include.cvmfs.hashes import PARTIAL, Algorithm, ObjectHash
+
+COLUMNS = ("hardlinks", "hash", "size", "mode", "mtime", "mtimens", "flags", "name", "symlink", "uid", "gid", "xattr")
+_ALGORITHMS = (Algorithm.SHA1, Algorithm.RMD160, Algorithm.SHAKE128)
+_ALGORITHM_BITS = {algorithm: place << 8 for place, algorithm in enumerate(_ALGORITHMS)}
+_LINKCOUNT_BITS = 32
+
+
+class Flag(IntFlag):
+    """The bits of column ``flags``, but for the two numbers in it (hash algorithm 8-10, compression 11-13)."""
+
+    DIRECTORY = 0x1
+    MOUNTPOINT = 0x2
+    FILE = 0x4
+    SYMLINK = 0x8
+    SPECIAL = 0x10
+    NESTED_ROOT = 0x20
+    CHUNKED = 0x40
+    EXTERNAL = 0x80
+    BIND = 0x4000
+    HIDDEN = 0x8000
+    DIRECT_IO = 0x10000
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One piece of a chunked file: place and length in the uncompressed file in bytes, and its own object."""
+
+    offset: int
+    size: int
+    hash: ObjectHash
+
+
+@dataclass(frozen=True, slots=True)
+class Dirent:
+    """One entry. ``size``: bytes uncompressed (devices: their number); ``mtime``: Unix s; ``mode``: with type bits."""
+
+    name: str
+    mode: int
+    size: int = 0
+    mtime: int = 0
+    uid: int = 0
+    gid: int = 0
+    hash: ObjectHash | None = None
+    symlink: str = ""
+    linkcount: int = 1
+    hardlink_group: int = 0
+    mountpoint: bool = False
+    nested_root: bool = False
+    chunked: bool = False
+    external: bool = False
+    bind: bool = False
+    hidden: bool = False
+    direct_io: bool = False
+    algorithm: Algorithm = Algorithm.SHA1
+    compression: Compression = Compression.ZLIB
+    xattr: bytes | None = None
+    mtime_ns: int | None = None
+
+    @property
+    def is_directory(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_regular(self) -> bool:
+        return stat.S_ISREG(self.mode)
+
+    @property
+    def is_symlink(self) -> bool:
+        return stat.S_ISLNK(self.mode)
+
+    @property
+    def is_special(self) -> bool:
+        return not (self.is_directory or self.is_regular or self.is_symlink)
+
+    def changed(self, **fields: Any) -> Dirent:
+        return replace(self, **fields)
+
+    @property
+    def flags(self) -> int:
+        if self.is_directory:
+            flags = Flag.DIRECTORY | (Flag.MOUNTPOINT if self.mountpoint else 0) | (Flag.BIND if self.bind else 0)
+            flags |= Flag.NESTED_ROOT if self.nested_root else 0
+        else:
+            flags = Flag.FILE | (Flag.SYMLINK if self.is_symlink else 0) | (Flag.SPECIAL if self.is_special else 0)
+        if self.is_regular:
+            flags |= (Flag.CHUNKED if self.chunked else 0) | (Flag.EXTERNAL if self.external else 0)
+            flags |= Flag.DIRECT_IO if self.direct_io else 0
+            flags |= self.compression.value << 11
+            if self.hash or self.chunked:
+                flags |= _ALGORITHM_BITS[self.algorithm]
+        return int(flags | (Flag.HIDDEN if self.hidden else 0))
+
+    def to_row(self) -> tuple[Any, ...]:
+        """The columns of :data:`COLUMNS`, in that order."""
+        return (
+            self.hardlink_group << _LINKCOUNT_BITS | self.linkcount,
+            self.hash.digest if self.hash else None,
+            self.size,
+            self.mode,
+            self.mtime,
+            self.mtime_ns,
+            self.flags,
+            self.name,
+            self.symlink,
+            self.uid,
+            self.gid,
+            self.xattr,
+        )
+
+    @classmethod
+    def from_row(cls, row: tuple[Any, ...]) -> Dirent:
+        """Read the columns of :data:`COLUMNS`. Raises FormatError for values that no catalog may hold."""
+        hardlinks, digest, size, mode, mtime, mtimens, flags, name, symlink, uid, gid, xattr = row
+        try:
+            algorithm = _ALGORITHMS[flags >> 8 & 7]
+            compression = Compression(flags >> 11 & 7)
+            content = ObjectHash(bytes(digest), algorithm) if digest else None
+            if content and len(content.digest) != 20:
+                raise ValueError(f"a hash of {len(content.digest)} bytes")
+            return cls(
+                name=str(name),
+                mode=int(mode),
+                size=len(symlink.encode()) if flags & Flag.SYMLINK else int(size),
+                mtime=int(mtime),
+                uid=int(uid),
+                gid=int(gid),
+                hash=content,
+                symlink=symlink or "",
+                linkcount=hardlinks & 0xFFFFFFFF,
+                hardlink_group=hardlinks >> _LINKCOUNT_BITS,
+                mountpoint=bool(flags & Flag.MOUNTPOINT),
+                nested_root=bool(flags & Flag.NESTED_ROOT),
+                chunked=bool(flags & Flag.CHUNKED),
+                external=bool(flags & Flag.EXTERNAL),
+                bind=bool(flags & Flag.BIND),
+                hidden=bool(flags & Flag.HIDDEN),
+                direct_io=bool(flags & Flag.DIRECT_IO),
+                algorithm=algorithm,
+                compression=compression,
+                xattr=bytes(xattr) if xattr is not None else None,
+                mtime_ns=mtimens,
+            )
+        except (TypeError, ValueError, IndexError, AttributeError) as fault:
+            raise FormatError("catalog row", f"entry {name!r}: {fault}") from fault
+
+    def chunk_hash(self, digest: bytes) -> ObjectHash:
+        """The hash of one of this file's chunks; algorithm and suffix follow from the file's row."""
+        return ObjectHash(digest, self.algorithm, PARTIAL)
