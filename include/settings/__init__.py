@@ -1,0 +1,1 @@
+"""The one configuration file of a deployment: read, validated, and the connections that carry its secrets."""

@@ -1,0 +1,163 @@
+"""Opens the ledger (SQLite, or MySQL and MariaDB through PyMySQL) and runs transactions on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
+
+from include.ledger.errors import BadLedgerUrl, LedgerUnavailable
+
+Bind = Engine | Connection
+"""An engine (the function is a transaction of its own) or a connection (it joins the caller's transaction)."""
+
+BUSY_TIMEOUT_S = 60
+ATTEMPTS = 5
+_WRITE = "nightshift_write"
+_DEADLOCK, _LOCK_WAIT = 1213, 1205
+
+T = TypeVar("T")
+
+
+class Address(Protocol):
+    """Where a ledger is, its password apart from its URL."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def login(self) -> str | None: ...
+    @property
+    def password(self) -> str | None: ...
+
+
+def open_ledger(address: str | URL | Address) -> Engine:
+    """An engine on the ledger; connects to nothing yet. Tables are made by `migrate`. Raises BadLedgerUrl."""
+    url = _url(address)
+    if url.drivername == "sqlite":
+        return _open_sqlite(url)
+    if url.drivername == "mysql+pymysql":
+        return _open_mysql(url)
+    raise BadLedgerUrl(shown(url), f"{url.drivername} is not supported")
+
+
+def shown(url: URL) -> str:
+    """The URL for messages: its password hidden, its query (which may carry one) left out."""
+    return url.set(query={}).render_as_string(hide_password=True)
+
+
+@contextmanager
+def reading(bind: Bind) -> Iterator[Connection]:
+    """A transaction that only reads, or the caller's own. Raises LedgerUnavailable."""
+    if isinstance(bind, Connection):
+        yield bind
+        return
+    with _translated(bind), bind.connect() as connection:
+        yield connection
+
+
+def writing(bind: Bind, work: Callable[[Connection], T]) -> T:
+    """What `work` returns, done in one transaction that may be run again after a deadlock; raises LedgerUnavailable.
+
+    On a connection it joins the caller's transaction, which then is the one to be repeated.
+    """
+    if isinstance(bind, Connection):
+        return work(bind)
+    with _translated(bind):
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return _once(bind, work)
+            except OperationalError as error:
+                # InnoDB has rolled the victim back: the same work may simply be done again
+                if _code(error) not in {_DEADLOCK, _LOCK_WAIT}:
+                    raise
+        return _once(bind, work)
+
+
+def _once(engine: Engine, work: Callable[[Connection], T]) -> T:
+    with engine.connect().execution_options(**{_WRITE: True}) as connection, connection.begin():
+        return work(connection)
+
+
+@contextmanager
+def _translated(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except (OperationalError, InterfaceError) as error:
+        raise LedgerUnavailable(shown(engine.url), _cause(error)) from error
+
+
+def _cause(error: DBAPIError) -> str:
+    text = str(error.orig.args[-1] if error.orig is not None and error.orig.args else error.orig)
+    return text.rstrip(".")
+
+
+def _code(error: DBAPIError) -> int | None:
+    arguments = error.orig.args if error.orig is not None else ()
+    return arguments[0] if arguments and isinstance(arguments[0], int) else None
+
+
+def _url(address: str | URL | Address) -> URL:
+    if isinstance(address, URL):
+        return address
+    text = address if isinstance(address, str) else address.url
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        # not quoted and not chained: what cannot be parsed cannot be cleared of its password
+        raise BadLedgerUrl("(not shown)", "cannot be parsed") from None
+    if isinstance(address, str):
+        return url
+    if address.login is not None:
+        url = url.set(username=address.login)
+    return url.set(password=address.password) if address.password is not None else url
+
+
+def _open_sqlite(url: URL) -> Engine:
+    if url.database in (None, "", ":memory:"):
+        raise BadLedgerUrl(shown(url), "a ledger in memory is lost with its process")
+    Path(str(url.database)).absolute().parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: object) -> None:
+        # SQLAlchemy's events below begin transactions, not the driver, which would begin them too late
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000}")
+        cursor.execute("PRAGMA journal_mode = WAL")
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        # a reader that becomes a writer is refused at once when somebody wrote in between: writers lock from the start
+        write = connection.get_execution_options().get(_WRITE, False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine
+
+
+def _open_mysql(url: URL) -> Engine:
+    if not url.database:
+        raise BadLedgerUrl(shown(url), "names no database")
+    engine = create_engine(
+        url,
+        connect_args={"charset": "utf8mb4", "connect_timeout": 10},
+        isolation_level="READ COMMITTED",
+        pool_pre_ping=True,
+        pool_recycle=1800,
+        hide_parameters=True,
+    )
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _record: object) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'")
+
+    return engine

@@ -1,0 +1,80 @@
+"""What can be wrong with the configuration or with the connections that it names.
+
+SettingsError
+├── SettingsFileMissing    there is no file where one was looked for
+├── InvalidSettings        the file has problems; all of them at once, each with file, line and cure
+├── UnknownSetting         a slot, store or repository was asked for that the file does not have
+├── MissingConnection      a connection is named but not defined
+└── BadConnection          a connection is defined but cannot be read
+
+None of them can be cured by trying again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class SettingsError(Exception):
+    """Base of everything in this file; never carries a secret."""
+
+    retryable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One fault of the configuration file, at the place where it can be cured."""
+
+    file: str
+    line: int
+    key: str
+    what: str
+    cure: str
+    given: str | None = None
+
+    def __str__(self) -> str:
+        given = f" (given: {self.given})" if self.given is not None else ""
+        return f"{self.file}:{self.line}: {self.key}: {self.what}{given}. {self.cure}"
+
+
+class SettingsFileMissing(SettingsError):
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__(f"{path}: no such configuration file. Create it, or name another one in NIGHTSHIFT_CONFIG.")
+
+
+class InvalidSettings(SettingsError):
+    """All the problems of one file; `str()` is one line for each."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(sorted(problems, key=lambda problem: (problem.line, problem.key)))
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class UnknownSetting(SettingsError):
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        self.kind = kind
+        self.name = name
+        self.known = tuple(sorted(known))
+        listed = ", ".join(self.known) or "none"
+        super().__init__(f"unknown {kind} {name!r}; the configuration has: {listed}. Use one of these or add it there.")
+
+
+class MissingConnection(SettingsError):
+    def __init__(self, connection_id: str, variable: str) -> None:
+        self.connection_id = connection_id
+        super().__init__(
+            f"connection {connection_id!r} is not defined. Set the environment variable {variable} (JSON or URI), "
+            "or add the connection in Airflow's UI under Admin > Connections."
+        )
+
+
+class BadConnection(SettingsError):
+    def __init__(self, connection_id: str, variable: str, what: str) -> None:
+        self.connection_id = connection_id
+        super().__init__(
+            f"connection {connection_id!r}: {variable} {what}. "
+            'Write it as JSON, {"conn_type": …, "host": …, "login": …, "password": …}, or as type://login:password@host:port.'
+        )

@@ -1,0 +1,171 @@
+"""Reads the configuration file into a `Site`, or says everything that is wrong with it at once."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import BaseModel, ValidationError
+
+from include.settings.errors import InvalidSettings, Problem, SettingsFileMissing
+from include.settings.marked import Location, Marked, dotted, read
+from include.settings.model import PROJECT_ROOT, Gateway, Limits, Paths, RemoteSite, Repository, Site, Slot, Store
+
+_BLOCKS: Mapping[str, type[BaseModel]] = {
+    "gateway": Gateway,
+    "paths": Paths,
+    "stores": Store,
+    "repositories": Repository,
+    "slots": Slot,
+    "sites": RemoteSite,
+}
+_REFERENCES = (
+    ("repositories", "store", "stores"),
+    ("slots", "store", "stores"),
+    ("slots", "repository", "repositories"),
+    ("sites", "store", "stores"),
+)
+_CURES = {
+    "missing": "Add it.",
+    "int_parsing": "Write a whole number.",
+    "int_type": "Write a whole number.",
+    "float_parsing": "Write a number.",
+    "float_type": "Write a number.",
+    "bool_parsing": "Write true or false.",
+    "bool_type": "Write true or false.",
+    "string_type": "Write text; put it in quotes if it looks like a number or a date.",
+    "byte_size": "Write a size in bytes, or as 20GiB.",
+    "byte_size_unit": "Write a size in bytes, or as 20GiB.",
+    "tuple_type": "Write a list, as [one, two].",
+    "model_type": "Write a block of keys below it.",
+    "mapping_type": "Write a block of keys below it.",
+    "dict_type": "Write a block of keys below it.",
+    "path_type": "Write a path.",
+}
+
+
+def project_root(environ: Mapping[str, str] | None = None) -> Path:
+    """The folder that relative paths start from: `NIGHTSHIFT_HOME`, else the one that holds `include/`."""
+    home = (os.environ if environ is None else environ).get("NIGHTSHIFT_HOME")
+    return Path(home).absolute() if home else PROJECT_ROOT
+
+
+def settings_path(environ: Mapping[str, str] | None = None) -> Path:
+    """The configuration file in force: `NIGHTSHIFT_CONFIG`, else `config/site.yaml` of the project root."""
+    environ = os.environ if environ is None else environ
+    return project_root(environ) / environ.get("NIGHTSHIFT_CONFIG", "config/site.yaml")
+
+
+def load(path: Path | None = None, *, environ: Mapping[str, str] | None = None) -> Site:
+    """The configuration of `path`, or of the file in force.
+
+    Raises SettingsFileMissing, or InvalidSettings with every problem of the file.
+    """
+    environ = os.environ if environ is None else environ
+    path = path or settings_path(environ)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise SettingsFileMissing(path) from None
+    except UnicodeDecodeError:
+        raise InvalidSettings([Problem(str(path), 1, "(whole file)", "not UTF-8", "Save the file as UTF-8.")]) from None
+    return parse(text, file=str(path), root=project_root(environ), environ=environ)
+
+
+def parse(text: str, *, file: str, root: Path, environ: Mapping[str, str]) -> Site:
+    """The configuration in `text`; `file` is what messages call it, `root` where relative paths start."""
+    marked = read(text, file=file, environ=environ)
+    problems = list(marked.problems)
+    data = marked.data if marked.data is not None else {}
+    if not isinstance(data, dict):
+        cure = "Begin with a key such as `stores:`."
+        raise InvalidSettings([*problems, Problem(file, 1, dotted(()), "not a block of keys", cure)])
+    site = None
+    try:
+        site = Site.model_validate(data, context={"root": root})
+    except ValidationError as invalid:
+        problems += [_problem(cast("Mapping[str, Any]", error), marked, file) for error in invalid.errors()]
+    problems += _named_twice(data, marked, file)
+    problems += _dangling(data, marked, file)
+    if problems or site is None:
+        raise InvalidSettings(_without_consequences(problems))
+    return site
+
+
+def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> Problem:
+    location: Location = tuple(step for step in error["loc"] if step != "[key]")
+    kind, context = error["type"], error.get("ctx") or {}
+    what, cure = error["msg"], _CURES.get(kind)
+    if kind == "settings":
+        cure = context["cure"]
+    elif kind == "missing":
+        what = "is missing"
+    elif kind == "extra_forbidden":
+        what, cure = "is not a key of this block", _known_keys(location)
+    elif "expected" in context:
+        cure = f"Use {context['expected']}."
+    return Problem(
+        file,
+        marked.line(location),
+        dotted(location),
+        what,
+        cure or "Correct it there.",
+        _shown(marked.given.get(location)),
+    )
+
+
+def _shown(given: str | None) -> str | None:
+    if given is None:
+        return None
+    # whatever stands before an @ in a URL may be a password
+    scheme, separator, rest = given.partition("://")
+    if separator and "@" in rest:
+        given = f"{scheme}://***@{rest.rpartition('@')[2]}"
+    return given if len(given) <= 80 else given[:77] + "…"
+
+
+def _known_keys(location: Location) -> str:
+    model: type[BaseModel] = _BLOCKS.get(str(location[0]), Site) if len(location) > 1 else Site
+    if model is Repository and "limits" in location[:-1]:
+        model = Limits
+    known = sorted(set(model.model_fields) - ({"name"} if model not in (Site, Limits) else set()))
+    near = difflib.get_close_matches(str(location[-1]), known, n=1)
+    return f"Did you mean `{near[0]}`?" if near else f"Remove it; known keys are {', '.join(known)}."
+
+
+def _named_twice(data: Mapping[str, object], marked: Marked, file: str) -> Iterator[Problem]:
+    for group in ("stores", "repositories", "slots", "sites"):
+        for key, block in _mapping(data.get(group)).items():
+            if "name" in _mapping(block):
+                location = (group, key, "name")
+                cure = f"Remove it; the name is the key of the block, {key!r}."
+                yield Problem(file, marked.line(location), dotted(location), "is not a key of this block", cure)
+
+
+def _dangling(data: Mapping[str, object], marked: Marked, file: str) -> Iterator[Problem]:
+    for group, key, target in _REFERENCES:
+        known = _mapping(data.get(target))
+        for name, block in _mapping(data.get(group)).items():
+            referred = _mapping(block).get(key)
+            if isinstance(referred, str) and referred not in known:
+                location = (group, name, key)
+                near = difflib.get_close_matches(referred, [str(one) for one in known], n=1)
+                listed = ", ".join(sorted(str(one) for one in known)) or "none"
+                cure = f"Did you mean {near[0]!r}?" if near else f"Add it below `{target}:`, or use one of: {listed}."
+                what = f"there is no {referred!r} below `{target}:`"
+                yield Problem(file, marked.line(location), dotted(location), what, cure, referred)
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, dict) else {}
+
+
+def _without_consequences(problems: list[Problem]) -> list[Problem]:
+    """One problem a place: an unset variable, say, is not also an invalid value."""
+    first: dict[tuple[int, str], Problem] = {}
+    for problem in problems:
+        first.setdefault((problem.line, problem.key), problem)
+    return list(first.values())

@@ -1,0 +1,325 @@
+"""The configuration as frozen models. Build them through `include.settings.load`, which also checks references.
+
+Paths in a `Site` are absolute: a relative path in the file is relative to the project root (`NIGHTSHIFT_HOME`, else the
+folder that holds `include/`), whatever the current directory is. This file imports nothing heavy: DAG files read it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from include.settings.errors import UnknownSetting
+from include.settings.names import name_fault
+from include.settings.templates import destination_fault, index_fault
+
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+
+class Publisher(Enum):
+    """How a repository is published to: by Nightshift itself, or by `cvmfs_server` on a publisher node."""
+
+    NATIVE = "native"
+    CVMFS_SERVER = "cvmfs-server"
+
+
+class HashAlgorithm(Enum):
+    """The hash of a repository's objects; SHA-1 is what every client of CernVM-FS reads."""
+
+    SHA1 = "sha1"
+    RMD160 = "rmd160"
+    SHAKE128 = "shake128"
+
+
+def fault(what: str, cure: str) -> PydanticCustomError:
+    """An error of a validator: what is wrong, and how it is put right."""
+    return PydanticCustomError("settings", "{what}", {"what": what, "cure": cure})
+
+
+def _root(info: ValidationInfo) -> Path:
+    return Path((info.context or {}).get("root", PROJECT_ROOT))
+
+
+def _name(text: str) -> str:
+    wrong = name_fault(text)
+    if wrong:
+        raise fault(f"the name {text!r} {wrong}", "Rename it: names become components of paths.")
+    return text
+
+
+def _connection_id(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
+        raise fault(
+            "not a connection id", "Use letters, digits and _ . -; the secret itself belongs in the connection."
+        )
+    return text
+
+
+def _fqrn(text: str) -> str:
+    if len(text) > 128 or not re.fullmatch(r"[a-z0-9](?:[a-z0-9-]*)(?:\.[a-z0-9][a-z0-9-]*)+", text):
+        raise fault(
+            f"{text!r} is not a repository name",
+            "Write a fully qualified name in lower case, as nightlies.example.org.",
+        )
+    return text
+
+
+def _absolute(path: Path, info: ValidationInfo) -> Path:
+    return _root(info) / path
+
+
+def _zone(text: str) -> str:
+    try:
+        ZoneInfo(text)
+    except (KeyError, ValueError, OSError):
+        raise fault(
+            f"the time zone {text!r} is not known here", "Use an IANA name such as Europe/Zurich or UTC."
+        ) from None
+    return text
+
+
+def _schedule(text: str) -> str:
+    from croniter import croniter  # type: ignore[import-untyped]
+
+    if text.startswith("@") or len(text.split()) != 5 or not croniter.is_valid(text):
+        raise fault("not a cron expression", 'Write five fields: minute hour day month weekday, as "0 2 * * *".')
+    return text
+
+
+def _store_url(text: str, info: ValidationInfo) -> str:
+    if text.startswith("file:"):
+        path = text.removeprefix("file:")
+        if path.startswith("//") and not path.startswith("///"):
+            raise fault("a file URL names no host", "Write file:///absolute/path, or file:relative/path.")
+        return f"file://{_root(info) / ('/' + path.lstrip('/') if path.startswith('/') else path)}"
+    parts = urlsplit(text)
+    if parts.scheme not in {"s3", "http", "https"} or not parts.netloc:
+        raise fault(
+            "not the URL of a store", "Use s3://bucket/prefix, file:///path, or http(s)://host/path to read only."
+        )
+    _no_userinfo(text)
+    if parts.query or parts.fragment:
+        raise fault("the URL has a query or a fragment", "Remove everything from ? or # on.")
+    return text.rstrip("/")
+
+
+def _http_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise fault("not an http(s) URL", "Write http://host:port or https://host:port.")
+    _no_userinfo(text)
+    return text.rstrip("/")
+
+
+def _public_url(text: str, info: ValidationInfo) -> str:
+    return _store_url(text, info) if text.startswith("file:") else _http_url(text)
+
+
+def _no_userinfo(text: str) -> None:
+    if "@" in urlsplit(text).netloc:
+        raise fault("the URL carries a login", "Put login and password into a connection and name that connection.")
+
+
+def _ledger_url(text: str, info: ValidationInfo) -> str:
+    if text.startswith("sqlite:///"):
+        path = text.removeprefix("sqlite:///")
+        if not path or path.startswith(":memory:"):
+            raise fault("a ledger in memory is lost with its process", "Write sqlite:///path/ledger.db.")
+        return f"sqlite:///{_root(info) / path}"
+    parts = urlsplit(text)
+    if parts.scheme != "mysql+pymysql" or not parts.hostname or not parts.path.strip("/"):
+        raise fault(
+            "not the URL of a ledger", "Use sqlite:///path/ledger.db or mysql+pymysql://login@host:port/database."
+        )
+    if parts.password is not None or "password" in parts.query or "passwd" in parts.query:
+        raise fault(
+            "the URL carries a password",
+            "Put it into a connection named by `ledger_connection`, or give the whole URL in NIGHTSHIFT_LEDGER_URL.",
+        )
+    return text
+
+
+def _destination(text: str) -> str:
+    wrong = destination_fault(text)
+    if wrong:
+        raise fault(f"the destination {wrong}", 'As in "/nightlies/{slot}/{build_id}/{project}/{platform}".')
+    return text
+
+
+def _index(text: str) -> str:
+    wrong = index_fault(text)
+    if wrong:
+        raise fault(f"the index {wrong}", 'As in "{slot}/{date}/index.json", relative to the slot\'s store.')
+    return text
+
+
+def _cutoff(text: str) -> str:
+    if not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", text):
+        raise fault("not a time of day", 'Write "HH:MM", quoted, in the slot\'s time zone.')
+    return text
+
+
+Name = Annotated[str, AfterValidator(_name)]
+ConnectionId = Annotated[str, AfterValidator(_connection_id)]
+SitePath = Annotated[Path, AfterValidator(_absolute)]
+
+
+class _Block(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+BlockT = TypeVar("BlockT", bound=_Block)
+
+
+class Limits(_Block):
+    """What one artifact may hold before it is refused; sizes in bytes, or written as `20GiB`."""
+
+    members: Annotated[int, Field(gt=0)] = 2_000_000
+    bytes: Annotated[ByteSize, Field(gt=0)] = ByteSize(200 * 1024**3)
+    file_size: Annotated[ByteSize, Field(gt=0)] = ByteSize(20 * 1024**3)
+
+
+class Store(_Block):
+    """An object store: where it is and how it is spoken to. `connection` carries its access key and secret."""
+
+    name: str
+    url: Annotated[str, AfterValidator(_store_url)]
+    endpoint: Annotated[str, AfterValidator(_http_url)] | None = None
+    region: str = "us-east-1"
+    addressing: Literal["path", "virtual"] = "path"
+    connection: ConnectionId | None = None
+    connections: Annotated[int, Field(ge=1, le=1024)] = 64
+    timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
+    retries: Annotated[int, Field(ge=0, le=50)] = 5
+    acl: str | None = None
+
+
+class Repository(_Block):
+    """A CernVM-FS repository; its objects lie in `store` below the repository's name."""
+
+    name: str
+    store: str
+    public_url: Annotated[str, AfterValidator(_public_url)]
+    public_key: SitePath
+    gateway: ConnectionId
+    publisher: Publisher = Publisher.NATIVE
+    hash: HashAlgorithm = HashAlgorithm.SHA1
+    garbage_collectable: bool = True
+    manifest_writers: Annotated[int, Field(ge=1)] = 1
+    """How many gateways may switch this repository's manifest at once; more than one needs conditional replace."""
+    limits: Limits = Limits()
+
+    @property
+    def fqrn(self) -> str:
+        """The fully qualified repository name: the key of this block in the file."""
+        return self.name
+
+
+class Slot(_Block):
+    """A series of builds. Empty `projects` or `platforms` take everything that a build's index offers."""
+
+    name: str
+    repository: str
+    store: str
+    index: Annotated[str, AfterValidator(_index)] = "{slot}/{date}/index.json"
+    schedule: Annotated[str, AfterValidator(_schedule)] | None = None
+    timezone: Annotated[str, AfterValidator(_zone)] = "UTC"
+    date_offset: Annotated[int, Field(ge=-31, le=31)] = 0
+    """Days from the run's day, in the slot's time zone, to the date of the build that it installs."""
+    projects: tuple[Name, ...] = ()
+    platforms: tuple[Name, ...] = ()
+    destination: Annotated[str, AfterValidator(_destination)] = "/nightlies/{slot}/{build_id}/{project}/{platform}"
+    priority: Annotated[int, Field(ge=1, le=1000)] = 10
+    retries: Annotated[int, Field(ge=0, le=20)] = 2
+    cutoff: Annotated[str, AfterValidator(_cutoff)] | None = None
+    """Time of day, in the slot's time zone, after which no more artifacts are waited for."""
+
+
+class Gateway(_Block):
+    """The embedded gateway service."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] = 4929
+    max_lease_time_s: Annotated[int, Field(ge=1, le=86_400)] = 120
+    state: SitePath = Path("var/gateway/state.db")
+    keys: SitePath = Path("var/keys")
+
+
+class Paths(_Block):
+    """Where Nightshift keeps its own files on this machine."""
+
+    root: SitePath = Path()
+    var: SitePath = Path("var")
+
+
+class RemoteSite(_Block):
+    """A storage site that data are staged out to."""
+
+    name: str
+    store: str
+
+
+class Site(_Block):
+    """The whole configuration of a deployment."""
+
+    ledger: Annotated[str, AfterValidator(_ledger_url)] = "sqlite:///var/ledger.db"
+    ledger_connection: ConnectionId | None = None
+    paths: Paths = Paths()
+    gateway: Gateway = Gateway()
+    stores: Mapping[Name, Store] = Field(default_factory=dict)
+    repositories: Mapping[Annotated[str, AfterValidator(_fqrn)], Repository] = Field(default_factory=dict)
+    slots: Mapping[Name, Slot] = Field(default_factory=dict)
+    sites: Mapping[Name, RemoteSite] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_know_the_root(cls, value: object) -> object:
+        # a default made at import time would miss the root of this very load
+        return (
+            {"gateway": {}, "paths": {}, "ledger": "sqlite:///var/ledger.db", **value}
+            if isinstance(value, Mapping)
+            else value
+        )
+
+    @field_validator("stores", "repositories", "slots", "sites", mode="before")
+    @classmethod
+    def _blocks_know_their_names(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        return {key: {**block, "name": key} if isinstance(block, Mapping) else block for key, block in value.items()}
+
+    def store(self, name: str) -> Store:
+        """The store of that name; UnknownSetting names those that there are."""
+        return _pick("store", self.stores, name)
+
+    def repository(self, fqrn: str) -> Repository:
+        """The repository of that name; UnknownSetting names those that there are."""
+        return _pick("repository", self.repositories, fqrn)
+
+    def slot(self, name: str) -> Slot:
+        """The slot of that name; UnknownSetting names those that there are."""
+        return _pick("slot", self.slots, name)
+
+
+def _pick(kind: str, blocks: Mapping[str, BlockT], name: str) -> BlockT:
+    try:
+        return blocks[name]
+    except KeyError:
+        raise UnknownSetting(kind, name, blocks) from None

@@ -1,0 +1,151 @@
+"""Where secrets come from: connections, by id, out of Airflow or out of the environment. Never out of the file."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from include.settings.errors import BadConnection, MissingConnection
+from include.settings.model import Site
+
+LEDGER_URL_VARIABLE = "NIGHTSHIFT_LEDGER_URL"
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """What one connection says; `repr` shows neither the password nor the values of `extra`."""
+
+    id: str
+    host: str | None = None
+    port: int | None = None
+    login: str | None = None
+    password: str | None = field(default=None, repr=False)
+    schema: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    conn_type: str = ""
+
+
+class Secrets(Protocol):
+    """Resolves a connection id; raises MissingConnection or BadConnection, which name it and the cure."""
+
+    def get(self, connection_id: str) -> Connection: ...
+
+
+class EnvSecrets:
+    """Connections of the environment: `AIRFLOW_CONN_<ID>`, as JSON or as a URI, as Airflow reads them."""
+
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
+        self._environ = os.environ if environ is None else environ
+
+    def __repr__(self) -> str:
+        return "EnvSecrets()"
+
+    def get(self, connection_id: str) -> Connection:
+        variable = connection_variable(connection_id)
+        text = self._environ.get(variable, "").strip()
+        if not text:
+            raise MissingConnection(connection_id, variable)
+        try:
+            return _from_json(connection_id, text) if text.startswith("{") else _from_uri(connection_id, text)
+        except ValueError as error:
+            # not chained: a parser's message may quote the secret
+            raise BadConnection(connection_id, variable, _reason(error)) from None
+
+
+def connection_variable(connection_id: str) -> str:
+    """The environment variable that defines a connection."""
+    return f"AIRFLOW_CONN_{connection_id.upper()}"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerAddress:
+    """Where the ledger is; the password, if there is one, is not in `url` and not in `repr`."""
+
+    url: str = field(repr=False)
+    login: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+def ledger_address(site: Site, secrets: Secrets, environ: Mapping[str, str] | None = None) -> LedgerAddress:
+    """The ledger in force: `NIGHTSHIFT_LEDGER_URL`, else the file's `ledger` with its connection's login."""
+    given = (os.environ if environ is None else environ).get(LEDGER_URL_VARIABLE)
+    if given:
+        return LedgerAddress(given)
+    if site.ledger_connection is None or site.ledger.startswith("sqlite"):
+        return LedgerAddress(site.ledger)
+    connection = secrets.get(site.ledger_connection)
+    return LedgerAddress(site.ledger, connection.login, connection.password)
+
+
+class _Malformed(ValueError):
+    """A fault described in words of ours, which quote nothing of the value."""
+
+
+def _reason(error: ValueError) -> str:
+    return str(error) if isinstance(error, _Malformed) else "cannot be read"
+
+
+def _from_json(connection_id: str, text: str) -> Connection:
+    try:
+        data = json.loads(text)
+    except ValueError:
+        raise _Malformed("looks like JSON but is not") from None
+    extra = data.get("extra") or {}
+    if isinstance(extra, str):
+        extra = json.loads(extra)
+    if not isinstance(extra, dict):
+        raise _Malformed("has an `extra` that is not an object")
+    port = data.get("port")
+    if isinstance(port, bool) or not (
+        port is None or isinstance(port, int) or (isinstance(port, str) and port.isdigit())
+    ):
+        raise _Malformed("has a port that is not a number")
+    texts = {key: data.get(key) for key in ("host", "login", "password", "schema", "conn_type")}
+    for key, value in texts.items():
+        if value is not None and not isinstance(value, str):
+            raise _Malformed(f"has a `{key}` that is not text")
+    return Connection(
+        id=connection_id,
+        host=texts["host"],
+        port=int(port) if port is not None else None,
+        login=texts["login"],
+        password=texts["password"],
+        schema=texts["schema"],
+        extra=extra,
+        conn_type=texts["conn_type"] or "",
+    )
+
+
+def _from_uri(connection_id: str, text: str) -> Connection:
+    parts = urlsplit(text)
+    if not parts.scheme:
+        raise _Malformed("is neither JSON nor a URI")
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    packed = query.pop("__extra__", None)
+    extra: Any = json.loads(packed) if packed else query
+    if not isinstance(extra, dict):
+        raise _Malformed("has an `__extra__` that is not an object")
+    login, password = (unquote(part) if part is not None else None for part in (parts.username, parts.password))
+    hostname = parts.netloc.rpartition("@")[2]
+    # urlsplit lowers the host; a percent-encoded URL as host must keep its case
+    host = (
+        hostname
+        if hostname.startswith("[")
+        else hostname.rpartition(":")[0]
+        if parts.port is not None
+        else hostname.rstrip(":")
+    )
+    return Connection(
+        id=connection_id,
+        host=unquote(host.strip("[]")) or None,
+        port=parts.port,
+        login=login,
+        password=password,
+        schema=unquote(parts.path[1:]) or None,
+        extra=extra,
+        conn_type=parts.scheme.replace("-", "_"),
+    )
