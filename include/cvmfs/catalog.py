@@ -67,6 +67,11 @@ class Packed:
     data: bytes
     size: int
 
+    @classmethod
+    def of(cls, database: bytes, algorithm: Algorithm = Algorithm.SHA1) -> Packed:
+        data = compress(database)
+        return cls(hash_bytes(data, algorithm, CATALOG), data, len(database))
+
 
 def parent_of(path: str) -> str:
     """The parent of an absolute path; the root is ``""`` and the parent of what stands in it."""
@@ -123,9 +128,7 @@ class Catalog:
 
     def pack(self, algorithm: Algorithm = Algorithm.SHA1) -> Packed:
         """Write the statistics down and return the catalog as an object; equal steps give equal bytes."""
-        database = self.to_bytes()
-        data = compress(database)
-        return Packed(hash_bytes(data, algorithm, CATALOG), data, len(database))
+        return Packed.of(self.to_bytes(), algorithm)
 
     def to_bytes(self) -> bytes:
         """The SQLite file, statistics written, free pages dropped when there are many."""
