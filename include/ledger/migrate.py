@@ -45,7 +45,8 @@ def version(engine: Engine) -> str | None:
         if not inspect(connection).has_table(VERSION_TABLE):
             return None
         # a column name of Alembic's own table
-        return connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}"))  # noqa: S608
+        found: str | None = connection.scalar(text(f"SELECT version_num FROM {VERSION_TABLE}"))  # noqa: S608
+        return found
 
 
 def _behind(engine: Engine, head: str, known: set[str]) -> bool:

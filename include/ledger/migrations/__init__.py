@@ -1,0 +1,1 @@
+"""The ledger's versions, as Alembic runs them."""

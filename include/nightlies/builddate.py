@@ -1,0 +1,73 @@
+"""Which date's build a run installs: parameter, else partition key, else the logical date in the slot's zone."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from include.nightlies.errors import BuildDateUnknown
+
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class BuildDate:
+    """A build date and where it came from."""
+
+    date: date
+    reason: str
+
+    def __str__(self) -> str:
+        return self.date.isoformat()
+
+
+def resolve_build_date(
+    param: str | date | None,
+    partition_key: str | None,
+    logical_date: datetime | None,
+    *,
+    timezone: str,
+    date_offset: int,
+) -> BuildDate:
+    """The build date of a run and its reason; raises BuildDateUnknown.
+
+    `date_offset` (days) is added to the logical date's day in `timezone`, and to nothing else: parameter and
+    partition key (`YYYY-MM-DD`, or `<slot>/YYYY-MM-DD`) already are build dates.
+    """
+    if isinstance(param, datetime):
+        raise BuildDateUnknown(f"the parameter {param.isoformat()} is an instant, not a date")
+    if isinstance(param, date):
+        return BuildDate(param, f"the parameter {param.isoformat()}")
+    if param is not None and param.strip():
+        return BuildDate(_parse(param.strip(), "the parameter"), f"the parameter {param.strip()}")
+    if partition_key is not None and partition_key.strip():
+        key = partition_key.strip()
+        return BuildDate(_parse(_dated_part(key), "the partition key"), f"the partition key {key}")
+    if logical_date is None:
+        raise BuildDateUnknown("the run has no build date: no parameter, no partition key and no logical date")
+    if logical_date.tzinfo is None:
+        raise BuildDateUnknown(f"the logical date {logical_date.isoformat()} has no time zone")
+    local = logical_date.astimezone(ZoneInfo(timezone))
+    try:
+        day = local.date() + timedelta(days=date_offset)
+    except OverflowError:
+        raise BuildDateUnknown(f"{local.date()} {date_offset:+d} days is no date") from None
+    offset = f" {date_offset:+d} d" if date_offset else ""
+    return BuildDate(day, f"the logical date {local:%Y-%m-%d %H:%M} in {timezone}{offset}")
+
+
+def _dated_part(key: str) -> str:
+    last = key.rpartition("/")[2]
+    # the default key of Airflow's partition timetables is an instant of the slot's own zone
+    return last[:10] if re.fullmatch(r"[0-9-]{10}[T ][0-9:]+(Z|[+-][0-9:]+)?", last) else last
+
+
+def _parse(text: str, origin: str) -> date:
+    if _DATE.fullmatch(text):
+        try:
+            return date.fromisoformat(text)
+        except ValueError:
+            pass
+    raise BuildDateUnknown(f"{origin} {text!r} is not a date")

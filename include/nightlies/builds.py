@@ -1,0 +1,210 @@
+"""What the ledger records of builds, their artifacts and the changesets made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import date, datetime
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from include.ledger.engine import Bind, reading, writing
+from include.nightlies.errors import BuildMoved
+from include.nightlies.index import Artifact, BuildIndex, Rejected
+from include.nightlies.records import place
+from include.nightlies.tables import artifacts, builds, changesets
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRecord:
+    """An artifact as the ledger knows it; `id` is what a publication refers to."""
+
+    id: int
+    build: int
+    artifact: Artifact
+    first_seen_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRecord:
+    """A build as the ledger knows it, with all artifacts that were ever listed for it."""
+
+    id: int
+    slot: str
+    build_id: str
+    date: date
+    complete: bool
+    index_url: str
+    rejected: tuple[Rejected, ...]
+    first_seen_at: datetime
+    updated_at: datetime
+    artifacts: tuple[ArtifactRecord, ...]
+
+    def artifact(self, project: str, platform: str) -> ArtifactRecord | None:
+        """The artifact of that project and platform, or None."""
+        wanted = (project, platform)
+        return next((one for one in self.artifacts if (one.artifact.project, one.artifact.platform) == wanted), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesetRecord:
+    """A stored changeset: `body` is its JSON, `digest` what names it, `source_sha256` the artifact it was made of."""
+
+    digest: str
+    repository: str
+    destination: str
+    source_sha256: str
+    root_hash: str
+    generation: int
+    base_revision: int | None
+    body: str
+    created_at: datetime
+
+
+def record_build(bind: Bind, index: BuildIndex, *, index_url: str, now: datetime) -> BuildRecord:
+    """Have the build and its artifacts in the ledger as the index says; what an index no longer lists stays.
+
+    Raises BuildMoved when the ledger has that build id for another date.
+    """
+
+    def work(connection: Connection) -> BuildRecord:
+        values = {
+            "complete": index.complete,
+            "index_url": index_url,
+            "artifacts": len(index.artifacts),
+            "rejected": [asdict(one) for one in index.rejected],
+            "updated_at": now,
+        }
+        key = {"slot": index.slot, "build_id": index.build_id}
+        row = _upsert(connection, builds, key, values, {"build_date": index.date, "first_seen_at": now})
+        if row["build_date"] != index.date:
+            raise BuildMoved(index.slot, index.build_id, row["build_date"], index.date)
+        for artifact in index.artifacts:
+            _record_artifact(connection, row["id"], artifact, now)
+        return _build(connection, row)
+
+    return writing(bind, work)
+
+
+def build(bind: Bind, slot: str, build_id: str) -> BuildRecord | None:
+    """The build of that id, or None."""
+    with reading(bind) as connection:
+        query = select(builds).where(builds.c.slot == slot, builds.c.build_id == build_id)
+        row = connection.execute(query).mappings().first()
+        return None if row is None else _build(connection, row)
+
+
+def builds_of(bind: Bind, slot: str, build_date: date) -> tuple[BuildRecord, ...]:
+    """The builds of a slot's date, the newest first; usually one."""
+    with reading(bind) as connection:
+        query = (
+            select(builds)
+            .where(builds.c.slot == slot, builds.c.build_date == build_date)
+            .order_by(builds.c.first_seen_at.desc(), builds.c.id.desc())
+        )
+        return tuple(_build(connection, row) for row in connection.execute(query).mappings().all())
+
+
+def save_changeset(bind: Bind, record: ChangesetRecord) -> None:
+    """Keep a changeset; the same digest again changes nothing."""
+    values = asdict(record) | {"place": place(record.repository, record.destination)}
+
+    def work(connection: Connection) -> None:
+        if connection.scalar(select(changesets.c.digest).where(changesets.c.digest == record.digest)) is None:
+            try:
+                with connection.begin_nested():
+                    connection.execute(insert(changesets).values(**values))
+            except IntegrityError:
+                pass  # two tries stored the same changeset in the same moment
+
+    writing(bind, work)
+
+
+def changeset(bind: Bind, digest: str) -> ChangesetRecord | None:
+    """The changeset of that digest, or None."""
+    with reading(bind) as connection:
+        row = connection.execute(select(changesets).where(changesets.c.digest == digest)).mappings().first()
+    return None if row is None else _changeset(row)
+
+
+def latest_changeset(bind: Bind, repository: str, destination: str, source_sha256: str) -> ChangesetRecord | None:
+    """The newest changeset that was made of this artifact for this destination, or None.
+
+    Its objects may have been collected since: compare `generation` before relying on them.
+    """
+    query = (
+        select(changesets)
+        .where(
+            changesets.c.place == place(repository, destination),
+            changesets.c.source_sha256 == source_sha256,
+        )
+        .order_by(changesets.c.created_at.desc(), changesets.c.digest)
+        .limit(1)
+    )
+    with reading(bind) as connection:
+        row = connection.execute(query).mappings().first()
+    return None if row is None else _changeset(row)
+
+
+def _record_artifact(connection: Connection, build_row: int, artifact: Artifact, now: datetime) -> None:
+    values = {
+        "url": artifact.url,
+        "size": artifact.size,
+        "sha256": artifact.sha256,
+        "priority": artifact.priority,
+        "dependencies": list(artifact.dependencies),
+        "updated_at": now,
+    }
+    key = {"build": build_row, "project": artifact.project, "platform": artifact.platform}
+    _upsert(connection, artifacts, key, values, {"first_seen_at": now})
+
+
+def _upsert(
+    connection: Connection, table: Any, key: Mapping[str, Any], values: Mapping[str, Any], once: Mapping[str, Any]
+) -> RowMapping:
+    """Insert the row or update its `values`; `once` is only written when the row is new."""
+    where = [table.c[name] == value for name, value in key.items()]
+    if not connection.execute(select(table.c.id).where(*where).with_for_update()).first():
+        try:
+            with connection.begin_nested():
+                connection.execute(insert(table).values(**key, **values, **once))
+        except IntegrityError:
+            pass  # another process inserted it in this moment: it is updated below
+    connection.execute(update(table).where(*where).values(**values))
+    return connection.execute(select(table).where(*where)).mappings().one()
+
+
+def _build(connection: Connection, row: RowMapping) -> BuildRecord:
+    query = select(artifacts).where(artifacts.c.build == row["id"]).order_by(artifacts.c.project, artifacts.c.platform)
+    return BuildRecord(
+        id=row["id"],
+        slot=row["slot"],
+        build_id=row["build_id"],
+        date=row["build_date"],
+        complete=row["complete"],
+        index_url=row["index_url"],
+        rejected=tuple(Rejected(**one) for one in row["rejected"]),
+        first_seen_at=row["first_seen_at"],
+        updated_at=row["updated_at"],
+        artifacts=tuple(_artifact(one) for one in connection.execute(query).mappings()),
+    )
+
+
+def _artifact(row: RowMapping) -> ArtifactRecord:
+    artifact = Artifact(
+        project=row["project"],
+        platform=row["platform"],
+        url=row["url"],
+        size=row["size"],
+        sha256=row["sha256"],
+        dependencies=tuple(row["dependencies"]),
+        priority=row["priority"],
+    )
+    return ArtifactRecord(row["id"], row["build"], artifact, row["first_seen_at"], row["updated_at"])
+
+
+def _changeset(row: RowMapping) -> ChangesetRecord:
+    return ChangesetRecord(**{name: row[name] for name in row if name != "place"})

@@ -1,0 +1,142 @@
+"""What can be wrong with a night, its index, its dates and its records.
+
+NightlyError
+├── BadName               a name that may not become a component of a path
+├── BadIndex              a build's index as a whole cannot be used
+│   ├── IndexNotJson      it is no JSON object
+│   ├── IndexField        a field is missing, of another type, or out of bounds
+│   └── IndexElsewhere    it belongs to another slot or date than it was read for
+├── BadDestination        a destination cannot be made of these names
+├── BuildDateUnknown      nothing says which date's build is meant
+├── BuildMissing          there is no build for that slot and date (yet: may be tried again)
+├── BuildMoved            a build id turned up again under another date
+├── UnknownChoice         a project or platform was asked for that the build does not have
+├── DependencyCycle       projects of a build depend on each other in a circle
+└── RecordError
+    ├── PublicationUnknown  the ledger has no such publication
+    ├── IllegalMove         a publication cannot go from its state to that one
+    └── StaleAttempt        the move comes from a try that a later one has replaced
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date
+
+
+class NightlyError(Exception):
+    """Base of everything in this file; each message names the thing and the cure."""
+
+    retryable: bool = False
+
+
+class BadName(NightlyError):
+    def __init__(self, kind: str, name: str, fault: str) -> None:
+        self.kind = kind
+        self.name = name
+        super().__init__(f"{kind} {name!r} {fault}. Rename it: names become components of paths.")
+
+
+class BadIndex(NightlyError):
+    """`file` is the index's key or URL; `artifact` its position and name where one is concerned."""
+
+    def __init__(self, file: str, what: str, cure: str) -> None:
+        self.file = file
+        self.what = what
+        super().__init__(f"index {file}: {what}. {cure}")
+
+
+class IndexNotJson(BadIndex):
+    pass
+
+
+class IndexField(BadIndex):
+    def __init__(self, file: str, field: str, what: str, cure: str) -> None:
+        self.field = field
+        super().__init__(file, f"`{field}` {what}", cure)
+
+
+class IndexElsewhere(BadIndex):
+    pass
+
+
+class BadDestination(NightlyError):
+    def __init__(self, slot: str, what: str, cure: str) -> None:
+        self.slot = slot
+        super().__init__(f"slot {slot}: {what}. {cure}")
+
+
+class BuildDateUnknown(NightlyError):
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what}. Give the build date as parameter (YYYY-MM-DD), or trigger with a partition key or a logical date."
+        )
+
+
+class BuildMissing(NightlyError):
+    retryable = True
+
+    def __init__(self, slot: str, wanted: date | str, where: str) -> None:
+        self.slot = slot
+        self.wanted = wanted
+        super().__init__(
+            f"slot {slot} has no build for {wanted}: nothing at {where}. "
+            "Check the date and the slot's `index` and `date_offset`, or wait until the build system has written it."
+        )
+
+
+class BuildMoved(NightlyError):
+    def __init__(self, slot: str, build_id: str, recorded: date, given: date) -> None:
+        self.slot = slot
+        self.build_id = build_id
+        super().__init__(
+            f"build {build_id} of slot {slot} is recorded for {recorded} and now claims {given}. "
+            "Give every build an id of its own; correct the index."
+        )
+
+
+class UnknownChoice(NightlyError):
+    def __init__(self, kind: str, names: Iterable[str], known: Iterable[str]) -> None:
+        self.kind = kind
+        self.names = tuple(sorted(names))
+        listed = ", ".join(sorted(known)) or "none"
+        super().__init__(f"unknown {kind} {', '.join(self.names)}. Choose from: {listed}.")
+
+
+class DependencyCycle(NightlyError):
+    def __init__(self, cycle: Sequence[str]) -> None:
+        self.cycle = tuple(cycle)
+        super().__init__(
+            f"projects depend on each other in a circle: {' -> '.join(self.cycle)}. Remove one of these dependencies."
+        )
+
+
+class RecordError(NightlyError):
+    """`publication` names repository, destination and run."""
+
+    def __init__(self, publication: str, message: str) -> None:
+        self.publication = publication
+        super().__init__(f"publication {publication}: {message}")
+
+
+class PublicationUnknown(RecordError):
+    def __init__(self, publication: str) -> None:
+        super().__init__(publication, "is not in the ledger. Plan it first; check run, repository and destination.")
+
+
+class IllegalMove(RecordError):
+    def __init__(self, publication: str, current: str, to: str, why: str) -> None:
+        self.current = current
+        self.to = to
+        super().__init__(publication, f"cannot go from {current} to {to}: {why}")
+
+
+class StaleAttempt(RecordError):
+    def __init__(self, publication: str, phase: str, try_number: int, recorded: int) -> None:
+        self.try_number = try_number
+        self.recorded = recorded
+        super().__init__(
+            publication,
+            f"try {try_number} of {phase} has been replaced by try {recorded} and may record nothing more. "
+            "End this process; the later try goes on.",
+        )

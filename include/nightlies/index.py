@@ -1,0 +1,317 @@
+"""The index of a build: one JSON document in which a build system lists the artifacts it made.
+
+Format: docs/formats.md, build index. A fault of the document ends with BadIndex; a fault of one artifact only rejects
+that artifact, by name and with its reason, and the others go on.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from include.nightlies.errors import IndexElsewhere, IndexField, IndexNotJson
+from include.settings.names import name_fault
+
+FORMAT = 1
+MAX_INDEX_BYTES = 64 * 1024**2
+MAX_ARTIFACT_BYTES = 1 << 40
+MAX_PRIORITY = 1_000_000
+MAX_URL_LENGTH = 2048
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One tarball of a build: a project on a platform.
+
+    `size` in bytes; `url` relative to the index's store, or full.
+    """
+
+    project: str
+    platform: str
+    url: str
+    size: int
+    sha256: str
+    dependencies: tuple[str, ...] = ()
+    priority: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.project}/{self.platform}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """An artifact that cannot be installed, and why; the other artifacts go on.
+
+    `project` and `platform` are None where the index does not say them in a usable form.
+    """
+
+    name: str
+    reason: str
+    position: int
+    project: str | None = None
+    platform: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BuildIndex:
+    """A build as its index describes it."""
+
+    slot: str
+    build_id: str
+    date: datetime.date
+    complete: bool
+    artifacts: tuple[Artifact, ...]
+    rejected: tuple[Rejected, ...] = ()
+
+    @classmethod
+    def parse(
+        cls,
+        data: bytes,
+        *,
+        slot: str,
+        build_date: datetime.date | None = None,
+        file: str = "index.json",
+        stores: Sequence[str] | None = None,
+    ) -> BuildIndex:
+        """The build in `data`, which must be of `slot` and, where given, of `build_date`; raises BadIndex.
+
+        `file` is what messages call the index. `stores` are the store URLs below which a full artifact URL may lie;
+        without it every s3 and http(s) URL is taken, and no file URL.
+        """
+        document = _document(data, file)
+        fields = _Fields(document, file)
+        if fields.get("format", int) != FORMAT:
+            raise IndexField(
+                file, "format", f"is not {FORMAT}", "Write the index in that format, or update Nightshift."
+            )
+        found_slot, build_id = fields.name("slot"), fields.name("build_id")
+        if found_slot != slot:
+            what = f"belongs to slot {found_slot!r}, not {slot!r}"
+            raise IndexElsewhere(file, what, "Correct `slot`, or put the index where that slot looks for it.")
+        found_date = fields.date("date")
+        if build_date is not None and found_date != build_date:
+            what = f"is of {found_date}, not of {build_date}"
+            raise IndexElsewhere(file, what, "Correct `date`, or put the index where that date is looked for.")
+        complete = fields.get("complete", bool)
+        artifacts, rejected = _artifacts(fields.get("artifacts", list), stores)
+        return cls(found_slot, build_id, found_date, complete, artifacts, rejected)
+
+    def format(self) -> bytes:
+        """The index as a file; `rejected` is not part of it."""
+        document = {
+            "format": FORMAT,
+            "slot": self.slot,
+            "build_id": self.build_id,
+            "date": self.date.isoformat(),
+            "complete": self.complete,
+            "artifacts": [asdict(artifact) for artifact in self.artifacts],
+        }
+        return json.dumps(document, indent=1).encode() + b"\n"
+
+
+class _Fields:
+    """The fields of the document itself, each missing or wrong one an IndexField."""
+
+    def __init__(self, document: Mapping[str, Any], file: str) -> None:
+        self._document = document
+        self._file = file
+
+    def get(self, name: str, kind: type[Any]) -> Any:
+        if name not in self._document:
+            raise IndexField(self._file, name, "is missing", "Add it; see docs/formats.md, build index.")
+        value = self._document[name]
+        if type(value) is not kind:
+            raise IndexField(self._file, name, f"is {_kind(value)}, not {_KINDS[kind]}", "Correct its type.")
+        return value
+
+    def name(self, name: str) -> str:
+        value = str(self.get(name, str))
+        wrong = name_fault(value)
+        if wrong:
+            raise IndexField(
+                self._file, name, f"{_brief(value)} {wrong}", "Rename it: it becomes a component of paths."
+            )
+        return value
+
+    def date(self, name: str) -> datetime.date:
+        value = str(self.get(name, str))
+        try:
+            return _date(value)
+        except ValueError:
+            raise IndexField(self._file, name, f"{_brief(value)} is not a date", "Write YYYY-MM-DD.") from None
+
+
+_KINDS: Mapping[type, str] = {
+    str: "text",
+    int: "a whole number",
+    bool: "true or false",
+    list: "a list",
+    dict: "an object",
+    float: "a number with a fraction",
+    type(None): "null",
+}
+
+
+def _document(data: bytes, file: str) -> Mapping[str, Any]:
+    if len(data) > MAX_INDEX_BYTES:
+        raise IndexNotJson(file, f"is larger than {MAX_INDEX_BYTES} bytes", "Split the build into several.")
+    try:
+        document = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except UnicodeDecodeError as error:
+        raise IndexNotJson(file, f"is not UTF-8 at byte {error.start}", "Write it anew; it may be truncated.") from None
+    except RecursionError:
+        raise IndexNotJson(file, "is nested too deeply", "Write it as docs/formats.md says, build index.") from None
+    except ValueError as error:
+        raise IndexNotJson(file, f"is not JSON: {error}", "Write it anew; it may be truncated.") from None
+    if not isinstance(document, dict):
+        raise IndexNotJson(file, f"is {_kind(document)}, not an object", "See docs/formats.md, build index.")
+    return document
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        twice = next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
+        raise ValueError(f"the key {_brief(twice)} is given twice in one object")
+    return document
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not a JSON number")
+
+
+def _artifacts(listed: list[Any], stores: Sequence[str] | None) -> tuple[tuple[Artifact, ...], tuple[Rejected, ...]]:
+    read: list[tuple[int, Artifact]] = []
+    rejected: list[Rejected] = []
+    for position, item in enumerate(listed):
+        try:
+            read.append((position, _artifact(item, stores)))
+        except ValueError as error:
+            project, platform = _identity(item)
+            name = f"{project}/{platform}" if project and platform else f"artifacts[{position}]"
+            rejected.append(Rejected(name, str(error), position, project, platform))
+    # which of two is meant cannot be known, and a rejected one may be the right one: neither goes in
+    claimed = Counter(artifact.name for _, artifact in read)
+    claimed.update(one.name for one in rejected if one.project and one.platform)
+    kept = []
+    for position, artifact in read:
+        if claimed[artifact.name] > 1:
+            reason = f"is listed {claimed[artifact.name]} times. Keep one entry for each project and platform."
+            rejected.append(Rejected(artifact.name, reason, position, artifact.project, artifact.platform))
+        else:
+            kept.append(artifact)
+    return tuple(kept), tuple(sorted(rejected, key=lambda one: one.position))
+
+
+def _identity(item: object) -> tuple[str | None, str | None]:
+    if not isinstance(item, dict):
+        return None, None
+    names = (item.get("project"), item.get("platform"))
+    project, platform = (name if isinstance(name, str) and not name_fault(name) else None for name in names)
+    return project, platform
+
+
+def _artifact(item: object, stores: Sequence[str] | None) -> Artifact:
+    if not isinstance(item, dict):
+        raise ValueError(f"is {_kind(item)}, not an object. Write one object for each artifact.")
+    sha256 = _typed(item, "sha256", str)
+    if not _SHA256.fullmatch(sha256):
+        raise ValueError(
+            f"`sha256` {_brief(sha256)} is not 64 lower-case hexadecimal digits. Write the file's sha256sum."
+        )
+    dependencies = _typed(item, "dependencies", list, [])
+    for dependency in dependencies:
+        if type(dependency) is not str:
+            raise ValueError(f"`dependencies` holds {_kind(dependency)}. Write names of projects.")
+        _name(dependency, "dependencies")
+    return Artifact(
+        project=_name(_typed(item, "project", str), "project"),
+        platform=_name(_typed(item, "platform", str), "platform"),
+        url=_url(_typed(item, "url", str), stores),
+        size=_number(_typed(item, "size", int), "size", 1, MAX_ARTIFACT_BYTES),
+        sha256=sha256,
+        dependencies=tuple(dict.fromkeys(dependencies)),
+        priority=_number(_typed(item, "priority", int, 0), "priority", -MAX_PRIORITY, MAX_PRIORITY),
+    )
+
+
+def _typed(item: Mapping[str, Any], field: str, kind: type[Any], default: Any = None) -> Any:
+    if field not in item:
+        if default is not None:
+            return default
+        raise ValueError(f"`{field}` is missing. Add it; see docs/formats.md, build index.")
+    if type(item[field]) is not kind:
+        raise ValueError(f"`{field}` is {_kind(item[field])}, not {_KINDS[kind]}. Correct its type.")
+    return item[field]
+
+
+def _name(text: str, field: str) -> str:
+    wrong = name_fault(text)
+    if wrong:
+        raise ValueError(f"`{field}` {_brief(text)} {wrong}. Rename it: names become components of paths.")
+    return text
+
+
+def _number(value: int, field: str, lowest: int, highest: int) -> int:
+    if not lowest <= value <= highest:
+        raise ValueError(f"`{field}` {value} is not between {lowest} and {highest}. Correct it.")
+    return value
+
+
+def _url(text: str, stores: Sequence[str] | None) -> str:
+    if not text or len(text) > MAX_URL_LENGTH:
+        raise ValueError(f"`url` is empty or longer than {MAX_URL_LENGTH} characters. Write where the file is.")
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise ValueError("`url` cannot be parsed. Write a key of the index's store, or the full URL.") from None
+    if "@" in parts.netloc:
+        # the URL is not repeated here: it may carry a password
+        raise ValueError("`url` carries a login. Name a store of the configuration; its connection has the login.")
+    decoded = unquote(text)
+    if any(ord(letter) < 0x20 or letter in "\\\x7f" for letter in decoded):
+        raise ValueError(f"`url` {_brief(text)} has a control character or a backslash. Rename the file.")
+    path = unquote(parts.path) if parts.scheme else decoded
+    if parts.query or parts.fragment:
+        raise ValueError("`url` has a query or a fragment. Write the plain URL of the file.")
+    if not parts.scheme and (text.startswith("/") or not path):
+        raise ValueError(f"`url` {_brief(text)} is absolute. Write it relative to the index's store.")
+    components = path.split("/")[1:] if parts.scheme else path.split("/")
+    if any(component in {"", ".", ".."} for component in components) or not components:
+        raise ValueError(f"`url` {_brief(text)} has an empty, . or .. component. Write the plain path of the file.")
+    if parts.scheme:
+        _allowed(text, parts.scheme, stores)
+    return text
+
+
+def _allowed(text: str, scheme: str, stores: Sequence[str] | None) -> None:
+    if stores is not None:
+        if not any(text.startswith(store.rstrip("/") + "/") for store in stores):
+            raise ValueError(
+                f"`url` {_brief(text)} lies in no store of the configuration. Add the store, or move the file."
+            )
+    elif scheme not in {"s3", "http", "https"}:
+        raise ValueError(f"`url` {_brief(text)} is of a scheme that is not read here. Use s3 or http(s).")
+
+
+def _date(text: str) -> datetime.date:
+    if not _DATE.fullmatch(text):
+        raise ValueError(text)
+    return datetime.date.fromisoformat(text)
+
+
+def _kind(value: object) -> str:
+    return _KINDS.get(type(value), type(value).__name__)
+
+
+def _brief(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:77] + "…")

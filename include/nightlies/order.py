@@ -1,0 +1,91 @@
+"""Which artifacts of a build are taken, in which order, and in which batches. Pure functions."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Mapping, Sequence
+from itertools import pairwise
+from typing import TypeVar
+
+from include.nightlies.errors import DependencyCycle, UnknownChoice
+from include.nightlies.index import Artifact
+
+T = TypeVar("T")
+
+
+def select(
+    artifacts: Sequence[Artifact],
+    *,
+    projects: Collection[str] = (),
+    platforms: Collection[str] = (),
+    known_projects: Collection[str] = (),
+    known_platforms: Collection[str] = (),
+) -> tuple[Artifact, ...]:
+    """The artifacts of the chosen projects and platforms; an empty choice takes all.
+
+    A choice that neither the build nor the slot (`known_…`) has is refused with UnknownChoice, so that a misspelt one
+    does not end as a night in which nothing was to do.
+    """
+    for kind, chosen, offered in (
+        ("project", projects, {one.project for one in artifacts} | set(known_projects)),
+        ("platform", platforms, {one.platform for one in artifacts} | set(known_platforms)),
+    ):
+        unknown = set(chosen) - offered
+        if unknown:
+            raise UnknownChoice(kind, unknown, offered)
+    return tuple(
+        one
+        for one in artifacts
+        if (not projects or one.project in projects) and (not platforms or one.platform in platforms)
+    )
+
+
+def in_order(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
+    """Dependencies before those that need them; among the free ones the higher priority, then the name.
+
+    A dependency is on a project of the same platform; one that the build lacks binds nothing. Raises DependencyCycle.
+    """
+    by_key = {(one.project, one.platform): one for one in artifacts}
+    waiting = {
+        key: {(name, key[1]) for name in one.dependencies if (name, key[1]) in by_key} for key, one in by_key.items()
+    }
+    dependents: dict[tuple[str, str], list[tuple[str, str]]] = {key: [] for key in by_key}
+    for key, needs in waiting.items():
+        for need in needs:
+            dependents[need].append(key)
+    free = [(-by_key[key].priority, key) for key, needs in waiting.items() if not needs]
+    heapq.heapify(free)
+    ordered = []
+    while free:
+        _, key = heapq.heappop(free)
+        ordered.append(by_key[key])
+        for dependent in dependents[key]:
+            waiting[dependent].discard(key)
+            if not waiting[dependent]:
+                heapq.heappush(free, (-by_key[dependent].priority, dependent))
+    if len(ordered) < len(by_key):
+        raise DependencyCycle(_circle({key: needs for key, needs in waiting.items() if needs}))
+    return tuple(ordered)
+
+
+def batches(items: Sequence[T], limit: int = 100) -> tuple[tuple[T, ...], ...]:
+    """At most `limit` batches that keep the order and differ in length by one at most; none is empty."""
+    if limit < 1:
+        raise ValueError(f"the limit of batches is {limit}; it must be at least 1")
+    count = min(limit, len(items))
+    if not count:
+        return ()
+    size, longer = divmod(len(items), count)
+    cuts = [index * size + min(index, longer) for index in range(count + 1)]
+    return tuple(tuple(items[start:end]) for start, end in pairwise(cuts))
+
+
+def _circle(waiting: Mapping[tuple[str, str], set[tuple[str, str]]]) -> tuple[str, ...]:
+    # every key left waits for another one that is left, so following them must come round
+    key = min(waiting)
+    path: list[tuple[str, str]] = []
+    while key not in path:
+        path.append(key)
+        key = min(need for need in waiting[key] if need in waiting)
+    circle = [*path[path.index(key) :], key]
+    return tuple(f"{project} ({platform})" for project, platform in circle)

@@ -1,0 +1,141 @@
+"""The life of a publication, as a table of moves; pure.
+
+A publication is planned, prepared (which may be tried several times) and published (likewise). Every move names the
+phase and the try that makes it: a process that outlived its own try must not undo what the later try has reached.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class State(Enum):
+    """Where a publication stands."""
+
+    PLANNED = "planned"
+    PREPARING = "preparing"
+    PREPARED = "prepared"
+    PUBLISHING = "publishing"
+    PUBLISHED = "published"
+    UNCHANGED = "unchanged"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more happens by itself."""
+        return self in ENDED
+
+    @property
+    def good(self) -> bool:
+        """Whether the artifact is in the repository."""
+        return self in {State.PUBLISHED, State.UNCHANGED}
+
+
+ENDED = frozenset({State.PUBLISHED, State.UNCHANGED, State.SKIPPED, State.FAILED})
+
+
+class Phase(Enum):
+    """Which step of a night makes a move; each counts its tries on its own."""
+
+    PLAN = "plan"
+    PREPARE = "prepare"
+    PUBLISH = "publish"
+
+
+class Who(Enum):
+    """Which try may make a move: any that is not replaced, or only a later one than the phase's last."""
+
+    ANY = "any"
+    LATER = "later"
+
+
+_S, _P = State, Phase
+_ANY, _LATER = Who.ANY, Who.LATER
+
+# (from, to): {phase that may make the move: which try}
+MOVES: dict[tuple[State, State], dict[Phase, Who]] = {
+    (_S.PLANNED, _S.PREPARING): {_P.PREPARE: _ANY},
+    (_S.PLANNED, _S.UNCHANGED): {_P.PLAN: _ANY, _P.PREPARE: _ANY},
+    (_S.PLANNED, _S.SKIPPED): {_P.PLAN: _ANY, _P.PREPARE: _ANY, _P.PUBLISH: _ANY},
+    (_S.PLANNED, _S.FAILED): {_P.PLAN: _ANY, _P.PREPARE: _ANY, _P.PUBLISH: _ANY},
+    (_S.PLANNED, _S.PLANNED): {_P.PLAN: _LATER},
+    (_S.PREPARING, _S.PREPARING): {_P.PREPARE: _LATER},
+    (_S.PREPARING, _S.PREPARED): {_P.PREPARE: _ANY},
+    (_S.PREPARING, _S.UNCHANGED): {_P.PREPARE: _ANY},
+    (_S.PREPARING, _S.SKIPPED): {_P.PREPARE: _ANY},
+    (_S.PREPARING, _S.FAILED): {_P.PREPARE: _ANY},
+    (_S.PREPARING, _S.PLANNED): {_P.PLAN: _LATER},
+    (_S.PREPARED, _S.PREPARING): {_P.PREPARE: _LATER},
+    (_S.PREPARED, _S.PUBLISHING): {_P.PUBLISH: _ANY},
+    (_S.PREPARED, _S.UNCHANGED): {_P.PREPARE: _ANY, _P.PUBLISH: _ANY},
+    (_S.PREPARED, _S.SKIPPED): {_P.PREPARE: _ANY, _P.PUBLISH: _ANY},
+    (_S.PREPARED, _S.FAILED): {_P.PREPARE: _ANY, _P.PUBLISH: _ANY},
+    (_S.PREPARED, _S.PLANNED): {_P.PLAN: _LATER},
+    (_S.PUBLISHING, _S.PUBLISHING): {_P.PUBLISH: _LATER},
+    (_S.PUBLISHING, _S.PUBLISHED): {_P.PUBLISH: _ANY},
+    (_S.PUBLISHING, _S.UNCHANGED): {_P.PUBLISH: _ANY},
+    (_S.PUBLISHING, _S.SKIPPED): {_P.PUBLISH: _ANY},
+    (_S.PUBLISHING, _S.FAILED): {_P.PUBLISH: _ANY},
+    (_S.PUBLISHING, _S.PREPARING): {_P.PREPARE: _LATER},
+    (_S.PUBLISHING, _S.PLANNED): {_P.PLAN: _LATER},
+    # what has ended moves again only for a later try; what is published only when the whole is planned anew
+    (_S.FAILED, _S.PLANNED): {_P.PLAN: _LATER},
+    (_S.FAILED, _S.PREPARING): {_P.PREPARE: _LATER},
+    (_S.FAILED, _S.PUBLISHING): {_P.PUBLISH: _LATER},
+    (_S.FAILED, _S.UNCHANGED): {_P.PREPARE: _LATER, _P.PUBLISH: _LATER},
+    (_S.FAILED, _S.SKIPPED): {_P.PREPARE: _LATER, _P.PUBLISH: _LATER},
+    (_S.FAILED, _S.FAILED): {_P.PLAN: _LATER, _P.PREPARE: _LATER, _P.PUBLISH: _LATER},
+    (_S.SKIPPED, _S.PLANNED): {_P.PLAN: _LATER},
+    (_S.SKIPPED, _S.PREPARING): {_P.PREPARE: _LATER},
+    (_S.SKIPPED, _S.SKIPPED): {_P.PLAN: _LATER, _P.PREPARE: _LATER, _P.PUBLISH: _LATER},
+    (_S.UNCHANGED, _S.PLANNED): {_P.PLAN: _LATER},
+    (_S.UNCHANGED, _S.PREPARING): {_P.PREPARE: _LATER},
+    (_S.UNCHANGED, _S.UNCHANGED): {_P.PLAN: _LATER, _P.PREPARE: _LATER, _P.PUBLISH: _LATER},
+    (_S.PUBLISHED, _S.PLANNED): {_P.PLAN: _LATER},
+}
+
+
+class Verdict(Enum):
+    """What becomes of a move that somebody wants to make."""
+
+    MOVE = "move"
+    REPEAT = "repeat"
+    STALE = "stale"
+    ILLEGAL = "illegal"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A verdict with its reason."""
+
+    verdict: Verdict
+    reason: str
+
+
+def decide(
+    current: State, to: State, *, phase: Phase, try_number: int, recorded_try: int, last_phase: Phase | None = None
+) -> Decision:
+    """Whether try `try_number` of `phase` may move a publication from `current` to `to`.
+
+    `recorded_try` is the last try of that phase that moved it (0: none yet), `last_phase` the phase that moved it last.
+    The same move by the same try again is a REPEAT: its answer was lost, and nothing is to be done.
+    """
+    if try_number < recorded_try:
+        return Decision(Verdict.STALE, f"try {recorded_try} of {phase.value} has replaced try {try_number}")
+    if current is to and try_number == recorded_try and last_phase in (None, phase):
+        return Decision(Verdict.REPEAT, f"try {try_number} of {phase.value} has already done this")
+    who = MOVES.get((current, to), {}).get(phase)
+    if who is None:
+        return Decision(Verdict.ILLEGAL, f"{phase.value} makes no such move. {_cure(current)}")
+    if who is Who.LATER and try_number == recorded_try:
+        why = f"only a later try of {phase.value} than {recorded_try} may. {_cure(current)}"
+        return Decision(Verdict.ILLEGAL, why)
+    return Decision(Verdict.MOVE, f"try {try_number} of {phase.value}")
+
+
+def _cure(current: State) -> str:
+    if current is State.PUBLISHED:
+        return "It is published; to publish again in this run, clear the run from its plan on."
+    return "Clear the task, so that a new try begins."

@@ -1,0 +1,127 @@
+"""The ledger's tables of nightly builds. A change here needs a migration in `include/ledger/migrations/versions`."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Date,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    Table,
+    UniqueConstraint,
+)
+
+from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, hexadecimal, long_text, metadata
+
+ROW_ID = BigInteger().with_variant(Integer, "sqlite")
+NAME = exact(128)
+
+builds = Table(
+    "builds",
+    metadata,
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("slot", NAME, nullable=False),
+    Column("build_id", NAME, nullable=False),
+    Column("build_date", Date, nullable=False),
+    Column("complete", Boolean, nullable=False),
+    Column("index_url", exact(2048), nullable=False),
+    Column("artifacts", Integer, nullable=False),
+    Column("rejected", JSON, nullable=False),
+    Column("first_seen_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+    UniqueConstraint("slot", "build_id"),
+    Index(None, "slot", "build_date"),
+    **TABLE_OPTIONS,
+)
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("build", ROW_ID, ForeignKey("builds.id", ondelete="CASCADE"), nullable=False),
+    Column("project", NAME, nullable=False),
+    Column("platform", NAME, nullable=False),
+    Column("url", exact(2048), nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("sha256", hexadecimal(64), nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("dependencies", JSON, nullable=False),
+    Column("first_seen_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+    UniqueConstraint("build", "project", "platform"),
+    **TABLE_OPTIONS,
+)
+
+changesets = Table(
+    "changesets",
+    metadata,
+    Column("digest", hexadecimal(64), primary_key=True),
+    Column("place", hexadecimal(64), nullable=False),
+    Column("repository", NAME, nullable=False),
+    Column("destination", exact(1024), nullable=False),
+    Column("source_sha256", hexadecimal(64), nullable=False),
+    Column("root_hash", hexadecimal(64), nullable=False),
+    Column("generation", BigInteger, nullable=False),
+    Column("base_revision", BigInteger),
+    Column("body", long_text(), nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Index(None, "place", "source_sha256"),
+    **TABLE_OPTIONS,
+)
+
+publications = Table(
+    "publications",
+    metadata,
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    # a run plans each destination once; `place` stands for (repository, destination), which is too long to index
+    Column("run_id", exact(512), nullable=False),
+    Column("place", hexadecimal(64), nullable=False),
+    Column("repository", NAME, nullable=False),
+    Column("destination", exact(1024), nullable=False),
+    Column("artifact", ROW_ID, ForeignKey("artifacts.id", ondelete="SET NULL")),
+    Column("artifact_sha256", hexadecimal(64)),
+    Column("changeset", hexadecimal(64)),
+    Column("state", exact(16), nullable=False),
+    Column("reason", long_text(), nullable=False),
+    Column("error_class", exact(128)),
+    Column("phase", exact(16), nullable=False),
+    Column("try_number", Integer, nullable=False),
+    Column("plan_try", Integer, nullable=False),
+    Column("prepare_try", Integer, nullable=False),
+    Column("publish_try", Integer, nullable=False),
+    Column("revision_before", BigInteger),
+    Column("revision_after", BigInteger),
+    Column("root_hash", hexadecimal(64)),
+    Column("nested_hash", hexadecimal(64)),
+    Column("files", BigInteger),
+    Column("bytes", BigInteger),
+    Column("objects_new", BigInteger),
+    Column("objects_reused", BigInteger),
+    Column("bytes_uploaded", BigInteger),
+    Column("seconds", JSON, nullable=False),
+    Column("lease_held_s", Float),
+    Column("created_at", UtcTime, nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+    Column("ended_at", UtcTime),
+    Column("verified_at", UtcTime),
+    UniqueConstraint("run_id", "place"),
+    Index(None, "place", "artifact_sha256"),
+    Index(None, "repository", "state"),
+    **TABLE_OPTIONS,
+)
+
+installed = Table(
+    "installed",
+    metadata,
+    # which nested catalog an artifact became at a destination, whenever and in whatever run that was
+    Column("place", hexadecimal(64), primary_key=True),
+    Column("artifact_sha256", hexadecimal(64), primary_key=True),
+    Column("nested_hash", hexadecimal(64), nullable=False),
+    Column("updated_at", UtcTime, nullable=False),
+    **TABLE_OPTIONS,
+)

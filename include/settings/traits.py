@@ -1,0 +1,79 @@
+"""What each store was seen to keep under racing writers, recorded in the ledger for every machine, and what follows."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, delete, insert, select
+
+from include.ledger.engine import Bind, reading, writing
+from include.settings.model import Store
+from include.settings.tables import store_traits
+from include.storage.options import Traits
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether something may be done, and why."""
+
+    allowed: bool
+    reason: str
+
+
+def require_single_writer(traits: Traits | None, *, store: str, repository: str, writers: Sequence[str]) -> Verdict:
+    """Whether these gateways may all switch the manifest of `repository` in `store`."""
+    if len(writers) <= 1:
+        return Verdict(True, f"{repository} has one manifest writer")
+    named = ", ".join(writers)
+    cure = f"Set `manifest_writers: 1` for {repository}, or move it to another store."
+    if traits is None:
+        why = f"store {store} has not been tried, so {named} may not both write the manifest of {repository}"
+        return Verdict(False, f"{why}. Run `nightshift settings check`.")
+    if not traits.replace:
+        why = f"store {store} ignores conditional replace, so {named} may not both write the manifest of {repository}"
+        return Verdict(False, f"{why}: one would undo the other's revision. {cure}")
+    return Verdict(True, f"store {store} keeps conditional replace")
+
+
+def record_traits(bind: Bind, store: Store, traits: Traits, *, now: datetime) -> None:
+    """Keep what `store` was seen to keep; a later trial replaces an earlier one."""
+    values = {
+        "store": _identity(store),
+        "name": store.name,
+        "url": store.url,
+        "put_if_absent": traits.put_if_absent,
+        "replace_if_unchanged": traits.replace,
+        "bulk_delete": traits.bulk_delete,
+        "anonymous_read": traits.anonymous_read,
+        "etag_quotes": traits.etag_quotes,
+        "probed_at": now,
+    }
+
+    def work(connection: Connection) -> None:
+        connection.execute(delete(store_traits).where(store_traits.c.store == values["store"]))
+        connection.execute(insert(store_traits).values(**values))
+
+    writing(bind, work)
+
+
+def recorded_traits(bind: Bind, store: Store) -> Traits | None:
+    """What `store` was last seen to keep; None if it was never tried at this URL and endpoint."""
+    with reading(bind) as connection:
+        query = select(store_traits).where(store_traits.c.store == _identity(store))
+        row = connection.execute(query).mappings().first()
+    if row is None:
+        return None
+    return Traits(
+        put_if_absent=row["put_if_absent"],
+        replace=row["replace_if_unchanged"],
+        bulk_delete=row["bulk_delete"],
+        anonymous_read=row["anonymous_read"],
+        etag_quotes=row["etag_quotes"],
+    )
+
+
+def _identity(store: Store) -> str:
+    return hashlib.sha256(f"{store.url}\0{store.endpoint or ''}".encode()).hexdigest()
