@@ -1,0 +1,125 @@
+"""SQLite files in memory: how history and reflog are opened, guarded and written (docs/formats.md, databases)."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable
+from typing import Any, Self, TypeVar
+
+from include.cvmfs.errors import FormatError
+
+_MAGIC = b"SQLite format 3\0"
+_JOURNAL_VERSIONS = slice(18, 20)
+_ROLLBACK_JOURNAL = b"\x01\x01"
+_EPSILON = 0.0005
+_T = TypeVar("_T")
+
+
+class Database:
+    """An SQLite file of one schema. What is wrong with its bytes comes out as FormatError, never as sqlite3.Error.
+
+    The same operations on the same bytes give the same bytes. Usable from one thread at a time.
+    """
+
+    WHAT = "database"
+    SCHEMA = 1.0
+    TABLES: dict[str, tuple[str, ...]] = {}  # noqa: RUF012 - each subject states its own
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+
+    @classmethod
+    def _create(cls, script: str) -> Self:
+        database = cls(_connect())
+        database._guarded(lambda: database._connection.executescript(f"BEGIN;{script};COMMIT;"))
+        return database
+
+    @classmethod
+    def load(cls, data: bytes) -> Self:
+        """Open the bytes of such a file. Raises FormatError."""
+        if not data.startswith(_MAGIC):
+            raise FormatError(cls.WHAT, "not an SQLite file")
+        if data[_JOURNAL_VERSIONS] != _ROLLBACK_JOURNAL:
+            raise FormatError(cls.WHAT, "an SQLite file that needs a write-ahead log; readers cannot open it")
+        connection = _connect()
+        database = cls(connection)
+        try:
+            database._guarded(lambda: connection.deserialize(data))
+            database._check_tables()
+        except BaseException:
+            connection.close()
+            raise
+        return database
+
+    def to_bytes(self) -> bytes:
+        """The whole SQLite file, as it is stored before any compression."""
+        return self._guarded(self._connection.serialize)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def get_property(self, key: str) -> str | None:
+        rows = self._all("SELECT value FROM properties WHERE key = ?", key)
+        return None if not rows or rows[0][0] is None else str(rows[0][0])
+
+    def set_property(self, key: str, value: str) -> None:
+        self._run("INSERT OR REPLACE INTO properties VALUES (?, ?)", key, value)
+
+    def _check_tables(self) -> None:
+        # Views, triggers and virtual tables are programs; no stock tool writes any.
+        strange = self._all("SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR rootpage = 0")
+        if strange:
+            raise FormatError(self.WHAT, f"holds {str(strange[0][0])[:40]!r}, which is neither table nor index")
+        for table, columns in {"properties": ("key", "value"), **self.TABLES}.items():
+            present = {str(row[1]) for row in self._all(f"PRAGMA table_info({table})")}
+            if missing := [column for column in columns if column not in present]:
+                raise FormatError(self.WHAT, f"table {table} lacks {', '.join(missing)}")
+        text = self.get_property("schema") or "1.0"
+        try:
+            known = abs(float(text) - self.SCHEMA) < _EPSILON
+        except ValueError:
+            known = False
+        if not known:
+            raise FormatError(self.WHAT, f"schema {text[:20]!r}, this program reads {self.SCHEMA}")
+
+    def _all(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
+        return self._guarded(lambda: self._connection.execute(sql, values).fetchall())
+
+    def _run(self, sql: str, *values: object) -> int:
+        return self._guarded(lambda: self._connection.execute(sql, values).rowcount)
+
+    def _run_all(self, sql: str, rows: Iterable[tuple[object, ...]]) -> None:
+        """One statement for many rows, all or none."""
+        with self._transaction():
+            self._guarded(lambda: self._connection.executemany(sql, rows))
+
+    def _transaction(self) -> _Transaction:
+        return _Transaction(self._run)
+
+    def _guarded(self, step: Callable[[], _T]) -> _T:
+        try:
+            return step()
+        except (sqlite3.Error, sqlite3.Warning, OverflowError, UnicodeError) as fault:
+            raise FormatError(self.WHAT, f"damaged: {fault}") from fault
+
+
+class _Transaction:
+    """All or nothing, also when the reason to stop is not the database's."""
+
+    def __init__(self, run: Callable[[str], int]) -> None:
+        self._run = run
+
+    def __enter__(self) -> None:
+        self._run("BEGIN")
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._run("ROLLBACK" if kind else "COMMIT")
+
+
+def _connect() -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    # Hostile files: their schema may call nothing, and their cells are checked when read.
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
