@@ -1,0 +1,60 @@
+"""The `nightshift` command. Only the group that is called is imported, so that `nightshift --help` is quick."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+
+import typer
+
+# group -> what it is for; each is `app` in the module of its name in this package
+GROUPS = {
+    "settings": "Check the site configuration and the stores it names.",
+    "repo": "Create, read and check repositories.",
+    "gateway": "Serve the lease protocol; look at leases.",
+    "lab": "Bring the embedded services up and down.",
+    "nightly": "Pack a build and run a night.",
+}
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """The entry point; an error of Nightshift's own is one line, any other is a bug and shows its traceback."""
+    words = sys.argv[1:] if words is None else words
+    try:
+        assemble(words)(list(words), prog_name="nightshift")
+    except Exception as error:
+        if not type(error).__module__.startswith("include."):
+            raise
+        typer.echo(f"nightshift: {error}", err=True)
+        sys.exit(1)
+
+
+def assemble(words: Sequence[str]) -> typer.Typer:
+    """The application for a command line: the group that it names in full, the others with their purpose only."""
+    app = typer.Typer(
+        help="The night of a software and data distribution.", no_args_is_help=True, pretty_exceptions_enable=False
+    )
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    for name, purpose in GROUPS.items():
+        if importlib.util.find_spec(f"include.cli.{name}") is None:
+            continue
+        if name == chosen:
+            _adopt_lab()
+            app.add_typer(importlib.import_module(f"include.cli.{name}").app, name=name, help=purpose)
+        else:
+            app.command(name, help=purpose)(_another)
+    return app
+
+
+def _another() -> None:
+    raise AssertionError("a group that was not named was called")
+
+
+def _adopt_lab() -> None:
+    from include.lab.environment import adopt
+
+    adopt()
+
+
+if __name__ == "__main__":
+    main()

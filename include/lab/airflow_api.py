@@ -1,0 +1,106 @@
+"""The few calls of Airflow's REST API (version 2) that the lab and a night need."""
+
+import time
+from typing import Any
+
+import requests
+
+from include.lab.errors import LabError
+
+TIMEOUT_S = 30.0
+PAGE = 100  # Airflow's largest
+
+
+class AirflowApi:
+    """A session of one user; the token is fetched at the first call and again when it ran out."""
+
+    def __init__(self, url: str, user: str, password: str) -> None:
+        self.url = url
+        self._user, self._password = user, password
+        self._session = requests.Session()
+        self._session.trust_env = False  # no proxy between programs of one machine
+
+    def put_pool(self, pool: dict[str, str | int | bool]) -> None:
+        """Creates a pool, or gives it these slots."""
+        if self._call("POST", "/api/v2/pools", json=pool, accept=(409,)).status_code == 409:
+            self._call("PATCH", f"/api/v2/pools/{pool['name']}", json=pool)
+
+    def has_dag(self, dag_id: str) -> bool:
+        return self._call("GET", f"/api/v2/dags/{dag_id}", accept=(404,)).status_code == 200
+
+    def wait_for_dag(self, dag_id: str, *, timeout_s: float, poll_s: float = 0.5) -> None:
+        """Waits until the DAG processor has read a DAG.
+
+        Raises:
+            LabError: it is not there in time; the message holds the import errors.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self.has_dag(dag_id):
+            if time.monotonic() > deadline:
+                errors = [f"{one['filename']}: {one['stack_trace'][-300:]}" for one in self.import_errors()]
+                raise LabError(
+                    f"DAG {dag_id} did not appear within {timeout_s:.0f} s; import errors: {errors or 'none'}"
+                )
+            time.sleep(poll_s)
+
+    def import_errors(self) -> list[dict[str, Any]]:
+        return self._json("GET", "/api/v2/importErrors")["import_errors"]  # type: ignore[no-any-return]
+
+    def unpause(self, dag_id: str) -> None:
+        self._call("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False})
+
+    def runs(self, dag_id: str, *, prefix: str) -> list[dict[str, Any]]:
+        """The newest runs whose id begins with a prefix."""
+        found = self._json("GET", f"/api/v2/dags/{dag_id}/dagRuns", params={"order_by": "-id", "limit": PAGE})[
+            "dag_runs"
+        ]
+        return [run for run in found if run["dag_run_id"].startswith(prefix)]
+
+    def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
+        self._call(
+            "POST", f"/api/v2/dags/{dag_id}/dagRuns", json={"dag_run_id": run_id, "logical_date": None, "conf": conf}
+        )
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        return str(self._json("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])
+
+    def task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        """All task instances of a run, mapped ones one by one."""
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self._json(
+                "GET",
+                f"/api/v2/dags/{dag_id}/dagRuns/{run_id}/taskInstances",
+                params={"limit": PAGE, "offset": len(found), "order_by": "id"},
+            )
+            found += page["task_instances"]
+            if len(found) >= page["total_entries"] or not page["task_instances"]:
+                return found
+
+    def _json(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
+        return self._call(method, path, **arguments).json()  # type: ignore[no-any-return]
+
+    def _call(self, method: str, path: str, *, accept: tuple[int, ...] = (), **arguments: Any) -> requests.Response:
+        if "Authorization" not in self._session.headers:
+            self._login()
+        answer = self._send(method, path, **arguments)
+        if answer.status_code == 401:
+            self._login()
+            answer = self._send(method, path, **arguments)
+        if not answer.ok and answer.status_code not in accept:
+            raise LabError(f"Airflow refused {method} {path}: HTTP {answer.status_code} {answer.text[:300]}")
+        return answer
+
+    def _login(self) -> None:
+        answer = self._send("POST", "/auth/token", json={"username": self._user, "password": self._password})
+        if answer.status_code != 201:
+            raise LabError(
+                f"Airflow at {self.url} refuses the login of {self._user}: HTTP {answer.status_code}; is it this lab's?"
+            )
+        self._session.headers["Authorization"] = f"Bearer {answer.json()['access_token']}"
+
+    def _send(self, method: str, path: str, **arguments: Any) -> requests.Response:
+        try:
+            return self._session.request(method, self.url + path, timeout=TIMEOUT_S, **arguments)
+        except requests.RequestException as error:
+            raise LabError(f"Airflow at {self.url} does not answer {method} {path}: {error}") from error

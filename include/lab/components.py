@@ -1,0 +1,24 @@
+"""The commands of Nightshift's long-running parts, as data, for the lab and `docker/compose.yaml` alike."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """A part that runs for ever, and the command line that starts it; its first word is a program on the path."""
+
+    name: str
+    command: tuple[str, ...]
+
+
+API_SERVER = Component("api-server", ("airflow", "api-server"))
+SCHEDULER = Component("scheduler", ("airflow", "scheduler"))
+DAG_PROCESSOR = Component("dag-processor", ("airflow", "dag-processor"))
+TRIGGERER = Component("triggerer", ("airflow", "triggerer"))
+WORKER = Component("worker", ("airflow", "celery", "worker"))
+GATEWAY = Component("gateway", ("nightshift", "gateway", "serve"))
+
+AIRFLOW = (API_SERVER, SCHEDULER, DAG_PROCESSOR, TRIGGERER)
+
+# Runs once before the others of Airflow.
+MIGRATE = Component("migrate", ("airflow", "db", "migrate"))

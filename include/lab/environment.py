@@ -1,0 +1,189 @@
+"""Where the embedded services keep their state, and the environment that every program of the lab is started with."""
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from include.lab.ports import LOOPBACK, Ports
+from include.lab.secrets import LabSecrets, load_or_create
+from include.settings.load import load, project_root
+from include.settings.secrets import connection_variable
+
+ROOT = Path(__file__).resolve().parents[2]
+MARK = "NIGHTSHIFT_LAB"  # carried by every process of a lab: its state folder
+ADMIN = "admin"
+DATABASE, DATABASE_USER = "airflow", "nightshift"
+SOCKET_PATH_LIMIT = 107  # bytes, sockaddr_un
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The folders of one lab; `var` is absolute."""
+
+    var: Path
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """`NIGHTSHIFT_VAR`, or `var/`; a relative one is below the project's root."""
+        return cls((project_root(environment) / environment.get("NIGHTSHIFT_VAR", "var")).resolve())
+
+    @property
+    def log(self) -> Path:
+        return self.var / "log"
+
+    @property
+    def run(self) -> Path:
+        return self.var / "run"
+
+    @property
+    def secrets(self) -> Path:
+        return self.var / "secrets.env"
+
+    @property
+    def airflow_home(self) -> Path:
+        return self.var / "airflow"
+
+    @property
+    def airflow_passwords(self) -> Path:
+        return self.airflow_home / "passwords.json"
+
+    @property
+    def postgres(self) -> Path:
+        return self.var / "postgres"
+
+    @property
+    def weed(self) -> Path:
+        return self.var / "weed"
+
+    def socket(self, name: str) -> Path:
+        """A unix socket's path: in the run folder, or in a private temporary one if that is too deep for the kernel."""
+        path = self.run / name
+        if len(os.fsencode(path)) < SOCKET_PATH_LIMIT:
+            return path
+        # The same for every command that speaks about this state folder.
+        tag = f"{os.getuid()}-{abs(hash_of(str(self.var))):x}"
+        return Path(tempfile.gettempdir()) / f"nightshift-{tag}" / name
+
+    def make(self) -> None:
+        """Makes the folders; the one with control sockets is private."""
+        for folder in (self.var, self.log, self.airflow_home):
+            folder.mkdir(parents=True, exist_ok=True)
+        for folder in {self.run, self.socket("x").parent}:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if folder.stat().st_uid != os.getuid():
+                raise PermissionError(f"{folder} belongs to another user: remove it, or set TMPDIR")
+            folder.chmod(0o700)
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """One set of embedded services: where, on which ports, with which secrets."""
+
+    place: Place
+    ports: Ports
+    secrets: LabSecrets
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
+        """The lab that the environment describes; its secrets are made if absent."""
+        environment = os.environ if environment is None else environment
+        place = Place.from_environment(environment)
+        return cls(place, Ports.from_environment(environment), load_or_create(place.secrets))
+
+    @property
+    def airflow_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.ports.airflow}"
+
+    @property
+    def s3_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.ports.s3}"
+
+    @property
+    def gateway_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.ports.gateway}"
+
+    def connections(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The connections that the site configuration names for these services, as Airflow reads them.
+
+        Those that the environment defines itself, for real services, are left to it.
+        """
+        site = load(environ={**environment, **self.places()})
+        store = {"conn_type": "object_store", "host": LOOPBACK, "port": self.ports.s3, "schema": "http",
+                 "login": self.secrets.s3_access_key, "password": self.secrets.s3_secret_key}  # fmt: skip
+        gateway = {"conn_type": "cvmfs_gateway", "host": LOOPBACK, "port": self.ports.gateway, "schema": "http",
+                   "login": self.secrets.gateway_key_id, "password": self.secrets.gateway_key_secret}  # fmt: skip
+        found = {
+            one.connection: store for one in site.stores.values() if one.connection and one.endpoint == self.s3_url
+        }
+        found |= {one.gateway: gateway for one in site.repositories.values()}
+        named = {connection_variable(name): json.dumps(value) for name, value in found.items()}
+        return {key: value for key, value in named.items() if key not in environment}
+
+    def places(self) -> dict[str, str]:
+        """Where the state is, and the ports."""
+        return {"NIGHTSHIFT_VAR": str(self.place.var), **self.ports.to_environment()}
+
+    def settings(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """What a command outside of the lab needs to work with its services: places, ports, connections."""
+        return {**self.places(), **self.connections(environment)}
+
+    def airflow_settings(self) -> dict[str, str]:
+        """What differs between installations in Airflow's configuration; the rest is in airflow.cfg."""
+        place, ports, secrets = self.place, self.ports, self.secrets
+        address = f"{DATABASE_USER}:{secrets.postgres_password}@{LOOPBACK}:{ports.postgres}/{DATABASE}"
+        return {
+            "AIRFLOW_HOME": str(place.airflow_home),
+            "AIRFLOW_CONFIG": str(ROOT / "airflow.cfg"),
+            "PYTHONPATH": str(ROOT),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
+            "AIRFLOW__CORE__FERNET_KEY": secrets.fernet_key,
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{ADMIN}:admin",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(place.airflow_passwords),
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{address}",
+            "AIRFLOW__API__PORT": str(ports.airflow),
+            "AIRFLOW__API__BASE_URL": self.airflow_url,
+            # Its default is port 8080 whatever the port is.
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.airflow_url}/execution/",
+            "AIRFLOW__API__SECRET_KEY": secrets.api_secret_key,
+            "AIRFLOW__API_AUTH__JWT_SECRET": secrets.jwt_secret,
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(ports.worker_logs),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(ports.triggerer_logs),
+        }
+
+    def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment of every program of the lab; nothing of it appears on a command line."""
+        base = os.environ if base is None else base
+        binaries = str(Path(sys.executable).parent)
+        return {
+            # Airflow settings of the caller's shell belong to another installation.
+            **{key: value for key, value in base.items() if not key.startswith(("AIRFLOW__", "AWS_"))},
+            **self.settings(base),
+            **self.airflow_settings(),
+            "NIGHTSHIFT_S3_ACCESS_KEY": self.secrets.s3_access_key,
+            "NIGHTSHIFT_S3_SECRET_KEY": self.secrets.s3_secret_key,
+            MARK: str(self.place.var),
+            "PATH": f"{binaries}{os.pathsep}{base.get('PATH', os.defpath)}",
+            "NO_PROXY": ",".join(filter(None, (base.get("NO_PROXY"), LOOPBACK, "localhost"))),
+            "no_proxy": ",".join(filter(None, (base.get("no_proxy"), LOOPBACK, "localhost"))),
+            "PYTHONUNBUFFERED": "1",
+            "SPT_NOENV": "1",  # or Airflow's process titles would overwrite the mark
+        }
+
+
+def adopt(environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
+    """Gives a command the settings of the lab that was made here, where its environment has none of its own."""
+    place = Place.from_environment(environment)
+    if MARK not in environment and os.access(place.secrets, os.R_OK):
+        for key, value in Lab.from_environment(environment).settings(environment).items():
+            environment.setdefault(key, value)
+
+
+def hash_of(text: str) -> int:
+    """A number for a text, the same in every process."""
+    return int.from_bytes(text.encode(), "big") % 0xFFFFFFFB

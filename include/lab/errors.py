@@ -1,0 +1,70 @@
+"""What can go wrong with the embedded services.
+
+LabError
+ +-- PortTaken           another program listens where a service should
+ +-- ServiceFailed       a service ended, or did not answer as itself in time
+ +-- SupervisorFailed    the process manager does not start or answer
+ +-- LeftRunning         processes of the lab survived the end of the lab
+ +-- SecretsDamaged      the file of secrets cannot be used
+ +-- BuildSourceMissing  software that a build should be packed from is not on the machine
+ +-- NightFailed         a night could not be run at all
+"""
+
+from typing import ClassVar
+
+
+class LabError(Exception):
+    """Base of all; the message names the thing and the cure."""
+
+    retryable: ClassVar[bool] = False
+
+
+class PortTaken(LabError):
+    """Another program listens on a port that a service needs."""
+
+    def __init__(self, name: str, port: int, holder: str | None, variable: str) -> None:
+        self.name, self.port, self.holder = name, port, holder
+        by = f" by {holder}" if holder else ""
+        super().__init__(
+            f"port {port} for {name} is taken{by}: end that program, or choose another port with {variable}=<number>"
+        )
+
+
+class ServiceFailed(LabError):
+    """A service ended, or did not answer as itself in time."""
+
+    retryable = True
+
+    def __init__(self, service: str, why: str, log: str) -> None:
+        self.service, self.why, self.log = service, why, log
+        super().__init__(f"{service}: {why}; its log: {log}")
+
+
+class SupervisorFailed(LabError):
+    """The process manager does not start or answer."""
+
+    retryable = True
+
+
+class LeftRunning(LabError):
+    """Processes of the lab survived the end of the lab."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self.pids = pids
+        super().__init__(f"still running: {', '.join(map(str, pids))}: end them with kill -9")
+
+
+class SecretsDamaged(LabError):
+    """The file of secrets cannot be used."""
+
+
+class BuildSourceMissing(LabError):
+    """Software that a build should be packed from is not on the machine."""
+
+    def __init__(self, project: str, where: str, cure: str) -> None:
+        self.project = project
+        super().__init__(f"project {project}: nothing to pack at {where}; {cure}")
+
+
+class NightFailed(LabError):
+    """A night could not be run at all."""

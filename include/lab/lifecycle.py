@@ -1,0 +1,246 @@
+"""Brings the embedded services up and down, and says how they are.
+
+`up` may be called at any time: what runs is left alone, what a crash left behind is cleared away first, and what does
+not depend on each other starts at the same time.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from include.lab import components
+from include.lab.airflow_api import AirflowApi
+from include.lab.environment import ADMIN, Lab
+from include.lab.errors import LabError, ServiceFailed
+from include.lab.pools import pools
+from include.lab.ports import check_free
+from include.lab.readiness import NotReady, wait
+from include.lab.services import Service, postgres_server, resolved, services
+from include.lab.supervise import ProcessState, Supervisor, end_marked, marked_processes
+from include.settings.load import load
+
+STORAGE_READY_S = 30.0
+AIRFLOW_READY_S = 240.0  # the first start compiles all of Airflow, on whatever else the machine does
+STOP_S = 45.0
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """How one service is."""
+
+    name: str
+    state: ProcessState
+    pid: int
+    seconds: int
+    where: str
+    wrong: str | None  # None: it answers as itself
+
+    @property
+    def good(self) -> bool:
+        return self.wrong is None
+
+
+@dataclass(slots=True)
+class Timings:
+    """Seconds per step of a start."""
+
+    steps: dict[str, float] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def measure(self, step: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.steps[step] = round(time.monotonic() - began, 2)
+
+
+def up(lab: Lab, *, airflow: bool, say: Say) -> Timings:
+    """Starts what does not run yet, and returns when everything answers as itself.
+
+    Raises:
+        PortTaken: before anything is started.
+        ServiceFailed: a service ended or does not answer; what started stays, for its logs.
+    """
+    timings = Timings()
+    lab.place.make()
+    supervisor = Supervisor(lab.place)
+    wanted = services(lab, airflow=airflow)
+    _recover(lab, supervisor, say)
+    alive = supervisor.processes() if supervisor.running() else {}
+    absent = [one for one in wanted if one.name not in alive or not alive[one.name].state.alive]
+    for service in absent:
+        check_free(lab.ports, service.ports)
+    if not alive:
+        environment = lab.environment() | _only(os.environ, "AIRFLOW_CONN_")
+        with timings.measure("process manager"):
+            supervisor.start([one.program for one in services(lab, airflow=True)], environment)
+    by_name = {one.name: one for one in wanted}
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        chains = [
+            pool.submit(_start, supervisor, [by_name[name]], STORAGE_READY_S, timings) for name in ("weed", "gateway")
+        ]
+        if airflow:
+            chains.append(pool.submit(_start_airflow, lab, supervisor, by_name, timings, say))
+        failures = [error for chain in chains if (error := chain.exception())]
+    if failures:
+        raise failures[0]
+    return timings
+
+
+def down(lab: Lab, *, say: Say) -> int:
+    """Stops everything and proves it; returns how many services ran.
+
+    Raises:
+        LeftRunning: a process of the lab cannot be ended.
+    """
+    supervisor = Supervisor(lab.place)
+    stopped = 0
+    if supervisor.running():
+        running = [info.name for info in supervisor.processes().values() if info.state.alive]
+        stopped = len(running)
+        # Airflow before its database and the stores that its tasks use.
+        foundations = {"postgres", "weed"}
+        supervisor.stop_programs([name for name in running if name not in foundations], timeout_s=STOP_S)
+        supervisor.stop_programs([name for name in running if name in foundations], timeout_s=STOP_S)
+        supervisor.shutdown(timeout_s=STOP_S)
+    _end_leftovers(lab, say)
+    for path in (supervisor.socket, supervisor.pid_file):
+        path.unlink(missing_ok=True)
+    return stopped
+
+
+def status(lab: Lab) -> tuple[ServiceStatus, ...]:
+    """How every service is."""
+    supervisor = Supervisor(lab.place)
+    infos = supervisor.processes() if supervisor.running() else {}
+    result = []
+    for service in services(lab, airflow=True):
+        info = infos.get(service.name)
+        state = info.state if info else ProcessState.STOPPED
+        wrong = service.answers() if state is ProcessState.RUNNING else state.name.lower()
+        result.append(
+            ServiceStatus(
+                service.name, state, info.pid if info else 0, info.seconds if info else 0, service.where, wrong
+            )
+        )
+    return tuple(result)
+
+
+def _start(supervisor: Supervisor, group: list[Service], timeout_s: float, timings: Timings) -> None:
+    """Starts services that become ready together, and waits for that."""
+    for service in group:
+        supervisor.start_program(service.name)
+    first = group[0]
+    name = first.name if len(group) == 1 else "airflow"
+    with timings.measure(name):
+        try:
+            wait(first.answers, alive=lambda: _dead(supervisor, group), timeout_s=timeout_s)
+        except NotReady as why:
+            culprit = next((one for one in group if one.name in str(why)), first)
+            raise ServiceFailed(name, str(why), str(supervisor.place.log / f"{culprit.name}.log")) from None
+
+
+def _start_airflow(
+    lab: Lab, supervisor: Supervisor, by_name: Mapping[str, Service], timings: Timings, say: Say
+) -> None:
+    server = postgres_server(lab)
+    if not supervisor.process("postgres").state.alive:
+        with timings.measure("initdb"):
+            server.prepare()
+    _start(supervisor, [by_name["postgres"]], STORAGE_READY_S, timings)
+    server.ensure_database()
+    _write_passwords(lab)
+    _migrate(lab, timings, say)
+    _start(supervisor, [by_name[one.name] for one in components.AIRFLOW], AIRFLOW_READY_S, timings)
+    with timings.measure("pools"):
+        api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
+        for pool in pools(load(environ=lab.environment())):
+            api.put_pool(pool.to_json())
+
+
+def _dead(supervisor: Supervisor, group: list[Service]) -> str | None:
+    """Why a group cannot become ready any more."""
+    infos = supervisor.processes()
+    for service in group:
+        info = infos[service.name]
+        if info.state in {ProcessState.FATAL, ProcessState.EXITED, ProcessState.STOPPED}:
+            return f"{service.name} ended: {info.detail or info.state.name.lower()}; {_last_words(supervisor, service)}"
+    return None
+
+
+def _last_words(supervisor: Supervisor, service: Service) -> str:
+    try:
+        lines = (supervisor.place.log / f"{service.name}.log").read_text(errors="replace").splitlines()
+    except OSError:
+        return "no log"
+    said = [line.strip() for line in lines if line.strip()]
+    return f"it last said: {said[-1][:300]}" if said else "it said nothing"
+
+
+def _migrate(lab: Lab, timings: Timings, say: Say) -> None:
+    """Brings Airflow's tables to its version, unless they are known to be there: asking Airflow takes seconds."""
+    server, record = postgres_server(lab), lab.place.airflow_home / "migrated.json"
+    installed = version("apache-airflow-core")
+    with contextlib.suppress(OSError, ValueError):
+        known = json.loads(record.read_text())
+        if known == {"airflow": installed, "schema": server.schema_version()}:
+            return
+    say("making Airflow's tables")
+    log = lab.place.log / "migrate.log"
+    with timings.measure("airflow db migrate"), log.open("w") as output:
+        command = resolved(components.MIGRATE)
+        result = subprocess.run(
+            command, env=lab.environment(), stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd="/"
+        )
+    if result.returncode:
+        raise ServiceFailed("airflow db migrate", f"exit code {result.returncode}", str(log))
+    record.write_text(json.dumps({"airflow": installed, "schema": server.schema_version()}))
+
+
+def _write_passwords(lab: Lab) -> None:
+    path = lab.place.airflow_passwords
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_text(json.dumps({ADMIN: lab.secrets.admin_password}))
+
+
+def _recover(lab: Lab, supervisor: Supervisor, say: Say) -> None:
+    """Clears away what a lab without its process manager left running."""
+    if not supervisor.running() and (marked_processes(lab.place) or postgres_server(lab).server_pid()):
+        say("ending services that an earlier start left behind")
+        _end_leftovers(lab, say)
+
+
+def _end_leftovers(lab: Lab, say: Say) -> None:
+    if left := marked_processes(lab.place):
+        say(f"ending {len(left)} processes that outlived their service")
+    end_marked(lab.place)
+    server = postgres_server(lab)
+    if pid := server.server_pid():
+        _end_postgres(pid)
+        if server.server_pid():
+            raise LabError(f"PostgreSQL (pid {pid}) does not end: look at {lab.place.log / 'postgres.log'}")
+
+
+def _end_postgres(pid: int, *, patience_s: float = 15.0) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGINT)
+    deadline = time.monotonic() + patience_s
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if Path(f"/proc/{pid}").exists():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _only(environment: Mapping[str, str], prefix: str) -> dict[str, str]:
+    return {key: value for key, value in environment.items() if key.startswith(prefix)}

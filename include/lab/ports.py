@@ -1,0 +1,122 @@
+"""The ports of the embedded services: their defaults, how the environment moves them, and whether they are free."""
+
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Self
+
+from include.lab.errors import LabError, PortTaken
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """One number per listening socket; all defaults lie below the kernel's range of outgoing ports."""
+
+    s3: int = 8433
+    s3_grpc: int = 18433
+    weed_master: int = 21333
+    weed_master_grpc: int = 31333
+    weed_volume: int = 21080
+    weed_volume_grpc: int = 31080
+    weed_filer: int = 21888
+    weed_filer_grpc: int = 31888
+    weed_admin: int = 21646
+    weed_admin_grpc: int = 31646
+    gateway: int = 4929
+    postgres: int = 15432
+    airflow: int = 8080
+    worker_logs: int = 8793
+    triggerer_logs: int = 8794
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Self:
+        """Ports with those that `NIGHTSHIFT_<NAME>_PORT` moves.
+
+        Raises:
+            LabError: a variable is no port number, or two services share one.
+        """
+        moved: dict[str, int] = {}
+        for name in (field.name for field in fields(cls)):
+            text = environment.get(variable(name))
+            if text:
+                if not text.isdigit() or not 0 < int(text) < 65536:
+                    raise LabError(f"{variable(name)}={text!r} is not a port: give a number from 1 to 65535")
+                moved[name] = int(text)
+        ports = cls(**moved)
+        owner: dict[int, str] = {}
+        for name, port in asdict(ports).items():
+            if port in owner:
+                raise LabError(f"{name} and {owner[port]} share port {port}: move one with {variable(name)}=<number>")
+            owner[port] = name
+        return ports
+
+    @classmethod
+    def unused(cls) -> Self:
+        """Ports that nobody uses at the moment, for a lab beside another one."""
+        names = [field.name for field in fields(cls)]
+        held = [socket.socket() for _ in names]
+        try:
+            for one in held:
+                one.bind((LOOPBACK, 0))
+            return cls(**{name: one.getsockname()[1] for name, one in zip(names, held, strict=True)})
+        finally:
+            for one in held:
+                one.close()
+
+    def to_environment(self) -> dict[str, str]:
+        return {variable(name): str(port) for name, port in asdict(self).items()}
+
+
+def variable(name: str) -> str:
+    """The environment variable that moves a port."""
+    return f"NIGHTSHIFT_{name.upper()}_PORT"
+
+
+def check_free(ports: Ports, names: Iterable[str]) -> None:
+    """Raises PortTaken for the first of the named ports that somebody listens on."""
+    for name in names:
+        port: int = getattr(ports, name)
+        if not _can_listen(port):
+            raise PortTaken(name, port, holder(port), variable(name))
+
+
+def holder(port: int) -> str | None:
+    """Who listens on a port, as "name (pid 12)", if this user may see it."""
+    inodes = _listening_inodes(port)
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            for handle in (process / "fd").iterdir():
+                target = str(handle.readlink())
+                if target.startswith("socket:[") and target[8:-1] in inodes:
+                    return f"{(process / 'comm').read_text().strip()} (pid {process.name})"
+        except OSError:
+            continue  # ended meanwhile, or another user's
+    return None
+
+
+def _can_listen(port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers do: connections of an earlier server that still close are no obstacle.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+        return True
+
+
+def _listening_inodes(port: int) -> set[str]:
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        path = Path("/proc/net") / table
+        if not os.access(path, os.R_OK):
+            continue
+        for line in path.read_text().splitlines()[1:]:
+            columns = line.split()
+            if columns[3] == "0A" and int(columns[1].rsplit(":", 1)[1], 16) == port:
+                inodes.add(columns[9])
+    return inodes

@@ -1,0 +1,96 @@
+"""When a service counts as ready: it answers as itself. Each question returns None, or why it is not ready."""
+
+import time
+from collections.abc import Callable
+
+import requests
+
+Question = Callable[[], str | None]
+
+AIRFLOW_COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
+TIMEOUT_S = 3.0
+POLL_S = 0.15
+
+
+class NotReady(Exception):
+    """A service did not become ready; the message says why."""
+
+
+def wait(question: Question, *, alive: Question, timeout_s: float) -> float:
+    """Asks until the answer is None; returns the seconds that took.
+
+    Raises:
+        NotReady: the process is gone for good (`alive` says why), or the time is over.
+    """
+    began = time.monotonic()
+    while True:
+        why = question()
+        now = time.monotonic()
+        if why is None:
+            return now - began
+        if dead := alive():
+            raise NotReady(dead)
+        if now - began > timeout_s:
+            raise NotReady(f"not ready after {timeout_s:.0f} s: {why}")
+        # No event tells that another program answers.
+        time.sleep(POLL_S)
+
+
+def weed_answers(url: str, access_key: str, secret_key: str) -> str | None:
+    """SeaweedFS lists buckets for these keys."""
+    from botocore.auth import SigV4Auth
+    from botocore.awsrequest import AWSRequest
+    from botocore.credentials import Credentials
+
+    request = AWSRequest("GET", f"{url}/", headers={"x-amz-content-sha256": "UNSIGNED-PAYLOAD"})
+    SigV4Auth(Credentials(access_key, secret_key), "s3", "us-east-1").add_auth(request)
+    answer = _get(f"{url}/", headers=dict(request.headers.items()))
+    if isinstance(answer, str):
+        return answer
+    server = answer.headers.get("Server", "")
+    if "SeaweedFS" not in server:
+        return f"another server answers: {server or 'nameless'}"
+    if answer.status_code == 403:
+        return "it refuses the keys of secrets.env: its state was made with others"
+    return (
+        None if answer.status_code == 200 and "ListAllMyBucketsResult" in answer.text else f"HTTP {answer.status_code}"
+    )
+
+
+def gateway_answers(url: str) -> str | None:
+    """A repository gateway welcomes."""
+    answer = _get(f"{url}/api/v1")
+    if isinstance(answer, str):
+        return answer
+    return None if answer.ok and "gateway" in answer.text.lower() else f"another server answers: {answer.text[:80]!r}"
+
+
+def airflow_answers(url: str, version: str) -> str | None:
+    """Airflow of this version, with all four components healthy."""
+    answer = _get(f"{url}/api/v2/monitor/health")
+    if isinstance(answer, str):
+        return answer
+    try:
+        health = answer.json()
+        ill = [name for name in AIRFLOW_COMPONENTS if (health.get(name) or {}).get("status") != "healthy"]
+    except (ValueError, AttributeError):
+        return f"another server answers: {answer.text[:80]!r}"
+    if ill:
+        return f"not healthy yet: {', '.join(ill)}"
+    seen = _get(f"{url}/api/v2/version")
+    if isinstance(seen, str):
+        return seen
+    found = seen.json().get("version")
+    return None if found == version else f"Airflow {found} answers, expected {version}"
+
+
+def _get(url: str, headers: dict[str, str] | None = None) -> requests.Response | str:
+    session = requests.Session()
+    session.trust_env = False  # loopback, whatever proxy the environment names
+    try:
+        with session:
+            return session.get(url, headers=headers, timeout=TIMEOUT_S)
+    except requests.ConnectionError:
+        return "nobody answers"
+    except requests.RequestException as error:
+        return type(error).__name__

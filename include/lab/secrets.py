@@ -1,0 +1,96 @@
+"""The secrets of the embedded services: made once from the system's random source, kept in one file of mode 600."""
+
+import base64
+import os
+import secrets
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Self
+
+from include.lab.errors import SecretsDamaged
+
+JWT_BYTES = 64  # Airflow warns below this length on every process
+
+
+@dataclass(frozen=True, slots=True)
+class LabSecrets:
+    """All secrets; none shows in a representation."""
+
+    admin_password: str = field(repr=False)
+    postgres_password: str = field(repr=False)
+    s3_access_key: str = field(repr=False)
+    s3_secret_key: str = field(repr=False)
+    gateway_key_id: str = field(repr=False)
+    gateway_key_secret: str = field(repr=False)
+    jwt_secret: str = field(repr=False)
+    api_secret_key: str = field(repr=False)
+    fernet_key: str = field(repr=False)
+
+    @classmethod
+    def generate(cls) -> Self:
+        return cls(
+            admin_password=secrets.token_urlsafe(12),
+            postgres_password=secrets.token_hex(24),
+            s3_access_key="NS" + secrets.token_hex(9).upper(),
+            s3_secret_key=secrets.token_hex(20),
+            gateway_key_id="nightshift-" + secrets.token_hex(4),
+            gateway_key_secret=secrets.token_hex(32),
+            jwt_secret=secrets.token_hex(JWT_BYTES),
+            api_secret_key=secrets.token_hex(32),
+            fernet_key=base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+        )
+
+    @classmethod
+    def parse(cls, text: str, *, name: str) -> Self:
+        """Reads `NIGHTSHIFT_SECRET_<NAME>=value` lines.
+
+        Raises:
+            SecretsDamaged: a secret is missing or empty.
+        """
+        values: dict[str, str] = {}
+        for line in text.splitlines():
+            key, separator, value = line.partition("=")
+            if separator and not line.startswith("#"):
+                values[key.strip()] = value.strip()
+        try:
+            found = {one.name: values[_variable(one.name)] for one in fields(cls)}
+        except KeyError as missing:
+            raise SecretsDamaged(
+                f"{name} lacks {missing.args[0]}: restore the file, or remove it together with the state beside it"
+            ) from missing
+        if empty := [_variable(key) for key, value in found.items() if not value]:
+            raise SecretsDamaged(f"{name} has no value for {', '.join(empty)}: restore the file")
+        return cls(**found)
+
+    def format(self) -> str:
+        lines = ["# Made by `nightshift lab up`. The state beside this file needs these secrets: keep both or neither."]
+        lines += [f"{_variable(key)}={value}" for key, value in asdict(self).items()]
+        return "\n".join(lines) + "\n"
+
+
+def load_or_create(path: Path) -> LabSecrets:
+    """The secrets in a file; it is made (mode 600) if absent, and closed to others if it is open to them."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = LabSecrets.generate()
+        draft = path.with_name(f"{path.name}.{os.getpid()}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(made.format())
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, path)  # never replaces a file that another start made meanwhile
+        except FileExistsError:
+            return load_or_create(path)
+        finally:
+            draft.unlink()
+        return made
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o600)
+    return LabSecrets.parse(text, name=str(path))
+
+
+def _variable(name: str) -> str:
+    return f"NIGHTSHIFT_SECRET_{name.upper()}"

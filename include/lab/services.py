@@ -1,0 +1,126 @@
+"""The embedded services of a lab: for each its command line, the ports it opens, and how it shows that it is ready."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from importlib.metadata import version
+from pathlib import Path
+
+from include.lab import components
+from include.lab.components import Component
+from include.lab.environment import Lab
+from include.lab.ports import LOOPBACK, Ports
+from include.lab.postgres import Postgres
+from include.lab.readiness import airflow_answers, gateway_answers, weed_answers
+from include.lab.supervise import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One service of the lab."""
+
+    program: Program
+    ports: tuple[str, ...]
+    answers: Callable[[], str | None]
+    where: str
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+
+def services(lab: Lab, *, airflow: bool) -> tuple[Service, ...]:
+    """The services of a lab, in the order in which they are listed; Airflow brings its database."""
+    storage = (weed(lab), gateway(lab))
+    return (*storage, postgres(lab), *airflow_services(lab)) if airflow else storage
+
+
+def weed(lab: Lab) -> Service:
+    """SeaweedFS, all in one process, with its S3 interface on loopback."""
+    ports, place = lab.ports, lab.place
+    flags = {
+        "dir": place.weed,
+        "ip": LOOPBACK,
+        "ip.bind": LOOPBACK,
+        "s3.port": ports.s3,
+        "s3.port.grpc": ports.s3_grpc,
+        "s3.port.iceberg": 0,
+        "s3.port.lance": 0,
+        "s3.domainName": "localhost",
+        "s3.localSocket": place.socket("s3.sock"),
+        "master.port": ports.weed_master,
+        "master.port.grpc": ports.weed_master_grpc,
+        "master.telemetry": "false",
+        "volume.port": ports.weed_volume,
+        "volume.port.grpc": ports.weed_volume_grpc,
+        "filer.port": ports.weed_filer,
+        "filer.port.grpc": ports.weed_filer_grpc,
+        "filer.localSocket": place.socket("filer.sock"),
+        "admin.port": ports.weed_admin,
+        "admin.port.grpc": ports.weed_admin_grpc,
+        "admin.ui": "false",
+        "webdav": "false",
+    }
+    command = (_program("weed"), "-logtostderr=true", "mini", *(f"-{key}={value}" for key, value in flags.items()))
+    program = Program(
+        "weed",
+        command,
+        environment={
+            "AWS_ACCESS_KEY_ID": "%(ENV_NIGHTSHIFT_S3_ACCESS_KEY)s",
+            "AWS_SECRET_ACCESS_KEY": "%(ENV_NIGHTSHIFT_S3_SECRET_KEY)s",
+        },
+    )
+    opened = tuple(name for name in (one.name for one in fields(Ports)) if name.startswith(("s3", "weed_")))
+    return Service(
+        program,
+        opened,
+        lambda: weed_answers(lab.s3_url, lab.secrets.s3_access_key, lab.secrets.s3_secret_key),
+        lab.s3_url,
+    )
+
+
+def gateway(lab: Lab) -> Service:
+    """The repository gateway."""
+    program = Program(components.GATEWAY.name, resolved(components.GATEWAY))
+    return Service(program, ("gateway",), lambda: gateway_answers(lab.gateway_url), f"{lab.gateway_url}/api/v1")
+
+
+def postgres(lab: Lab) -> Service:
+    """Airflow's own database."""
+    server = postgres_server(lab)
+    # SIGINT ends PostgreSQL quickly and cleanly, and is for the first process only.
+    program = Program("postgres", server.command(), stop_signal="INT", stop_as_group=False)
+    return Service(program, ("postgres",), server.answer, f"{LOOPBACK}:{lab.ports.postgres}")
+
+
+def postgres_server(lab: Lab) -> Postgres:
+    """The cluster of a lab."""
+    return Postgres(lab.place.postgres, lab.ports.postgres, lab.secrets.postgres_password, lab.place.log / "initdb.log")
+
+
+def airflow_services(lab: Lab) -> tuple[Service, ...]:
+    """Airflow's components. Only the API server listens for others; it knows the health of all."""
+    opened: dict[str, tuple[str, ...]] = {
+        components.API_SERVER.name: ("airflow",),
+        components.SCHEDULER.name: ("worker_logs",),
+        components.TRIGGERER.name: ("triggerer_logs",),
+    }
+    expected = version("apache-airflow-core")
+    return tuple(
+        Service(
+            Program(component.name, resolved(component)),
+            opened.get(component.name, ()),
+            lambda: airflow_answers(lab.airflow_url, expected),
+            lab.airflow_url if component is components.API_SERVER else "",
+        )
+        for component in components.AIRFLOW
+    )
+
+
+def resolved(component: Component) -> tuple[str, ...]:
+    """A component's command line with its program out of the environment that we run in."""
+    return (_program(component.command[0]), *component.command[1:])
+
+
+def _program(name: str) -> str:
+    return str(Path(sys.executable).parent / name)
