@@ -1,0 +1,192 @@
+"""Runs a server program while needed: its own process group, output to a file, ready when it answers as itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+LOOPBACK = "127.0.0.1"
+
+
+class ServerError(Exception):
+    """A server that did not start, or did not stay. The message ends with what it said last."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(f"{name}: {message}")
+        self.name = name
+
+
+class ServerProcess:
+    """One server program. A context manager: ready inside, gone with all its children outside.
+
+    ``ready`` is asked until it says True; it must see that *this* server answers, not some other one on the port.
+    Should the thread that called ``start`` end without stopping it, the kernel sends the program SIGTERM.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        log: Path,
+        ready: Callable[[], bool],
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        ready_timeout_s: float = 60,
+        stop_timeout_s: float = 10,
+        stop_signal: signal.Signals = signal.SIGTERM,
+    ) -> None:
+        self.name = name
+        self.command = list(command)
+        self.log = log
+        self._ready = ready
+        self._env = {**os.environ, **(env or {})}
+        self._cwd = cwd
+        self._ready_timeout_s = ready_timeout_s
+        self._stop_timeout_s = stop_timeout_s
+        self._stop_signal = stop_signal
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        """Of the program, which is also its process group."""
+        if self._process is None:
+            raise ServerError(self.name, "is not started")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the program itself is alive."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> None:
+        """Start and wait until ready; ServerError, with nothing left running, if that does not happen in time."""
+        if self.running:
+            raise ServerError(self.name, "runs already")
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()), *self.command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._env,
+                cwd=self._cwd,
+                start_new_session=True,
+            )
+        try:
+            self._wait_until_ready()
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """Ask it to end, then end it; harmless if it has ended."""
+        if self._process is None:
+            return
+        self._signal_group(self._stop_signal)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(self._stop_timeout_s)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it and its children at once, as a crash would."""
+        if self._process is None:
+            return
+        self._signal_group(signal.SIGKILL)
+        self._process.wait()
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the program alone, such as SIGSTOP and SIGCONT."""
+        if self.running:
+            os.kill(self.pid, number)
+
+    def last_words(self, lines: int = 15) -> str:
+        """The end of its log."""
+        try:
+            return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        except FileNotFoundError:
+            return ""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _wait_until_ready(self) -> None:
+        assert self._process is not None  # noqa: S101 - for the type checker
+        deadline = time.monotonic() + self._ready_timeout_s
+        pause_s = 0.02
+        while not self._ready():
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    self.name, f"not ready after {self._ready_timeout_s:g} s; {self.log} ends:\n{self.last_words()}"
+                )
+            try:
+                code = self._process.wait(pause_s)
+            except subprocess.TimeoutExpired:
+                pause_s = min(pause_s * 1.5, 0.25)
+            else:
+                raise ServerError(self.name, f"ended with code {code}; {self.log} ends:\n{self.last_words()}")
+
+    def _signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+
+def free_port(*, twin: int = 0) -> int:
+    """A TCP port of loopback that nobody listens on, nor on ``port + twin``; not handed out twice by this process.
+
+    From below the range that the kernel uses for outgoing connections, which could take it before the server does.
+    """
+    with _ports_lock:
+        for _ in range(1000):
+            port = random.randrange(12_000, 32_000 - twin)  # noqa: S311 - not a secret
+            wanted = {port, port + twin}
+            if not (wanted & _ports_given) and all(_is_free(number) for number in wanted):
+                _ports_given.update(wanted)
+                return port
+    raise ServerError("free_port", "no free port found between 12000 and 32000; stop what listens there")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+_ports_given: set[int] = set()
+_ports_lock = threading.Lock()
+
+# Run by a fresh interpreter, which then becomes the program: running Python between fork and exec is not safe in a
+# process with threads. The parent may be gone before the leash is on, hence the look at getppid.
+_LEASH = """
+import ctypes, os, signal, sys
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("parent is gone")
+try:
+    os.execvp(sys.argv[2], sys.argv[2:])
+except OSError as error:
+    sys.exit(f"cannot run {sys.argv[2]}: {error.strerror}")
+"""

@@ -1,0 +1,129 @@
+"""Administration of S3 buckets over boto3: rare, and not on the hot path."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from include.storage.errors import BadStoreUrl, Forbidden, Rejected, StoreError, Unavailable
+from include.storage.open import DEFAULTS, split_s3_url
+from include.storage.options import Credentials, StoreOptions
+from include.storage.refusals import BY_CODE, BY_STATUS, DROPPED, Failure, Refusal
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+
+def ensure_bucket(url: str, credentials: Credentials, options: StoreOptions = DEFAULTS) -> bool:
+    """Create the bucket of ``s3://bucket/prefix`` unless it is there; whether it had to be created."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    bucket, _ = split_s3_url(url)
+    client = admin_client(credentials, options)
+    try:
+        if _bucket_exists(client, bucket):
+            return False
+        if options.region == "us-east-1":
+            client.create_bucket(Bucket=bucket)
+        else:
+            # The type of the parameter lists Amazon's own regions only.
+            location: Any = {"LocationConstraint": options.region}
+            client.create_bucket(Bucket=bucket, CreateBucketConfiguration=location)
+    except ClientError as error:
+        if error.response["Error"].get("Code") == "BucketAlreadyOwnedByYou":
+            return False
+        if error.response["Error"].get("Code") == "BucketAlreadyExists":
+            raise Forbidden(f"bucket {bucket}: it belongs to somebody else; choose another name", key="") from None
+        raise _translate(error, bucket) from None
+    except BotoCoreError as error:
+        raise _unreachable(error, bucket) from None
+    return True
+
+
+def allow_public_read(
+    url: str, credentials: Credentials, options: StoreOptions = DEFAULTS, prefix: str | None = None
+) -> None:
+    """Let everybody GET the objects below ``prefix`` (default: the URL's own), but not list them; other rules stay."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    bucket, own_prefix = split_s3_url(url)
+    below = own_prefix if prefix is None else prefix.strip("/")
+    client = admin_client(credentials, options)
+    try:
+        policy = with_public_read(_policy_of(client, bucket), bucket, below)
+        client.put_bucket_policy(Bucket=bucket, Policy=json.dumps(policy))
+    except ClientError as error:
+        raise _translate(error, bucket) from None
+    except BotoCoreError as error:
+        raise _unreachable(error, bucket) from None
+
+
+def with_public_read(policy: dict[str, Any] | None, bucket: str, prefix: str) -> dict[str, Any]:
+    """``policy`` with one statement more: GET for everybody below ``prefix``; unchanged if it says so already."""
+    resource = f"arn:aws:s3:::{bucket}/{prefix + '/' if prefix else ''}*"
+    statement = {"Effect": "Allow", "Principal": {"AWS": ["*"]}, "Action": ["s3:GetObject"], "Resource": [resource]}
+    statements = list((policy or {}).get("Statement", []))
+    if not any({**found, "Sid": ""} == {**statement, "Sid": ""} for found in statements):
+        statements.append(statement)
+    return {"Version": "2012-10-17", **(policy or {}), "Statement": statements}
+
+
+def admin_client(credentials: Credentials, options: StoreOptions) -> S3Client:
+    """A boto3 client for requests that are not about objects."""
+    import boto3
+    from botocore.config import Config
+
+    return boto3.client(
+        "s3",
+        endpoint_url=options.endpoint,
+        region_name=options.region,
+        aws_access_key_id=credentials.access_key,
+        aws_secret_access_key=credentials.secret_key,
+        config=Config(
+            signature_version="s3v4",
+            s3={"addressing_style": options.addressing},
+            retries={"max_attempts": options.retries, "mode": "standard"},
+            connect_timeout=min(options.timeout_s, 10),
+            read_timeout=options.timeout_s,
+        ),
+    )
+
+
+def _bucket_exists(client: S3Client, bucket: str) -> bool:
+    from botocore.exceptions import ClientError
+
+    try:
+        client.head_bucket(Bucket=bucket)
+    except ClientError as error:
+        if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+            return False
+        raise
+    return True
+
+
+def _policy_of(client: S3Client, bucket: str) -> dict[str, Any] | None:
+    from botocore.exceptions import ClientError
+
+    try:
+        policy: dict[str, Any] = json.loads(client.get_bucket_policy(Bucket=bucket)["Policy"])
+    except ClientError as error:
+        if error.response["Error"].get("Code") == "NoSuchBucketPolicy":
+            return None
+        raise
+    return policy
+
+
+def _translate(error: Any, bucket: str) -> StoreError:
+    code = error.response["Error"].get("Code", "")
+    status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+    if code == "InvalidBucketName":
+        return BadStoreUrl(f"bucket {bucket}: the store does not take this name; choose another", key="")
+    refusal = BY_CODE.get(code) or BY_STATUS.get(status)
+    if refusal is None:
+        leaf = Unavailable if status >= 500 else Rejected
+        refusal = Refusal(leaf, "the store refused", str(status))
+    return Failure(refusal, status, code, error.response["Error"].get("Message", "")).error("", f"bucket {bucket}")
+
+
+def _unreachable(error: Exception, bucket: str) -> StoreError:
+    return Failure(DROPPED, None, None, str(error)[:200]).error("", f"bucket {bucket}")

@@ -1,0 +1,103 @@
+"""What can go wrong with an object store, in one tree. Every leaf says whether to try again, and carries the key.
+
+StoreError(message, key)
+├── NotFound            no such object, or no such bucket (the message says which)
+├── AlreadyExists       an object stands where none may stand
+├── Conflict            a conditional replace lost: another writer came first
+├── Forbidden           credentials missing, wrong or not sufficient
+├── Unavailable         429, 5xx, time-out, dropped connection; ``cause`` says which   (retryable)
+├── StoreFull           no space left, or a quota is used up
+├── Unsupported         this store cannot do that (an HTTP store does not write)
+├── Rejected            the store refused the request for another reason
+├── BadKey              a key that is never sent to a store
+└── BadStoreUrl         a URL that names no store
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class StoreError(Exception):
+    """Anything this subject raises on purpose. ``key`` is relative to the store, ``""`` if none in particular."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, key: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross process borders (pools, task runners); ``key`` is not an argument of Exception.
+        return _rebuild, (type(self), self.args, self.__dict__.copy())
+
+
+def _rebuild(kind: type[StoreError], args: tuple[Any, ...], fields: dict[str, Any]) -> StoreError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(fields)
+    return error
+
+
+class NotFound(StoreError):
+    """There is no object of this key, or the bucket itself is missing."""
+
+    retryable: ClassVar[bool] = False
+
+
+class AlreadyExists(StoreError):
+    """An object of this key is there already."""
+
+    retryable: ClassVar[bool] = False
+
+
+class Conflict(StoreError):
+    """The object is not, or no longer, the version that was to be replaced. Read it again and derive from it."""
+
+    retryable: ClassVar[bool] = False
+
+
+class Forbidden(StoreError):
+    """The store does not let these credentials do that. Never retried: trying again locks accounts."""
+
+    retryable: ClassVar[bool] = False
+
+
+class Unavailable(StoreError):
+    """No answer, or one that says to come back later. ``cause``: a status ("503"), "timeout" or "connection"."""
+
+    retryable: ClassVar[bool] = True
+
+    def __init__(self, message: str, *, key: str, cause: str) -> None:
+        super().__init__(message, key=key)
+        self.cause = cause
+
+
+class StoreFull(StoreError):
+    """No space left on the device, or the quota of the bucket or user is used up."""
+
+    retryable: ClassVar[bool] = False
+
+
+class Unsupported(StoreError):
+    """This kind of store, or this server, cannot do what was asked."""
+
+    retryable: ClassVar[bool] = False
+
+
+class Rejected(StoreError):
+    """The store understood the request and refused it for a reason that has no leaf of its own."""
+
+    retryable: ClassVar[bool] = False
+
+
+class BadKey(StoreError):
+    """A key that is empty, absolute, too long, has an empty, ``.`` or ``..`` component, a NUL or a backslash."""
+
+    retryable: ClassVar[bool] = False
+
+
+class BadStoreUrl(StoreError):
+    """A store URL that cannot be used. The message never repeats credentials found in it."""
+
+    retryable: ClassVar[bool] = False

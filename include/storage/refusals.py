@@ -1,0 +1,143 @@
+"""What servers and the client library say when something fails, as leaves of our tree; for S3 and plain HTTP."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from include.storage.errors import (
+    Conflict,
+    Forbidden,
+    NotFound,
+    Rejected,
+    StoreError,
+    StoreFull,
+    Unavailable,
+    Unsupported,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One kind of failure. ``cause`` is the word under which a retry is counted."""
+
+    leaf: type[StoreError]
+    what: str
+    cause: str = ""
+
+
+NO_BUCKET = Refusal(NotFound, "the bucket does not exist; create it, or correct the store's URL")
+NO_RANGE = Refusal(Rejected, "the object ends before this range")
+RANGES_IGNORED = Refusal(Unsupported, "the server does not send ranges")
+KEYS = "check the connection's access key and secret"
+
+# S3 error codes say more than statuses. Sources: Amazon S3's list of error responses; radosgw's and SeaweedFS's own.
+BY_CODE: dict[str, Refusal] = {
+    "NoSuchBucket": NO_BUCKET,
+    "NoSuchKey": Refusal(NotFound, "no such object"),
+    "AccessDenied": Refusal(
+        Forbidden, "access denied; give this key the permission, in the bucket's policy or the user's"
+    ),
+    "InvalidAccessKeyId": Refusal(Forbidden, f"the store does not know this access key; {KEYS}"),
+    "SignatureDoesNotMatch": Refusal(
+        Forbidden, f"the signature does not match; {KEYS}, and that no proxy changes the host"
+    ),
+    "RequestTimeTooSkewed": Refusal(Forbidden, "this machine's clock and the store's differ too much; set the clock"),
+    "ExpiredToken": Refusal(Forbidden, "the credentials have expired; renew them"),
+    "AuthorizationHeaderMalformed": Refusal(Forbidden, "the request was signed for another region; correct the region"),
+    "PermanentRedirect": Refusal(Rejected, "the bucket lives at another endpoint; correct endpoint and region"),
+    "QuotaExceeded": Refusal(StoreFull, "the quota is used up; raise it or delete what is not needed"),
+    "InsufficientStorage": Refusal(StoreFull, "no space left; add space or delete what is not needed"),
+    "XMinioStorageFull": Refusal(StoreFull, "no space left; add space or delete what is not needed"),
+    "EntityTooLarge": Refusal(Rejected, "the object is larger than the store takes"),
+    "KeyTooLongError": Refusal(Rejected, "the key is longer than the store takes"),
+    "NotImplemented": Refusal(Unsupported, "the store does not implement this request"),
+    "MethodNotAllowed": Refusal(Unsupported, "the store does not allow this request"),
+    "PreconditionFailed": Refusal(Conflict, "the object is not in the expected state"),
+    "ConditionalRequestConflict": Refusal(Unavailable, "a concurrent write is in progress", "409"),
+    "OperationAborted": Refusal(Unavailable, "a concurrent write is in progress", "409"),
+    "RequestTimeout": Refusal(Unavailable, "the store gave up waiting for the request's body", "timeout"),
+    "BadDigest": Refusal(Unavailable, "the bytes that arrived are not those that were sent", "digest"),
+    "XAmzContentSHA256Mismatch": Refusal(Unavailable, "the bytes that arrived are not those that were sent", "digest"),
+    "SlowDown": Refusal(Unavailable, "the store asks to slow down", "503"),
+}
+
+BY_STATUS: dict[int, Refusal] = {
+    401: Refusal(Forbidden, f"not authenticated; {KEYS}"),
+    403: Refusal(Forbidden, f"forbidden; {KEYS}, and its permissions in the bucket's policy"),
+    404: Refusal(NotFound, "no such object"),
+    405: Refusal(Unsupported, "the store does not allow this request"),
+    408: Refusal(Unavailable, "the store gave up waiting for the request", "timeout"),
+    409: Refusal(Unavailable, "a concurrent write is in progress", "409"),
+    410: Refusal(NotFound, "no such object any more"),
+    412: Refusal(Conflict, "the object is not in the expected state"),
+    416: NO_RANGE,
+    429: Refusal(Unavailable, "too many requests", "429"),
+    501: Refusal(Unsupported, "the store does not implement this request"),
+    505: Refusal(Unsupported, "the store does not speak this version of HTTP"),
+    507: Refusal(StoreFull, "no space left; add space or delete what is not needed"),
+}
+
+TIMED_OUT = Refusal(Unavailable, "no answer in time", "timeout")
+DROPPED = Refusal(Unavailable, "the connection could not be made or was dropped", "connection")
+REDIRECTED = Refusal(Rejected, "the store redirects to nowhere; correct endpoint and region")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A client library's error, taken apart."""
+
+    refusal: Refusal
+    status: int | None
+    code: str | None
+    said: str
+
+    def error(self, key: str, where: str) -> StoreError:
+        """The leaf to raise. The message names object and store and says what to do."""
+        message = f"{key or 'the store'} in {where}: {self.refusal.what}"
+        details = ", ".join(filter(None, (f"status {self.status}" if self.status else "", self.code, self.said)))
+        if details:
+            message += f" ({details})"
+        if self.refusal.leaf is Unavailable:
+            return Unavailable(message, key=key, cause=self.refusal.cause)
+        return self.refusal.leaf(message, key=key)
+
+
+def read_failure(error: Exception) -> Failure:
+    """What an error of obstore means, from its text: it carries status and S3 code nowhere else."""
+    text = str(error)
+    line, _, debug = text.partition("\n\nDebug source:")
+    status = int(found[1]) if (found := _STATUS.search(line)) else None
+    code = found[1] if (found := _CODE.search(line)) else None
+    said = found[1].strip()[:200] if (found := _MESSAGE.search(line)) else ""
+    if code in BY_CODE:
+        return Failure(BY_CODE[code], status, code, said)
+    if status is not None:
+        refusal = BY_STATUS.get(status)
+        if refusal is None and status >= 500:
+            refusal = Refusal(Unavailable, "the store has an internal problem", str(status))
+        return Failure(refusal or Refusal(Rejected, "the store refused the request"), status, code, said)
+    if "TimedOut" in debug or "Timeout" in debug or "timed out" in line:
+        return Failure(TIMED_OUT, None, None, "")
+    if "Range request not supported" in line:
+        return Failure(RANGES_IGNORED, None, None, "")
+    if "StartTooLarge" in debug:
+        return Failure(NO_RANGE, None, None, "")
+    if "redirect without LOCATION" in line:
+        return Failure(REDIRECTED, None, None, "")
+    if "HTTP error" in line or "reqwest" in debug or "hyper" in debug:
+        return Failure(DROPPED, None, None, _innermost(debug))
+    if isinstance(error, FileNotFoundError):
+        return Failure(BY_STATUS[404], None, None, "")
+    return Failure(Refusal(Rejected, "the request failed"), None, None, line[:300])
+
+
+def _innermost(debug: str) -> str:
+    words: list[str] = _DETAIL.findall(debug)
+    return words[-1] if words else ""
+
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
+_DETAIL = re.compile(r'(?:message|error): "?([A-Za-z][^",\n]*)')

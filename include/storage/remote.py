@@ -1,0 +1,166 @@
+"""What S3 and plain HTTP stores share: a client per process, reading, and going on where a connection broke."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from include.storage.errors import NotFound, Unavailable
+from include.storage.options import StoreOptions
+from include.storage.refusals import NO_RANGE, RANGES_IGNORED, read_failure
+from include.storage.retry import Retrier, library_errors
+from include.storage.store import Counters, ObjectMeta, Store, Version, check_key, check_prefix
+
+if TYPE_CHECKING:
+    import obstore
+    from obstore.store import ClientConfig, HTTPStore, RetryConfig, S3Store
+
+    Client = S3Store | HTTPStore
+
+
+class Connection:
+    """The way to one server, shared by a store and its children.
+
+    The client is made when first used, and in each process anew: its threads do not survive a fork.
+    """
+
+    def __init__(
+        self, where: str, options: StoreOptions, make: Callable[[], Client], counters: Counters | None = None
+    ) -> None:
+        self.options = options
+        self.counters = counters or Counters()
+        self.retrier = Retrier(where, self.counters, retries=options.retries, connections=options.connections)
+        self._make = make
+        self._clients: dict[int, Client] = {}
+
+    @property
+    def client(self) -> Client:
+        process = os.getpid()
+        # Several threads may each make one at first; setdefault lets one of them win.
+        return self._clients.get(process) or self._clients.setdefault(process, self._make())
+
+
+class RemoteStore(Store):
+    """Reading over HTTP. ``prefix`` is "" or ends in a slash."""
+
+    writable = False
+
+    def __init__(self, url: str, connection: Connection, prefix: str = "") -> None:
+        self.url = url
+        self.counters = connection.counters
+        self._connection = connection
+        self._retrier = connection.retrier
+        self._prefix = prefix
+
+    def get(self, key: str) -> bytes:
+        return self.get_versioned(key)[0]
+
+    def get_versioned(self, key: str) -> tuple[bytes, Version]:
+        import obstore
+
+        path = self._full(key)
+
+        def request() -> tuple[bytes, Version]:
+            answer = obstore.get(self._client, path)
+            return bytes(answer.bytes()), _version(answer.meta)
+
+        data, version = self._retrier.run(key, request)
+        self.counters.add(gets=1, bytes_got=len(data))
+        return data, version
+
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        import obstore
+
+        path = self._full(key)
+        if length <= 0:
+            return b""
+
+        def request() -> bytes:
+            try:
+                return bytes(obstore.get_range(self._client, path, start=start, length=length))
+            except library_errors() as error:
+                refusal = read_failure(error).refusal
+                if refusal is NO_RANGE:  # the object ends before
+                    return b""
+                if refusal is RANGES_IGNORED:  # a server without ranges sends everything
+                    return bytes(obstore.get(self._client, path).bytes())[start : start + length]
+                raise
+
+        data = self._retrier.run(key, request)
+        self.counters.add(gets=1, bytes_got=len(data))
+        return data
+
+    def stream(self, key: str, *, block: int = 1 << 20) -> Iterator[bytes]:
+        path = self._full(key)
+        position, etag, attempt = 0, None, 0
+        self.counters.add(gets=1)
+        while True:
+            try:
+                answer = self._retrier.once(key, lambda: self._open(path, position, etag))  # noqa: B023 - runs at once
+                etag = answer.meta["e_tag"]
+                pieces = iter(answer.stream(min_chunk_size=block))
+                while (piece := self._retrier.once(key, lambda: next(pieces, None))) is not None:  # noqa: B023
+                    data = bytes(piece)
+                    position += len(data)
+                    attempt = 0
+                    self.counters.add(bytes_got=len(data))
+                    yield data
+                return
+            except Unavailable as failure:
+                self._retrier.before_next(attempt, failure)
+                attempt += 1
+
+    def head(self, key: str) -> ObjectMeta | None:
+        import obstore
+
+        path = self._full(key)
+        try:
+            found = self._retrier.run(key, lambda: obstore.head(self._client, path))
+        except NotFound:
+            found = None
+        self.counters.add(heads=1)
+        return self._meta(found) if found is not None else None
+
+    def _open(self, path: str, position: int, etag: str | None) -> obstore.GetResult:
+        import obstore
+
+        options: obstore.GetOptions = {}
+        if position:
+            options["range"] = {"offset": position}
+            options["if_match"] = etag  # the rest of another version would make a mix
+        return obstore.get(self._client, path, options=options)
+
+    @property
+    def _client(self) -> Any:
+        return self._connection.client
+
+    def _full(self, key: str) -> str:
+        return self._prefix + check_key(key)
+
+    def _child_prefix(self, prefix: str) -> str:
+        prefix = check_prefix(prefix)
+        return f"{self._prefix}{prefix}/" if prefix else self._prefix
+
+    def _meta(self, found: obstore.ObjectMeta) -> ObjectMeta:
+        return ObjectMeta(found["path"][len(self._prefix) :], found["size"], found["last_modified"], _version(found))
+
+
+def client_options(options: StoreOptions) -> ClientConfig:
+    """Settings of obstore's HTTP client. A big object may take long as long as it moves."""
+    return {
+        "allow_http": True,
+        "connect_timeout": timedelta(seconds=min(options.timeout_s, 10)),
+        "read_timeout": timedelta(seconds=options.timeout_s),
+        "timeout": timedelta(seconds=max(options.timeout_s * 20, 600)),
+        "pool_max_idle_per_host": str(options.connections),
+        "user_agent": "nightshift",
+    }
+
+
+NO_RETRIES: RetryConfig = {"max_retries": 0}  # ours are counted
+
+
+def _version(meta: obstore.ObjectMeta) -> Version:
+    return Version((meta["e_tag"] or "").strip('"'))

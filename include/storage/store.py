@@ -1,0 +1,198 @@
+"""The object store as everybody sees it: keys, versions, counters and the verbs, whatever is behind them."""
+
+from __future__ import annotations
+
+import re
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from include.storage.errors import BadKey
+from include.storage.options import Traits
+
+DAY_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """Identifies one content of one object. Compare it, hand it back to ``replace``, never take it apart."""
+
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectMeta:
+    """What a store says about an object without sending it. ``size`` in bytes, ``modified`` with time zone."""
+
+    key: str
+    size: int
+    modified: datetime
+    version: Version
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was asked of a store since it was opened. Successful requests; retries by cause ("503", "timeout", ...)."""
+
+    puts: int = 0
+    gets: int = 0
+    heads: int = 0
+    lists: int = 0
+    deletes: int = 0
+    bytes_put: int = 0
+    bytes_got: int = 0
+    retries: dict[str, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(
+        self,
+        *,
+        puts: int = 0,
+        gets: int = 0,
+        heads: int = 0,
+        lists: int = 0,
+        deletes: int = 0,
+        bytes_put: int = 0,
+        bytes_got: int = 0,
+    ) -> None:
+        """Count requests and bytes; safe from any thread."""
+        with self._lock:
+            self.puts += puts
+            self.gets += gets
+            self.heads += heads
+            self.lists += lists
+            self.deletes += deletes
+            self.bytes_put += bytes_put
+            self.bytes_got += bytes_got
+
+    def retry(self, cause: str) -> None:
+        """Count one repeated attempt; safe from any thread."""
+        with self._lock:
+            self.retries[cause] = self.retries.get(cause, 0) + 1
+
+
+class Store(ABC):
+    """Objects under a URL. Keys are "/"-separated and relative to the URL. Safe to use from many threads at once.
+
+    Everything raises leaves of ``include.storage.errors``; what may be retried over a network has been by then.
+    """
+
+    url: str
+    counters: Counters
+    writable: bool
+
+    @abstractmethod
+    def get(self, key: str) -> bytes:
+        """The whole object; NotFound if there is none."""
+
+    @abstractmethod
+    def get_versioned(self, key: str) -> tuple[bytes, Version]:
+        """The whole object and the version to hand to ``replace``."""
+
+    @abstractmethod
+    def get_range(self, key: str, start: int, length: int) -> bytes:
+        """At most ``length`` bytes from ``start``; less, or nothing, at the object's end."""
+
+    @abstractmethod
+    def stream(self, key: str, *, block: int = 1 << 20) -> Iterator[bytes]:
+        """The object in pieces of about ``block`` bytes. A dropped connection is taken up where it broke."""
+
+    @abstractmethod
+    def head(self, key: str) -> ObjectMeta | None:
+        """Size, time and version, or None if there is no such object."""
+
+    def exists(self, key: str) -> bool:
+        """Whether there is such an object."""
+        return self.head(key) is not None
+
+    @abstractmethod
+    def put(self, key: str, data: bytes) -> None:
+        """Store, whatever was there. Readers see the old bytes or the new, never a mix."""
+
+    @abstractmethod
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Store unless there is an object; False if there was one.
+
+        When an answer is lost, an object of our very bytes counts as ours: whoever must know that it was *he* who won
+        writes bytes of his own.
+        """
+
+    @abstractmethod
+    def replace(self, key: str, data: bytes, *, expected: Version | None) -> Version:
+        """Store if the object still is ``expected`` (None: absent); Conflict if another writer came first.
+
+        An answer that leaves open what happened is settled by reading the object back and comparing bytes.
+        """
+
+    @abstractmethod
+    def list(self, prefix: str = "") -> Iterator[ObjectMeta]:
+        """All objects below the folder ``prefix``, at any depth, in no promised order."""
+
+    @abstractmethod
+    def delete(self, keys: Iterable[str]) -> int:
+        """Delete; how many different keys were asked for. A key without an object is no error."""
+
+    @abstractmethod
+    def child(self, prefix: str) -> Store:
+        """The store of everything below ``prefix``; it shares connections and counters."""
+
+    @property
+    def traits(self) -> Traits | None:
+        """What this store is known to keep; None if that was never probed."""
+        return None
+
+    def with_traits(self, traits: Traits) -> Store:  # noqa: ARG002 - stores of fixed traits ignore it
+        """The same store, respecting what was probed."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url}>"
+
+
+def check_key(key: str) -> str:
+    """The key itself; BadKey, before anything is sent, for one that could leave the store's prefix."""
+    reason = None
+    if not key:
+        reason = "it is empty"
+    elif _UNSPEAKABLE.search(key):
+        reason = "it contains a NUL, another control character, or a backslash (which some servers take for a slash)"
+    elif key.startswith("/"):
+        reason = "it starts with a slash; keys are relative to the store"
+    elif any(part in ("", ".", "..") for part in key.split("/")):
+        reason = 'it has a component that is empty, "." or ".."'
+    else:
+        try:
+            if len(key.encode()) > MAX_KEY_BYTES:
+                reason = f"it is longer than {MAX_KEY_BYTES} bytes"
+        except UnicodeEncodeError:
+            reason = "it is not valid Unicode"
+    if reason is not None:
+        raise BadKey(f"key {key!r} is refused: {reason}", key=key)
+    return key
+
+
+def check_prefix(prefix: str) -> str:
+    """A folder to list or descend into, without trailing slash; "" is the store itself."""
+    prefix = prefix.removesuffix("/")
+    return check_key(prefix) if prefix else ""
+
+
+def headers_for(key: str) -> dict[str, str]:
+    """Content-Type and Cache-Control of an object, as CernVM-FS stores serve them; see docs/formats.md."""
+    name = key.rpartition("/")[2]
+    if name.startswith(".cvmfs"):
+        return {"Content-Type": "application/x-cvmfs", "Cache-Control": "max-age=61"}
+    if name.endswith(".html"):
+        return {"Content-Type": "text/html"}
+    if _CONTENT_ADDRESSED.search(key):
+        return {"Content-Type": "application/octet-stream", "Cache-Control": f"max-age={3 * DAY_S}"}
+    if name.endswith(".json"):
+        return {"Content-Type": "application/json"}
+    return {"Content-Type": "application/octet-stream"}
+
+
+MAX_KEY_BYTES = 1024  # what S3 takes
+_UNSPEAKABLE = re.compile(r"[\x00-\x1f\x7f\\]")
+_CONTENT_ADDRESSED = re.compile(r"(?:^|/)data/[0-9a-f]{2}/")
