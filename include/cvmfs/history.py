@@ -100,8 +100,7 @@ class History(Database):
         previous = ObjectHash.parse(text, suffix=HISTORY) if text else None
         return None if previous is None or previous.is_null else previous
 
-    @previous_revision.setter
-    def previous_revision(self, previous: ObjectHash) -> None:
+    def set_previous(self, previous: ObjectHash) -> None:
         self.set_property("previous_revision", str(previous))
 
     def tags(self) -> list[Tag]:
@@ -162,7 +161,7 @@ class History(Database):
                 self._insert(replace(before, name=TRUNK_PREVIOUS, description=_UNDO_TAGS[TRUNK_PREVIOUS]))
             self._insert(replace(head, name=TRUNK, description=_UNDO_TAGS[TRUNK]))
             if previous is not None:
-                self.previous_revision = previous
+                self.set_previous(previous)
 
     def problems(self) -> list[str]:
         """What the stock check would complain about; empty when nothing."""

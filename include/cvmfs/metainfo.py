@@ -57,6 +57,11 @@ class MetaInfo:
         return json.dumps(members, indent=2, ensure_ascii=False).encode() + b"\n"
 
 
+def skeleton() -> bytes:
+    """The meta info of a new repository: all members there, to be filled in."""
+    return MetaInfo().format()
+
+
 def _text(key: str, value: object) -> str:
     if not isinstance(value, str):
         raise FormatError(_WHAT, f"{key} is not text")
