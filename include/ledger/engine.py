@@ -35,9 +35,16 @@ class Address(Protocol):
     def password(self) -> str | None: ...
 
 
-def open_ledger(address: str | URL | Address) -> Engine:
-    """An engine on the ledger; connects to nothing yet. Tables are made by `migrate`. Raises BadLedgerUrl."""
+def open_ledger(address: str | URL | Address, *, login: str | None = None, password: str | None = None) -> Engine:
+    """An engine on the ledger; connects to nothing yet. Tables are made by `migrate`. Raises BadLedgerUrl.
+
+    `login` and `password` replace those of the address.
+    """
     url = _url(address)
+    if login is not None:
+        url = url.set(username=login)
+    if password is not None:
+        url = url.set(password=password)
     if url.drivername == "sqlite":
         return _open_sqlite(url)
     if url.drivername == "mysql+pymysql":

@@ -1,0 +1,234 @@
+"""`nightshift settings`: is the configuration right, and do the stores keep what Nightshift relies on?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from sqlalchemy import Engine
+
+from include.ledger.errors import LedgerError
+from include.publishers.connect import Connections
+from include.settings.errors import InvalidSettings, SettingsError
+from include.settings.ledger import open_site_ledger
+from include.settings.load import load, settings_path
+from include.settings.model import Site, Store
+from include.settings.secrets import EnvSecrets, Secrets
+from include.settings.traits import record_traits, require_single_writer
+from include.storage.errors import StoreError
+from include.storage.options import Traits
+
+app = typer.Typer(no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One thing that was looked at: `problem` is None when it is right. `notes` say what follows from what was seen."""
+
+    kind: str
+    name: str
+    seen: str
+    problem: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything that a check looked at."""
+
+    file: str
+    checked: list[Checked] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        return all(one.problem is None for one in self.checked)
+
+
+@app.command()
+def check(
+    as_json: AsJson = False,
+    stores: Annotated[bool, typer.Option(help="Also try each store, by racing writers.")] = True,
+) -> None:
+    """Check the file, its connections, the ledger and each store. Exit code 1 on any problem."""
+    report = check_site(EnvSecrets(), try_stores=stores)
+    if as_json:
+        document = {"file": report.file, "good": report.good, "checked": [asdict(one) for one in report.checked]}
+        typer.echo(json.dumps(document, indent=1))
+    else:
+        _print(report)
+    raise typer.Exit(0 if report.good else 1)
+
+
+@app.command()
+def show(as_json: AsJson = False) -> None:
+    """Show the configuration as it is understood: defaults filled in, variables expanded, paths absolute."""
+    site = load()
+    if as_json:
+        typer.echo(site.model_dump_json(indent=1))
+        return
+    import yaml
+
+    typer.echo(f"# {settings_path()}")
+    typer.echo(yaml.safe_dump(site.model_dump(mode="json"), sort_keys=False, allow_unicode=True), nl=False)
+
+
+def check_site(secrets: Secrets, *, try_stores: bool = True) -> Report:
+    """Look at everything the configuration names; nothing is raised for what is wrong with it."""
+    report = Report(str(settings_path()))
+    try:
+        site = load()
+    except InvalidSettings as error:
+        report.checked += [
+            Checked("file", f"line {one.line}", one.key, f"{one.what}{_given(one.given)}. {one.cure}")
+            for one in error.problems
+        ]
+        return report
+    except SettingsError as error:
+        report.checked.append(Checked("file", report.file, "missing", str(error)))
+        return report
+    report.checked.append(
+        Checked("file", report.file, f"{len(site.slots)} slots, {len(site.repositories)} repositories")
+    )
+    report.checked += _check_connections(site, secrets)
+    report.checked += _check_keys(site)
+    ledger, checked = _check_ledger(site, secrets)
+    report.checked.append(checked)
+    traits: dict[str, Traits] = {}
+    if try_stores:
+        connections = Connections(site, secrets)
+        for store in site.stores.values():
+            report.checked.append(_try_store(site, store, connections, ledger, traits))
+        report.checked += _check_writers(site, traits)
+    return report
+
+
+def _given(given: str | None) -> str:
+    return f" (given: {given})" if given is not None else ""
+
+
+def _check_connections(site: Site, secrets: Secrets) -> Iterable[Checked]:
+    users: dict[str, list[str]] = {}
+    for store in site.stores.values():
+        if store.connection:
+            users.setdefault(store.connection, []).append(f"store {store.name}")
+    for repository in site.repositories.values():
+        users.setdefault(repository.gateway, []).append(f"gateway of {repository.fqrn}")
+    if site.ledger_connection:
+        users.setdefault(site.ledger_connection, []).append("ledger")
+    for connection_id, named_by in users.items():
+        try:
+            found = secrets.get(connection_id)
+        except SettingsError as error:
+            yield Checked("connection", connection_id, "for " + ", ".join(named_by), str(error))
+        else:
+            where = f"login {found.login}" if found.login else "no login"
+            yield Checked("connection", connection_id, f"{where}, for {', '.join(named_by)}")
+
+
+def _check_keys(site: Site) -> Iterable[Checked]:
+    for repository in site.repositories.values():
+        # made together with the repository, so its absence is no fault of the file
+        there = repository.public_key.is_file()
+        notes = () if there else ("made when the repository is created; else copy its .pub file there",)
+        seen = f"{repository.public_key}{'' if there else ' (not there yet)'}"
+        yield Checked("public key", repository.fqrn, seen, notes=notes)
+
+
+def _check_ledger(site: Site, secrets: Secrets) -> tuple[Engine | None, Checked]:
+    from include.ledger.engine import shown
+
+    try:
+        engine = open_site_ledger(site, secrets)
+    except (LedgerError, SettingsError) as error:
+        return None, Checked("ledger", site.ledger, "cannot be used", str(error))
+    return engine, Checked("ledger", shown(engine.url), "tables up to date")
+
+
+def _try_store(
+    site: Site, store: Store, connections: Connections, ledger: Engine | None, traits: dict[str, Traits]
+) -> Checked:
+    from include.storage.probe import probe
+
+    # where a repository is public, a neighbouring folder of the same bucket need not be: try inside it
+    inside = next((one for one in site.repositories.values() if one.store == store.name), None)
+    try:
+        opened = connections.store(store.name)
+        if not opened.writable:
+            return Checked("store", store.name, f"{store.url}: read only, not tried")
+        if inside is None:
+            seen = probe(opened)
+        else:
+            seen = probe(opened.child(inside.fqrn), public_url=inside.public_url)
+    except SettingsError as error:
+        return Checked("store", store.name, f"{store.url}: not tried", str(error))
+    except StoreError as error:
+        cure = "Check its URL, endpoint and connection, and that the bucket is there."
+        return Checked("store", store.name, f"{store.url}: cannot be used", f"{error}. {cure}")
+    traits[store.name] = seen
+    if ledger is not None:
+        record_traits(ledger, store, seen, now=datetime.now(UTC))
+    return Checked("store", store.name, f"{store.url}: {_words(seen)}", notes=tuple(_consequences(seen)))
+
+
+def _words(traits: Traits) -> str:
+    kept = {
+        "put-if-absent": traits.put_if_absent,
+        "replace-if-unchanged": traits.replace,
+        "bulk delete": traits.bulk_delete,
+        "anonymous read": traits.anonymous_read,
+    }
+    marks: dict[bool | None, Callable[[str], str]] = {
+        True: lambda what: f"{what} kept",
+        False: lambda what: f"{what} NOT kept",
+        None: lambda what: f"{what} not tried",
+    }
+    return ", ".join(marks[value](what) for what, value in kept.items())
+
+
+def _consequences(traits: Traits) -> Iterable[str]:
+    if not traits.put_if_absent:
+        yield "put-if-absent is ignored: objects are written plainly"
+    if not traits.replace:
+        yield "conditional replace is ignored: only one gateway may write manifests here"
+    if not traits.bulk_delete:
+        yield "bulk delete is missing: objects are deleted one by one"
+    if traits.anonymous_read is False:
+        yield "anonymous reading is refused: clients cannot mount from here; set a public-read policy"
+    if not traits.etag_quotes:
+        yield "ETags are taken without their quotes only; they are sent so"
+
+
+def _check_writers(site: Site, traits: dict[str, Traits]) -> Iterable[Checked]:
+    for repository in site.repositories.values():
+        writers = [f"gateway {number + 1}" for number in range(repository.manifest_writers)]
+        verdict = require_single_writer(
+            traits.get(repository.store), store=repository.store, repository=repository.fqrn, writers=writers
+        )
+        seen = f"manifest writers: {repository.manifest_writers}"
+        yield Checked("repository", repository.fqrn, seen, None if verdict.allowed else verdict.reason)
+
+
+def _print(report: Report) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    table = Table("", "what", "name", "seen", box=None, pad_edge=False)
+    for one in report.checked:
+        mark = "[green]ok[/]" if one.problem is None else "[red]WRONG[/]"
+        table.add_row(mark, one.kind, escape(one.name), escape(one.seen))
+    console.print(table)
+    for one in report.checked:
+        for note in one.notes:
+            console.print(f"note: {one.kind} {one.name}: {note}", markup=False)
+    problems = [one for one in report.checked if one.problem is not None]
+    for one in problems:
+        place = f"{report.file}:{one.name.removeprefix('line ')}: {one.seen}" if one.kind == "file" else ""
+        console.print(f"{place or f'{one.kind} {one.name}'}: {one.problem}", markup=False)
+    console.print(f"{len(problems)} problems" if problems else "no problems found")

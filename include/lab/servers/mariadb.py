@@ -1,0 +1,162 @@
+"""A throw-away MariaDB of Debian's package `mariadb-server` on a free loopback port: the ledger's server in tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import secrets
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from include.lab.servers.process import LOOPBACK, ServerError, ServerProcess, free_port
+
+LOGIN = "nightshift"
+_PLACES = "/usr/sbin:/usr/local/sbin"
+
+
+def find_mariadb(name: str = "mariadbd") -> str | None:
+    """The path of a program of the package, or None where it is not installed."""
+    return shutil.which(name) or shutil.which(name, path=_PLACES)
+
+
+class MariaDbServer:
+    """A server with all its files in `directory`, which must not exist yet, and one user, `LOGIN`.
+
+    The user may do everything in databases whose name begins with `nightshift`, and nothing else.
+    """
+
+    def __init__(self, directory: Path, *, port: int | None = None) -> None:
+        self.directory = directory
+        self.port = port or free_port()
+        self.log = directory / "mariadb.log"
+        self.password = secrets.token_urlsafe(18)
+        self._process: ServerProcess | None = None
+
+    def url(self, database: str) -> str:
+        """The ledger URL of a database, without the password."""
+        return f"mysql+pymysql://{LOGIN}@{LOOPBACK}:{self.port}/{database}"
+
+    def create_database(self, name: str) -> str:
+        """Make an empty database, which must begin with `nightshift`; returns its URL without the password."""
+        self._execute(f"CREATE DATABASE `{name}` CHARACTER SET utf8mb4 COLLATE utf8mb4_bin")
+        return self.url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Remove a database and all that is in it; harmless if it is not there."""
+        self._execute(f"DROP DATABASE IF EXISTS `{name}`")
+
+    def command(self) -> list[str]:
+        """The command line; it holds no secret."""
+        program = find_mariadb()
+        if program is None:
+            raise ServerError("mariadb", "the program is missing; apt-get install mariadb-server")
+        return [
+            program,
+            "--no-defaults",
+            f"--datadir={self.directory / 'data'}",
+            f"--socket={self.directory / 'm.sock'}",
+            f"--pid-file={self.directory / 'm.pid'}",
+            f"--init-file={self._script}",
+            f"--bind-address={LOOPBACK}",
+            f"--port={self.port}",
+            "--skip-name-resolve",
+            "--skip-log-bin",
+            "--innodb-buffer-pool-size=32M",
+            "--innodb-log-file-size=16M",
+            "--innodb-flush-log-at-trx-commit=0",
+            "--performance-schema=off",
+            *_as_account(),
+        ]
+
+    def ready(self) -> bool:
+        """Whether the server answers that has the user and the password made here."""
+        import pymysql
+
+        try:
+            self._connect().close()
+        except pymysql.err.OperationalError:
+            return False
+        return True
+
+    def start(self) -> None:
+        """Make its files, start it and wait until it is ready; ServerError if it is not."""
+        command = self.command()
+        self._initialise()
+        self._process = ServerProcess("mariadb", command, log=self.log, ready=self.ready, stop_timeout_s=20)
+        self._process.start()
+
+    def stop(self) -> None:
+        """Stop it; its files stay."""
+        if self._process is not None:
+            self._process.stop()
+
+    @property
+    def process(self) -> ServerProcess:
+        """The running program, for those who send it signals."""
+        if self._process is None:
+            raise ServerError("mariadb", "is not started")
+        return self._process
+
+    def __enter__(self) -> MariaDbServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def _script(self) -> Path:
+        return self.directory / "init.sql"
+
+    def _initialise(self) -> None:
+        install = find_mariadb("mariadb-install-db")
+        if install is None:
+            raise ServerError("mariadb", "mariadb-install-db is missing; apt-get install mariadb-server")
+        data = self.directory / "data"
+        data.mkdir(parents=True)
+        self._script.touch(mode=0o600)
+        self._script.write_text(
+            f"CREATE USER '{LOGIN}'@'{LOOPBACK}' IDENTIFIED BY '{self.password}';\n"
+            f"GRANT ALL ON `nightshift%`.* TO '{LOGIN}'@'{LOOPBACK}';\n"
+        )
+        if os.geteuid() == 0:
+            owner = _account()
+            for path in (self.directory, data, self._script):
+                os.chown(path, owner.pw_uid, owner.pw_gid)
+        options = [
+            "--no-defaults",
+            f"--datadir={data}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+            *_as_account(),
+        ]
+        with self.log.open("ab") as output:
+            done = subprocess.run([install, *options], stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        if done.returncode:
+            raise ServerError("mariadb", f"mariadb-install-db ended with code {done.returncode}; see {self.log}")
+
+    def _execute(self, statement: str) -> None:
+        with contextlib.closing(self._connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    def _connect(self) -> Any:
+        import pymysql
+
+        return pymysql.connect(
+            host=LOOPBACK, port=self.port, user=LOGIN, password=self.password, autocommit=True, connect_timeout=5
+        )
+
+
+def _as_account() -> list[str]:
+    # MariaDB refuses to run as root; its package makes an account for it
+    return [f"--user={_account().pw_name}"] if os.geteuid() == 0 else []
+
+
+def _account() -> pwd.struct_passwd:
+    try:
+        return pwd.getpwnam("mysql")
+    except KeyError:
+        raise ServerError("mariadb", "there is no account `mysql` to run as; apt-get install mariadb-server") from None
