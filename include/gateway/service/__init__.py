@@ -1,0 +1,5 @@
+"""The gateway service: leases and commits for publishers, state in SQLite, replies as the stock gateway's."""
+
+from include.gateway.service.config import ConfigError, GatewayKey, RepositoryConfig, ServiceConfig
+
+__all__ = ["ConfigError", "GatewayKey", "RepositoryConfig", "ServiceConfig"]

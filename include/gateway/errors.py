@@ -1,0 +1,276 @@
+"""What a gateway's answers mean, as one tree, and the table that maps reasons on the wire to its leaves.
+
+GatewayError
+├── GatewayUnreachable      no connection, nothing was sent                              retryable
+├── ReplyLost               sent, but the connection ended before the reply               retryable
+│   └── CommitUnclear       the same for a commit: it may have been published             retryable
+├── ServerTrouble           HTTP 5xx                                                      retryable
+│   └── StateTrouble        the gateway's own database is locked or broken                retryable
+├── UnexpectedReply         not this protocol, or a malformed request (HTTP 4xx)
+├── PathBusy                an overlapping lease is held                                  retryable
+├── RepositoryDisabled      the administrator stopped new leases                          retryable
+├── AccessRefused
+│   ├── BadSignature        unknown key id or wrong secret
+│   ├── KeyNotAllowed       the key is not one of this repository
+│   ├── PathNotAllowed      the key is limited to another path
+│   └── AdminKeyNeeded      the call needs an administrator's key
+├── BadRequest
+│   ├── UnknownRepository   the gateway does not serve it
+│   ├── BadLeasePath        the lease path is malformed
+│   ├── IncompatibleVersion the gateway speaks another version
+│   └── NotOffered          this gateway has no such call (renewal, payloads)
+├── LeaseLost               unknown, dropped or expired token                             retryable
+│   └── LeaseSpent          a stock gateway restarted, or an earlier commit failed        retryable
+└── CommitFailed
+    ├── MergeFailed         the change does not apply to the current revision
+    ├── BaseMoved           the destination is not what the change was derived from       retryable
+    ├── ManifestMoved       other writers kept winning the switch                         retryable
+    ├── ReflogMissing       the repository's reference log is absent or does not match
+    ├── RootMissing         a root hash of the commit cannot be read                      retryable
+    ├── ReceiverFailed      the receiver broke off; the change may have been published    retryable
+    └── StorageFailed       the gateway could not write to the repository's store         retryable
+
+``retryable`` says whether the publication may be tried again from a new acquire on; the lease at hand is dropped first.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from include.gateway.client.values import LeaseInfo
+
+TOKEN_PATTERN = re.compile(r"[A-Z2-7]{52}(?:====|%3[Dd]%3[Dd]%3[Dd]%3[Dd])?")
+
+
+def redact(text: str) -> str:
+    """``text`` without anything that looks like a session token."""
+    return TOKEN_PATTERN.sub("<token>", text)
+
+
+class GatewayError(Exception):
+    """A call to a gateway that did not do what was asked; ``reason`` is the gateway's own text, if it sent one."""
+
+    retryable: ClassVar[bool] = False
+    cure: ClassVar[str] = "see the gateway's log"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        repository: str | None = None,
+        path: str | None = None,
+        key_id: str | None = None,
+        reason: str | None = None,
+        trace: str | None = None,
+    ) -> None:
+        super().__init__(redact(message))
+        self.repository = repository
+        self.path = path
+        self.key_id = key_id
+        self.reason = None if reason is None else redact(reason)
+        self.trace = trace
+
+
+class GatewayUnreachable(GatewayError):
+    retryable = True
+    cure = "start the gateway, or correct host and port of the connection"
+
+
+class ReplyLost(GatewayError):
+    retryable = True
+    cure = "try again; if the lease was granted its path stays busy until it expires"
+
+
+class CommitUnclear(ReplyLost):
+    cure = "read the manifest: the change may have been published"
+
+
+class ServerTrouble(GatewayError):
+    retryable = True
+
+
+class StateTrouble(ServerTrouble):
+    cure = "try again; if it stays, look at the disk and the log of the gateway"
+
+
+class UnexpectedReply(GatewayError):
+    cure = "check that the URL is the one of a CernVM-FS gateway"
+
+
+class PathBusy(GatewayError):
+    """An overlapping lease is held: by ``holder``, if that is known; ``own``: its hostname and key are ours."""
+
+    retryable = True
+    cure = "wait until it is released"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        time_remaining_s: float = 0.0,
+        holder: LeaseInfo | None = None,
+        own: bool = False,
+        repository: str | None = None,
+        path: str | None = None,
+        key_id: str | None = None,
+        reason: str | None = None,
+        trace: str | None = None,
+    ) -> None:
+        super().__init__(message, repository=repository, path=path, key_id=key_id, reason=reason, trace=trace)
+        self.time_remaining_s = time_remaining_s
+        self.holder = holder
+        self.own = own
+
+
+class RepositoryDisabled(GatewayError):
+    retryable = True
+    cure = "wait until the gateway's administrator enables it again"
+
+
+class AccessRefused(GatewayError):
+    cure = "correct the gateway connection's key"
+
+
+class BadSignature(AccessRefused):
+    cure = "compare key id and secret of the connection with the gateway's .gw key file"
+
+
+class KeyNotAllowed(AccessRefused):
+    cure = "add the key to the repository on the gateway, or use one of its keys"
+
+
+class PathNotAllowed(AccessRefused):
+    cure = "publish below the key's path, or use another key"
+
+
+class AdminKeyNeeded(AccessRefused):
+    cure = "use a key that the gateway's configuration marks as admin"
+
+
+class BadRequest(GatewayError):
+    cure = "correct the request"
+
+
+class UnknownRepository(BadRequest):
+    cure = "check the repository's name against GET /repos of the gateway"
+
+
+class BadLeasePath(BadRequest):
+    cure = "a lease path is <repository>/<path>, without empty, '.' or '..' components"
+
+
+class IncompatibleVersion(BadRequest):
+    cure = "use a gateway of CernVM-FS 2.5 or newer"
+
+
+class NotOffered(BadRequest):
+    cure = "do without this call: the gateway does not have it"
+
+
+class LeaseLost(GatewayError):
+    retryable = True
+    cure = "take a new lease and derive the change again from the current revision"
+
+
+class LeaseSpent(LeaseLost):
+    cure = "drop the lease and start again with a new one"
+
+
+class CommitFailed(GatewayError):
+    cure = "drop the lease; see the gateway's log"
+
+
+class MergeFailed(CommitFailed):
+    cure = "derive the change again from the current revision"
+
+
+class BaseMoved(CommitFailed):
+    retryable = True
+    cure = "derive the change again from the current revision"
+
+
+class ManifestMoved(CommitFailed):
+    retryable = True
+    cure = "try again"
+
+
+class ReflogMissing(CommitFailed):
+    cure = "repair the repository's reference log on the gateway, then try again"
+
+
+class RootMissing(CommitFailed):
+    retryable = True
+    cure = "upload the catalogs again on the current revision, then commit"
+
+
+class ReceiverFailed(CommitFailed):
+    retryable = True
+    cure = "read the manifest (the change may have been published), drop the lease and start again"
+
+
+class StorageFailed(CommitFailed):
+    retryable = True
+    cure = "look at the repository's store, then try again"
+
+
+class _Match(Enum):
+    EXACT = "exact"
+    PREFIX = "prefix"
+    CONTAINS = "contains"
+
+    def fits(self, pattern: str, reason: str) -> bool:
+        if self is _Match.EXACT:
+            return reason == pattern
+        return reason.startswith(pattern) if self is _Match.PREFIX else pattern in reason
+
+
+# Both spellings are listed: those that the manual documents and those that the server sends. The first fit counts.
+REASONS: tuple[tuple[_Match, str, type[GatewayError]], ...] = (
+    (_Match.EXACT, "path_busy", PathBusy),
+    (_Match.EXACT, "invalid_hmac", BadSignature),
+    (_Match.EXACT, "invalid_authorization_header", BadSignature),
+    (_Match.EXACT, "invalid_key", KeyNotAllowed),
+    (_Match.EXACT, "authorization error: invalid_key", KeyNotAllowed),
+    (_Match.EXACT, "invalid_path", PathNotAllowed),
+    (_Match.EXACT, "authorization error: invalid_path", PathNotAllowed),
+    (_Match.EXACT, "invalid_repo", UnknownRepository),
+    (_Match.EXACT, "authorization error: invalid_repo", UnknownRepository),
+    (_Match.PREFIX, "repository not found", UnknownRepository),
+    (_Match.EXACT, "repo_disabled", RepositoryDisabled),
+    (_Match.EXACT, "no_admin_key", AdminKeyNeeded),
+    (_Match.EXACT, "input has leading slash", BadLeasePath),
+    (_Match.EXACT, "missing repository name or subpath", BadLeasePath),
+    (_Match.PREFIX, "invalid lease path", BadLeasePath),
+    (_Match.PREFIX, "path_violation", BadLeasePath),
+    (_Match.PREFIX, "incompatible request version", IncompatibleVersion),
+    (_Match.PREFIX, "payloads are not accepted", NotOffered),
+    (_Match.EXACT, "invalid lease", LeaseLost),
+    (_Match.EXACT, "invalid_token", LeaseLost),
+    (_Match.EXACT, "lease_expired", LeaseLost),
+    (_Match.PREFIX, "could not obtain statistics counters", LeaseSpent),
+    (_Match.PREFIX, "could not begin transaction", StateTrouble),
+    (_Match.CONTAINS, "database is locked", StateTrouble),
+    (_Match.PREFIX, "merge_error", MergeFailed),
+    (_Match.PREFIX, "missing_reflog", ReflogMissing),
+    (_Match.PREFIX, "base_mismatch", BaseMoved),
+    (_Match.PREFIX, "manifest_conflict", ManifestMoved),
+    (_Match.PREFIX, "unknown_root", RootMissing),
+    (_Match.PREFIX, "storage_error", StorageFailed),
+    (_Match.EXACT, "uploader_error", StorageFailed),
+    (_Match.EXACT, "other_error", StorageFailed),
+    (_Match.PREFIX, "runtime error", ReceiverFailed),
+    (_Match.PREFIX, "worker '", ReceiverFailed),
+    (_Match.EXACT, "miscellaneous", CommitFailed),
+    (_Match.PREFIX, "invalid ", BadRequest),
+)
+
+
+def leaf_of(reason: str) -> type[GatewayError]:
+    """The kind of error that a ``reason`` stands for; a text that no row fits is a plain ``GatewayError``."""
+    for how, pattern, leaf in REASONS:
+        if how.fits(pattern, reason):
+            return leaf
+    return GatewayError

@@ -1,0 +1,75 @@
+"""What the gateway service is told: where to listen, where its state is, and which repositories and keys it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from include.gateway.errors import BadLeasePath
+from include.gateway.paths import checked_path
+
+if TYPE_CHECKING:
+    from include.cvmfs.keys import Signer
+    from include.storage.store import Store
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be served; the message names the entry and the cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayKey:
+    """A key that may take leases at or below ``path``; an admin key may also end the leases of others."""
+
+    id: str
+    secret: str = field(repr=False)
+    path: str = "/"
+    admin: bool = False
+
+    def __post_init__(self) -> None:
+        if any(word.split() != [word] for word in (self.id, self.secret)):
+            raise ConfigError(f"gateway key {self.id!r}: id and secret must be words without blanks")
+        try:
+            object.__setattr__(self, "path", checked_path(self.path) or "/")
+        except BadLeasePath as error:
+            raise ConfigError(f"gateway key {self.id!r}: {error}; write its path as /some/path") from None
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryConfig:
+    """A repository; its store and its signing key are opened at the first commit."""
+
+    store: Callable[[], Store] = field(repr=False)
+    signer: Callable[[], Signer] = field(repr=False)
+    keys: tuple[GatewayKey, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig:
+    """``keys`` belong to the gateway and to no repository: with ``admin`` they may end leases, but never take one."""
+
+    state: Path
+    repositories: Mapping[str, RepositoryConfig]
+    host: str = "127.0.0.1"
+    port: int = 4929
+    max_lease_time_s: float = 7200.0
+    keys: tuple[GatewayKey, ...] = ()
+    stop_timeout_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.max_lease_time_s <= 30 * 86400:
+            raise ConfigError(f"max_lease_time_s is {self.max_lease_time_s}: give seconds between 0 and 30 days")
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"port is {self.port}: give one between 0 (any free port) and 65535")
+        secrets: dict[str, str] = {}
+        for key in self.all_keys():
+            if secrets.setdefault(key.id, key.secret) != key.secret:
+                raise ConfigError(f"gateway key {key.id!r} has two secrets: give each key its own id")
+        for name in self.repositories:
+            if not name or "/" in name:
+                raise ConfigError(f"repository {name!r}: a fully qualified name without slash is needed")
+
+    def all_keys(self) -> list[GatewayKey]:
+        return [*self.keys, *(key for repository in self.repositories.values() for key in repository.keys)]

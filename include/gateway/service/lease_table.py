@@ -1,0 +1,286 @@
+"""The leases of the gateway: taken, renewed, dropped, fenced, spent; every change is on disk before it is told.
+
+A lease that is past ``begin_switch`` keeps blocking its path until its commit ends, even if it expires or is dropped
+meanwhile: otherwise the next holder could derive its change from a revision that is just being replaced.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import os
+import secrets
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from include.cvmfs.hashes import ObjectHash
+from include.gateway.paths import LeasePath
+from include.gateway.service import lease_rows
+from include.gateway.service.clock import Clock
+from include.gateway.service.config import ConfigError
+from include.gateway.service.lease_rows import FinishedCommit, LeaseRow
+from include.gateway.service.replies import INVALID_LEASE, Refused
+from include.gateway.service.writer import StateError, Writer
+
+T = TypeVar("T")
+MayUse = Callable[[LeaseRow], bool]
+
+
+class LeaseGone(Exception):
+    """The lease of a running commit expired, was dropped or was replaced: the manifest must not be switched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    token: str = field(repr=False)
+    row: LeaseRow
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """``remaining_ns`` until the last of the leases in the way expires."""
+
+    remaining_ns: int
+
+
+def digest_of(token: str) -> bytes:
+    """What is kept of a token."""
+    return hashlib.sha256(token.encode()).digest()
+
+
+def new_token() -> str:
+    """32 random bytes in base32, as long as the stock gateway's: 52 characters and ``====``."""
+    return base64.b32encode(secrets.token_bytes(32)).decode()
+
+
+class LeaseTable:
+    """One SQLite file, one process, one writer. Changes return futures; reads see what is on disk."""
+
+    def __init__(self, file: Path, *, clock: Clock, max_lease_time_s: float) -> None:
+        """Raises ConfigError if another gateway uses the file, or if it is not one of ours."""
+        self._clock = clock
+        self._longest_ns = round(max_lease_time_s * 1_000_000_000)
+        self._switching: set[int] = set()  # epochs; touched by the writer's thread only
+        self._unwanted: set[int] = set()  # dropped while switching; likewise
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._lock_fd = _lock(file)
+        try:
+            connection = lease_rows.connect(str(file), writer=True)
+            _prepare_schema(connection)
+            connection.execute("BEGIN IMMEDIATE")
+            lease_rows.carry_over(connection, clock, self._longest_ns)
+            connection.execute("COMMIT")
+            file.chmod(0o600)
+            self._reader = lease_rows.connect(str(file), writer=False)
+        except sqlite3.Error as error:
+            os.close(self._lock_fd)
+            raise ConfigError(f"gateway state {file}: {error}; move the file away to start without leases") from None
+        except ConfigError:
+            os.close(self._lock_fd)
+            raise
+        self._reading = threading.Lock()
+        self._writer = Writer(connection)
+
+    def close(self) -> None:
+        self._writer.close()
+        with self._reading:
+            self._reader.close()
+        os.close(self._lock_fd)
+
+    def listed(self) -> list[LeaseRow]:
+        """The leases that have not expired. Raises StateError."""
+        with self._reading:
+            return _reading(lambda: lease_rows.listed(self._reader, self._clock.monotonic_ns()))
+
+    def valid(self, digest: bytes) -> LeaseRow | None:
+        """The lease if it exists and has not expired. Raises StateError."""
+        with self._reading:
+            row = _reading(lambda: lease_rows.lease_of(self._reader, digest))
+        return row if row and row.deadline_ns > self._clock.monotonic_ns() else None
+
+    def finished(self, digest: bytes) -> FinishedCommit | None:
+        """The commit that spent this token, while it is remembered. Raises StateError."""
+        with self._reading:
+            return _reading(lambda: lease_rows.finished_of(self._reader, digest, self._clock.monotonic_ns()))
+
+    def disabled(self) -> set[str]:
+        with self._reading:
+            rows = _reading(lambda: self._reader.execute("SELECT repository FROM disabled").fetchall())
+        return {row[0] for row in rows}
+
+    def acquire(self, path: LeasePath, *, key_id: str, hostname: str, version: int) -> Future[Granted | Busy]:
+        """Take a lease; with every one that is granted, what has expired is cleared away."""
+
+        def operation(connection: sqlite3.Connection) -> Granted | Busy:
+            now = self._clock.monotonic_ns()
+            in_the_way = [
+                max(row.deadline_ns - now, 1_000_000)
+                for row in lease_rows.overlapping(connection, path.repository, path.path)
+                if row.deadline_ns > now or row.epoch in self._switching
+            ]
+            if in_the_way:
+                return Busy(max(in_the_way))
+            if connection.execute("SELECT 1 FROM disabled WHERE repository = ?", (path.repository,)).fetchone():
+                raise Refused("repo_disabled")
+            self._clear_expired(connection, now)
+            token = new_token()
+            deadline_ns, expires_ms = now + self._longest_ns, self._clock.wall_ms() + self._longest_ns // 1_000_000
+            epoch = connection.execute(
+                "INSERT INTO lease (digest, repository, path, key_id, hostname, version, expires_ms, deadline_ns, boot)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING epoch",
+                (digest_of(token), path.repository, path.path, key_id, hostname, version, expires_ms, deadline_ns,
+                 self._clock.boot),
+            ).fetchone()[0]  # fmt: skip
+            row = LeaseRow(epoch, path.repository, path.path, key_id, hostname, version, expires_ms, deadline_ns)
+            return Granted(token, row)
+
+        return self._writer.submit(operation)
+
+    def renew(self, digest: bytes, may_use: MayUse, wanted_s: float | None) -> Future[LeaseRow]:
+        """Let the lease last ``wanted_s`` from now, at most the maximum. An expired one is refused."""
+
+        def operation(connection: sqlite3.Connection) -> LeaseRow:
+            now = self._clock.monotonic_ns()
+            row = lease_rows.lease_of(connection, digest)
+            if row is None or row.deadline_ns <= now or row.epoch in self._unwanted or not may_use(row):
+                raise Refused(INVALID_LEASE)
+            length_ns = self._longest_ns if wanted_s is None else min(round(wanted_s * 1e9), self._longest_ns)
+            connection.execute(
+                "UPDATE lease SET deadline_ns = ?, expires_ms = ? WHERE epoch = ?",
+                (now + length_ns, self._clock.wall_ms() + length_ns // 1_000_000, row.epoch),
+            )
+            renewed = lease_rows.lease_of(connection, digest)
+            assert renewed is not None  # noqa: S101 - updated a line above
+            return renewed
+
+        return self._writer.submit(operation)
+
+    def drop(self, digest: bytes, may_use: MayUse) -> Future[LeaseRow]:
+        """End a lease; an expired one too, as long as its row exists."""
+
+        def operation(connection: sqlite3.Connection) -> LeaseRow:
+            row = lease_rows.lease_of(connection, digest)
+            if row is None or row.epoch in self._unwanted or not may_use(row):
+                raise Refused(INVALID_LEASE)
+            self._end(connection, row)
+            return row
+
+        return self._writer.submit(operation)
+
+    def drop_below(self, repository: str, path: str) -> Future[list[LeaseRow]]:
+        """End all leases at and below a path."""
+
+        def operation(connection: sqlite3.Connection) -> list[LeaseRow]:
+            rows = lease_rows.at_or_below(connection, repository, path)
+            for row in rows:
+                self._end(connection, row)
+            return rows
+
+        return self._writer.submit(operation)
+
+    def enable(self, repository: str, enabled: bool) -> Future[None]:
+        """Let a repository give out new leases, or not. Lasts over restarts."""
+
+        def operation(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM disabled WHERE repository = ?", (repository,))
+            if not enabled:
+                connection.execute("INSERT INTO disabled VALUES (?)", (repository,))
+
+        return self._writer.submit(operation)
+
+    def begin_switch(self, digest: bytes, epoch: int) -> Future[None]:
+        """The fence: from here on the path stays blocked until the commit ends. Raises LeaseGone through the future."""
+
+        def operation(connection: sqlite3.Connection) -> None:
+            row = lease_rows.lease_of(connection, digest)
+            if row is None or row.epoch != epoch or epoch in self._unwanted:
+                raise LeaseGone("the lease was dropped during the commit")
+            if row.deadline_ns <= self._clock.monotonic_ns():
+                raise LeaseGone("the lease expired during the commit")
+            self._switching.add(epoch)
+
+        return self._writer.submit(operation)
+
+    def finish(self, digest: bytes, row: LeaseRow, roots: tuple[ObjectHash, ObjectHash], revision: int) -> Future[None]:
+        """The commit made ``revision``: the lease is spent, and its outcome is remembered."""
+
+        def operation(connection: sqlite3.Connection) -> None:
+            self._forget(row.epoch)
+            connection.execute("DELETE FROM lease WHERE epoch = ?", (row.epoch,))
+            connection.execute(
+                "INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (digest, row.repository, row.key_id, roots[0].text, roots[1].text, revision,
+                 self._clock.wall_ms() + self._longest_ns // 1_000_000,
+                 self._clock.monotonic_ns() + self._longest_ns, self._clock.boot),
+            )  # fmt: skip
+
+        return self._writer.submit(operation)
+
+    def abandon(self, epoch: int) -> Future[None]:
+        """The commit failed: the lease may try again, unless it was dropped meanwhile."""
+
+        def operation(connection: sqlite3.Connection) -> None:
+            if epoch in self._unwanted:
+                connection.execute("DELETE FROM lease WHERE epoch = ?", (epoch,))
+            self._forget(epoch)
+
+        return self._writer.submit(operation)
+
+    def _end(self, connection: sqlite3.Connection, row: LeaseRow) -> None:
+        if row.epoch in self._switching:
+            self._unwanted.add(row.epoch)
+        else:
+            connection.execute("DELETE FROM lease WHERE epoch = ?", (row.epoch,))
+
+    def _forget(self, epoch: int) -> None:
+        self._switching.discard(epoch)
+        self._unwanted.discard(epoch)
+
+    def _clear_expired(self, connection: sqlite3.Connection, now_ns: int) -> None:
+        expired = connection.execute("SELECT epoch FROM lease WHERE deadline_ns <= ?", (now_ns,)).fetchall()
+        for (epoch,) in expired:
+            if epoch not in self._switching:
+                connection.execute("DELETE FROM lease WHERE epoch = ?", (epoch,))
+        connection.execute("DELETE FROM finished WHERE deadline_ns <= ?", (now_ns,))
+
+
+def _reading(query: Callable[[], T]) -> T:
+    try:
+        return query()
+    except sqlite3.Error as error:
+        raise StateError(str(error)) from None
+
+
+def _lock(file: Path) -> int:
+    """Hold the state for this process alone; the system lets go of it however the process ends."""
+    lock_file = file.with_name(file.name + ".lock")
+    descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise ConfigError(
+            f"gateway state {file} is in use by process {holder}: stop that gateway, or use another state file"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _prepare_schema(connection: sqlite3.Connection) -> None:
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version == 0:
+        if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+            raise ConfigError("the gateway's state file is another program's database: give the gateway its own")
+        connection.executescript(f"BEGIN;{lease_rows.SCHEMA}PRAGMA user_version = {lease_rows.SCHEMA_VERSION};COMMIT;")
+    elif version != lease_rows.SCHEMA_VERSION:
+        raise ConfigError(
+            f"the gateway's state has schema {version}, this is {lease_rows.SCHEMA_VERSION}: use that version"
+        )

@@ -1,0 +1,145 @@
+"""Reading requests: everything that a caller may send is either a value here or a clear refusal, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from include.cvmfs.errors import CvmfsError
+from include.cvmfs.hashes import CATALOG, ObjectHash
+from include.gateway.errors import BadLeasePath
+from include.gateway.paths import LeasePath
+from include.gateway.service.replies import INVALID_LEASE, Malformed, Refused
+
+BODY_BYTES = 64 * 1024
+MIN_VERSION, MAX_VERSION = 2, 3
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_TOKEN = re.compile(r"[A-Z2-7]{52}====")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
+_HOSTNAME_CHARACTERS, _TAG_CHARACTERS, _DESCRIPTION_CHARACTERS = 256, 255, 4096
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """Body of ``POST /leases``."""
+
+    path: LeasePath
+    version: int
+    hostname: str
+
+    @classmethod
+    def parse(cls, body: bytes, *, remote: str) -> LeaseRequest:
+        """Raises Malformed (HTTP 400) or Refused. ``remote`` stands in for an absent hostname."""
+        members = _json_object(body)
+        path, version, hostname = (_text(members, name) for name in ("path", "api_version", "hostname"))
+        if not _INTEGER.fullmatch(version):
+            raise Malformed(400, "invalid request body")
+        if int(version) < MIN_VERSION:
+            raise Refused(f"incompatible request version: {int(version)}, min version: {MIN_VERSION}")
+        if len(hostname) > _HOSTNAME_CHARACTERS or _CONTROL.search(hostname):
+            raise Refused(
+                f"invalid hostname: at most {_HOSTNAME_CHARACTERS} characters, none of them a control character"
+            )
+        try:
+            lease = LeasePath.parse(path)
+        except BadLeasePath as error:
+            raise Refused(str(error)) from None
+        return cls(lease, min(int(version), MAX_VERSION), hostname or remote)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """Body of ``POST /leases/<token>``; hashes as sent."""
+
+    old_root: str
+    new_root: str
+    tag_name: str
+    tag_description: str
+
+    @classmethod
+    def parse(cls, body: bytes) -> CommitRequest:
+        """Raises Malformed (HTTP 400). The hashes are looked at only once the lease is known: ``roots``."""
+        members = _json_object(body)
+        names = ("old_root_hash", "new_root_hash", "tag_name", "tag_description")
+        return cls(*(_text(members, name) for name in names))
+
+    def roots(self) -> tuple[ObjectHash, ObjectHash]:
+        """Both root hashes. Raises Refused naming the member."""
+        return _root("old_root_hash", self.old_root), _root("new_root_hash", self.new_root)
+
+    def check_tag(self) -> None:
+        """Raises Refused for a tag that no history can hold."""
+        if len(self.tag_name) > _TAG_CHARACTERS or _CONTROL.search(self.tag_name):
+            raise Refused(f"invalid tag_name: at most {_TAG_CHARACTERS} characters, none of them a control character")
+        if len(self.tag_description) > _DESCRIPTION_CHARACTERS or re.search(
+            r"[\x00\ud800-\udfff]", self.tag_description
+        ):
+            raise Refused(f"invalid tag_description: at most {_DESCRIPTION_CHARACTERS} characters of UTF-8")
+
+
+def parse_enable(body: bytes) -> bool:
+    """Body of ``POST /repos/<name>``. Raises Malformed."""
+    enable = _json_object(body).get("enable", False)
+    if not isinstance(enable, bool):
+        raise Malformed(400, "invalid request body")
+    return enable
+
+
+def parse_renewal(body: bytes) -> float | None:
+    """Body of ``PATCH /leases/<token>``: the seconds asked for, or ``None``. Raises Malformed."""
+    if not body:
+        return None
+    wanted = _json_object(body).get("expires_in_sec")
+    if wanted is None or wanted == 0:
+        return None
+    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 < wanted < 2**31:
+        raise Malformed(400, "invalid request body")
+    return float(wanted)
+
+
+def parse_payload_token(body: bytes) -> str:
+    """The session token in the JSON head of a payload. Raises Malformed or Refused."""
+    return checked_token(_text(_json_object(body), "session_token"))
+
+
+def checked_token(text: str) -> str:
+    """Raises Refused for what cannot be a token, as for one that is unknown."""
+    if not _TOKEN.fullmatch(text):
+        raise Refused(INVALID_LEASE)
+    return text
+
+
+def _root(name: str, text: str) -> ObjectHash:
+    try:
+        found = ObjectHash.parse(text)
+    except CvmfsError as error:
+        raise Refused(f"invalid {name}: {error}") from None
+    if found.suffix not in ("", CATALOG):
+        raise Refused(f"invalid {name}: {found.text} is not the hash of a catalog")
+    return found.with_suffix(CATALOG)
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise Malformed(400, "invalid request body") from None
+    if not isinstance(value, dict):
+        raise Malformed(400, "invalid request body")
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def _text(members: dict[str, Any], name: str) -> str:
+    value = members.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise Malformed(400, "invalid request body")
+    return value

@@ -1,0 +1,64 @@
+"""Around every request: a trace id in log and reply, one log line, and a plain 500 if something unforeseen happened."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from include.gateway.service.log import TRACE
+from include.gateway.service.replies import plain
+
+HEADER = "X-Nightshift-Trace"
+_EVENT = "nightshift.event"
+
+log = logging.getLogger(__name__)
+
+
+def note(request: Request, event: str, **fields: Any) -> None:
+    """What the request's log line says. Without a note a request is logged only if it ends in an HTTP error."""
+    request.scope[_EVENT] = (event, fields)
+
+
+class Tracing:
+    """ASGI middleware."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        trace = secrets.token_hex(8)
+        TRACE.set(trace)
+        began = time.perf_counter()
+        status = 0
+
+        async def send_traced(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (HEADER.lower().encode(), trace.encode())]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_traced)
+        except ClientDisconnect:
+            log.info("caller hung up", extra={"fields": {"method": scope["method"]}})
+        except Exception:
+            log.exception("request failed", extra={"fields": {"method": scope["method"]}})
+            if not status:
+                reply = plain(500, f"internal error: see the gateway's log, trace {trace}")
+                await reply(scope, receive, send_traced)
+        event, fields = scope.get(_EVENT, ("request refused", {}))
+        if _EVENT in scope or status >= 400:
+            level = logging.WARNING if status >= 500 else logging.INFO
+            took = round(time.perf_counter() - began, 6)
+            log.log(
+                level, event, extra={"fields": {"method": scope["method"], "status": status, "seconds": took, **fields}}
+            )

@@ -1,0 +1,56 @@
+"""A committer with knobs for failures and a clock that is set by hand, for tests of the gateway service."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from include.gateway.service.commits import CommitOrder
+
+
+@dataclass
+class ManualClock:
+    """Stands still until ``advance``."""
+
+    boot: str = "boot-1"
+    monotonic: int = 1_000_000_000_000
+    wall: int = 1_795_000_000_000
+
+    def monotonic_ns(self) -> int:
+        return self.monotonic
+
+    def wall_ms(self) -> int:
+        return self.wall
+
+    def advance(self, seconds: float) -> None:
+        self.monotonic += round(seconds * 1e9)
+        self.wall += round(seconds * 1e3)
+
+
+@dataclass
+class FakeCommitter:
+    """Counts revisions. ``fail_next`` is raised once; ``gate`` holds a commit up before its switch, ``after`` behind it."""
+
+    revision: int = 0
+    fail_next: Exception | None = None
+    orders: list[CommitOrder] = field(default_factory=list)
+    started: threading.Event = field(default_factory=threading.Event)
+    gate: threading.Event | None = None
+    switched: threading.Event = field(default_factory=threading.Event)
+    after: threading.Event | None = None
+
+    def commit(self, order: CommitOrder, *, before_switch: Callable[[], None]) -> int:
+        self.orders.append(order)
+        self.started.set()
+        if self.gate is not None and not self.gate.wait(30):
+            raise TimeoutError("the test never opened the gate")
+        if self.fail_next is not None:
+            error, self.fail_next = self.fail_next, None
+            raise error
+        before_switch()
+        self.switched.set()
+        if self.after is not None and not self.after.wait(30):
+            raise TimeoutError("the test never let the commit end")
+        self.revision += 1
+        return self.revision

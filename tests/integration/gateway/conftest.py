@@ -1,0 +1,115 @@
+"""The real service on a free port of loopback, in a thread, with a committer that the test can hold up or make fail."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from include.gateway.client import GatewayClient
+from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.clock import Clock
+from include.gateway.service.server import serve
+from tests.fakes.gateway_service import FakeCommitter
+
+REPOSITORY = "test.example.org"
+
+
+def _never() -> None:
+    raise AssertionError("the fake committer opens nothing")
+
+
+def service_config(folder: Path, **changes: object) -> ServiceConfig:
+    """Two repositories; a key for all, one for a subpath, an administrator's and a stranger's."""
+    settings: dict[str, object] = {
+        "state": folder / "state.db",
+        "port": 0,
+        "max_lease_time_s": 8.0,
+        "repositories": {
+            REPOSITORY: RepositoryConfig(
+                _never, _never, (GatewayKey("rootkey", "root-secret"), GatewayKey("subkey", "sub-secret", "/arch/x86"))
+            ),
+            "plain.example.org": RepositoryConfig(_never, _never, (GatewayKey("plainkey", "plain-secret"),)),
+        },
+        "keys": (GatewayKey("adminkey", "admin-secret", admin=True), GatewayKey("stranger", "strange-secret")),
+    }
+    return ServiceConfig(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+@dataclass
+class RunningGateway:
+    """A service that runs until ``stop``."""
+
+    config: ServiceConfig
+    committer: FakeCommitter
+    clock: Clock | None = None
+    url: str = ""
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _clients: list[GatewayClient] = field(default_factory=list)
+
+    def start(self) -> RunningGateway:
+        ready = threading.Event()
+
+        def listening(url: str) -> None:
+            self.url = url
+            ready.set()
+
+        def run() -> None:
+            serve(self.config, committer=self.committer, clock=self.clock, ready=listening, stop=self._stop)
+
+        self._thread = threading.Thread(target=run, daemon=True)
+        self._thread.start()
+        assert ready.wait(20), "the gateway did not start"
+        return self
+
+    def stop(self) -> None:
+        for client in self._clients:
+            client.close()
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(20)
+            assert not self._thread.is_alive(), "the gateway did not stop"
+
+    def client(self, key_id: str = "rootkey", secret: str | None = None, **settings: object) -> GatewayClient:
+        secrets = {key.id: key.secret for key in self.config.all_keys()}
+        client = GatewayClient(self.url, key_id, secret or secrets[key_id], timeout_s=20, **settings)  # type: ignore[arg-type]
+        self._clients.append(client)
+        return client
+
+
+StartGateway = Callable[..., RunningGateway]
+
+
+@pytest.fixture
+def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
+    """Starts services; all are stopped at the end of the test."""
+    running: list[RunningGateway] = []
+
+    def start(
+        *,
+        committer: FakeCommitter | None = None,
+        clock: Clock | None = None,
+        folder: Path | None = None,
+        **changes: object,
+    ) -> RunningGateway:
+        config = service_config(folder or tmp_path, **changes)
+        running.append(RunningGateway(config, committer or FakeCommitter(), clock).start())
+        return running[-1]
+
+    yield start
+    for gateway in running:
+        gateway.stop()
+
+
+@pytest.fixture
+def gateway(start_gateway: StartGateway) -> RunningGateway:
+    return start_gateway()
+
+
+@pytest.fixture
+def client(gateway: RunningGateway) -> GatewayClient:
+    return gateway.client()
