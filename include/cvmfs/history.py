@@ -69,7 +69,7 @@ def check_tag_name(name: str) -> str:
     """The name, if users may give it to a tag. Raises TagError."""
     if name in _UNDO_TAGS:
         raise TagError(name, "is kept by every commit and not made or removed by hand; choose another name")
-    if not name or len(name.encode()) > _LONGEST_NAME or not name.isprintable() or " " in name:
+    if not name or not name.isprintable() or " " in name or len(name.encode()) > _LONGEST_NAME:
         raise TagError(name, f"a name is 1 to {_LONGEST_NAME} bytes of printable text without blanks; choose another")
     return name
 

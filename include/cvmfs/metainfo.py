@@ -54,7 +54,7 @@ class MetaInfo:
         """The JSON text, the skeleton's members first; equal values give equal bytes."""
         members: dict[str, Any] = {key: getattr(self, name) for key, name in _TEXTS.items()}
         members |= {_STRATUM1S: list(self.stratum1s), "custom": self.custom, **self.others}
-        return json.dumps(members, indent=2, ensure_ascii=False).encode() + b"\n"
+        return json.dumps(members, indent=2).encode() + b"\n"
 
 
 def skeleton() -> bytes:

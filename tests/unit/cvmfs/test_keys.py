@@ -1,0 +1,241 @@
+"""Keys: named as the stock tools name them, readable by their owner only, never overwritten, named when they fail."""
+
+from __future__ import annotations
+
+import pickle
+import stat
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from include.cvmfs.errors import CvmfsError, FormatError, KeyFileError
+from include.cvmfs.hashes import Algorithm, hash_bytes
+from include.cvmfs.keys import (
+    Fingerprint,
+    GatewayKey,
+    KeyFile,
+    Signer,
+    fingerprint,
+    format_public_key,
+    generate_gateway_key,
+    generate_master,
+    generate_repository_key,
+    load_gateway_key,
+    load_master,
+    load_private_key,
+    load_public_keys,
+    load_signer,
+    parse_certificate,
+    parse_public_keys,
+    public_key_of,
+    save_gateway_key,
+    save_master,
+    save_signer,
+)
+
+FQRN = "nightlies.example.org"
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+MASTER = generate_master()
+SIGNER = generate_repository_key(FQRN, NOW)
+PUBLIC_PEM = format_public_key(MASTER.public_key())
+WORDS = st.text(st.characters(exclude_categories=["Z", "C"]), min_size=1, max_size=40)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_files_are_named_as_the_stock_tools_name_them(tmp_path: Path) -> None:
+    save_master(tmp_path, FQRN, MASTER)
+    save_signer(tmp_path, FQRN, SIGNER)
+    save_gateway_key(tmp_path, FQRN, GatewayKey("key1", "s3cr3t"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f"{FQRN}.{ending}" for ending in ("crt", "gw", "key", "masterkey", "pub")
+    ]
+    assert (tmp_path / f"{FQRN}.gw").read_text() == "plain_text key1 s3cr3t\n"
+
+
+def test_secrets_are_readable_by_their_owner_only(tmp_path: Path) -> None:
+    save_master(tmp_path, FQRN, MASTER)
+    save_signer(tmp_path, FQRN, SIGNER)
+    save_gateway_key(tmp_path, FQRN, generate_gateway_key("key1"))
+    modes = {kind: mode(kind.path(tmp_path, FQRN)) for kind in KeyFile}
+    secret = {KeyFile.MASTER, KeyFile.REPOSITORY, KeyFile.GATEWAY}
+    assert modes == {kind: 0o600 if kind in secret else 0o644 for kind in KeyFile}
+
+
+def test_keys_read_back_as_what_was_written(tmp_path: Path) -> None:
+    save_master(tmp_path, FQRN, MASTER)
+    save_signer(tmp_path, FQRN, SIGNER)
+    assert load_master(tmp_path, FQRN).private_numbers() == MASTER.private_numbers()
+    loaded = load_signer(tmp_path, FQRN)
+    assert loaded.certificate_pem == SIGNER.certificate_pem
+    assert loaded.private_key.private_numbers() == SIGNER.private_key.private_numbers()
+    public = load_public_keys(tmp_path / f"{FQRN}.pub")
+    assert [key.public_numbers() for key in public] == [MASTER.public_key().public_numbers()]
+
+
+@pytest.mark.parametrize("kind", [KeyFile.MASTER, KeyFile.PUBLIC])
+def test_nothing_is_overwritten_and_no_half_pair_is_left(tmp_path: Path, kind: KeyFile) -> None:
+    present = kind.path(tmp_path, FQRN)
+    present.write_text("mine")
+    with pytest.raises(KeyFileError, match="not overwritten"):
+        save_master(tmp_path, FQRN, MASTER)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_folder_of_public_keys_gives_all_of_them(tmp_path: Path) -> None:
+    (tmp_path / "a.pub").write_bytes(PUBLIC_PEM)
+    (tmp_path / "b.pub").write_bytes(PUBLIC_PEM + PUBLIC_PEM)
+    (tmp_path / "c.key").write_text("not looked at")
+    assert len(load_public_keys(tmp_path)) == 3
+
+
+def test_an_empty_folder_of_public_keys_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match="get the repository's public key"):
+        load_public_keys(tmp_path)
+
+
+def test_certificates_are_what_the_stock_tools_make() -> None:
+    certificate = SIGNER.certificate
+    assert certificate.subject.rfc4514_string() == f"CN={FQRN} CernVM-FS Release Managers"
+    assert certificate.issuer == certificate.subject
+    assert 0 < certificate.serial_number < 2**64
+    assert certificate.not_valid_before_utc == NOW
+    assert certificate.not_valid_after_utc == NOW + timedelta(days=365)
+    assert certificate.signature_hash_algorithm is not None
+    assert certificate.signature_hash_algorithm.name == "sha256"
+    assert public_key_of(certificate).key_size == 2048
+
+
+def test_a_long_repository_name_still_gets_a_certificate() -> None:
+    long = f"{'a' * 80}.example.org"
+    assert generate_repository_key(long, NOW).certificate.subject.rfc4514_string() == f"CN={long[:64]}"
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_a_fingerprint_is_the_hash_of_the_certificates_der_form(algorithm: Algorithm) -> None:
+    der = SIGNER.certificate.public_bytes(serialization.Encoding.DER)
+    found = fingerprint(SIGNER.certificate_pem, algorithm)
+    assert found.hash == hash_bytes(der, algorithm)
+    text = str(found)
+    assert text == text.upper()
+    assert text[:59].count(":") == 19
+    assert text[59:] == algorithm.value.upper()
+    assert Fingerprint.parse(text) == found
+
+
+@given(WORDS, WORDS)
+def test_gateway_keys_read_back_as_what_was_written(key_id: str, secret: str) -> None:
+    key = GatewayKey(key_id, secret)
+    assert GatewayKey.parse(key.format()) == key
+
+
+@pytest.mark.parametrize("text", ["", "plain_text", "plain_text id", "file id secret", "plain_text id secret more"])
+def test_other_gateway_keys_are_refused_without_telling_the_secret(text: str) -> None:
+    with pytest.raises(FormatError, match="plain_text <id> <secret>") as caught:
+        GatewayKey.parse(text.replace("secret", "hunter2"))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_gateway_keys_that_would_not_read_back_are_not_written() -> None:
+    for key in (GatewayKey("a b", "c"), GatewayKey("a", ""), GatewayKey("a", "b\n")):
+        with pytest.raises(FormatError):
+            key.format()
+
+
+def test_secrets_are_not_shown() -> None:
+    assert "hunter2" not in repr(GatewayKey("id", "hunter2"))
+    assert repr(SIGNER) == "Signer()"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"nonsense", "not a private key"),
+        (PUBLIC_PEM, "not a private key"),
+        (b"", "not a private key"),
+    ],
+)
+def test_a_file_that_is_no_private_key_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "x.masterkey"
+    path.write_bytes(content)
+    with pytest.raises(KeyFileError, match=f"x.masterkey: {message}.*restore it"):
+        load_private_key(path)
+
+
+def test_a_missing_key_names_file_and_cure(tmp_path: Path) -> None:
+    with pytest.raises(KeyFileError, match=r"x\.org\.masterkey: does not exist; create"):
+        load_master(tmp_path, "x.org")
+
+
+def test_a_key_with_a_password_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+    encryption = serialization.BestAvailableEncryption(b"pw")
+    form = serialization.PrivateFormat.PKCS8
+    path = tmp_path / "k.key"
+    path.write_bytes(MASTER.private_bytes(serialization.Encoding.PEM, form, encryption))
+    with pytest.raises(KeyFileError, match="password"):
+        load_private_key(path)
+
+
+def test_other_kinds_of_keys_are_refused(tmp_path: Path) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    form = serialization.PrivateFormat.PKCS8
+    path = tmp_path / "k.key"
+    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    with pytest.raises(KeyFileError, match="not an RSA key"):
+        load_private_key(path)
+    public_form = serialization.PublicFormat.SubjectPublicKeyInfo
+    with pytest.raises(FormatError, match="not an RSA key"):
+        parse_public_keys(key.public_key().public_bytes(serialization.Encoding.PEM, public_form))
+
+
+def test_a_certificate_of_another_key_is_refused(tmp_path: Path) -> None:
+    save_signer(tmp_path, FQRN, Signer(MASTER, SIGNER.certificate_pem))
+    with pytest.raises(KeyFileError, match=r"\.crt: is not the certificate of .*restore the pair"):
+        load_signer(tmp_path, FQRN)
+
+
+def test_a_damaged_certificate_or_gateway_key_is_named(tmp_path: Path) -> None:
+    save_signer(tmp_path, FQRN, Signer(MASTER, b"nonsense"))
+    with pytest.raises(KeyFileError, match=r"\.crt: certificate: not an X.509"):
+        load_signer(tmp_path, FQRN)
+    path = tmp_path / f"{FQRN}.gw"
+    for content in (b"nonsense", b"\xff\xfe"):
+        path.write_bytes(content)
+        with pytest.raises(KeyFileError, match=r"\.gw: gateway key: .*write 'plain_text"):
+            load_gateway_key(path)
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(KeyFileError, match="cannot be written"):
+        save_master(blocked / "keys", FQRN, MASTER)
+
+
+@settings(deadline=None)
+@given(bit=st.integers(0, len(PUBLIC_PEM) * 8 - 1), cut=st.integers(0, len(PUBLIC_PEM)))
+def test_damaged_public_keys_and_certificates_end_in_our_own_error(bit: int, cut: int) -> None:
+    for pem, parse in (
+        (PUBLIC_PEM, parse_public_keys),
+        (SIGNER.certificate_pem, lambda p: public_key_of(parse_certificate(p))),
+    ):
+        damaged = bytearray(pem)
+        damaged[bit // 8] ^= 1 << bit % 8
+        for bad in (bytes(damaged), pem[:cut]):
+            try:
+                parse(bad)
+            except CvmfsError as error:
+                assert isinstance(error, FormatError)  # noqa: PT017 - many damages leave a readable key
+
+
+def test_errors_survive_the_way_between_processes() -> None:
+    error = KeyFileError("/keys/a.key", "does not exist; create it")
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), copy.path, copy.detail) == (KeyFileError, str(error), error.path, error.detail)

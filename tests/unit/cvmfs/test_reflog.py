@@ -1,0 +1,223 @@
+"""The reflog keeps every root object, stays cheap when long, and a damaged one is refused."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from include.cvmfs.errors import FormatError
+from include.cvmfs.hashes import Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.reflog import Ref, Reflog, RefType
+
+FQRN = "nightlies.example.org"
+
+
+def some_ref(number: int, kind: RefType = RefType.CATALOG, timestamp: int = 100) -> Ref:
+    return Ref(hash_bytes(b"%d" % number, suffix=kind.suffix), kind, timestamp)
+
+
+def filled(count: int) -> Reflog:
+    reflog = Reflog.create(FQRN)
+    reflog.add_all(some_ref(number, timestamp=number) for number in range(count))
+    return reflog
+
+
+def plain(reflog: Reflog) -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:")
+    connection.deserialize(reflog.to_bytes())
+    return connection
+
+
+REFS = st.builds(
+    lambda digest, algorithm, kind, timestamp: Ref(ObjectHash(digest, algorithm, kind.suffix), kind, timestamp),
+    st.binary(min_size=20, max_size=20),
+    st.sampled_from(Algorithm),
+    st.sampled_from(RefType),
+    st.integers(0, 2**62),
+)
+
+
+def test_the_tables_are_those_of_schema_1_0_revision_0() -> None:
+    reflog = Reflog.create(FQRN)
+    reflog.add(some_ref(1).hash, RefType.CATALOG, 7)
+    database = plain(reflog)
+    assert database.execute("SELECT key, value FROM properties ORDER BY key").fetchall() == [
+        ("fqrn", FQRN),
+        ("schema", "1.0"),
+        ("schema_revision", "0"),
+    ]
+    assert [row[1:3] for row in database.execute("PRAGMA table_info(refs)")] == [
+        ("hash", "TEXT"),
+        ("type", "INTEGER"),
+        ("timestamp", "INTEGER"),
+    ]
+    assert database.execute("SELECT * FROM refs").fetchall() == [(str(some_ref(1).hash), 0, 7)]
+
+
+def test_types_have_the_numbers_of_the_format() -> None:
+    assert [(kind.name, kind.value, kind.suffix) for kind in RefType] == [
+        ("CATALOG", 0, "C"),
+        ("CERTIFICATE", 1, "X"),
+        ("HISTORY", 2, "H"),
+        ("META", 3, "M"),
+    ]
+
+
+@given(REFS)
+def test_rows_read_back_as_what_was_written(ref: Ref) -> None:
+    assert Ref.from_row(ref.to_row()) == ref
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(REFS, max_size=20, unique_by=lambda ref: str(ref.hash)))
+def test_a_reflog_reads_back_as_what_was_written(refs: list[Ref]) -> None:
+    reflog = Reflog.create(FQRN)
+    reflog.add_all(refs)
+    loaded = Reflog.load(reflog.to_bytes())
+    assert loaded.fqrn == FQRN
+    assert len(loaded) == len(refs)
+    assert set(loaded.refs()) == set(refs)
+    assert [ref.timestamp for ref in loaded.refs()] == sorted((ref.timestamp for ref in refs), reverse=True)
+
+
+def test_an_object_noted_again_gets_the_new_time() -> None:
+    reflog = Reflog.create(FQRN)
+    certificate = some_ref(1, RefType.CERTIFICATE).hash
+    reflog.add(certificate, RefType.CERTIFICATE, 10)
+    reflog.add(certificate, RefType.CERTIFICATE, 20)
+    assert reflog.refs() == [Ref(certificate, RefType.CERTIFICATE, 20)]
+
+
+def test_rows_are_listed_by_type_and_age() -> None:
+    reflog = Reflog.create(FQRN)
+    reflog.add_all([some_ref(1, timestamp=10), some_ref(2, timestamp=20), some_ref(3, RefType.HISTORY, 15)])
+    assert reflog.refs(RefType.CATALOG) == [some_ref(2, timestamp=20), some_ref(1, timestamp=10)]
+    assert reflog.refs(RefType.CATALOG, before=20) == [some_ref(1, timestamp=10)]
+    assert reflog.refs(before=16) == [some_ref(3, RefType.HISTORY, 15), some_ref(1, timestamp=10)]
+    assert reflog.refs(RefType.META) == []
+
+
+def test_contains_and_remove_ignore_the_suffix() -> None:
+    reflog = filled(1)
+    name = some_ref(0).hash
+    assert reflog.contains(name.with_suffix(""))
+    assert reflog.remove(name.with_suffix(""))
+    assert not reflog.remove(name)
+    assert not reflog.contains(name)
+
+
+def test_the_same_steps_give_the_same_bytes_also_after_loading() -> None:
+    assert filled(300).to_bytes() == filled(300).to_bytes()
+    data = filled(300).to_bytes()
+    assert Reflog.load(data).to_bytes() == data
+    first, second = Reflog.load(data), Reflog.load(data)
+    for reflog in (first, second):
+        reflog.add(some_ref(1000).hash, RefType.CATALOG, 5)
+    assert first.to_bytes() == second.to_bytes() != data
+    assert first.hash() == hash_bytes(first.to_bytes())
+
+
+def test_it_is_written_for_readers_without_a_journal() -> None:
+    assert filled(1).to_bytes()[18:20] == b"\x01\x01"
+
+
+def test_adding_to_a_long_reflog_is_cheap() -> None:
+    data = filled(50_000).to_bytes()
+    seconds = []
+    for attempt in range(5):
+        start = time.perf_counter()
+        reflog = Reflog.load(data)
+        reflog.add(some_ref(60_000 + attempt).hash, RefType.CATALOG, 1)
+        assert len(reflog.to_bytes()) >= len(data)
+        reflog.close()
+        seconds.append(time.perf_counter() - start)
+    assert min(seconds) < 0.25  # milliseconds on an idle machine
+
+
+def changed(statement: str) -> bytes:
+    database = plain(filled(3))
+    database.executescript(statement)
+    database.commit()
+    return database.serialize()
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        ("DROP TABLE refs", "table refs lacks"),
+        ("DROP TABLE properties", "table properties lacks"),
+        ("ALTER TABLE refs DROP COLUMN timestamp", "lacks timestamp"),
+        ("UPDATE properties SET value = '2.0' WHERE key = 'schema'", "schema '2.0'"),
+        ("UPDATE properties SET value = 'x' WHERE key = 'schema'", "schema 'x'"),
+        ("CREATE VIEW v AS SELECT 1", "neither table nor index"),
+        ("CREATE TRIGGER t AFTER INSERT ON refs BEGIN DELETE FROM refs; END", "neither table nor index"),
+    ],
+)
+def test_another_schema_is_refused(statement: str, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        Reflog.load(changed(statement))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE refs SET type = 4",
+        "UPDATE refs SET type = 'x'",
+        "UPDATE refs SET timestamp = 'yesterday'",
+        "UPDATE refs SET hash = hash || 'C'",
+        "UPDATE refs SET hash = NULL",
+        "UPDATE refs SET hash = CAST(x'ff' AS TEXT) WHERE timestamp = 0",
+    ],
+)
+def test_rows_that_make_no_sense_are_refused(statement: str) -> None:
+    with pytest.raises(FormatError, match=r"reflog|hash"):
+        Reflog.load(changed(statement)).refs()
+
+
+def test_a_write_ahead_log_is_refused() -> None:
+    data = bytearray(filled(1).to_bytes())
+    data[18:20] = b"\x02\x02"
+    with pytest.raises(FormatError, match="write-ahead log"):
+        Reflog.load(bytes(data))
+
+
+def use(data: bytes) -> None:
+    """All that a hostile file could make trouble with."""
+    try:
+        reflog = Reflog.load(data)
+        reflog.refs()
+        reflog.contains(some_ref(1).hash)
+        reflog.add_all([some_ref(900), some_ref(901)])
+        reflog.remove(some_ref(2).hash)
+        reflog.to_bytes()
+    except FormatError:
+        pass
+
+
+DATA = filled(200).to_bytes()
+
+
+@settings(max_examples=60, deadline=None)
+@given(cut=st.integers(0, len(DATA)))
+def test_a_truncated_reflog_ends_in_our_own_error_or_is_usable(cut: int) -> None:
+    use(DATA[:cut])
+
+
+@settings(max_examples=200, deadline=None)
+@given(bits=st.lists(st.integers(0, len(DATA) * 8 - 1), min_size=1, max_size=20), header=st.integers(0, 799))
+def test_flipped_bits_end_in_our_own_error_or_in_readable_rows(bits: list[int], header: int) -> None:
+    damaged = bytearray(DATA)
+    for bit in [*bits, header]:
+        damaged[bit // 8] ^= 1 << bit % 8
+    use(bytes(damaged))
+
+
+@given(st.binary(max_size=300))
+def test_arbitrary_bytes_are_refused(noise: bytes) -> None:
+    for data in (noise, b"SQLite format 3\0" + noise):
+        with pytest.raises(FormatError):
+            Reflog.load(data)
