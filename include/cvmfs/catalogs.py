@@ -26,11 +26,11 @@ class CatalogCache:
         self._lock = threading.Lock()
 
     def open(self, hash_: ObjectHash) -> Catalog:
-        """A catalog to read or to change. Raises ObjectMissing, ObjectDamaged, FormatError, CatalogError, StoreError."""
+        """A catalog to read or to change. Raises what ``database`` does, and CatalogError."""
         return Catalog.load(self.database(hash_))
 
     def database(self, hash_: ObjectHash) -> bytes:
-        """The SQLite file of the catalog with this hash."""
+        """The SQLite file of a catalog, verified. Raises ObjectMissing, ObjectDamaged, FormatError, StoreError."""
         with self._lock:
             if (known := self._files.get(hash_.digest)) is not None:
                 self._files.move_to_end(hash_.digest)

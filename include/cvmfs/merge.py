@@ -127,7 +127,7 @@ def _plain_directory(entry: Dirent) -> bool:
 
 
 def _alike(one: Dirent, other: Dirent) -> bool:
-    """Equal but for what differs between catalogs (group numbers) or follows from others' work (links of a directory)."""
+    """Equal but for what differs between catalogs (group numbers) and what others' work changes (directory links)."""
     if one.is_directory and other.is_directory and not one.mountpoint and not other.mountpoint:
         one, other = one.changed(linkcount=2), other.changed(linkcount=2)
     return one.changed(hardlink_group=0) == other.changed(hardlink_group=0)

@@ -1,0 +1,1 @@
+"""Ways to publish behind one interface."""

@@ -274,9 +274,12 @@ def test_any_sequence_of_edits_leaves_consistent_catalogs(steps: list[tuple[list
                 edit.add(path, file())
             continue
         else:
-            {"file": lambda p: edit.add(p, file(p.encode())), "dir": lambda p: edit.add(p, DIRECTORY)}.get(
-                kind, lambda p: edit.make_nested(p, DIRECTORY)
-            )(path)
+            if kind == "file":
+                edit.add(path, file(path.encode()))
+            elif kind == "dir":
+                edit.add(path, DIRECTORY)
+            else:
+                edit.make_nested(path, DIRECTORY)
             model[path] = kind
         if close == 0:
             root = repository.keep(edit)

@@ -1,0 +1,279 @@
+"""The switch of a repository to a new revision, written once, for everybody who makes one.
+
+Order: catalogs, history, reflog, manifest (docs/formats.md, manifest). All but the last are invisible to readers; the
+manifest is replaced only if it still is the one that the revision was derived from. A crash anywhere leaves the old
+revision or the new one. A reflog that is ahead of the manifest, left by such a crash, is taken over by the next commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.compression import compress
+from include.cvmfs.edit import NewRoot
+from include.cvmfs.errors import (
+    FormatError,
+    ManifestConflict,
+    ReflogError,
+    RepositoryError,
+)
+from include.cvmfs.hashes import CERTIFICATE, HISTORY, META, ObjectHash, hash_bytes
+from include.cvmfs.history import History, Tag
+from include.cvmfs.keys import Signer
+from include.cvmfs.manifest import Manifest, sign
+from include.cvmfs.merge import merge
+from include.cvmfs.objects import load
+from include.cvmfs.reflog import Reflog, RefType
+from include.storage.errors import Conflict, NotFound
+from include.storage.store import Store, Version
+
+MANIFEST_KEY = ".cvmfspublished"
+REFLOG_KEY = ".cvmfsreflog"
+_UPLOADS = 16
+_ATTEMPTS = 8
+
+
+class Step(Enum):
+    """The points of a switch, in order; told to ``on_step`` when they are reached."""
+
+    MERGED = "merged"
+    CATALOGS_STORED = "catalogs stored"
+    HISTORY_STORED = "history stored"
+    REFLOG_WRITTEN = "reflog written"
+    BEFORE_SWITCH = "before the switch"
+    SWITCHED = "switched"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The manifest that readers see now, and the store's version of it for compare-and-swap."""
+
+    manifest: Manifest
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
+class NewTag:
+    """A tag to put on the new revision."""
+
+    name: str
+    description: str = ""
+
+
+def _nothing() -> None: ...
+
+
+def _ignore(_: Step) -> None: ...
+
+
+def read_head(store: Store, fqrn: str) -> Head:
+    """Read the manifest from the writer's side of the store. Raises RepositoryError, FormatError, StoreError."""
+    try:
+        data, version = store.get_versioned(MANIFEST_KEY)
+    except NotFound:
+        raise RepositoryError(fqrn, f"no {MANIFEST_KEY} in {store.url}; create the repository first") from None
+    manifest = Manifest.parse(data).manifest
+    if manifest.fqrn != fqrn:
+        raise RepositoryError(fqrn, f"the store {store.url} holds {manifest.fqrn!r}")
+    return Head(manifest, version)
+
+
+def switch(
+    store: Store,
+    head: Head,
+    root: NewRoot,
+    *,
+    signer: Signer,
+    now: int,
+    tags: Sequence[NewTag] = (),
+    superseded: Sequence[ObjectHash] = (),
+    before_switch: Callable[[], None] = _nothing,
+    on_step: Callable[[Step], None] = _ignore,
+) -> Head:
+    """Store a revision and let readers see it. ``now``: Unix seconds.
+
+    ``superseded``: roots that publishers stored on the way; the reflog keeps them so that a collection finds them.
+    ``before_switch`` runs last before the manifest is replaced and stops the commit by raising. Raises ManifestConflict
+    when somebody else switched since ``head`` was read.
+    """
+    store_all(store, [(packed.hash.key, packed.data) for packed in root.catalogs] + list(root.objects))
+    on_step(Step.CATALOGS_STORED)
+    timestamp = max(now, head.manifest.timestamp)
+    tagged = Tag("", root.hash, root.revision, timestamp, root.size, "")
+    history = store_history(store, head.manifest, _rotated(tagged, tags))
+    on_step(Step.HISTORY_STORED)
+    draft = replace(
+        head.manifest,
+        root=root.hash, root_size=root.size, ttl=root.ttl, revision=root.revision, timestamp=timestamp, history=history,
+    )  # fmt: skip
+    return publish(
+        store, head, draft, signer=signer, now=now, superseded=superseded, before_switch=before_switch, on_step=on_step
+    )
+
+
+def publish(
+    store: Store,
+    head: Head,
+    draft: Manifest,
+    *,
+    signer: Signer,
+    now: int,
+    superseded: Sequence[ObjectHash] = (),
+    before_switch: Callable[[], None] = _nothing,
+    on_step: Callable[[Step], None] = _ignore,
+) -> Head:
+    """Reflog, signature and manifest for a draft whose objects are all stored. Raises ManifestConflict."""
+    draft = replace(draft, certificate=store_compressed(store, signer.certificate_pem, draft.root, CERTIFICATE))
+    draft = replace(draft, reflog=_write_reflog(store, head.manifest, draft, superseded, now))
+    on_step(Step.REFLOG_WRITTEN)
+    signed = sign(draft, signer.private_key)
+    on_step(Step.BEFORE_SWITCH)
+    before_switch()
+    try:
+        version = store.replace(MANIFEST_KEY, signed, expected=head.version)
+    except Conflict:
+        raise ManifestConflict(draft.fqrn) from None
+    on_step(Step.SWITCHED)
+    return Head(draft, version)
+
+
+def commit_change(
+    store: Store,
+    *,
+    fqrn: str,
+    signer: Signer,
+    lease_path: str,
+    old_root: ObjectHash,
+    new_root: ObjectHash,
+    now: int,
+    tag: NewTag | None = None,
+    catalogs: CatalogCache | None = None,
+    before_switch: Callable[[], None] = _nothing,
+    on_step: Callable[[Step], None] = _ignore,
+) -> Head:
+    """Merge the change ``old_root`` -> ``new_root`` inside ``lease_path`` into the current revision and switch to it.
+
+    A change that the current revision already holds makes no new revision. Another writer's switch in between is
+    met by merging again on its result. Raises MergeError, BaseChanged, ManifestConflict, ObjectMissing, StoreError.
+    """
+    cache = catalogs or CatalogCache(store)
+    attempt = 0
+    while True:
+        attempt += 1
+        head = read_head(store, fqrn)
+        edit = merge(cache, base=old_root, new=new_root, current=head.manifest.root, lease_path=lease_path)
+        on_step(Step.MERGED)
+        if not edit.changed and tag is None:
+            return head
+        try:
+            return switch(
+                store, head, edit.finish(now), signer=signer, now=now, tags=(tag,) if tag else (),
+                superseded=(new_root,), before_switch=before_switch, on_step=on_step,
+            )  # fmt: skip
+        except ManifestConflict:
+            if attempt == _ATTEMPTS:
+                raise
+
+
+def store_all(store: Store, objects: Sequence[tuple[str, bytes]]) -> None:
+    """Put content-addressed objects, some at a time; all are stored when this returns."""
+    if len(objects) <= 1:
+        for key, data in objects:
+            store.put(key, data)
+        return
+    with ThreadPoolExecutor(min(_UPLOADS, len(objects))) as pool:
+        for done in [pool.submit(store.put, key, data) for key, data in objects]:
+            done.result()
+
+
+def store_compressed(store: Store, data: bytes, like: ObjectHash, suffix: str) -> ObjectHash:
+    """Store metadata, compressed, under its hash; the algorithm is that of ``like``. Sent only if absent."""
+    packed = compress(data)
+    name = hash_bytes(packed, like.algorithm, suffix)
+    if not store.exists(name.key):
+        store.put(name.key, packed)
+    return name
+
+
+def load_history(store: Store, manifest: Manifest) -> History:
+    if manifest.history is None:
+        return History.create(manifest.fqrn)
+    return History.load(load(store, manifest.history.with_suffix(HISTORY)))
+
+
+def store_history(store: Store, manifest: Manifest, change: Callable[[History], None]) -> ObjectHash | None:
+    """Change the tags of a revision and store them; None if no tag is left, since such a history is not published."""
+    history = load_history(store, manifest)
+    change(history)
+    if manifest.history is not None:
+        history.set_previous(manifest.history)
+    return store_compressed(store, history.to_bytes(), manifest.root, HISTORY) if len(history) else None
+
+
+def _rotated(tagged: Tag, tags: Sequence[NewTag]) -> Callable[[History], None]:
+    def change(history: History) -> None:
+        history.rotate_trunk(tagged)
+        for tag in tags:
+            history.add(replace(tagged, name=tag.name, description=tag.description))
+
+    return change
+
+
+def _write_reflog(
+    store: Store, before: Manifest, draft: Manifest, superseded: Sequence[ObjectHash], now: int
+) -> ObjectHash:
+    """Replace the reflog by one that knows all that the draft needs; returns the hash of the file."""
+    try:
+        data, version = store.get_versioned(REFLOG_KEY)
+    except NotFound:
+        raise ReflogError(draft.fqrn, f"{REFLOG_KEY} is missing; run: nightshift repo repair --reflog") from None
+    try:
+        reflog = Reflog.load(data)
+    except FormatError as fault:
+        raise ReflogError(draft.fqrn, f"unreadable: {fault}; run: nightshift repo repair --reflog") from fault
+    if before.reflog and hash_bytes(data, before.root.algorithm).digest != before.reflog.digest:
+        # Ahead of the manifest: a commit died before its switch. It holds all that it should and some more.
+        missing = [name for name, _ in _named_by(before) if not reflog.contains(name)]
+        if missing:
+            raise ReflogError(
+                draft.fqrn, f"lacks {missing[0]}, which the manifest names; run: nightshift repo repair --reflog"
+            )
+    for name, kind in _named_by(draft):
+        reflog.add(name, kind, now)
+    for root in superseded:
+        reflog.add(root, RefType.CATALOG, now)
+    data = reflog.to_bytes()
+    try:
+        store.replace(REFLOG_KEY, data, expected=version)
+    except Conflict:
+        raise ManifestConflict(draft.fqrn, "another writer is replacing the reflog; read it again") from None
+    return hash_bytes(data, draft.root.algorithm)
+
+
+def _named_by(manifest: Manifest) -> list[tuple[ObjectHash, RefType]]:
+    named = [
+        (manifest.root, RefType.CATALOG),
+        (manifest.certificate, RefType.CERTIFICATE),
+        (manifest.history, RefType.HISTORY),
+        (manifest.meta, RefType.META),
+    ]
+    return [(name, kind) for name, kind in named if name is not None]
+
+
+def first_reflog(store: Store, manifest: Manifest, now: int) -> ObjectHash:
+    """Write the reflog of a repository that is being created; returns the hash of the file."""
+    reflog = Reflog.create(manifest.fqrn)
+    for name, kind in _named_by(manifest):
+        reflog.add(name, kind, now)
+    data = reflog.to_bytes()
+    store.put(REFLOG_KEY, data)
+    return hash_bytes(data, manifest.root.algorithm)
+
+
+def store_meta(store: Store, text: bytes, like: ObjectHash) -> ObjectHash:
+    """Store the meta info JSON."""
+    return store_compressed(store, text, like, META)

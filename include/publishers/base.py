@@ -1,0 +1,57 @@
+"""What every way to publish offers, and what it tells about what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.commit import NewTag
+from include.cvmfs.hashes import ObjectHash
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Outcome of a reserve. ``created``: the paths that are new; if there are none, no lease was taken."""
+
+    revision: int
+    created: tuple[str, ...]
+    lease_held_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Outcome of a publication. ``unchanged``: the destination held this very tree, and no revision was made.
+
+    ``phases``: seconds per phase; ``lease_held_s``: from the grant of the lease until it was given back.
+    """
+
+    path: str
+    revision_before: int
+    revision: int
+    root_hash: ObjectHash
+    nested_hash: ObjectHash | None
+    lease_held_s: float
+    unchanged: bool = False
+    phases: Mapping[str, float] = field(default_factory=dict)
+
+
+class Publisher(Protocol):
+    """One repository's publisher. ``owner`` is the text shown to others as the holder of a lease."""
+
+    def reserve(self, destinations: Sequence[str], *, nested: Sequence[str], owner: str, now: datetime) -> Reserved: ...
+
+    def publish(
+        self,
+        changeset: Changeset,
+        *,
+        owner: str,
+        now: datetime,
+        replace: bool = True,
+        tag: NewTag | None = None,
+        on_lease: Callable[[Callable[[], None]], None] | None = None,
+    ) -> Published: ...
+
+    def remove(self, path: str, *, owner: str, now: datetime) -> Published: ...

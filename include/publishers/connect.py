@@ -1,0 +1,85 @@
+"""From the names of the site configuration to open clients; secrets come from whoever calls, Airflow or the environment."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cached_property
+
+from sqlalchemy import Engine
+
+from include.cvmfs.manifest import Manifest
+from include.cvmfs.repository import Repository
+from include.gateway.client import GatewayClient
+from include.ledger.engine import open_ledger
+from include.publishers.base import Publisher
+from include.publishers.errors import NotBuilt
+from include.publishers.native import NativePublisher
+from include.settings.model import Publisher as PublisherKind
+from include.settings.model import Site
+from include.settings.secrets import Secrets, ledger_address
+from include.storage.open import Credentials, StoreOptions, open_store
+from include.storage.store import Store
+
+
+class Connections:
+    """Opens each store, gateway and ledger of a site at most once. Every error names the setting and its cure."""
+
+    def __init__(self, site: Site, secrets: Secrets) -> None:
+        self.site = site
+        self._secrets = secrets
+        self._stores: dict[str, Store] = {}
+
+    def store(self, name: str) -> Store:
+        """The store of that name, with the credentials of its connection."""
+        if name not in self._stores:
+            settings = self.site.store(name)
+            credentials = None
+            if settings.connection:
+                found = self._secrets.get(settings.connection)
+                credentials = Credentials(found.login or "", found.password or "")
+            options = StoreOptions(
+                endpoint=settings.endpoint, region=settings.region, addressing=settings.addressing,
+                connections=settings.connections, timeout_s=settings.timeout_s, retries=settings.retries,
+                acl=settings.acl,
+            )  # fmt: skip
+            self._stores[name] = open_store(settings.url, credentials=credentials, options=options)
+        return self._stores[name]
+
+    def repository_store(self, fqrn: str) -> Store:
+        """Where a repository's objects lie: its store, below its name."""
+        return self.store(self.site.repository(fqrn).store).child(fqrn)
+
+    def repository(self, fqrn: str) -> Repository:
+        """The repository as its readers see it: through the public URL, trusted by the public key alone."""
+        settings = self.site.repository(fqrn)
+        keys = [settings.public_key.read_bytes()]
+        return Repository.open(settings.public_url, fqrn=fqrn, public_keys=keys, now=datetime.now(UTC))
+
+    def head(self, fqrn: str) -> Repository:
+        """The repository from the writer's side of the store, where no cache is in between; as strictly verified."""
+        keys = [self.site.repository(fqrn).public_key.read_bytes()]
+        return Repository.open(self.repository_store(fqrn), fqrn=fqrn, public_keys=keys, now=datetime.now(UTC))
+
+    def gateway(self, fqrn: str) -> GatewayClient:
+        """The client of a repository's gateway, with the key of its connection."""
+        found = self._secrets.get(self.site.repository(fqrn).gateway)
+        scheme = str(found.extra.get("scheme", "http"))
+        url = f"{scheme}://{found.host}:{found.port or self.site.gateway.port}/api/v1"
+        return GatewayClient(url, found.login or "", found.password or "")
+
+    def publisher(self, fqrn: str) -> Publisher:
+        """The way to publish that the repository's settings choose."""
+        settings = self.site.repository(fqrn)
+        if settings.publisher is not PublisherKind.NATIVE:
+            raise NotBuilt(fqrn, f"publisher {settings.publisher.value!r} is not there yet; use publisher: native")
+
+        def read_manifest() -> Manifest:
+            return self.head(fqrn).manifest
+
+        return NativePublisher(fqrn, self.repository_store(fqrn), self.gateway(fqrn), read_manifest)
+
+    @cached_property
+    def ledger(self) -> Engine:
+        """Nightshift's own database, its tables up to date."""
+        address = ledger_address(self.site, self._secrets)
+        return open_ledger(address.url, login=address.login, password=address.password)

@@ -1,0 +1,225 @@
+"""Publication without payload: objects and catalogs go straight to the store, the gateway only commits.
+
+Two steps keep leases short whatever the size of a tree (docs/decisions, reserve then swap): ``reserve`` creates a
+build's skeleton with an empty nested catalog at every destination, and ``publish`` swaps exactly that catalog. Both
+read the manifest under the lease and derive the new root from what it says.
+"""
+
+from __future__ import annotations
+
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from include.cvmfs.catalog import NestedRef, parent_of
+from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.commit import NewTag, store_all
+from include.cvmfs.counters import Counts
+from include.cvmfs.dirent import Dirent
+from include.cvmfs.edit import Edit
+from include.cvmfs.errors import BaseChanged, DestinationError
+from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.manifest import Manifest
+from include.cvmfs.view import View, ancestors, is_below
+from include.gateway.client import GatewayClient, Lease
+from include.gateway.errors import CommitUnclear
+from include.publishers.base import Published, Reserved
+from include.storage.store import Store
+
+_DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
+_RESERVED = Counts(regular=1, dir=1)  # a reserved destination: its own directory and the catalog's marker
+
+
+@dataclass
+class _Clock:
+    """Seconds per phase, in the order in which they were entered."""
+
+    phases: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - started
+
+
+class NativePublisher:
+    """Publishes to one repository. ``read_manifest`` returns the current manifest, its signature verified."""
+
+    def __init__(self, fqrn: str, store: Store, gateway: GatewayClient, read_manifest: Callable[[], Manifest]) -> None:
+        self.fqrn = fqrn
+        self._store = store
+        self._gateway = gateway
+        self._read_manifest = read_manifest
+        self._catalogs = CatalogCache(store)
+
+    def reserve(self, destinations: Sequence[str], *, nested: Sequence[str], owner: str, now: datetime) -> Reserved:
+        """Create the destinations that are absent, as empty nested catalogs, and all directories above them.
+
+        ``nested``: which of the directories above become nested catalogs too. One lease, one commit; none at all when
+        everything is there. Raises PathBusy, DestinationError (a file in the way), and what a commit raises.
+        """
+        manifest = self._read_manifest()
+        missing = self._missing(manifest, destinations)
+        if not missing:
+            return Reserved(manifest.revision, ())
+        started = time.monotonic()
+        with self._gateway.lease(self.fqrn, _common(missing), hostname=owner) as lease:
+            manifest = self._read_manifest()
+            created = self._missing(manifest, destinations)
+            if created and not all(is_below(path, lease.path) for path in created):
+                raise BaseChanged(lease.path, "directories above it went away meanwhile; reserve again")
+            edit = Edit(self._catalogs, manifest.root)
+            entry = _DIRECTORY.changed(mtime=int(now.timestamp()))
+            for path in created:
+                if path in destinations or path in nested:
+                    edit.make_nested(path, entry)
+                else:
+                    edit.add(path, entry)
+            revision = self._commit(lease, manifest, edit, now, None, _Clock()) if created else manifest.revision
+        return Reserved(revision, tuple(created), time.monotonic() - started)
+
+    def publish(
+        self,
+        changeset: Changeset,
+        *,
+        owner: str,
+        now: datetime,
+        replace: bool = True,
+        tag: NewTag | None = None,
+        on_lease: Callable[[Callable[[], None]], None] | None = None,
+    ) -> Published:
+        """Swap the destination's catalog for the prepared one, under a lease on the destination alone.
+
+        ``replace=False`` refuses a destination that holds anything. ``on_lease`` is told how to give the lease back,
+        for whoever must do so from outside. A destination that holds this very tree already is left as it is.
+        Raises PathBusy, DestinationError, BaseChanged (the destination is not what the change was derived from), and
+        what a commit raises.
+        """
+        path, clock, started = changeset.destination, _Clock(), time.monotonic()
+        with self._gateway.lease(self.fqrn, path, hostname=owner) as lease:
+            if on_lease:
+                on_lease(lambda: self._gateway.drop(lease))
+            held = time.monotonic()
+            clock.phases["lease"] = held - started
+            with clock.phase("base"):
+                manifest = self._read_manifest()
+                edit = Edit(self._catalogs, manifest.root)
+                there = edit.nested_at(path)
+            if there is not None and there.hash.digest == changeset.root.digest and tag is None:
+                self._gateway.drop(lease)
+                return self._outcome(path, manifest, manifest, held, clock, unchanged=True)
+            with clock.phase("hang"):
+                self._require_base(edit, there, changeset, replace=replace)
+                reference = NestedRef(path, changeset.root, changeset.root_size)
+                edit.hang(reference, changeset.root_entry, changeset.statistics.total)
+            self._commit(lease, manifest, edit, now, tag, clock)
+            held_s = time.monotonic() - held
+        with clock.phase("confirm"):
+            after = self._read_manifest()
+            standing = View(self._catalogs, after.root).nested_at(path)
+            if standing is None or standing.hash.digest != changeset.root.digest:
+                raise BaseChanged(path, f"the gateway reported success, but revision {after.revision} does not hold it")
+        return self._outcome(path, manifest, after, held, clock, held_s=held_s, nested=changeset.root)
+
+    def remove(self, path: str, *, owner: str, now: datetime) -> Published:
+        """Take away what stands at ``path``. Raises PathBusy, DestinationError, and what a commit raises."""
+        clock = _Clock()
+        with self._gateway.lease(self.fqrn, path, hostname=owner) as lease:
+            held = time.monotonic()
+            manifest = self._read_manifest()
+            edit = Edit(self._catalogs, manifest.root)
+            edit.remove(path)
+            self._commit(lease, manifest, edit, now, None, clock)
+            held_s = time.monotonic() - held
+        return self._outcome(path, manifest, self._read_manifest(), held, clock, held_s=held_s)
+
+    # -- private
+
+    def _missing(self, manifest: Manifest, destinations: Sequence[str]) -> list[str]:
+        """Paths to create, parents first. Raises DestinationError where a file or a plain directory is in the way."""
+        view = View(self._catalogs, manifest.root)
+        missing: dict[str, None] = {}
+        for destination in destinations:
+            for path in ancestors(destination):
+                if path in missing or parent_of(path) in missing:
+                    missing[path] = None
+                    continue
+                entry = view.lookup(path)
+                if entry is None:
+                    missing[path] = None
+                elif not entry.is_directory:
+                    raise DestinationError(destination, f"{path} is a file; remove it or choose another destination")
+                elif path == destination and not entry.mountpoint:
+                    raise DestinationError(path, "a directory that is no nested catalog stands there; remove it first")
+        return list(missing)
+
+    def _require_base(self, edit: Edit, there: NestedRef | None, changeset: Changeset, *, replace: bool) -> None:
+        path = changeset.destination
+        if there is None:
+            raise DestinationError(path, "is not reserved; reserve the build first")
+        reserved = edit.inside(path).catalog.statistics.total == _RESERVED
+        if reserved:
+            return
+        if not replace:
+            raise DestinationError(path, "holds something already, and replacing was not asked for")
+        derived_from = View(self._catalogs, changeset.base_root).nested_at(path) if changeset.base_root else None
+        if derived_from is None or derived_from.hash.digest != there.hash.digest:
+            raise BaseChanged(path, "another publication put something there since this change was prepared")
+
+    def _commit(
+        self, lease: Lease, manifest: Manifest, edit: Edit, now: datetime, tag: NewTag | None, clock: _Clock
+    ) -> int:
+        with clock.phase("upload"):
+            new = edit.finish(int(now.timestamp()))
+            store_all(self._store, [(packed.hash.key, packed.data) for packed in new.catalogs] + list(new.objects))
+        with clock.phase("commit"):
+            try:
+                return self._gateway.commit(lease, manifest.root, new.hash, tag=tag)
+            except CommitUnclear:
+                after = self._read_manifest()
+                if after.revision > manifest.revision and _holds(self._catalogs, after, new.hash, lease.path):
+                    return after.revision
+                raise
+
+    def _outcome(
+        self,
+        path: str,
+        before: Manifest,
+        after: Manifest,
+        held: float,
+        clock: _Clock,
+        *,
+        unchanged: bool = False,
+        held_s: float | None = None,
+        nested: ObjectHash | None = None,
+    ) -> Published:
+        standing = nested
+        if unchanged:
+            reference = View(self._catalogs, after.root).nested_at(path)
+            standing = reference.hash if reference else None
+        return Published(
+            path, before.revision, after.revision, after.root, standing,
+            held_s if held_s is not None else time.monotonic() - held, unchanged, dict(clock.phases),
+        )  # fmt: skip
+
+
+def _common(paths: Sequence[str]) -> str:
+    """The lease for creating these: the topmost of them if all lie below it, else the deepest directory above all."""
+    top = min(paths, key=len)
+    while not all(is_below(path, top) for path in paths):
+        top = parent_of(top)
+    return top
+
+
+def _holds(catalogs: CatalogCache, after: Manifest, wanted: ObjectHash, path: str) -> bool:
+    """Whether a revision has at ``path`` what the wanted one has there."""
+    one, other = View(catalogs, after.root), View(catalogs, wanted)
+    here, there = one.nested_at(path), other.nested_at(path)
+    return one.lookup(path) == other.lookup(path) and (here and here.hash) == (there and there.hash)

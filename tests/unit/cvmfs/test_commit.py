@@ -1,0 +1,203 @@
+"""The switch is all or nothing, refuses a second writer, and heals what a crash left behind."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.commit import (
+    MANIFEST_KEY,
+    REFLOG_KEY,
+    Head,
+    NewTag,
+    Step,
+    commit_change,
+    read_head,
+    store_all,
+    switch,
+)
+from include.cvmfs.create import create_repository
+from include.cvmfs.edit import Edit
+from include.cvmfs.errors import LeaseExpired, ManifestConflict, ReflogError, RepositoryError, TagError
+from include.cvmfs.hashes import ObjectHash, hash_bytes
+from include.cvmfs.keys import generate_master, generate_repository_key
+from include.cvmfs.reflog import Reflog
+from include.cvmfs.repository import Repository
+from tests.fakes.memorystore import MemoryStore
+from tests.unit.cvmfs.test_edit import DIRECTORY
+
+FQRN = "test.example.org"
+NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
+LATER = int(NOW.timestamp()) + 60
+MASTER = generate_master()
+SIGNER = generate_repository_key(FQRN, NOW)
+
+
+class Crash(BaseException):
+    """The process dies here; nothing below may catch it."""
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    store = MemoryStore()
+    create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW)
+    return store
+
+
+def change(store: MemoryStore, path: str) -> tuple[ObjectHash, ObjectHash]:
+    """A publisher's change on the current revision, its catalogs stored: (old root, new root)."""
+    head = read_head(store, FQRN)
+    edit = Edit(CatalogCache(store), head.manifest.root)
+    edit.make_nested(path, DIRECTORY)
+    new = edit.finish(1)
+    store_all(store, [(packed.hash.key, packed.data) for packed in new.catalogs] + list(new.objects))
+    return head.manifest.root, new.hash
+
+
+def commit(store: MemoryStore, old: ObjectHash, new: ObjectHash, path: str, **more) -> Head:
+    return commit_change(
+        store,
+        fqrn=FQRN,
+        signer=SIGNER,
+        lease_path=path,
+        old_root=old,
+        new_root=new,
+        now=int(NOW.timestamp()) + 60,
+        **more,
+    )
+
+
+def opened(store: MemoryStore) -> Repository:
+    """The repository with all of its signatures checked."""
+    from include.cvmfs.keys import format_public_key
+
+    return Repository.open(store, fqrn=FQRN, public_keys=[format_public_key(MASTER.public_key())], now=NOW)
+
+
+def assert_reflog_matches(store: MemoryStore) -> Reflog:
+    manifest = opened(store).manifest
+    assert hash_bytes(store.objects[REFLOG_KEY]).digest == manifest.reflog.digest
+    reflog = Reflog.load(store.objects[REFLOG_KEY])
+    for name in (manifest.root, manifest.certificate, manifest.history, manifest.meta):
+        assert reflog.contains(name)
+    return reflog
+
+
+def test_a_new_repository_is_readable_and_is_not_made_twice(store: MemoryStore) -> None:
+    repository = opened(store)
+    assert repository.manifest.revision == 0
+    assert [tag.name for tag in repository.history().tags()] == ["trunk"]
+    assert_reflog_matches(store)
+    with pytest.raises(RepositoryError, match="already"):
+        create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW)
+
+
+def test_a_commit_makes_one_revision_with_tags_and_keeps_the_publishers_root_collectable(store: MemoryStore) -> None:
+    old, new = change(store, "/a")
+    head = commit(store, old, new, "/a", tag=NewTag("v1", "first"))
+    repository = opened(store)
+    assert repository.manifest == head.manifest
+    assert repository.manifest.revision == 1
+    tags = {tag.name: tag.hash.digest for tag in repository.history().tags()}
+    assert tags == {"trunk": head.manifest.root.digest, "v1": head.manifest.root.digest, "trunk-previous": old.digest}
+    assert assert_reflog_matches(store).contains(new)
+    assert repository.lookup("/a").mountpoint
+
+
+def test_a_repeated_commit_makes_no_second_revision(store: MemoryStore) -> None:
+    old, new = change(store, "/a")
+    first = commit(store, old, new, "/a")
+    assert commit(store, old, new, "/a") == Head(first.manifest, read_head(store, FQRN).version)
+
+
+def test_commits_on_one_base_at_disjoint_paths_are_both_kept(store: MemoryStore) -> None:
+    changes = {path: change(store, path) for path in ("/a", "/b")}
+    for path, (old, new) in changes.items():
+        commit(store, old, new, path)
+    repository = opened(store)
+    assert repository.manifest.revision == 2
+    assert {entry.name for entry in repository.listing("")} == {"a", "b"}
+
+
+def test_a_writer_that_lost_the_race_merges_again_on_the_winners_revision(store: MemoryStore) -> None:
+    old, new = change(store, "/a")
+    rival_old, rival_new = change(store, "/b")
+    fired = []
+
+    def rival(step: Step) -> None:
+        if step is Step.BEFORE_SWITCH and not fired:
+            fired.append(True)
+            commit(store, rival_old, rival_new, "/b")
+
+    head = commit(store, old, new, "/a", on_step=rival)
+    assert head.manifest.revision == 2
+    assert {entry.name for entry in opened(store).listing("")} == {"a", "b"}
+    assert_reflog_matches(store)
+
+
+def test_switching_on_a_stale_head_is_refused(store: MemoryStore) -> None:
+    stale = read_head(store, FQRN)
+    edit = Edit(CatalogCache(store), stale.manifest.root)
+    edit.add("/d", DIRECTORY)
+    commit(store, *change(store, "/a"), "/a")
+    before = dict(store.objects)
+    with pytest.raises(ManifestConflict):
+        switch(store, stale, edit.finish(1), signer=SIGNER, now=1)
+    assert store.objects[MANIFEST_KEY] == before[MANIFEST_KEY]
+
+
+def test_a_lease_that_ran_out_during_the_commit_stops_it(store: MemoryStore) -> None:
+    before = store.objects[MANIFEST_KEY]
+
+    def expired() -> None:
+        raise LeaseExpired("/a")
+
+    with pytest.raises(LeaseExpired):
+        commit(store, *change(store, "/a"), "/a", before_switch=expired)
+    assert store.objects[MANIFEST_KEY] == before
+
+
+@pytest.mark.parametrize("step", list(Step))
+def test_a_crash_at_any_step_leaves_one_revision_or_the_other_and_the_next_commit_works(
+    store: MemoryStore, step: Step
+) -> None:
+    def die(reached: Step) -> None:
+        if reached is step:
+            raise Crash
+
+    old, new = change(store, "/a")
+    with pytest.raises(Crash):
+        commit(store, old, new, "/a", on_step=die)
+    after = opened(store)
+    assert (after.manifest.revision, after.lookup("/a") is not None) == (
+        (1, True) if step is Step.SWITCHED else (0, False)
+    )
+    assert commit(store, old, new, "/a").manifest.revision == 1
+    assert opened(store).lookup("/a") is not None
+    commit(store, *change(store, "/b"), "/b")
+    assert_reflog_matches(store)
+
+
+def test_a_lost_reflog_is_named_with_its_cure_and_nothing_is_switched(store: MemoryStore) -> None:
+    del store.objects[REFLOG_KEY]
+    before = store.objects[MANIFEST_KEY]
+    with pytest.raises(ReflogError, match="repair"):
+        commit(store, *change(store, "/a"), "/a")
+    assert store.objects[MANIFEST_KEY] == before
+
+
+def test_a_tag_that_exists_is_refused_before_anything_is_switched(store: MemoryStore) -> None:
+    commit(store, *change(store, "/a"), "/a", tag=NewTag("v1"))
+    with pytest.raises(TagError, match="v1"):
+        commit(store, *change(store, "/b"), "/b", tag=NewTag("v1"))
+    assert opened(store).manifest.revision == 1
+
+
+def test_the_time_of_publication_never_goes_back(store: MemoryStore) -> None:
+    commit(store, *change(store, "/a"), "/a")
+    published = opened(store).manifest.timestamp
+    old, new = change(store, "/b")
+    commit_change(store, fqrn=FQRN, signer=SIGNER, lease_path="/b", old_root=old, new_root=new, now=1)
+    assert opened(store).manifest.timestamp == published
