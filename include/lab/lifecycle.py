@@ -223,12 +223,13 @@ def _recover(lab: Lab, supervisor: Supervisor, say: Say) -> None:
 def _end_leftovers(lab: Lab, say: Say) -> None:
     if left := marked_processes(lab.place):
         say(f"ending {len(left)} processes that outlived their service")
-    end_marked(lab.place)
+    # PostgreSQL first: SIGTERM, which the others get, would make it wait for its clients.
     server = postgres_server(lab)
     if pid := server.server_pid():
         _end_postgres(pid)
         if server.server_pid():
             raise LabError(f"PostgreSQL (pid {pid}) does not end: look at {lab.place.log / 'postgres.log'}")
+    end_marked(lab.place)
 
 
 def _end_postgres(pid: int, *, patience_s: float = 15.0) -> None:

@@ -167,7 +167,7 @@ def unprivileged_user() -> pwd.struct_passwd | None:
     )
     if result.returncode:
         raise LabError(
-            f"PostgreSQL does not run as root, and useradd {OWN_USER} failed ({result.stderr.strip()}): run as another user"
+            f"PostgreSQL does not run as root, and useradd failed ({result.stderr.strip()}): run as another user"
         )
     return pwd.getpwnam(OWN_USER)
 

@@ -16,7 +16,7 @@ from typing import Any
 from supervisor.xmlrpc import SupervisorTransport
 
 from include.lab.environment import MARK, Place
-from include.lab.errors import LeftRunning, SupervisorFailed
+from include.lab.errors import LeftRunning, ServiceFailed, SupervisorFailed
 
 START_S = 15.0
 POLL_S = 0.1
@@ -114,9 +114,16 @@ class Supervisor:
         return _info(self._call("getProcessInfo", name))
 
     def start_program(self, name: str) -> None:
-        """Starts a program unless it lives; does not wait."""
+        """Starts a program unless it lives; does not wait.
+
+        Raises:
+            ServiceFailed: its command cannot be run.
+        """
         if not self.process(name).state.alive:
-            self._call("startProcess", name, False)
+            try:
+                self._call("startProcess", name, False)
+            except xmlrpc.client.Fault as fault:
+                raise ServiceFailed(name, fault.faultString, str(self.place.log / "supervisord.log")) from fault
 
     def stop_programs(self, names: Collection[str], *, timeout_s: float) -> None:
         """Stops programs at the same time and waits until none lives."""

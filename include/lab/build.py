@@ -1,0 +1,142 @@
+"""Makes a real build of this machine's software and drops it into a store as a build system would: the index last."""
+
+import datetime
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from include.lab.archive import Job, Packed, pack
+from include.lab.software import INTERPRETER, PROJECTS, REQUIRES, default_platforms
+from include.nightlies.errors import BadIndex
+from include.nightlies.index import Artifact, BuildIndex
+from include.storage.store import Store
+
+UPLOADERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBuild:
+    """A build in its store; `files` is None for one that was there already."""
+
+    index: BuildIndex
+    index_key: str
+    packed: bool
+    reason: str
+    files: int | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all archives."""
+        return sum(artifact.size for artifact in self.index.artifacts)
+
+
+def pack_build(
+    store: Store,
+    *,
+    slot: str,
+    date: datetime.date,
+    index_key: str,
+    cache: Path,
+    projects: Sequence[str] = (),
+    platforms: Sequence[str] = (),
+    change_seed: str = "",
+    rebuild: bool = False,
+    processes: int | None = None,
+    progress: Callable[[Packed], None] = lambda _: None,
+) -> PackedBuild:
+    """Packs the build of a date unless it is in the store already.
+
+    Args:
+        store: where the slot's builds are dropped; it must be writable.
+        index_key: the index's key in that store.
+        cache: a folder for compiled code and archives under way.
+        projects: packages of the environment, or "python" for the interpreter; by default a choice of both.
+        platforms: names whose last part says how modules are compiled: opt or dbg.
+        change_seed: another seed changes other files on each day.
+        rebuild: pack it even if it is there.
+        progress: called as each archive is stored.
+
+    Raises:
+        BuildSourceMissing: the machine lacks a project.
+        StoreError: the store refused.
+    """
+    projects, platforms = tuple(projects) or PROJECTS, tuple(platforms) or default_platforms()
+    if not rebuild and (there := _stored(store, index_key, slot, date, projects, platforms)):
+        return PackedBuild(there, index_key, packed=False, reason="already in the store, complete", files=None)
+    jobs = [
+        Job(
+            project,
+            platform,
+            date,
+            change_seed,
+            cache / "code",
+            cache / "archives" / _key(slot, date, project, platform),
+        )
+        for project in projects
+        for platform in platforms
+    ]
+    done: dict[tuple[str, str], Packed] = {}
+    # Processes by spawn: a store's threads would not survive a fork.
+    with (
+        ProcessPoolExecutor(processes or os.cpu_count(), mp_context=get_context("spawn")) as packers,
+        ThreadPoolExecutor(UPLOADERS) as uploaders,
+    ):
+        under_way = [packers.submit(pack, job) for job in jobs]
+        uploads = [uploaders.submit(_upload, store, slot, date, future.result()) for future in as_completed(under_way)]
+        for upload in as_completed(uploads):
+            packed = upload.result()
+            done[packed.project, packed.platform] = packed
+            progress(packed)
+    artifacts = tuple(_artifact(slot, date, done[job.project, job.platform], projects) for job in jobs)
+    index = BuildIndex(slot, date.isoformat(), date, complete=True, artifacts=artifacts)
+    store.put(index_key, index.format())
+    files = sum(packed.files for packed in done.values())
+    return PackedBuild(index, index_key, packed=True, reason="packed", files=files)
+
+
+def _stored(
+    store: Store, index_key: str, slot: str, date: datetime.date, projects: Sequence[str], platforms: Sequence[str]
+) -> BuildIndex | None:
+    """The build in the store, if it has all that is wanted and every archive is there in its size."""
+    if not store.exists(index_key):
+        return None
+    try:
+        index = BuildIndex.parse(store.get(index_key), slot=slot, build_date=date, file=index_key)
+    except BadIndex:
+        return None
+    offered = {(artifact.project, artifact.platform): artifact for artifact in index.artifacts}
+    wanted = {(project, platform) for project in projects for platform in platforms}
+    if not index.complete or not wanted <= offered.keys():
+        return None
+    for artifact in index.artifacts:
+        found = store.head(artifact.url)
+        if found is None or found.size != artifact.size:
+            return None
+    return index
+
+
+def _upload(store: Store, slot: str, date: datetime.date, packed: Packed) -> Packed:
+    store.put(_key(slot, date, packed.project, packed.platform), packed.path.read_bytes())
+    packed.path.unlink()
+    return packed
+
+
+def _artifact(slot: str, date: datetime.date, packed: Packed, projects: Sequence[str]) -> Artifact:
+    needs = () if packed.project == INTERPRETER else (INTERPRETER, *REQUIRES.get(packed.project, ()))
+    return Artifact(
+        project=packed.project,
+        platform=packed.platform,
+        url=_key(slot, date, packed.project, packed.platform),
+        size=packed.size,
+        sha256=packed.sha256,
+        dependencies=tuple(project for project in needs if project in projects),
+        # What others need goes first.
+        priority=100 - projects.index(packed.project),
+    )
+
+
+def _key(slot: str, date: datetime.date, project: str, platform: str) -> str:
+    return f"{slot}/{date.isoformat()}/{project}-{platform}.tar.zst"

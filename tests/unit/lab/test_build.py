@@ -1,0 +1,183 @@
+"""Builds of this machine's software: the same date gives the same bytes, another date changes a few modules."""
+
+import hashlib
+import io
+import marshal
+import os
+import py_compile
+import subprocess
+import sys
+import tarfile
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.lab.archive import Job, pack
+from include.lab.build import pack_build
+from include.lab.errors import BuildSourceMissing
+from include.lab.software import (
+    CHANGE_PERIOD_DAYS,
+    Platform,
+    catalog_folders,
+    last_change,
+    project_files,
+    stamped,
+)
+from include.storage.open import open_store
+
+DAY = date(2026, 11, 21)
+OPT, DBG = "x86_64-py311-opt", "x86_64-py311-dbg"
+
+
+def content(archive: Path) -> dict[str, bytes]:
+    with (
+        archive.open("rb") as file,
+        zstandard.ZstdDecompressor().stream_reader(file) as stream,
+        tarfile.open(fileobj=io.BytesIO(stream.read())) as tar,
+    ):
+        return {one.name: tar.extractfile(one).read() for one in tar if one.isreg()}
+
+
+def packed(folder: Path, project: str, platform: str, day: date = DAY) -> Path:
+    return pack(Job(project, platform, day, "", folder / "code", folder / f"{project}-{platform}-{day}.tar.zst")).path
+
+
+@given(st.text(), st.dates(min_value=date(1990, 1, 1), max_value=date(2200, 1, 1)))
+def test_a_module_changes_once_in_each_period(path: str, day: date) -> None:
+    changed = last_change("project", path, day, "seed")
+    assert timedelta() <= day - changed < timedelta(days=CHANGE_PERIOD_DAYS)
+    assert last_change("project", path, changed, "seed") == changed
+    assert last_change("project", path, changed - timedelta(days=1), "seed") == changed - timedelta(
+        days=CHANGE_PERIOD_DAYS
+    )
+
+
+@given(st.binary(max_size=200))
+def test_a_stamp_is_a_line_of_its_own_and_an_empty_module_stays_empty(source: bytes) -> None:
+    result = stamped(source, DAY)
+    assert result.startswith(source)
+    if source:
+        assert result.endswith(b"\n# last changed in the build of 2026-11-21\n") or source.endswith(b"\r")
+    else:
+        assert result == b""
+
+
+def test_large_folders_become_catalogs_but_not_a_folder_that_holds_nearly_everything() -> None:
+    paths = [f"lib/data/{number}" for number in range(1000)] + [f"lib/code/{number}" for number in range(500)]
+    assert catalog_folders(paths) == ["lib/code", "lib/data"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [(OPT, Platform.OPTIMISED), (DBG, Platform.DEBUG), ("anything", Platform.DEBUG)]
+)
+def test_a_platform_s_last_part_says_how_modules_are_compiled(name: str, kind: Platform) -> None:
+    assert Platform.of(name) is kind
+
+
+def test_the_same_date_gives_the_same_bytes_in_another_process_without_a_cache(tmp_path: Path) -> None:
+    first = packed(tmp_path / "a", "rich", OPT).read_bytes()
+    script = (
+        "import sys; from datetime import date; from pathlib import Path; from include.lab.archive import Job, pack;"
+        "folder = Path(sys.argv[1]);"
+        f"pack(Job('rich', '{OPT}', date(2026, 11, 21), '', folder / 'code', folder / 'b.tar.zst'))"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "7", "PYTHONPATH": str(Path(__file__).parents[3])}
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, env=environment)
+    assert hashlib.sha256((tmp_path / "b.tar.zst").read_bytes()).digest() == hashlib.sha256(first).digest()
+
+
+def test_a_compiled_module_is_what_the_compiler_makes_of_the_stamped_source(tmp_path: Path) -> None:
+    files = content(packed(tmp_path, "dns", OPT))
+    compiled = {name: data for name, data in files.items() if name.endswith(".opt-2.pyc")}
+    assert len(compiled) > 100
+    for name, data in list(compiled.items())[:10]:
+        module = name.replace("__pycache__/", "").removesuffix(Platform.OPTIMISED.suffix) + ".py"
+        source = tmp_path / "module.py"
+        source.write_bytes(files[module])
+        target = py_compile.compile(
+            str(source), cfile=str(tmp_path / "module.pyc"), dfile=module, optimize=2,
+            invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+        )  # fmt: skip
+        expected = Path(target).read_bytes()
+        assert data[:16] == expected[:16]
+        assert marshal.loads(data[16:]) == marshal.loads(expected[16:])
+
+
+def test_platforms_share_sources_and_differ_in_compiled_modules(tmp_path: Path) -> None:
+    optimised, debug = content(packed(tmp_path, "dns", OPT)), content(packed(tmp_path, "dns", DBG))
+    shared = optimised.keys() & debug.keys()
+    assert shared
+    assert all(optimised[name] == debug[name] for name in shared)
+    assert not {name for name in shared if name.endswith(".pyc")}
+    assert sum(name.endswith(".pyc") for name in debug) == sum(name.endswith(".pyc") for name in optimised)
+
+
+def test_the_next_date_changes_about_one_module_in_fourteen_and_nothing_else(tmp_path: Path) -> None:
+    today, next_day = (content(packed(tmp_path, "pygments", DBG, day)) for day in (DAY, DAY + timedelta(days=1)))
+    assert today.keys() == next_day.keys()
+    changed = {name for name in today if today[name] != next_day[name]}
+    modules = [name for name in today if name.endswith(".py")]
+    assert all(name.endswith((".py", ".pyc")) for name in changed)
+    assert 0.03 < sum(name.endswith(".py") for name in changed) / len(modules) < 0.13
+
+
+def test_links_executables_and_catalog_markers_are_kept(tmp_path: Path) -> None:
+    archive = packed(tmp_path, "python", DBG)
+    with (
+        archive.open("rb") as file,
+        zstandard.ZstdDecompressor().stream_reader(file) as stream,
+        tarfile.open(fileobj=stream, mode="r|") as tar,
+    ):
+        members = {one.name: one for one in tar}
+    assert members["bin/python3"].issym()
+    assert members["bin/python3"].linkname == "python3.11"
+    assert members["bin/python3.11"].mode == 0o755
+    assert [name for name in members if name.endswith("/encodings/__init__.py")]
+
+
+def test_big_projects_are_cut_into_catalogs() -> None:
+    paths = [file.path for file in project_files("botocore")]
+    assert (
+        f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages/botocore/data"
+        in catalog_folders(paths)
+    )
+
+
+def test_a_project_that_the_machine_lacks_is_named_with_the_cure() -> None:
+    with pytest.raises(BuildSourceMissing, match=r"project no_such_package: nothing to pack at .*make venv"):
+        project_files("no_such_package")
+
+
+def test_a_build_in_the_store_is_left_alone_and_one_with_a_damaged_archive_is_packed_again(tmp_path: Path) -> None:
+    store = open_store((tmp_path / "builds").as_uri())
+
+    def build(**changes: object):
+        return pack_build(
+            store,
+            slot="main",
+            date=DAY,
+            index_key="main/index.json",
+            cache=tmp_path / "cache",
+            projects=["rich", "dns"],
+            platforms=[OPT],
+            processes=1,
+            **changes,
+        )
+
+    first = build()
+    assert first.packed
+    assert [artifact.name for artifact in first.index.artifacts] == [f"rich/{OPT}", f"dns/{OPT}"]
+    for artifact in first.index.artifacts:
+        assert hashlib.sha256(store.get(artifact.url)).hexdigest() == artifact.sha256
+    again = build()
+    assert not again.packed
+    assert again.index == first.index
+    store.put(first.index.artifacts[0].url, b"cut short")
+    repaired = build()
+    assert repaired.packed
+    assert repaired.index == first.index
+    assert build(rebuild=True).index == first.index
