@@ -51,7 +51,7 @@ class Publisher(Protocol):
         now: datetime,
         replace: bool = True,
         tag: NewTag | None = None,
-        on_lease: Callable[[Callable[[], None]], None] | None = None,
+        on_lease: Callable[[Callable[[], object]], None] | None = None,
     ) -> Published: ...
 
     def remove(self, path: str, *, owner: str, now: datetime) -> Published: ...

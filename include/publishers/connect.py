@@ -1,4 +1,4 @@
-"""From the names of the site configuration to open clients; secrets come from whoever calls, Airflow or the environment."""
+"""From names of the site configuration to open clients; secrets come from whoever calls: Airflow or the environment."""
 
 from __future__ import annotations
 

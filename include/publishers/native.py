@@ -93,7 +93,7 @@ class NativePublisher:
         now: datetime,
         replace: bool = True,
         tag: NewTag | None = None,
-        on_lease: Callable[[Callable[[], None]], None] | None = None,
+        on_lease: Callable[[Callable[[], object]], None] | None = None,
     ) -> Published:
         """Swap the destination's catalog for the prepared one, under a lease on the destination alone.
 
