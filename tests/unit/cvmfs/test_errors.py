@@ -1,0 +1,49 @@
+"""The error tree is drawn as it is, every leaf says whether to try again, and errors cross process borders whole."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+from datetime import UTC, datetime
+
+import pytest
+
+from include.cvmfs import errors
+from include.cvmfs.errors import CvmfsError
+
+TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, CvmfsError)]
+RAISED = [kind for kind in TREE if kind.__init__ is not CvmfsError.__init__]
+
+
+def made(kind: type[CvmfsError]) -> CvmfsError:
+    values = {"expires": datetime(2026, 11, 21, tzinfo=UTC)}
+    needed = list(inspect.signature(kind.__init__).parameters)[1:]
+    return kind(*[values.get(name, f"some {name}") for name in needed])
+
+
+def test_the_drawn_tree_names_every_error_below_its_parent() -> None:
+    drawn: dict[str, str | None] = {}
+    above: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        match = re.match(r"((?:[│ ] {3})*)(?:[├└]── )?([A-Z]\w+)", line)
+        if match and match[2] in vars(errors):
+            depth = line.index(match[2]) // 4
+            above[depth:] = [match[2]]
+            drawn[match[2]] = above[depth - 1] if depth else None
+    actual = {kind.__name__: kind.__mro__[1].__name__ if kind is not CvmfsError else None for kind in TREE}
+    assert drawn == actual
+
+
+@pytest.mark.parametrize("kind", RAISED)
+def test_errors_name_what_they_concern_and_survive_pickling(kind: type[CvmfsError]) -> None:
+    error = made(kind)
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is kind
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+    assert vars(error)
+
+
+def test_only_lost_races_may_be_tried_again() -> None:
+    assert {kind.__name__ for kind in TREE if kind.retryable} == {"ManifestConflict", "BaseChanged", "LeaseExpired"}
