@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -15,7 +15,6 @@ from rich.table import Table
 from sqlalchemy import Engine
 
 from include.ledger.errors import LedgerError
-from include.publishers.connect import Connections
 from include.settings.errors import InvalidSettings, SettingsError
 from include.settings.ledger import open_site_ledger
 from include.settings.load import load, settings_path
@@ -24,6 +23,9 @@ from include.settings.secrets import EnvSecrets, Secrets
 from include.settings.traits import record_traits, require_single_writer
 from include.storage.errors import StoreError
 from include.storage.options import Traits
+
+if TYPE_CHECKING:
+    from include.publishers.connect import Connections
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -104,6 +106,8 @@ def check_site(secrets: Secrets, *, try_stores: bool = True) -> Report:
     report.checked.append(checked)
     traits: dict[str, Traits] = {}
     if try_stores:
+        from include.publishers.connect import Connections
+
         connections = Connections(site, secrets)
         for store in site.stores.values():
             report.checked.append(_try_store(site, store, connections, ledger, traits))
@@ -164,10 +168,7 @@ def _try_store(
         opened = connections.store(store.name)
         if not opened.writable:
             return Checked("store", store.name, f"{store.url}: read only, not tried")
-        if inside is None:
-            seen = probe(opened)
-        else:
-            seen = probe(opened.child(inside.fqrn), public_url=inside.public_url)
+        seen = probe(opened) if inside is None else probe(opened.child(inside.fqrn), public_url=inside.public_url)
     except SettingsError as error:
         return Checked("store", store.name, f"{store.url}: not tried", str(error))
     except StoreError as error:

@@ -279,7 +279,7 @@ def count_by_state(bind: Bind, run_id: str) -> Mapping[State, int]:
         select(publications.c.state, func.count()).where(publications.c.run_id == run_id).group_by(publications.c.state)
     )
     with reading(bind) as connection:
-        return {State(state): count for state, count in connection.execute(query).tuples()}
+        return {State(state): count for state, count in connection.execute(query)}
 
 
 _FIGURES = tuple(one.name for one in fields(Figures) if one.name != "seconds")

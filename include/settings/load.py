@@ -98,13 +98,15 @@ def parse(text: str, *, file: str, root: Path, environ: Mapping[str, str]) -> Si
 def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> Problem:
     location: Location = tuple(step for step in error["loc"] if step != "[key]")
     kind, context = error["type"], error.get("ctx") or {}
+    given = marked.given.get(location)
     what, cure = error["msg"], _CURES.get(kind)
     if kind == "settings":
         cure = context["cure"]
     elif kind == "missing":
         what = "is missing"
     elif kind == "extra_forbidden":
-        what, cure = "is not a key of this block", _known_keys(location)
+        # its value is not repeated: a misspelt `password` is no key either
+        what, cure, given = "is not a key of this block", _known_keys(location), None
     elif "expected" in context:
         cure = f"Use {context['expected']}."
     return Problem(
@@ -113,7 +115,7 @@ def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> Problem:
         dotted(location),
         what,
         cure or "Correct it there.",
-        _shown(marked.given.get(location)),
+        _shown(given),
     )
 
 

@@ -15,7 +15,7 @@ Location = tuple[str | int, ...]
 
 _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?\}|\$\{(?P<bad>[^}]*)\}?")
 _SECRET_KEY = re.compile(
-    r"(^|[_-])(password|passwd|pwd|passphrase|secrets?|tokens?|credentials?|access_?key|secret_?key|private_?key|api_?key)([_-]|$)",
+    r"(^|[_-])(password|passwd|pwd|passphrase|secrets?|tokens?|credentials?|(access|secret|private|api)[_-]?key)([_-]|$)",
     re.IGNORECASE,
 )
 _LEFT_AS_TEXT = {"tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:binary"}

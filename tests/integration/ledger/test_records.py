@@ -1,0 +1,273 @@
+"""What the ledger keeps of builds and publications, on every kind of database."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from threading import Barrier
+
+import pytest
+
+from include.nightlies import builds, records
+from include.nightlies.errors import BuildMoved, IllegalMove, PublicationUnknown, StaleAttempt
+from include.nightlies.index import Artifact, BuildIndex, Rejected
+from include.nightlies.records import Figures, PublicationKey
+from include.nightlies.states import Phase, State
+from include.settings.model import Store
+from include.settings.traits import record_traits, recorded_traits
+from include.storage.options import Traits
+
+NOW = datetime(2026, 11, 21, 2, 30, 1, 123456, tzinfo=UTC)
+SHA, SHA_B = "ab" * 32, "cd" * 32
+KEY = PublicationKey("n.example.org", "/nightlies/main/b42/Gaudi/opt", "nightly_install_main/scheduled__1")
+ARTIFACT = Artifact("Gaudi", "opt", "a/Gaudi.tar", 1 << 35, SHA, ("LCG", "zlib"), 7)
+INDEX = BuildIndex("main", "b42", date(2026, 11, 21), False, (ARTIFACT,), (Rejected("X/opt", "no", 3, "X", "opt"),))
+
+
+def later(minutes: int) -> datetime:
+    return NOW + timedelta(minutes=minutes)
+
+
+def go(ledger, to, phase, try_number=1, key=KEY, **more):
+    return records.move(
+        ledger, key, to, phase=phase, try_number=try_number, now=later(1), reason=more.pop("reason", to.value), **more
+    )
+
+
+def publish(ledger, key=KEY, sha256=SHA, nested="f" * 40, try_number=1):
+    go(ledger, State.PREPARING, Phase.PREPARE, try_number, key)
+    go(ledger, State.PREPARED, Phase.PREPARE, try_number, key)
+    go(ledger, State.PUBLISHING, Phase.PUBLISH, try_number, key)
+    figures = Figures(
+        artifact_sha256=sha256, nested_hash=nested, revision_before=6, revision_after=7, root_hash="e" * 40
+    )
+    return go(ledger, State.PUBLISHED, Phase.PUBLISH, try_number, key, figures=figures)
+
+
+def test_a_build_comes_back_as_it_was_recorded(ledger):
+    written = builds.record_build(ledger, INDEX, index_url="s3://builds/i.json", now=NOW)
+    assert builds.build(ledger, "main", "b42") == written
+    assert builds.builds_of(ledger, "main", INDEX.date) == (written,)
+    assert written.artifact("Gaudi", "opt").artifact == ARTIFACT
+    assert written.rejected == INDEX.rejected
+    assert (written.first_seen_at, written.complete) == (NOW, False)
+    assert builds.build(ledger, "main", "B42") is None
+
+
+def test_an_index_that_grew_updates_its_build(ledger):
+    first = builds.record_build(ledger, INDEX, index_url="u", now=NOW)
+    grown = replace(
+        INDEX,
+        complete=True,
+        rejected=(),
+        artifacts=(replace(ARTIFACT, sha256=SHA_B), replace(ARTIFACT, platform="dbg")),
+    )
+    second = builds.record_build(ledger, grown, index_url="u", now=later(5))
+    assert (second.id, second.first_seen_at, second.updated_at, second.complete) == (first.id, NOW, later(5), True)
+    assert second.artifact("Gaudi", "opt").artifact.sha256 == SHA_B
+    assert second.artifact("Gaudi", "opt").id == first.artifact("Gaudi", "opt").id
+    assert len(second.artifacts) == 2
+
+
+def test_names_that_differ_in_case_only_are_two(ledger):
+    both = replace(INDEX, artifacts=(ARTIFACT, replace(ARTIFACT, project="gaudi")))
+    assert len(builds.record_build(ledger, both, index_url="u", now=NOW).artifacts) == 2
+
+
+def test_a_build_id_belongs_to_one_date(ledger):
+    builds.record_build(ledger, INDEX, index_url="u", now=NOW)
+    moved = replace(INDEX, date=date(2026, 11, 22), complete=True)
+    with pytest.raises(BuildMoved, match="b42"):
+        builds.record_build(ledger, moved, index_url="u", now=NOW)
+    assert not builds.build(ledger, "main", "b42").complete
+
+
+def test_a_publication_keeps_its_figures_and_knows_its_build(ledger):
+    build = builds.record_build(ledger, INDEX, index_url="u", now=NOW)
+    planned = records.plan(
+        ledger, KEY, try_number=1, now=NOW, artifact=build.artifact("Gaudi", "opt").id, artifact_sha256=SHA
+    )
+    assert (planned.state, planned.created_at) == (State.PLANNED, NOW)
+    assert (planned.slot, planned.build_id, planned.project, planned.platform) == ("main", "b42", "Gaudi", "opt")
+    prepared = Figures(
+        files=3, bytes=1 << 40, objects_new=2, objects_reused=1, bytes_uploaded=9, seconds={"prepare": 1.5}
+    )
+    go(ledger, State.PREPARING, Phase.PREPARE)
+    go(ledger, State.PREPARED, Phase.PREPARE, figures=prepared)
+    go(ledger, State.PUBLISHING, Phase.PUBLISH)
+    done = go(
+        ledger,
+        State.PUBLISHED,
+        Phase.PUBLISH,
+        reason="first of its place — ✓ 😀",
+        figures=Figures(revision_after=7, lease_held_s=0.25, seconds={"publish": 0.5}),
+    )
+    assert (done.files, done.bytes, done.revision_after, done.lease_held_s) == (3, 1 << 40, 7, 0.25)
+    assert done.seconds == {"prepare": 1.5, "publish": 0.5}
+    assert done.reason == "first of its place — ✓ 😀"
+    assert done.ended_at == later(1)
+    assert records.publication(ledger, KEY) == done
+    assert records.publications_of_run(ledger, KEY.run_id) == (done,)
+    assert records.publications_of_build(ledger, build.id) == (done,)
+    assert records.count_by_state(ledger, KEY.run_id) == {State.PUBLISHED: 1}
+    assert records.note_verified(ledger, KEY, now=later(2)).verified_at == later(2)
+
+
+def test_a_process_that_outlived_its_try_cannot_turn_back_what_is_published(ledger):
+    records.plan(ledger, KEY, try_number=1, now=NOW)
+    go(ledger, State.PREPARING, Phase.PREPARE)
+    go(ledger, State.PREPARED, Phase.PREPARE)
+    go(ledger, State.PUBLISHING, Phase.PUBLISH, 1)
+    go(ledger, State.PUBLISHING, Phase.PUBLISH, 2)
+    done = go(ledger, State.PUBLISHED, Phase.PUBLISH, 2, figures=Figures(revision_after=7))
+    for late in (State.FAILED, State.PUBLISHED, State.UNCHANGED, State.PUBLISHING):
+        with pytest.raises(StaleAttempt, match="try 1 of publish has been replaced by try 2"):
+            go(ledger, late, Phase.PUBLISH, 1)
+    for late in (State.FAILED, State.PREPARING, State.PREPARED):
+        with pytest.raises(IllegalMove):
+            go(ledger, late, Phase.PREPARE, 1)
+    with pytest.raises(IllegalMove, match="clear the run from its plan on"):
+        go(ledger, State.FAILED, Phase.PUBLISH, 3)
+    assert records.publication(ledger, KEY) == done
+
+
+def test_an_old_prepare_beside_its_retry_records_nothing(ledger):
+    records.plan(ledger, KEY, try_number=1, now=NOW)
+    go(ledger, State.PREPARING, Phase.PREPARE, 1)
+    go(ledger, State.PREPARING, Phase.PREPARE, 2)
+    with pytest.raises(StaleAttempt):
+        go(ledger, State.PREPARED, Phase.PREPARE, 1)
+    go(ledger, State.PREPARED, Phase.PREPARE, 2)
+    # publish counts its own tries: its first is not older than prepare's second
+    go(ledger, State.PUBLISHING, Phase.PUBLISH, 1)
+
+
+def test_a_move_whose_answer_was_lost_changes_nothing_the_second_time(ledger):
+    records.plan(ledger, KEY, try_number=1, now=NOW)
+    done = publish(ledger)
+    again = go(ledger, State.PUBLISHED, Phase.PUBLISH, figures=Figures(revision_after=99), reason="again")
+    assert again == done
+
+
+def test_planning_again_in_the_same_try_changes_nothing(ledger):
+    records.plan(ledger, KEY, try_number=1, now=NOW)
+    done = publish(ledger)
+    assert records.plan(ledger, KEY, try_number=1, now=later(9)) == done
+
+
+def test_a_cleared_run_begins_anew_and_still_finds_what_it_published(ledger):
+    records.plan(ledger, KEY, try_number=1, now=NOW, artifact_sha256=SHA)
+    publish(ledger, nested="a" * 40)
+    anew = records.plan(ledger, KEY, try_number=2, now=later(9), artifact_sha256=SHA)
+    assert (anew.state, anew.revision_after, anew.created_at) == (State.PLANNED, None, NOW)
+    assert "published at revision 7" in anew.reason
+    assert records.recorded_nested_hash(ledger, KEY.repository, KEY.destination, SHA) == "a" * 40
+    with pytest.raises(StaleAttempt):
+        records.plan(ledger, KEY, try_number=1, now=later(9))
+    assert go(ledger, State.UNCHANGED, Phase.PREPARE, 2).state is State.UNCHANGED
+
+
+def test_the_hash_of_an_artifact_is_found_over_all_runs_and_only_when_published(ledger):
+    other_run = replace(KEY, run_id="another")
+    for key, sha256, nested in ((KEY, SHA, "a" * 40), (other_run, SHA_B, "b" * 40)):
+        records.plan(ledger, key, try_number=1, now=NOW, artifact_sha256=sha256)
+        assert records.recorded_nested_hash(ledger, key.repository, key.destination, sha256) is None
+        publish(ledger, key, sha256, nested)
+    find = records.recorded_nested_hash
+    assert find(ledger, KEY.repository, KEY.destination, SHA) == "a" * 40
+    assert find(ledger, KEY.repository, KEY.destination, SHA_B) == "b" * 40
+    assert find(ledger, KEY.repository, KEY.destination + "x", SHA) is None
+    assert find(ledger, "other.example.org", KEY.destination, SHA) is None
+    assert len(records.history(ledger, KEY.repository, KEY.destination)) == 2
+
+
+def test_what_was_never_planned_cannot_move(ledger):
+    with pytest.raises(PublicationUnknown, match="Plan it first"):
+        go(ledger, State.PREPARING, Phase.PREPARE)
+    with pytest.raises(PublicationUnknown):
+        records.note_verified(ledger, KEY, now=NOW)
+
+
+def test_only_what_is_there_can_be_verified(ledger):
+    records.plan(ledger, KEY, try_number=1, now=NOW)
+    with pytest.raises(IllegalMove, match="nothing is published"):
+        records.note_verified(ledger, KEY, now=NOW)
+
+
+def test_the_longest_keys_fit(ledger):
+    key = PublicationKey("r" * 128, "/" + "d" * 1023, "r" * 512)
+    planned = records.plan(ledger, key, try_number=1, now=NOW)
+    assert planned.key == key
+    assert records.plan(ledger, replace(key, destination="/" + "D" * 1023), try_number=1, now=NOW).id != planned.id
+
+
+def test_many_workers_record_at_once_and_nothing_is_lost(ledger):
+    workers = 8
+    barrier = Barrier(workers)
+    same = replace(KEY, run_id="raced")
+
+    def work(number):
+        barrier.wait()
+        records.plan(ledger, same, try_number=1, now=NOW)
+        builds.record_build(ledger, INDEX, index_url=f"u{number}", now=NOW)
+        for place in range(5):
+            key = replace(KEY, destination=f"/{number}/{place}")
+            records.plan(ledger, key, try_number=1, now=NOW, artifact_sha256=SHA)
+            publish(ledger, key)
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(work, range(workers)))
+    assert records.count_by_state(ledger, KEY.run_id) == {State.PUBLISHED: workers * 5}
+    assert records.count_by_state(ledger, "raced") == {State.PLANNED: 1}
+
+
+def test_one_of_two_racing_retries_wins_and_the_other_is_told(ledger):
+    records.plan(ledger, KEY, try_number=1, now=NOW)
+    go(ledger, State.PREPARING, Phase.PREPARE)
+    go(ledger, State.PREPARED, Phase.PREPARE)
+    barrier = Barrier(2)
+
+    def work(try_number):
+        barrier.wait()
+        try:
+            go(ledger, State.PUBLISHING, Phase.PUBLISH, try_number)
+            go(ledger, State.PUBLISHED, Phase.PUBLISH, try_number, figures=Figures(revision_after=try_number))
+        except (StaleAttempt, IllegalMove) as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = list(pool.map(work, (1, 2)))
+    found = records.publication(ledger, KEY)
+    assert found.state is State.PUBLISHED
+    assert answers[found.revision_after - 1] is None
+    assert sum(answer is None for answer in answers) == 1
+
+
+def test_a_function_on_a_connection_joins_its_transaction(ledger):
+    with ledger.connect() as connection, connection.begin() as transaction:
+        records.plan(connection, KEY, try_number=1, now=NOW)
+        transaction.rollback()
+    assert records.publication(ledger, KEY) is None
+
+
+def test_a_changeset_is_kept_once_and_found_by_what_it_was_made_of(ledger):
+    body = '{"files": 3, "name": "✓"}' * 10_000
+    first = builds.ChangesetRecord("1" * 64, KEY.repository, KEY.destination, SHA, "a" * 40, 0, 6, body, NOW)
+    second = replace(first, digest="2" * 64, generation=1, base_revision=None, created_at=later(1))
+    for record in (first, first, second):
+        builds.save_changeset(ledger, record)
+    assert builds.changeset(ledger, first.digest) == first
+    assert builds.changeset(ledger, "3" * 64) is None
+    assert builds.latest_changeset(ledger, KEY.repository, KEY.destination, SHA) == second
+    assert builds.latest_changeset(ledger, KEY.repository, KEY.destination, SHA_B) is None
+
+
+def test_what_a_store_keeps_is_remembered_for_that_address_only(ledger):
+    store = Store(name="main", url="s3://bucket/prefix", endpoint="http://127.0.0.1:1")
+    assert recorded_traits(ledger, store) is None
+    for traits in (Traits(True, True, True, None, True), Traits(True, False, True, False, False)):
+        record_traits(ledger, store, traits, now=NOW)
+        assert recorded_traits(ledger, store) == traits
+    assert recorded_traits(ledger, store.model_copy(update={"endpoint": "http://127.0.0.1:2"})) is None

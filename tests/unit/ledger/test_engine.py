@@ -1,0 +1,110 @@
+"""Opening the ledger: what is accepted, what is refused, and that no password is shown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError
+
+from include.ledger.engine import open_ledger, reading, shown, writing
+from include.ledger.errors import BadLedgerUrl, LedgerUnavailable, LedgerVersion
+from include.ledger.metadata import UtcTime
+from include.ledger.migrate import migrate, version
+
+
+@pytest.fixture
+def engine(tmp_path):
+    engine = open_ledger(f"sqlite:///{tmp_path}/deep/er/ledger.db")
+    yield engine
+    engine.dispose()
+
+
+def test_a_ledger_on_sqlite_is_durable_and_checks_its_references(engine):
+    with reading(engine) as connection:
+        assert connection.scalar(text("PRAGMA journal_mode")) == "wal"
+        assert connection.scalar(text("PRAGMA foreign_keys")) == 1
+        assert connection.scalar(text("PRAGMA busy_timeout")) == 60_000
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "sqlite://",
+        "sqlite:///:memory:",
+        "postgresql://u:hunter2@h/d",
+        "mysql://u:hunter2@h/d",
+        "mysql+pymysql://u:hunter2@h",
+        "hunter2",
+        "mysql+pymysql://u:hunter2@h:port/d",
+    ],
+)
+def test_what_is_no_ledger_is_refused_without_its_password(url):
+    with pytest.raises(BadLedgerUrl, match="mysql\\+pymysql://login@host") as caught:
+        open_ledger(url)
+    assert "hunter2" not in repr(caught.value)
+
+
+def test_a_server_that_does_not_answer_is_retryable_and_named_without_the_password():
+    engine = open_ledger("mysql+pymysql://u@127.0.0.1:1/d?connect_timeout=1", password="hunter2")
+    with pytest.raises(LedgerUnavailable) as caught:
+        writing(engine, lambda connection: connection.execute(text("SELECT 1")))
+    assert caught.value.retryable
+    assert "u:***@127.0.0.1:1/d" in str(caught.value)
+    assert "hunter2" not in repr(caught.value)
+    assert "hunter2" not in shown(engine.url)
+    assert "hunter2" not in repr(engine)
+
+
+def test_a_ledger_of_a_newer_version_is_left_alone(engine):
+    migrate(engine)
+    writing(engine, lambda connection: connection.execute(text("UPDATE ledger_version SET version_num = '9999'")))
+    with pytest.raises(LedgerVersion, match="9999"):
+        migrate(engine)
+    assert version(engine) == "9999"
+
+
+def test_a_deadlocked_transaction_is_done_again(engine):
+    calls = []
+
+    def work(connection):
+        calls.append(1)
+        if len(calls) < 3:
+            raise OperationalError("x", {}, Exception(1213, "Deadlock found"))
+        return "done"
+
+    assert writing(engine, work) == "done"
+    assert len(calls) == 3
+
+
+def test_a_failed_transaction_leaves_nothing(engine):
+    writing(engine, lambda connection: connection.execute(text("CREATE TABLE t (a INTEGER)")))
+
+    def work(connection):
+        connection.execute(text("INSERT INTO t VALUES (1)"))
+        raise KeyError("on purpose")
+
+    with pytest.raises(KeyError):
+        writing(engine, work)
+    with reading(engine) as connection:
+        assert connection.scalar(text("SELECT count(*) FROM t")) == 0
+
+
+ZONES = st.integers(-720, 720).map(lambda minutes: timezone(timedelta(minutes=minutes)))
+
+
+@given(st.datetimes(min_value=datetime(1970, 1, 2), max_value=datetime(2200, 1, 1), timezones=ZONES))  # noqa: DTZ001
+def test_an_instant_comes_back_as_the_same_instant(moment):
+    dialect = create_engine("sqlite://").dialect
+    kept = UtcTime().process_bind_param(moment, dialect)
+    found = UtcTime().process_result_value(kept, dialect)
+    assert found == moment
+    assert found.tzinfo is UTC
+
+
+def test_an_instant_without_zone_is_refused():
+    with pytest.raises(ValueError, match="time zone"):
+        UtcTime().process_bind_param(datetime(2026, 1, 1), create_engine("sqlite://").dialect)  # noqa: DTZ001

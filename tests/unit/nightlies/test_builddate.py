@@ -1,0 +1,99 @@
+"""Which date's build a run installs, also on the days on which summer time begins and ends."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.nightlies.builddate import resolve_build_date
+from include.nightlies.errors import BuildDateUnknown
+
+ZURICH = "Europe/Zurich"
+
+
+def resolve(param=None, key=None, logical=None, *, zone=ZURICH, offset=0):
+    return resolve_build_date(param, key, logical, timezone=zone, date_offset=offset)
+
+
+def test_the_parameter_wins_over_everything():
+    found = resolve("2026-01-02", "2026-03-04", datetime(2026, 5, 6, tzinfo=UTC), offset=-1)
+    assert found.date == date(2026, 1, 2)
+    assert "parameter" in found.reason
+
+
+def test_the_partition_key_wins_over_the_logical_date():
+    found = resolve(None, "2026-03-04", datetime(2026, 5, 6, tzinfo=UTC), offset=-1)
+    assert found.date == date(2026, 3, 4)
+    assert "partition key" in found.reason
+
+
+@pytest.mark.parametrize("key", ["2026-03-04", "main/2026-03-04", "2026-03-04T00:00:00", "2026-03-04T02:00:00+01:00"])
+def test_a_partition_key_holds_its_date_in_any_usual_form(key):
+    assert resolve(key=key).date == date(2026, 3, 4)
+
+
+def test_an_empty_form_field_is_no_parameter():
+    assert resolve(" ", "", datetime(2026, 5, 6, 12, tzinfo=UTC)).date == date(2026, 5, 6)
+
+
+# 02:30 does not exist on the first day and exists twice on the second
+@pytest.mark.parametrize(
+    ("utc", "local", "day"),
+    [
+        ("2026-03-28T22:59:59", "23:59", "2026-03-28"),
+        ("2026-03-28T23:00:00", "00:00", "2026-03-29"),
+        ("2026-03-29T00:30:00", "01:30", "2026-03-29"),
+        ("2026-03-29T01:30:00", "03:30", "2026-03-29"),
+        ("2026-03-29T21:59:59", "23:59", "2026-03-29"),
+        ("2026-03-29T22:00:00", "00:00", "2026-03-30"),
+        ("2026-10-24T21:59:59", "23:59", "2026-10-24"),
+        ("2026-10-24T22:00:00", "00:00", "2026-10-25"),
+        ("2026-10-25T00:30:00", "02:30", "2026-10-25"),
+        ("2026-10-25T01:30:00", "02:30", "2026-10-25"),
+        ("2026-10-25T22:59:59", "23:59", "2026-10-25"),
+        ("2026-10-25T23:00:00", "00:00", "2026-10-26"),
+    ],
+)
+@pytest.mark.parametrize("offset", [-1, 0, 1])
+def test_the_logical_date_counts_in_the_slots_zone(utc, local, day, offset):
+    logical = datetime.fromisoformat(utc).replace(tzinfo=UTC)
+    found = resolve(logical=logical, offset=offset)
+    assert found.date == date.fromisoformat(day) + timedelta(days=offset)
+    assert f"{local} in Europe/Zurich" in found.reason
+
+
+@pytest.mark.parametrize("fold", [0, 1])
+@pytest.mark.parametrize("day", [date(2026, 3, 29), date(2026, 10, 25)])
+def test_a_run_at_half_past_two_is_of_its_day(day, fold):
+    logical = datetime(day.year, day.month, day.day, 2, 30, fold=fold, tzinfo=ZoneInfo(ZURICH))
+    assert resolve(logical=logical.astimezone(UTC)).date == day
+
+
+@pytest.mark.parametrize(
+    "text", ["21.11.2026", "2026-02-30", "2026-1-1", "today", "2026-W01-1", "20260101", "２０２６-01-01"]
+)
+def test_what_is_not_a_date_is_refused_with_the_form_to_write(text):
+    with pytest.raises(BuildDateUnknown, match="YYYY-MM-DD"):
+        resolve(text)
+    with pytest.raises(BuildDateUnknown, match="partition key"):
+        resolve(key=text)
+
+
+def test_nothing_given_is_refused_with_the_cure():
+    with pytest.raises(BuildDateUnknown, match=r"no logical date.*parameter"):
+        resolve()
+
+
+def test_a_logical_date_without_zone_is_refused():
+    with pytest.raises(BuildDateUnknown, match="no time zone"):
+        resolve(logical=datetime(2026, 5, 6))  # noqa: DTZ001
+
+
+@given(st.dates(), st.datetimes(timezones=st.just(UTC), min_value=datetime(2000, 1, 1)))  # noqa: DTZ001
+def test_the_parameter_is_the_date_whatever_else_there_is(day, logical):
+    assert resolve(day.isoformat(), "x", logical).date == day
+    assert resolve(day, "x", logical).date == day

@@ -1,0 +1,116 @@
+"""Selection, order and batches of a build's artifacts; where they go."""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.nightlies.destinations import build_directory, destination, overlapping
+from include.nightlies.errors import BadDestination, BadName, DependencyCycle, UnknownChoice
+from include.nightlies.index import Artifact
+from include.nightlies.names import check_name
+from include.nightlies.order import batches, in_order, select
+from include.settings.model import Slot
+
+
+def artifact(project, *dependencies, platform="opt", priority=0):
+    return Artifact(project, platform, "u", 1, "0" * 64, dependencies, priority)
+
+
+def slot(template="/nightlies/{slot}/{build_id}/{project}/{platform}"):
+    return Slot(name="main", repository="r", store="s", destination=template)
+
+
+def test_dependencies_come_first_then_priority_then_name():
+    given_ = [
+        artifact("c", "a"),
+        artifact("b"),
+        artifact("z", priority=9),
+        artifact("a"),
+        artifact("d", "c", priority=5),
+    ]
+    assert [one.project for one in in_order(given_)] == ["z", "a", "b", "c", "d"]
+
+
+def test_a_dependency_binds_on_its_platform_only_and_an_absent_one_not_at_all():
+    given_ = [artifact("a", "b", "nowhere", platform="opt", priority=1), artifact("b", platform="dbg")]
+    assert [one.project for one in in_order(given_)] == ["a", "b"]
+
+
+def test_a_circle_is_named():
+    with pytest.raises(DependencyCycle) as caught:
+        in_order([artifact("a", "b"), artifact("b", "c"), artifact("c", "b"), artifact("d")])
+    assert caught.value.cycle == ("b (opt)", "c (opt)", "b (opt)")
+
+
+def test_a_project_that_depends_on_itself_is_a_circle():
+    with pytest.raises(DependencyCycle, match=r"a \(opt\) -> a \(opt\)"):
+        in_order([artifact("a", "a")])
+
+
+@given(st.permutations(range(8)), st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=12))
+def test_any_order_of_the_index_gives_the_same_night(shuffled, edges):
+    needs = {n: {str(min(e)) for e in edges if max(e) == n and min(e) != n} for n in range(8)}
+    made = [artifact(str(n), *sorted(needs[n]), priority=n % 3) for n in shuffled]
+    ordered = in_order(made)
+    seen = set()
+    for one in ordered:
+        assert set(one.dependencies) <= seen
+        seen.add(one.project)
+    assert ordered == in_order(sorted(made, key=lambda one: one.project))
+
+
+@given(st.lists(st.integers(), max_size=500), st.integers(1, 120))
+def test_batches_lose_nothing_and_stay_within_the_limit(items, limit):
+    made = batches(items, limit)
+    assert [item for batch in made for item in batch] == items
+    assert len(made) <= limit
+    assert all(made)
+    assert len({len(batch) for batch in made}) <= 2
+
+
+def test_batches_hold_one_each_while_they_can():
+    assert batches("abc") == (("a",), ("b",), ("c",))
+    assert len(batches(range(1000))) == 100
+    with pytest.raises(ValueError, match="at least 1"):
+        batches([1], 0)
+
+
+def test_a_choice_takes_what_it_names_and_refuses_what_nobody_knows():
+    made = [artifact("a"), artifact("b"), artifact("a", platform="dbg")]
+    assert select(made) == tuple(made)
+    assert select(made, projects=["a"], platforms=["dbg"]) == (made[2],)
+    assert select(made, projects=["late"], known_projects=["late"]) == ()
+    with pytest.raises(UnknownChoice, match=r"unknown platform opd\. Choose from: dbg, opt"):
+        select(made, platforms=["opd"])
+
+
+def test_a_destination_follows_the_slots_template():
+    assert destination(slot(), "b42", "Gaudi", "x86_64-opt") == "/nightlies/main/b42/Gaudi/x86_64-opt"
+    by_date = slot("/n/{date}/{platform}/{project}")
+    assert destination(by_date, "b", "p", "x", build_date=date(2026, 11, 21)) == "/n/2026-11-21/x/p"
+    with pytest.raises(BadDestination, match="no date"):
+        destination(by_date, "b", "p", "x")
+
+
+def test_the_directory_of_a_build_is_what_its_artifacts_share():
+    assert build_directory(slot(), "b42") == "/nightlies/main/b42"
+    assert build_directory(slot("/{project}/{build_id}/{platform}"), "b42") == "/"
+    assert build_directory(slot("/n/{build_id}-{platform}/{project}"), "b42") == "/n"
+
+
+@pytest.mark.parametrize("bad", ["..", ".", "", "a/b", "-x", "a b", "ü", "x" * 129, "a\n", "{slot}"])
+def test_no_name_leaves_its_place(bad):
+    for arguments in ((bad, "p", "x"), ("b", bad, "x"), ("b", "p", bad)):
+        with pytest.raises(BadName):
+            destination(slot(), *arguments)
+    with pytest.raises(BadName, match="Rename"):
+        check_name("project", bad)
+
+
+def test_destinations_inside_one_another_are_found():
+    found = overlapping(["/a/b", "/a/b/c", "/a/b-c", "/a/bc", "/d", "/a/b/c/d", "/d"])
+    assert set(found) == {("/a/b", "/a/b/c"), ("/a/b", "/a/b/c/d"), ("/a/b/c", "/a/b/c/d"), ("/d", "/d")}

@@ -1,0 +1,234 @@
+"""The configuration file: what is understood, and what is said about what is wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from include.settings.errors import InvalidSettings, SettingsFileMissing, UnknownSetting
+from include.settings.load import load, parse, project_root
+from include.settings.marked import read
+from include.settings.model import PROJECT_ROOT, Publisher
+
+
+def problems(parsed, *changes, **environ):
+    with pytest.raises(InvalidSettings) as caught:
+        parsed(*changes, **environ)
+    return caught.value.problems
+
+
+def only(parsed, *changes, **environ):
+    found = problems(parsed, *changes, **environ)
+    assert len(found) == 1, [str(one) for one in found]
+    return found[0]
+
+
+def test_the_file_of_the_project_is_right():
+    site = load(PROJECT_ROOT / "config" / "site.yaml", environ={})
+    assert site.slot("main").repository == "nightlies.example.org"
+    assert site.ledger == f"sqlite:///{PROJECT_ROOT}/var/ledger.db"
+
+
+def test_a_right_file_is_understood(parsed, tmp_path):
+    site = parsed()
+    repository = site.repository("nightlies.example.org")
+    assert repository.fqrn == "nightlies.example.org"
+    assert repository.publisher is Publisher.NATIVE
+    assert repository.limits.bytes == 1 << 30
+    assert repository.public_key == tmp_path / "keys/nightlies.example.org.pub"
+    assert site.slot("main").projects == ("Gaudi", "LHCb")
+    assert site.slot("main").name == "main"
+    assert site.gateway.state == tmp_path / "var/gateway/state.db"
+    assert site.paths.root == tmp_path
+
+
+def test_settings_are_frozen(parsed):
+    with pytest.raises(ValidationError, match="frozen"):
+        parsed().slot("main").priority = 3
+
+
+def test_variables_are_expanded_with_their_defaults(parsed, tmp_path):
+    assert parsed().ledger == f"sqlite:///{tmp_path}/var/ledger.db"
+    assert parsed(NIGHTSHIFT_VAR="/somewhere").ledger == "sqlite:////somewhere/ledger.db"
+    assert parsed(NIGHTSHIFT_VAR="").ledger == f"sqlite:///{tmp_path}/var/ledger.db"
+
+
+def test_an_unset_variable_without_default_is_named(parsed):
+    one = only(parsed, ("s3://cvmfs", "s3://${BUCKET}"))
+    assert (one.line, one.key) == (4, "stores.main.url")
+    assert "BUCKET is not set" in one.what
+    assert "${BUCKET:-default}" in one.cure
+
+
+def test_every_problem_is_reported_at_once_in_the_order_of_lines(parsed):
+    found = problems(
+        parsed,
+        ("url: s3://cvmfs", "url: ftp://cvmfs"),
+        ("store: main\n    public_url", "store: mian\n    public_url"),
+        ("Europe/Zurich", "Europe/Zurick"),
+        ('"0 2 * * *"', '"0 25 * * *"'),
+        ("projects: [Gaudi, LHCb]", "projects: [Gaudi, ../LHCb]\n    colour: red"),
+    )
+    assert [(one.line, one.key) for one in found] == [
+        (4, "stores.main.url"),
+        (9, "repositories.nightlies.example.org.store"),
+        (18, "slots.main.schedule"),
+        (19, "slots.main.timezone"),
+        (20, "slots.main.projects[1]"),
+        (21, "slots.main.colour"),
+    ]
+    assert all(one.cure for one in found)
+    assert str(found[0]).startswith(
+        "site.yaml:4: stores.main.url: not the URL of a store (given: ftp://cvmfs). Use s3://"
+    )
+    assert "Did you mean 'main'?" in found[1].cure
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "key", "says"),
+    [
+        (("    gateway: gw\n", ""), 8, "repositories.nightlies.example.org.gateway", "missing"),
+        (("gateway: gw", "gatewya: gw"), 12, "repositories.nightlies.example.org.gatewya", "Did you mean `gateway`?"),
+        (("members: 10", "members: ten"), 13, "repositories.nightlies.example.org.limits.members", "whole number"),
+        (
+            ("members: 10", "membrs: 10"),
+            13,
+            "repositories.nightlies.example.org.limits.membrs",
+            "Did you mean `members`?",
+        ),
+        (("connection: store_main", "connection: s3://x:y@h"), 6, "stores.main.connection", "connection id"),
+        (("s3://cvmfs", "https://me:hunter2@h/x"), 4, "stores.main.url", "carries a login"),
+        (("connection: store_main", "addressing: vhost"), 6, "stores.main.addressing", "'path' or 'virtual'"),
+        (
+            ("timezone: Europe/Zurich", 'destination: "/n/{slot}"'),
+            19,
+            "slots.main.destination",
+            "{platform}, {project}",
+        ),
+        (("timezone: Europe/Zurich", "index: index.json"), 19, "slots.main.index", "lacks {date}"),
+        (("slots:\n  main:", "slots:\n  .main:"), 15, "slots..main", "not a letter or digit"),
+        (("slots:", "slots:\n  main: {}\n  x:\n    name: a"), 18, "slots.main", "given twice"),
+        (("stores:", "colour: {}\nstores:"), 2, "colour", "known keys are"),
+        (
+            ("repositories:\n  nightlies.example.org", "repositories:\n  Nightlies"),
+            8,
+            "repositories.Nightlies",
+            "lower case",
+        ),
+        (("main:\n    url", "main:\n    name: x\n    url"), 4, "stores.main.name", "name is the key"),
+        (
+            ('"sqlite:///${NIGHTSHIFT_VAR:-var}/ledger.db"', "mysql+pymysql://u:pw@h/d"),
+            1,
+            "ledger",
+            "carries a password",
+        ),
+        (('"sqlite:///${NIGHTSHIFT_VAR:-var}/ledger.db"', "postgres://h/d"), 1, "ledger", "mysql+pymysql"),
+    ],
+)
+def test_a_problem_names_its_line_its_key_and_the_cure(parsed, change, line, key, says):
+    found = problems(parsed, change)
+    one = next(one for one in found if one.key == key)
+    assert one.line == line
+    assert says in str(one)
+    assert "hunter2" not in str(found)
+    assert ":pw@" not in "\n".join(map(str, found))
+
+
+@pytest.mark.parametrize("key", ["password", "secret_key", "access_key", "gateway_token", "api-key", "PASSWD"])
+def test_what_looks_like_a_secret_is_refused_and_not_repeated(parsed, key):
+    one = only(parsed, ("connection: store_main", f"{key}: hunter2"))
+    assert one.line == 6
+    assert "AIRFLOW_CONN_" in one.cure
+    assert "hunter2" not in str(one)
+
+
+def test_public_key_and_keys_do_not_look_like_secrets(parsed):
+    parsed(("slots:", "gateway: {keys: k}\nslots:"))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a: [1", "not YAML"),
+        ("- a\n- b", "not a block of keys"),
+        ("a: &x\n  b: *x\n", "alias that contains itself"),
+        ("stores:\n  <<: {a: 1}\n", "merge keys"),
+        ("stores: [1]\n", "block of keys"),
+        ("a: \x07", "not text"),
+        ("? [1, 2]\n: 3\n", "key that is not text"),
+    ],
+)
+def test_a_damaged_file_is_a_problem_with_a_line(parsed, text, says):
+    with pytest.raises(InvalidSettings) as caught:
+        parsed(text=text)
+    assert says in str(caught.value)
+    assert all(one.line >= 1 for one in caught.value.problems)
+
+
+def test_an_empty_file_is_a_site_without_anything(parsed):
+    assert parsed(text="").slots == {}
+
+
+def test_no_file_and_no_text_are_said(tmp_path):
+    with pytest.raises(SettingsFileMissing, match="NIGHTSHIFT_CONFIG"):
+        load(environ={"NIGHTSHIFT_CONFIG": str(tmp_path / "none.yaml")})
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
+    with pytest.raises(InvalidSettings, match="not UTF-8"):
+        load(tmp_path / "latin.yaml", environ={})
+
+
+def test_relative_paths_start_from_the_project_root_whatever_the_current_directory(tmp_path, monkeypatch):
+    config = PROJECT_ROOT / "config" / "site.yaml"
+    here = load(config, environ={})
+    monkeypatch.chdir(tmp_path)
+    assert load(config, environ={}) == here
+    home = load(config, environ={"NIGHTSHIFT_HOME": str(tmp_path), "NIGHTSHIFT_VAR": "v"})
+    assert home.paths.var == tmp_path / "v"
+    assert home.ledger == f"sqlite:///{tmp_path}/v/ledger.db"
+    assert project_root({}) == PROJECT_ROOT
+
+
+def test_file_stores_become_absolute(parsed, tmp_path):
+    assert parsed(("s3://cvmfs", "file:store/a")).store("main").url == f"file://{tmp_path}/store/a"
+    assert parsed(("s3://cvmfs", "file:///srv/a")).store("main").url == "file:///srv/a"
+    assert "no host" in str(only(parsed, ("s3://cvmfs", "file://host/a")))
+
+
+def test_asking_for_what_is_not_there_lists_what_is(parsed):
+    site = parsed()
+    for ask in (site.slot, site.store, site.repository):
+        with pytest.raises(UnknownSetting, match="'nope'"):
+            ask("nope")
+
+
+@given(st.text(max_size=200))
+def test_no_text_breaks_the_reader(text):
+    with contextlib.suppress(InvalidSettings):
+        parse(text, file="f", root=Path("/r"), environ={})
+
+
+@given(st.dictionaries(st.from_regex(r"[A-Z_]{1,8}", fullmatch=True), st.text("abc${}:-", min_size=1), max_size=3))
+def test_expanded_values_are_not_expanded_again(environ):
+    for name, value in environ.items():
+        marked = read(f'"${{{name}}}"', file="f", environ=environ)
+        assert marked.data == value
+
+
+def test_loading_stays_light():
+    """DAG files load the configuration each time they are parsed."""
+    code = (
+        "import sys; from include.settings.load import load; import include.settings.secrets; load();"
+        "heavy = {'boto3', 'botocore', 'obstore', 'sqlalchemy', 'alembic', 'airflow', 'requests', 'typer'};"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, check=True)
+    assert done.stdout.strip() == "[]"
