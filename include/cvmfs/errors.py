@@ -24,8 +24,6 @@ CvmfsError
     └── LeaseExpired(path, detail)        the lease ran out before the switch       (retryable)
 """
 
-# ruff: noqa: N818 - a leaf is named by what happened
-
 from __future__ import annotations
 
 from datetime import datetime
