@@ -1,0 +1,78 @@
+"""Airflow's connections as the library's `Secrets`: environment, secrets backend or UI, as Airflow asks them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from airflow.sdk import BaseHook
+from airflow.sdk import Connection as AirflowConnection
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from include.settings.errors import BadConnection, MissingConnection
+from include.settings.secrets import Connection, connection_variable
+
+
+class AirflowSecrets:
+    """Resolves a connection id through Airflow, in tasks. Implements `include.settings.secrets.Secrets`."""
+
+    def get(self, connection_id: str) -> Connection:
+        """The connection; raises MissingConnection or BadConnection, which quote no secret."""
+        try:
+            found = BaseHook.get_connection(connection_id)
+        except AirflowNotFoundException:
+            raise MissingConnection(connection_id, connection_variable(connection_id)) from None
+        return from_airflow(connection_id, found)
+
+    def __repr__(self) -> str:
+        return "AirflowSecrets()"
+
+
+class KnownSecrets:
+    """Connections that were looked up beforehand, for a trigger: its event loop must not be blocked by a look-up."""
+
+    def __init__(self, connections: Mapping[str, Connection]) -> None:
+        self._connections = dict(connections)
+
+    @classmethod
+    async def of(cls, connection_ids: Iterable[str | None]) -> KnownSecrets:
+        """Look these up, without blocking; raises MissingConnection or BadConnection."""
+        found = {}
+        for connection_id in connection_ids:
+            if connection_id is None:
+                continue
+            try:
+                found[connection_id] = from_airflow(connection_id, await BaseHook.aget_connection(connection_id))
+            except AirflowNotFoundException:
+                raise MissingConnection(connection_id, connection_variable(connection_id)) from None
+        return cls(found)
+
+    def get(self, connection_id: str) -> Connection:
+        try:
+            return self._connections[connection_id]
+        except KeyError:
+            raise MissingConnection(connection_id, connection_variable(connection_id)) from None
+
+    def __repr__(self) -> str:
+        return f"KnownSecrets({', '.join(sorted(self._connections))})"
+
+
+def from_airflow(connection_id: str, found: AirflowConnection) -> Connection:
+    """The library's form of one of Airflow's connections; raises BadConnection when its `extra` is no JSON object."""
+    variable = connection_variable(connection_id)
+    try:
+        extra = json.loads(found.extra) if found.extra else {}
+    except ValueError:
+        raise BadConnection(connection_id, variable, "has an `extra` that is no JSON") from None
+    if not isinstance(extra, dict):
+        raise BadConnection(connection_id, variable, "has an `extra` that is not an object")
+    return Connection(
+        id=connection_id,
+        host=found.host,
+        port=found.port,
+        login=found.login,
+        password=found.password,
+        schema=found.schema,
+        extra=extra,
+        conn_type=found.conn_type or "",
+    )

@@ -1,0 +1,102 @@
+"""What can end a step of a night, besides the errors of the subjects that it calls.
+
+StepError
+├── ArtifactMissing       the index lists a file that its store does not have (yet: may be tried again)
+├── ArtifactSize          the file has another size than the index says
+├── SourceNotAllowed      a source that lies in no store of the configuration
+├── FailedBefore          an earlier step of the run gave the artifact up
+├── BatchFailed           several artifacts of one batch failed; retryable if one of them is
+├── ReserveFailed         destinations that cannot be reserved; the others were
+├── NotVerified           what was published does not read back through the public URL
+└── GateClosed            something that the run had to publish is missing, with its reason
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from include.nightlies.errors import NightlyError
+
+SHOWN = 20
+"""Lines of a message; the ledger has them all."""
+
+
+class StepError(NightlyError):
+    """Base of everything in this file."""
+
+
+class ArtifactMissing(StepError):
+    retryable = True
+
+    def __init__(self, artifact: str, where: str) -> None:
+        self.artifact = artifact
+        super().__init__(
+            f"artifact {artifact}: there is no {where}. Upload it again, or take it out of the build's index."
+        )
+
+
+class ArtifactSize(StepError):
+    def __init__(self, artifact: str, where: str, found: int, expected: int) -> None:
+        self.artifact = artifact
+        super().__init__(
+            f"artifact {artifact}: {where} has {found} bytes, the index says {expected}; truncated or replaced. "
+            "Upload it again, or correct the index."
+        )
+
+
+class SourceNotAllowed(StepError):
+    def __init__(self, source: str, allowed: Sequence[str]) -> None:
+        self.source = source
+        super().__init__(
+            f"source {source} lies in no store of the configuration; it has: {', '.join(allowed) or 'none'}. "
+            "Put the file there, or add its store (a folder of the worker as file:///folder) to `stores`."
+        )
+
+
+class FailedBefore(StepError):
+    def __init__(self, artifact: str, reason: str) -> None:
+        self.artifact = artifact
+        super().__init__(f"artifact {artifact}: {reason} When that is cured, clear the run from its plan on.")
+
+
+class BatchFailed(StepError):
+    """`failures` maps an artifact's name to its error."""
+
+    def __init__(self, failures: Mapping[str, Exception]) -> None:
+        self.failures = dict(failures)
+        self.retryable = any(getattr(error, "retryable", True) for error in failures.values())
+        lines = [f"{name}: {error}" for name, error in list(failures.items())[:SHOWN]]
+        super().__init__(f"{len(failures)} artifacts failed:\n" + "\n".join(lines))
+
+
+class ReserveFailed(StepError):
+    """`destinations` maps a destination to the reason why it could not be reserved."""
+
+    def __init__(self, destinations: Mapping[str, str]) -> None:
+        self.destinations = dict(destinations)
+        lines = [reason for _, reason in list(self.destinations.items())[:SHOWN]]
+        super().__init__(f"{len(destinations)} destinations cannot be reserved:\n" + "\n".join(lines))
+
+
+class NotVerified(StepError):
+    """`problems` are lines that name the destination."""
+
+    retryable = True
+
+    def __init__(self, run: str, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        shown = "\n".join(self.problems[:SHOWN])
+        super().__init__(
+            f"run {run}: {len(self.problems)} problems when reading back through the public URL. "
+            f"Look at the store and at caches in front of it:\n{shown}"
+        )
+
+
+class GateClosed(StepError):
+    """`missing` are lines that name what is missing, and why."""
+
+    def __init__(self, run: str, missing: Sequence[str]) -> None:
+        self.missing = tuple(missing)
+        shown = "\n".join(f"- {line}" for line in self.missing[:SHOWN])
+        more = f"\n… and {len(self.missing) - SHOWN} more; see the ledger" if len(self.missing) > SHOWN else ""
+        super().__init__(f"run {run}: {len(self.missing)} missing:\n{shown}{more}")

@@ -1,0 +1,169 @@
+"""Prepare the trees of a batch without a lease: each becomes a changeset, its objects stored and itself in the ledger."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.hashes import Algorithm
+from include.cvmfs.prepare import Base, PrepareOptions, Progress, prepare
+from include.cvmfs.repository import Repository
+from include.cvmfs.source import SourceLimits
+from include.nightlies import builds, records
+from include.nightlies.errors import PublicationUnknown
+from include.nightlies.records import Figures, Publication
+from include.nightlies.states import Phase, State
+from include.nightlies.steps.errors import FailedBefore
+from include.nightlies.steps.known import earlier_destinations, known_objects
+from include.nightlies.steps.sources import opened
+from include.nightlies.steps.values import Batch, Item, Outcome
+from include.publishers.connect import Connections
+
+Clock = Callable[[], datetime]
+_ALGORITHMS = {"sha1": Algorithm.SHA1, "rmd160": Algorithm.RMD160, "shake128": Algorithm.SHAKE128}
+
+log = logging.getLogger(__name__)
+
+
+def prepare_batch(
+    connections: Connections,
+    batch: Batch,
+    *,
+    try_number: int,
+    clock: Clock,
+    progress: Callable[[Item, Progress], None] | None = None,
+) -> Outcome:
+    """Prepare every item that is not prepared yet; one that fails is recorded with its reason, and the others go on."""
+    outcome = Outcome()
+    repository: Repository | None = None
+    for item in batch.items:
+        publication = records.publication(connections.ledger, batch.key(item))
+        try:
+            if publication is None:
+                raise PublicationUnknown(str(batch.key(item)))
+            if publication.state is State.FAILED and publication.phase is not Phase.PREPARE:
+                raise FailedBefore(item.name, publication.reason)
+            if _nothing_to_do(publication):
+                log.info("%s: %s already, %s", item.name, publication.state.value, publication.reason)
+                outcome.done.append(publication)
+                continue
+            repository = repository or connections.head(batch.repository)
+            outcome.done.append(
+                _prepare_one(connections, repository, batch, item, publication, try_number, clock, progress)
+            )
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one artifact, the others go on
+            outcome.failures[item.name] = error
+            log.warning("%s: %s", item.name, error)
+    return outcome
+
+
+def _nothing_to_do(publication: Publication) -> bool:
+    return publication.state.good or publication.state in {State.PREPARED, State.PUBLISHING}
+
+
+def _prepare_one(
+    connections: Connections,
+    repository: Repository,
+    batch: Batch,
+    item: Item,
+    publication: Publication,
+    try_number: int,
+    clock: Clock,
+    progress: Callable[[Item, Progress], None] | None,
+) -> Publication:
+    ledger, key = connections.ledger, batch.key(item)
+
+    def move(to: State, reason: str, figures: Figures | None = None, error_class: str | None = None) -> Publication:
+        return records.move(
+            ledger, key, to, phase=Phase.PREPARE, try_number=try_number, now=clock(), reason=reason,
+            figures=figures, error_class=error_class,
+        )  # fmt: skip
+
+    move(State.PREPARING, f"try {try_number}")
+    started = time.monotonic()
+    try:
+        changeset = _changeset(connections, repository, batch, item, publication, clock, progress)
+    except Exception as error:
+        move(State.FAILED, str(error), error_class=type(error).__name__)
+        raise
+    figures = figures_of(changeset, seconds=time.monotonic() - started)
+    said = _said(changeset)
+    if batch.dry_run:
+        there = " and replace what is at its destination" if repository.nested_at(item.destination) else ""
+        return move(State.SKIPPED, f"dry run: would publish {said}{there}", figures)
+    builds.save_changeset(ledger, _record(changeset))
+    log.info("%s: prepared %s", item.name, said)
+    for note in changeset.notes:
+        log.info("%s: %s", item.name, note)
+    return move(State.PREPARED, "; ".join([f"prepared {said}", *changeset.notes]), figures)
+
+
+def _changeset(
+    connections: Connections,
+    repository: Repository,
+    batch: Batch,
+    item: Item,
+    publication: Publication,
+    clock: Clock,
+    progress: Callable[[Item, Progress], None] | None,
+) -> Changeset:
+    settings = connections.site.repository(batch.repository)
+    source = opened(connections, item, settings.limits)
+    known = known_objects(repository, earlier_destinations(connections.ledger, publication))
+    manifest = repository.manifest
+    return prepare(
+        source,
+        store=connections.repository_store(batch.repository),
+        repository=batch.repository,
+        destination=item.destination,
+        now=clock(),
+        options=PrepareOptions(
+            algorithm=_ALGORITHMS[settings.hash.value],
+            connections=connections.site.store(settings.store).connections,
+            limits=SourceLimits(members=settings.limits.members, bytes=int(settings.limits.bytes)),
+        ),
+        known=known,
+        base=Base(manifest.root, manifest.revision),
+        progress=(lambda done: progress(item, done)) if progress else None,
+        dry_run=batch.dry_run,
+    )
+
+
+def figures_of(changeset: Changeset, *, seconds: float) -> Figures:
+    """What the ledger keeps of a changeset beside the changeset itself."""
+    return Figures(
+        # the sum of what really was read: a publication by hand announces none
+        artifact_sha256=changeset.source_sha256,
+        changeset=changeset.digest if changeset.stored else None,
+        nested_hash=str(changeset.root),
+        files=changeset.files,
+        bytes=changeset.bytes,
+        objects_new=changeset.objects_new,
+        objects_reused=changeset.objects_reused,
+        bytes_uploaded=changeset.bytes_uploaded,
+        seconds={"prepare": round(seconds, 3)},
+    )
+
+
+def _record(changeset: Changeset) -> builds.ChangesetRecord:
+    return builds.ChangesetRecord(
+        digest=changeset.digest,
+        repository=changeset.repository,
+        destination=changeset.destination,
+        source_sha256=changeset.source_sha256 or "",
+        root_hash=str(changeset.root),
+        generation=changeset.generation,
+        base_revision=changeset.base_revision,
+        body=changeset.format().decode(),
+        created_at=changeset.created,
+    )
+
+
+def _said(changeset: Changeset) -> str:
+    return (
+        f"{changeset.files} files, {changeset.bytes} bytes; {changeset.objects_new} objects new "
+        f"({changeset.bytes_uploaded} bytes to upload), {changeset.objects_reused} known"
+    )

@@ -1,0 +1,150 @@
+"""Hang the changesets of a batch at their destinations, each under its own short lease."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.commit import NewTag
+from include.gateway.errors import PathBusy
+from include.nightlies import builds, records
+from include.nightlies.errors import PublicationUnknown
+from include.nightlies.records import Figures, Publication
+from include.nightlies.states import Phase, State
+from include.nightlies.steps.errors import FailedBefore
+from include.nightlies.steps.values import Batch, Item, Outcome
+from include.publishers.base import Published, Publisher
+from include.publishers.connect import Connections
+
+Clock = Callable[[], datetime]
+OnLease = Callable[[Callable[[], object]], None]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class PublishOutcome(Outcome):
+    """`busy`: artifacts whose path somebody else holds, with the gateway's answer; call again for these."""
+
+    busy: dict[str, PathBusy] = field(default_factory=dict)
+
+
+def publish_batch(
+    connections: Connections,
+    batch: Batch,
+    *,
+    owner: str,
+    try_number: int,
+    clock: Clock,
+    on_lease: OnLease | None = None,
+) -> PublishOutcome:
+    """Publish every item that is prepared and not published yet; neither a busy path nor a failure stops the others.
+
+    `owner` is shown to others as the holder of a lease; `on_lease` is told how to give back the lease at hand.
+    """
+    outcome = PublishOutcome()
+    publisher = connections.publisher(batch.repository)
+    for item in batch.items:
+        publication = records.publication(connections.ledger, batch.key(item))
+        try:
+            if publication is None:
+                raise PublicationUnknown(str(batch.key(item)))
+            if publication.state.good or publication.state is State.SKIPPED:
+                log.info("%s: %s already, %s", item.name, publication.state.value, publication.reason)
+                outcome.done.append(publication)
+                continue
+            if publication.changeset is None or _given_up(publication, try_number):
+                raise FailedBefore(item.name, publication.reason)
+            outcome.done.append(
+                _publish_one(connections, publisher, batch, item, publication, owner, try_number, clock, on_lease)
+            )
+        except PathBusy as busy:
+            outcome.busy[item.name] = busy
+            log.info("%s: %s", item.name, busy)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one artifact, the others go on
+            outcome.failures[item.name] = error
+            log.warning("%s: %s", item.name, error)
+    return outcome
+
+
+def give_up(
+    connections: Connections, batch: Batch, name: str, *, error: Exception, try_number: int, clock: Clock
+) -> None:
+    """Record that an artifact's path stayed busy for too long."""
+    item = next(item for item in batch.items if item.name == name)
+    records.move(
+        connections.ledger, batch.key(item), State.FAILED, phase=Phase.PUBLISH, try_number=try_number, now=clock(),
+        reason=str(error), error_class=type(error).__name__,
+    )  # fmt: skip
+
+
+def _given_up(publication: Publication, try_number: int) -> bool:
+    """Failed while it was prepared, or by this very try, which is called again only for what was busy."""
+    if publication.state is not State.FAILED:
+        return False
+    return publication.phase is not Phase.PUBLISH or publication.publish_try >= try_number
+
+
+def _publish_one(
+    connections: Connections,
+    publisher: Publisher,
+    batch: Batch,
+    item: Item,
+    publication: Publication,
+    owner: str,
+    try_number: int,
+    clock: Clock,
+    on_lease: OnLease | None,
+) -> Publication:
+    ledger, key = connections.ledger, batch.key(item)
+    interrupted = publication.state is State.PUBLISHING and publication.publish_try < try_number
+
+    def move(to: State, reason: str, figures: Figures | None = None, error_class: str | None = None) -> Publication:
+        return records.move(
+            ledger, key, to, phase=Phase.PUBLISH, try_number=try_number, now=clock(), reason=reason,
+            figures=figures, error_class=error_class,
+        )  # fmt: skip
+
+    # written before anything is done: a process that outlived its task finds here that it was replaced
+    move(State.PUBLISHING, f"try {try_number}")
+    try:
+        changeset = _changeset(connections, publication)
+        tag = NewTag(batch.tag, f"{item.destination} from {item.source}") if batch.tag else None
+        done = publisher.publish(changeset, owner=owner, now=clock(), replace=batch.replace, tag=tag, on_lease=on_lease)
+    except PathBusy:
+        raise
+    except Exception as error:
+        move(State.FAILED, str(error), error_class=type(error).__name__)
+        raise
+    state, reason = _reached(done, interrupted=interrupted)
+    log.info("%s: %s, %s, lease held %.3f s", item.name, state.value, reason, done.lease_held_s)
+    return move(state, reason, _figures(done))
+
+
+def _reached(done: Published, *, interrupted: bool) -> tuple[State, str]:
+    if not done.unchanged:
+        return State.PUBLISHED, f"in revision {done.revision}"
+    if interrupted:
+        return State.PUBLISHED, f"found in revision {done.revision}: an earlier try of this run had published it"
+    return State.UNCHANGED, f"revision {done.revision} holds this very tree"
+
+
+def _changeset(connections: Connections, publication: Publication) -> Changeset:
+    record = builds.changeset(connections.ledger, publication.changeset or "")
+    if record is None:
+        raise FailedBefore(publication.destination, f"its changeset {publication.changeset} is not in the ledger.")
+    return Changeset.parse(record.body)
+
+
+def _figures(done: Published) -> Figures:
+    return Figures(
+        revision_before=done.revision_before,
+        revision_after=done.revision,
+        root_hash=str(done.root_hash),
+        nested_hash=str(done.nested_hash) if done.nested_hash else None,
+        lease_held_s=round(done.lease_held_s, 6),
+        seconds={phase: round(seconds, 6) for phase, seconds in done.phases.items()},
+    )

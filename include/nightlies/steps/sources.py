@@ -1,0 +1,67 @@
+"""Where an artifact lies: the configured store that holds a URL, and the tree or archive that is read from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from include.cvmfs.directory import DirectorySource
+from include.cvmfs.source import SourceLimits, TreeSource
+from include.cvmfs.tarball import TarSource
+from include.nightlies.steps.errors import ArtifactMissing, ArtifactSize, SourceNotAllowed
+from include.nightlies.steps.values import Item
+from include.publishers.connect import Connections
+from include.settings.model import Limits
+from include.storage.store import Store
+
+
+def absolute(connections: Connections, store: str, url: str) -> str:
+    """An artifact's URL as a full one: relative ones start at the store of their index."""
+    return url if urlsplit(url).scheme else f"{connections.site.store(store).url}/{url}"
+
+
+def locate(connections: Connections, url: str) -> tuple[Store, str]:
+    """The store of the configuration that holds `url`, and the key in it; SourceNotAllowed if none does.
+
+    With several, the one that names it most closely counts. This is also what keeps a worker's other files out of reach.
+    """
+    found = [
+        (len(settings.url), name)
+        for name, settings in connections.site.stores.items()
+        if url.startswith(settings.url.rstrip("/") + "/")
+    ]
+    if not found:
+        raise SourceNotAllowed(url, sorted(settings.url for settings in connections.site.stores.values()))
+    _, name = max(found)
+    key = url[len(connections.site.store(name).url.rstrip("/")) + 1 :].rstrip("/")
+    return connections.store(name), unquote(key) if urlsplit(url).scheme == "file" else key
+
+
+def opened(connections: Connections, item: Item, limits: Limits) -> TreeSource:
+    """The tree of an item, to be read once; looks first whether it is there in the announced size.
+
+    Raises SourceNotAllowed, ArtifactMissing or ArtifactSize.
+    """
+    store, key = locate(connections, item.source)
+    folder = _folder(store, key)
+    if folder is not None:
+        return DirectorySource(folder, item.name)
+    where = f"{store.url}/{key}"
+    meta = store.head(key)
+    if meta is None:
+        raise ArtifactMissing(item.name, where)
+    if item.size is not None and meta.size != item.size:
+        raise ArtifactSize(item.name, where, meta.size, item.size)
+    allowed = SourceLimits(members=limits.members, bytes=int(limits.bytes))
+    return TarSource(store.stream(key), item.name, sha256=item.sha256, size=meta.size, limits=allowed)
+
+
+def _folder(store: Store, key: str) -> Path | None:
+    """The directory on this worker that the key names; None for stores elsewhere and for files."""
+    if not store.url.startswith("file://"):
+        return None
+    root = Path(unquote(store.url.removeprefix("file://"))).resolve()
+    path = (root / key).resolve()
+    if not path.is_relative_to(root):  # a link in the store that leads out of it
+        raise SourceNotAllowed(f"{store.url}/{key}", [store.url])
+    return path if path.is_dir() else None

@@ -1,0 +1,130 @@
+"""What the steps of a run hand to each other: small values that cross XCom as JSON and carry names and digests only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from typing import Any
+
+from include.nightlies.records import Publication, PublicationKey
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """Which build a run installs. `run` names the run in the ledger, `reason` says where the date came from."""
+
+    run: str
+    slot: str
+    date: date
+    reason: str
+    projects: tuple[str, ...] = ()
+    platforms: tuple[str, ...] = ()
+    dry_run: bool = False
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Night:
+        return cls(
+            run=value["run"],
+            slot=value["slot"],
+            date=date.fromisoformat(value["date"]),
+            reason=value["reason"],
+            projects=tuple(value["projects"]),
+            platforms=tuple(value["platforms"]),
+            dry_run=bool(value["dry_run"]),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {
+            "date": self.date.isoformat(),
+            "projects": list(self.projects),
+            "platforms": list(self.platforms),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One tree to publish: where it comes from and where it goes. `size` in bytes; sum and size None where unknown."""
+
+    name: str
+    destination: str
+    source: str
+    sha256: str | None = None
+    size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one mapped task works on, in this order. `nested`: directories above that become nested catalogs."""
+
+    run: str
+    repository: str
+    items: tuple[Item, ...]
+    nested: tuple[str, ...] = ()
+    replace: bool = True
+    tag: str | None = None
+    dry_run: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the batch is called in a list: its artifact, or the first of several and how many more."""
+        first = self.items[0].name if self.items else "empty"
+        return first if len(self.items) < 2 else f"{first} and {len(self.items) - 1} more"
+
+    def key(self, item: Item) -> PublicationKey:
+        """What names this item's publication in the ledger."""
+        return PublicationKey(self.repository, item.destination, self.run)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Batch:
+        return cls(
+            run=value["run"],
+            repository=value["repository"],
+            items=tuple(Item(**item) for item in value["items"]),
+            nested=tuple(value["nested"]),
+            replace=bool(value["replace"]),
+            tag=value["tag"],
+            dry_run=bool(value["dry_run"]),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        # the name is for whoever looks at the task; it is derived again when read
+        items = [asdict(item) for item in self.items]
+        return asdict(self) | {"items": items, "nested": list(self.nested), "name": self.name}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is going to do. `settled`: what needs no doing, each with its reason; `notes`: faults worth reading."""
+
+    batches: tuple[Batch, ...]
+    settled: tuple[Publication, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of a batch in one step: publications that went well, and errors by artifact."""
+
+    done: list[Publication] = field(default_factory=list)
+    failures: dict[str, Exception] = field(default_factory=dict)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """What a task leaves behind for whoever looks at it; names, states, digests and figures only."""
+        return [summary(publication) for publication in self.done]
+
+
+def summary(publication: Publication) -> dict[str, Any]:
+    """One publication as a task reports it."""
+    return {
+        "destination": publication.destination,
+        "state": publication.state.value,
+        "reason": publication.reason,
+        "revision": publication.revision_after,
+        "changeset": publication.changeset,
+    }
+
+
+def all_items(batches: Iterable[Batch]) -> list[tuple[Batch, Item]]:
+    """Every item with its batch, in order."""
+    return [(batch, item) for batch in batches for item in batch.items]
