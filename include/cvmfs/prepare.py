@@ -1,0 +1,289 @@
+"""Prepare a tree for a destination without a lease: read, pack and upload its files, and store its catalogs.
+
+One side reads, compresses, hashes and keeps rows; the other only uploads. Memory is bounded, whatever the tree's size:
+file contents by the budget, rows by a spool on disk.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Container
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from include.cvmfs.catalog import MARKER
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.chunker import Chunker, ChunkLimits
+from include.cvmfs.compression import Compression
+from include.cvmfs.errors import SourceLimitExceeded
+from include.cvmfs.hashes import PARTIAL, PLAIN, Algorithm, ObjectHash
+from include.cvmfs.packing import PACKED_AT_ONCE_BYTES, Packer
+from include.cvmfs.source import Content, Entry, Kind, SourceLimits, TreeSource, checked_destination, printable, refused
+from include.cvmfs.spool import Spool
+from include.cvmfs.tree import Tree, build_tree
+from include.storage.store import Store
+
+_READ_BYTES = 1 << 20
+_PROGRESS_EVERY_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareOptions:
+    """``owner``: (uid, gid) for everything, None keeps the source's; ``mtime``: Unix s for everything, None keeps.
+
+    ``connections``: uploads at once; ``memory_mb``: contents in flight, in MB, beside a fixed amount for the rest.
+    """
+
+    algorithm: Algorithm = Algorithm.SHA1
+    compression: Compression = Compression.ZLIB
+    chunking: ChunkLimits = field(default_factory=ChunkLimits)
+    owner: tuple[int, int] | None = None
+    mtime: int | None = None
+    connections: int = 64
+    memory_mb: int = 128
+    limits: SourceLimits = field(default_factory=SourceLimits)
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The revision that the destination is derived from, and the collection that had run last."""
+
+    root: ObjectHash | None = None
+    revision: int = 0
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a preparation is: regular files and their bytes read, objects sent or not, bytes of objects sent."""
+
+    files: int
+    bytes: int
+    objects_new: int
+    objects_reused: int
+    bytes_uploaded: int
+
+
+NO_BASE = Base()
+DEFAULTS = PrepareOptions()
+
+
+def prepare(
+    source: TreeSource,
+    *,
+    store: Store,
+    repository: str,
+    destination: str,
+    now: datetime,
+    options: PrepareOptions = DEFAULTS,
+    known: Container[bytes] = frozenset(),
+    base: Base = NO_BASE,
+    progress: Callable[[Progress], None] | None = None,
+    dry_run: bool = False,
+) -> Changeset:
+    """Store all of ``source`` as a nested catalog at ``destination`` of a repository (fqrn), and say what it is.
+
+    ``known``: identities (``digests.identity``: the 20-byte digest of a file, digest and letter of others) of objects
+    that the store is sure to hold; they are not sent. ``progress`` is called a few times a second, and may raise to
+    stop. Raises SourceError, DestinationError and the store's first error; then nothing of the tree can be seen.
+    """
+    checked_destination(destination)
+    budget = max(options.memory_mb << 20, 1 << 20)
+    with Spool(source.name, owner=options.owner, mtime=options.mtime) as spool:
+        with Packer(
+            None if dry_run else store,
+            known=known,
+            algorithm=options.algorithm,
+            compression=options.compression,
+            connections=options.connections,
+            budget_bytes=budget,
+        ) as packer:
+            reading = _Reading(source, spool, packer, options, progress)
+            reading.run()
+            tree = build_tree(
+                spool,
+                destination,
+                algorithm=options.algorithm,
+                compression=options.compression,
+                put=packer.put,
+            )
+        reading.report()
+        notes = _notes(spool)
+    return _changeset(
+        tree, packer, repository=repository, base=base, source=source, now=now, notes=notes, dry_run=dry_run
+    )
+
+
+def _changeset(
+    tree: Tree,
+    packer: Packer,
+    *,
+    repository: str,
+    base: Base,
+    source: TreeSource,
+    now: datetime,
+    notes: tuple[str, ...],
+    dry_run: bool,
+) -> Changeset:
+    return Changeset(
+        repository=repository,
+        destination=tree.reference.path,
+        root=tree.reference.hash,
+        root_size=tree.reference.size,
+        root_entry=tree.root_entry,
+        statistics=tree.statistics,
+        catalogs=tree.catalogs,
+        objects_new=packer.objects_new,
+        objects_reused=packer.objects_reused,
+        bytes_uploaded=packer.bytes_new,
+        source=source.name,
+        created=now,
+        source_sha256=source.sha256,
+        base_root=base.root,
+        base_revision=base.revision,
+        generation=base.generation,
+        notes=notes,
+        stored=not dry_run,
+    )
+
+
+def _notes(spool: Spool) -> tuple[str, ...]:
+    notes = []
+    if spool.stripped:
+        notes.append(f"set-uid, set-gid and sticky bits stripped from {spool.stripped} entries")
+    if split := spool.split_links():
+        notes.append(f"{split} hard-linked files have names in several directories and became separate files there")
+    return tuple(notes)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A file whose pieces are being packed."""
+
+    entry: Entry
+    pieces: list[tuple[int, int, Future[bytes]]]
+
+    @property
+    def done(self) -> bool:
+        return all(future.done() for _, _, future in self.pieces)
+
+
+class _Reading:
+    """The preparing side: takes the entries one by one, their contents to the packer and their rows to the spool."""
+
+    def __init__(
+        self,
+        source: TreeSource,
+        spool: Spool,
+        packer: Packer,
+        options: PrepareOptions,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self._source = source
+        self._spool = spool
+        self._packer = packer
+        self._options = options
+        self._progress = progress
+        self._next_report = time.monotonic() + _PROGRESS_EVERY_S
+        self._waiting: deque[_Waiting] = deque()
+        self._chunker = Chunker(options.chunking)
+        self._members = 0
+        self._files = 0
+        self._bytes = 0
+
+    def run(self) -> None:
+        for entry, opener in self._source.entries():
+            self._count(entry)
+            if opener is not None:
+                content = opener()
+                try:
+                    self._read(entry, content)
+                finally:
+                    content.close()
+            else:
+                if entry.kind is Kind.HARDLINK and any(one.entry.path == entry.hardlink_to for one in self._waiting):
+                    self._settle(everything=True)
+                self._spool.add(entry)
+            if self._progress and time.monotonic() >= self._next_report:
+                self.report()
+        self._settle(everything=True)
+        self._complete()
+
+    def report(self) -> None:
+        if self._progress:
+            packer = self._packer
+            done = Progress(self._files, self._bytes, packer.objects_new, packer.objects_reused, packer.bytes_new)
+            self._progress(done)
+            self._next_report = time.monotonic() + _PROGRESS_EVERY_S
+
+    def _count(self, entry: Entry) -> None:
+        """Keep the limits, before a member is read."""
+        self._members += 1
+        self._bytes += entry.size
+        limits = self._options.limits
+        if self._members > limits.members or self._bytes > limits.bytes:
+            most = f"{limits.members} members" if self._members > limits.members else f"{limits.bytes} bytes"
+            where = f"(artifact {printable(self._source.name)})"
+            raise SourceLimitExceeded(
+                printable(entry.path), f"is beyond the limit of {most}; split the tree or raise the limit {where}"
+            )
+
+    def _read(self, entry: Entry, content: Content) -> None:
+        self._files += 1
+        if entry.size > PACKED_AT_ONCE_BYTES:
+            self._waiting.append(_Waiting(entry, self._pieces(entry, content)))
+            self._settle()
+            return
+        data = content.read()
+        if len(data) != entry.size:
+            raise self._changed(entry)
+        self._spool.add(entry, self._packer.pack(data))
+
+    def _pieces(self, entry: Entry, content: Content) -> list[tuple[int, int, Future[bytes]]]:
+        """Cut a file as it is read. One that stays whole is an ordinary object, and has no suffix."""
+        if entry.size <= self._options.chunking.min:
+            data = content.read()
+            if len(data) != entry.size:
+                raise self._changed(entry)
+            return [(0, len(data), self._packer.pack_later(data, PLAIN))]
+        pieces: list[tuple[int, int, Future[bytes]]] = []
+        held: bytes | None = None
+        offset = read = 0
+        while read <= entry.size:
+            block = content.read(_READ_BYTES)
+            read += len(block)
+            for piece in self._chunker.feed(block) if block else self._chunker.finish():
+                if held is not None:
+                    pieces.append((offset, len(held), self._packer.pack_later(held, PARTIAL)))
+                    offset += len(held)
+                held = piece
+            if not block:
+                break
+        if read != entry.size or held is None:
+            raise self._changed(entry)
+        pieces.append((offset, len(held), self._packer.pack_later(held, PARTIAL if pieces else PLAIN)))
+        return pieces
+
+    def _settle(self, *, everything: bool = False) -> None:
+        """Spool the files whose pieces are packed."""
+        while self._waiting and (everything or self._waiting[0].done):
+            waiting = self._waiting.popleft()
+            if len(waiting.pieces) == 1:
+                self._spool.add(waiting.entry, waiting.pieces[0][2].result())
+            else:
+                packed = [(offset, size, future.result()) for offset, size, future in waiting.pieces]
+                self._spool.add(waiting.entry, None, packed)
+
+    def _complete(self) -> None:
+        """The root of a nested catalog needs its marker; it carries the tree's newest time, so that it never varies."""
+        self._spool.complete()
+        if b"" not in self._spool.markers:
+            root = self._spool.root
+            marker = Entry(MARKER, Kind.FILE, 0o644, self._spool.newest, root.uid, root.gid)
+            self._spool.add(marker, self._packer.pack(b""))
+
+    def _changed(self, entry: Entry) -> Exception:
+        problem = f"changed while it was read: it does not have the {entry.size} bytes that were announced"
+        return refused(self._source.name, entry.path, f"{problem}; let the tree rest and try again")

@@ -1,0 +1,260 @@
+"""All entries of a tree, taken in any order and given back in path order, with little of it in memory.
+
+A private temporary database does the sorting: it stays in memory while it is small and goes to disk when it is not.
+Keys are paths with a NUL before each name, so that a directory comes right before what is below it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from include.cvmfs.catalog import MARKER
+from include.cvmfs.errors import SourceError
+from include.cvmfs.source import SPECIALS, Entry, Kind, printable, refused
+
+_BATCH = 500
+_CACHE_KIB = 32 << 10
+_ROOT_KEY = b""
+_TYPES = {
+    Kind.FILE: stat.S_IFREG,
+    Kind.DIRECTORY: stat.S_IFDIR,
+    Kind.SYMLINK: stat.S_IFLNK,
+    Kind.FIFO: stat.S_IFIFO,
+    Kind.SOCKET: stat.S_IFSOCK,
+    Kind.CHARACTER_DEVICE: stat.S_IFCHR,
+    Kind.BLOCK_DEVICE: stat.S_IFBLK,
+}
+_TABLES = f"""
+PRAGMA page_size = 16384;
+PRAGMA journal_mode = OFF;
+PRAGMA synchronous = OFF;
+PRAGMA cache_size = -{_CACHE_KIB};
+PRAGMA locking_mode = EXCLUSIVE;
+CREATE TABLE members (
+  key BLOB PRIMARY KEY, parent INTEGER, mode INTEGER, size INTEGER, mtime INTEGER, uid INTEGER, gid INTEGER,
+  digest BLOB, symlink TEXT, file INTEGER, chunks INTEGER, linked INTEGER) WITHOUT ROWID;
+CREATE TABLE pieces (file INTEGER, start INTEGER, size INTEGER, digest BLOB, PRIMARY KEY (file, start)) WITHOUT ROWID;
+BEGIN;
+"""
+# 61440 is S_IFMT, 16384 is S_IFDIR.
+_SUBDIRECTORIES = """
+SELECT substr(key, 1, parent) AS folder, count(*) FROM members
+WHERE (mode & 61440) = 16384 AND key <> x'' GROUP BY folder ORDER BY folder
+"""
+_ORPHANS = """
+SELECT folder, below FROM
+  (SELECT substr(key, 1, parent) AS folder, min(key) AS below FROM members WHERE key <> x'' GROUP BY folder)
+WHERE NOT EXISTS (SELECT 1 FROM members WHERE key = folder AND (mode & 61440) = 16384)
+"""
+_LINK_GROUPS = """
+SELECT substr(key, 1, parent) AS folder, file, count(*) AS names FROM members
+WHERE linked GROUP BY folder, file HAVING names > 1 ORDER BY folder, file
+"""
+_SPLIT_LINKS = """
+SELECT count(*) FROM
+  (SELECT 1 FROM members WHERE linked GROUP BY file HAVING count(DISTINCT substr(key, 1, parent)) > 1)
+"""
+_PIECES = "SELECT start, size, digest FROM pieces WHERE file = ? ORDER BY start"
+
+
+class Row(NamedTuple):
+    """One entry in path order: a tuple, because there are millions.
+
+    ``parent``: length of the parent's part of ``key``; ``file``: names of the same file have the same number.
+    """
+
+    key: bytes
+    parent: int
+    mode: int
+    size: int
+    mtime: int
+    uid: int
+    gid: int
+    digest: bytes | None
+    symlink: str
+    file: int
+    chunks: int
+    linked: int
+
+    @property
+    def name(self) -> str:
+        return self.key[self.parent + 1 :].decode()
+
+
+class Spool:
+    """Entries of the tree ``source``. ``owner`` and ``mtime`` replace what entries say. Use as a context."""
+
+    def __init__(self, source: str, *, owner: tuple[int, int] | None = None, mtime: int | None = None) -> None:
+        self._source = source
+        self._owner = owner
+        self._mtime = mtime
+        self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        self._db.executescript(_TABLES)
+        self._batch: list[tuple[Any, ...]] = []
+        self._files = 0
+        self._newest: int | None = None
+        self.markers: set[bytes] = set()
+        self.stripped = 0
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._db.close()
+
+    @property
+    def newest(self) -> int:
+        """The newest modification time in the tree, Unix s."""
+        return self._newest or 0
+
+    def add(self, entry: Entry, digest: bytes | None = None, pieces: Sequence[tuple[int, int, bytes]] = ()) -> None:
+        """Take an entry; regular files with their digest, or with their pieces (offset, size in bytes, digest).
+
+        Raises SourceError for an entry that was there before, a special file, and a hard link to what was not.
+        """
+        if entry.kind in SPECIALS:
+            problem = f"is a {entry.kind.value}; special files are not published"
+            raise refused(self._source, entry.path, f"{problem}, pack the tree again without it")
+        key = key_of(entry.path)
+        parent = max(key.rfind(b"\0"), 0)
+        if not key and entry.kind is not Kind.DIRECTORY:
+            raise refused(self._source, entry.path or ".", f"is a {entry.kind.value} in the place of the tree's root")
+        if key[parent + 1 :] == MARKER.encode():
+            self._mark(entry, key[:parent])
+        if entry.kind is Kind.HARDLINK:
+            self._link(entry, key, parent)
+            return
+        mode = entry.mode
+        if mode & 0o7000:
+            self.stripped += 1
+            mode &= 0o777
+        if entry.kind is Kind.SYMLINK:
+            mode = 0o777
+        self._files += 1
+        uid, gid = self._owner or (entry.uid, entry.gid)
+        mtime = entry.mtime if self._mtime is None else self._mtime
+        if self._newest is None or mtime > self._newest:
+            self._newest = mtime
+        size, number = entry.size, self._files
+        if pieces:
+            self._db.executemany("INSERT INTO pieces VALUES (?,?,?,?)", [(number, *piece) for piece in pieces])
+        row = (key, parent, _TYPES[entry.kind] | mode, size, mtime, uid, gid, digest, entry.symlink, number)
+        self._append((*row, len(pieces), 0))
+
+    def complete(self) -> None:
+        """Add the directories that were only implied. Raises SourceError for what is below something else."""
+        self._flush()
+        for missing, below in self._db.execute(_ORPHANS).fetchall():
+            self._imply(missing, below)
+        if self._find(_ROOT_KEY) is None:
+            self._imply(_ROOT_KEY, _ROOT_KEY)
+        self._flush()
+
+    def rows(self) -> Iterator[Row]:
+        """All entries, each directory followed by what is below it, names in byte order."""
+        self._flush()
+        return map(Row._make, self._db.execute("SELECT * FROM members ORDER BY key"))
+
+    def subdirectories(self) -> Iterator[tuple[bytes, int]]:
+        """Keys of directories in path order, with the number of directories right in them, if any."""
+        return iter(self._db.execute(_SUBDIRECTORIES))
+
+    def link_groups(self) -> Iterator[tuple[bytes, int, int]]:
+        """Keys of directories in path order, file, and number of its names there, if more than one."""
+        return iter(self._db.execute(_LINK_GROUPS))
+
+    def split_links(self) -> int:
+        """How many files have names in several directories."""
+        return int(self._db.execute(_SPLIT_LINKS).fetchone()[0])
+
+    def pieces(self, file: int) -> list[tuple[int, int, bytes]]:
+        """Offset, size in bytes and digest of a chunked file's pieces."""
+        return self._db.execute(_PIECES, [file]).fetchall()
+
+    @property
+    def root(self) -> Row:
+        """The row of the tree's root; it is there once the spool is complete."""
+        found = self._find(_ROOT_KEY)
+        assert found is not None  # noqa: S101
+        return found
+
+    # -- private
+
+    def _mark(self, entry: Entry, folder: bytes) -> None:
+        if entry.kind not in (Kind.FILE, Kind.HARDLINK):
+            problem = f"is a {entry.kind.value}, but {MARKER} must be a regular file"
+            raise refused(self._source, entry.path, f"{problem}; replace or remove it")
+        self.markers.add(folder)
+
+    def _link(self, entry: Entry, key: bytes, parent: int) -> None:
+        self._flush()
+        target = key_of(entry.hardlink_to)
+        found = self._find(target)
+        if found is None or not (stat.S_ISREG(found.mode) or stat.S_ISLNK(found.mode)):
+            what = "is not there before it" if found is None else "is no file"
+            problem = f"is a hard link to {printable(entry.hardlink_to)!r}, which {what}"
+            raise refused(self._source, entry.path, f"{problem}; pack the tree again")
+        if key[parent + 1 :] == MARKER.encode() and not stat.S_ISREG(found.mode):
+            raise refused(self._source, entry.path, f"{MARKER} must be a regular file; replace or remove it")
+        linked = int(stat.S_ISREG(found.mode))
+        if linked and not found.linked:
+            self._db.execute("UPDATE members SET linked = 1 WHERE key = ?", [target])
+        self._append((key, parent, *found[2:-1], linked))
+
+    def _find(self, key: bytes) -> Row | None:
+        row = self._db.execute("SELECT * FROM members WHERE key = ?", [key]).fetchone()
+        return None if row is None else Row._make(row)
+
+    def _imply(self, key: bytes, below: bytes) -> None:
+        """Add a directory that no entry told of, and those above it."""
+        while True:
+            found = self._find(key)
+            if found is not None:
+                if stat.S_ISDIR(found.mode):
+                    return
+                kind = "a symbolic link" if stat.S_ISLNK(found.mode) else "not a directory"
+                problem = f"lies below {printable(path_of(key))!r}, which is {kind}"
+                raise refused(self._source, path_of(below), f"{problem}; pack the tree again")
+            parent = max(key.rfind(b"\0"), 0)
+            uid, gid = self._owner or (0, 0)
+            self._append((key, parent, stat.S_IFDIR | 0o755, 0, self.newest, uid, gid, None, "", 0, 0, 0))
+            self._flush()
+            if not key:
+                return
+            key = key[:parent]
+
+    def _append(self, row: tuple[Any, ...]) -> None:
+        self._batch.append(row)
+        if len(self._batch) >= _BATCH:
+            self._flush()
+
+    def _flush(self) -> None:
+        if not self._batch:
+            return
+        before = self._db.total_changes
+        try:
+            self._db.executemany("INSERT INTO members VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", self._batch)
+        except sqlite3.IntegrityError:
+            twice = self._batch[self._db.total_changes - before][0]
+            raise refused(self._source, path_of(twice) or ".", "is there twice; pack the tree again") from None
+        except sqlite3.Error as fault:
+            raise SourceError(
+                printable(self._source), f"cannot be sorted in a temporary file ({fault}); free space in $TMPDIR"
+            ) from fault
+        self._batch.clear()
+
+
+def key_of(path: str) -> bytes:
+    """The sorting key of a relative path; the root has the empty one."""
+    return b"\0" + path.encode().replace(b"/", b"\0") if path else _ROOT_KEY
+
+
+def path_of(key: bytes) -> str:
+    """The relative path of a key."""
+    return key[1:].replace(b"\0", b"/").decode()
