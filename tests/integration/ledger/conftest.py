@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from include.lab.servers.mariadb import MariaDbServer, find_mariadb
+from include.lab.servers.mariadb import MariaDbServer
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
 
 
 @pytest.fixture(scope="session")
-def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDbServer]:
+def mariadb(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDbServer]:
     """One server for the whole suite; every test gets a database of its own."""
-    if find_mariadb() is None and not os.environ.get("CI"):
-        pytest.skip("needs the server mariadbd: apt-get install mariadb-server")
+    need("mariadbd")
     folder = tmp_path_factory.mktemp("mariadb")
     # the server runs as an account of its own, which must be able to enter the folders above
     for path in (folder, *folder.parents):
@@ -29,7 +27,7 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDbServer]
         yield server
 
 
-@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.server("mariadb"))])
+@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.server("mariadbd"))])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str | None]]:
     """URL and password of an empty ledger."""
     if request.param == "sqlite":
