@@ -1,0 +1,77 @@
+"""What a check found: problems and warnings, each with its path and catalog, memory bounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from include.cvmfs.hashes import ObjectHash
+
+KEPT = 10_000
+
+
+class Subject(Enum):
+    """What a problem is about."""
+
+    SIGNATURE = "signature"
+    META_INFO = "meta info"
+    REFLOG = "reflog"
+    HISTORY = "history"
+    ALTERNATIVE_PATH = "alternative path"
+    CATALOG = "catalog"
+    TRANSITION = "transition point"
+    MARKER = "marker"
+    ENTRY = "entry"
+    HARDLINK = "hard link"
+    LINKCOUNT = "link count"
+    CHUNKS = "chunks"
+    NESTED = "nested catalogs"
+    ROWS = "rows"
+    COUNTERS = "counters"
+    OBJECT = "object"
+    TAG = "tag"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """``path``: absolute inside the repository, ``""`` its root or the repository as a whole; ``catalog``: the hash of
+    the catalog that says so, if one does."""
+
+    subject: Subject
+    path: str
+    what: str
+    catalog: ObjectHash | None = None
+
+    def __str__(self) -> str:
+        where = f" [catalog {self.catalog}]" if self.catalog else ""
+        return f"{_printable(self.path) or '/'}: {self.subject.value}: {_printable(self.what)}{where}"
+
+    def as_dict(self) -> dict[str, str | None]:
+        catalog = str(self.catalog) if self.catalog else None
+        path, what = _printable(self.path) or "/", _printable(self.what)
+        return {"path": path, "subject": self.subject.value, "what": what, "catalog": catalog}
+
+
+@dataclass(slots=True)
+class Findings:
+    """Collects; of very many problems the first :data:`KEPT` are kept and the others counted."""
+
+    problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
+    problem_count: int = 0
+    warning_count: int = 0
+
+    def problem(self, subject: Subject, path: str, what: str, catalog: ObjectHash | None = None) -> None:
+        self.problem_count += 1
+        if len(self.problems) < KEPT:
+            self.problems.append(Problem(subject, path, what, catalog))
+
+    def warning(self, subject: Subject, path: str, what: str, catalog: ObjectHash | None = None) -> None:
+        self.warning_count += 1
+        if len(self.warnings) < KEPT:
+            self.warnings.append(Problem(subject, path, what, catalog))
+
+
+def _printable(text: str) -> str:
+    """Names may hold any bytes; a terminal or a JSON file may not."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
