@@ -67,7 +67,7 @@ def test_an_s3_server_is_tried_and_what_it_keeps_is_recorded(in_force, weed, s3_
         f'{{url: "s3://nights/{s3_prefix}", endpoint: "{weed.endpoint}", connection: store}}',
         weed.public_url("nights", s3_prefix),
     )
-    document, by_kind = check()
+    document, _ = check()
     assert document["good"], document
     traits = recorded()
     assert (traits.put_if_absent, traits.replace, traits.bulk_delete, traits.anonymous_read) == (True,) * 4
