@@ -1,1 +1,1 @@
-"""The lease protocol of CernVM-FS: a client for any gateway, and a gateway service. Protocol: docs/formats.md, gateway."""
+"""The lease protocol of CernVM-FS: a client for any gateway, and a gateway service (docs/formats.md, gateway)."""

@@ -30,7 +30,7 @@ class ManualClock:
 
 @dataclass
 class FakeCommitter:
-    """Counts revisions. ``fail_next`` is raised once; ``gate`` holds a commit up before its switch, ``after`` behind it."""
+    """Counts revisions. ``fail_next`` is raised once; ``gate`` holds a commit up before its switch, ``after`` later."""
 
     revision: int = 0
     fail_next: Exception | None = None

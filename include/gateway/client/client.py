@@ -188,7 +188,7 @@ class GatewayClient:
         try:
             return self._committed(self._transport.send(call), what, lease)
         except ReplyLost:
-            log.warning("reply to a commit lost, asking again", extra={"path": lease.full_path})
+            log.warning("reply to the commit on %s lost, asking again", lease.full_path)
         try:
             return self._committed(self._transport.send(call), what, lease)
         except GatewayError as error:
@@ -215,18 +215,18 @@ class GatewayClient:
 
     @contextmanager
     def lease(self, repository: str, path: str, *, hostname: str) -> Iterator[Lease]:
-        """A lease for the length of a block, dropped however the block ends."""
+        """A lease for the length of a block, dropped however the block ends.
+
+        A drop that fails is only logged: what the block did or raised matters more, and the lease ends by itself.
+        """
         lease = self.acquire(repository, path, hostname=hostname)
         try:
             yield lease
-        except BaseException:
+        finally:
             try:
                 self.drop(lease)
             except GatewayError as error:
-                # What went wrong in the block matters more; the lease ends by itself.
-                log.warning("lease not dropped, it ends by expiry: %s", error, extra={"path": lease.full_path})
-            raise
-        self.drop(lease)
+                log.warning("lease on %s not dropped, it ends by expiry: %s", lease.full_path, error)
 
     # -- replies
 

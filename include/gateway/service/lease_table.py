@@ -86,8 +86,11 @@ class LeaseTable:
             raise
         self._reading = threading.Lock()
         self._writer = Writer(connection)
+        self.is_open = True
 
     def close(self) -> None:
+        """Write what is queued, and let go of the file."""
+        self.is_open = False
         self._writer.close()
         with self._reading:
             self._reader.close()

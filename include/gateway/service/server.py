@@ -39,6 +39,7 @@ def serve(
             timeout_keep_alive=75, timeout_graceful_shutdown=round(config.stop_timeout_s), backlog=512,
         )
     )  # fmt: skip
+    logging.getLogger("uvicorn.access").disabled = True  # it logs URLs, and the protocol puts tokens into them
     if stop is not None:
         threading.Thread(target=_stop_when, args=(stop, server), daemon=True).start()
     log.info("gateway listening", extra={"fields": {"url": url, "repositories": sorted(config.repositories)}})

@@ -99,7 +99,7 @@ def _masked(body: bytes) -> str:
 
 
 class Replay:
-    """Sends recorded requests with our tokens in place of the recorded ones, signed with our secrets where they were valid."""
+    """Sends recorded requests with our tokens in place of theirs, signed with our secrets where they were valid."""
 
     def __init__(self, url: str) -> None:
         self._address = urlsplit(url)

@@ -1,0 +1,148 @@
+"""`nightshift gateway`: serve the lease protocol for the site's repositories, and look at the leases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from include.settings.errors import MissingConnection
+from include.settings.load import load
+from include.settings.model import Repository, Site
+from include.settings.secrets import EnvSecrets, Secrets
+
+if TYPE_CHECKING:
+    from include.cvmfs.keys import Signer
+    from include.gateway.service import GatewayKey, ServiceConfig
+
+app = typer.Typer(no_args_is_help=True)
+
+ADMIN_KEY = "gateway-admin.gw"
+_LOCAL = {"127.0.0.1", "::1", "localhost"}
+
+
+@app.command()
+def serve(
+    port: Annotated[int | None, typer.Option(help="Another port than the configuration's; 0 takes any.")] = None,
+) -> None:
+    """Serve until told to stop. Keys: <fqrn>.gw of the keys folder, and the repository's gateway connection."""
+    from include.gateway.service import log
+    from include.gateway.service.server import serve as serve_gateway
+
+    site = load()
+    config = service_config(site, EnvSecrets(), port=port)
+    log.log_to()
+    serve_gateway(config)
+
+
+@app.command()
+def leases(
+    url: Annotated[str | None, typer.Option(help="Another gateway than the configuration's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")] = False,
+) -> None:
+    """Show who holds which path, and for how long yet."""
+    from include.gateway.client import GatewayClient
+
+    with GatewayClient(url or gateway_url(load()), "", "", timeout_s=10) as client:
+        held = client.leases()
+    now = datetime.now(UTC)
+    rows = [
+        {
+            "path": lease.full_path,
+            "key": lease.key_id,
+            "holder": lease.hostname,
+            "expires": lease.expires.isoformat(timespec="seconds"),
+            "seconds_left": max(0, round((lease.expires - now).total_seconds())),
+        }
+        for lease in held
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("path", "key", "holder", "expires", "seconds left")
+    for row in rows:
+        table.add_row(*(escape(str(value)) for value in row.values()))
+    Console(soft_wrap=True).print(table if rows else "no leases")
+
+
+def gateway_url(site: Site) -> str:
+    """Where the embedded gateway of the configuration listens."""
+    host = site.gateway.host
+    if host in ("0.0.0.0", "::"):  # noqa: S104 - compared with, not bound to
+        host = "127.0.0.1"
+    return f"http://[{host}]:{site.gateway.port}" if ":" in host else f"http://{host}:{site.gateway.port}"
+
+
+def service_config(site: Site, secrets: Secrets, *, port: int | None = None) -> ServiceConfig:
+    """The service for those repositories of a site that have a key here. Raises ConfigError if there is none.
+
+    Signing keys and store credentials are read at a repository's first commit: they may be made after the start.
+    """
+    from include.gateway.service import ConfigError, GatewayKey, RepositoryConfig, ServiceConfig
+    from include.publishers.connect import Connections
+
+    connections = Connections(site, secrets)
+    served = {}
+    for fqrn, repository in site.repositories.items():
+        keys = _keys(site, repository, secrets)
+        if keys:
+            store = partial(connections.repository_store, fqrn)
+            served[fqrn] = RepositoryConfig(store, _signer(site.gateway.keys, fqrn), keys)
+    if not served:
+        raise ConfigError(
+            f"no repository of the configuration has a gateway key: create {site.gateway.keys}/<fqrn>.gw,"
+            " or define the repository's gateway connection for this gateway's port"
+        )
+    admin = site.gateway.keys / ADMIN_KEY
+    return ServiceConfig(
+        state=site.gateway.state,
+        repositories=served,
+        host=site.gateway.host,
+        port=site.gateway.port if port is None else port,
+        max_lease_time_s=site.gateway.max_lease_time_s,
+        keys=(GatewayKey(*_key_file(admin), admin=True),) if admin.exists() else (),
+    )
+
+
+def _keys(site: Site, repository: Repository, secrets: Secrets) -> tuple[GatewayKey, ...]:
+    """The key of the file and the key of the connection, once if they are the same."""
+    from include.gateway.service import GatewayKey
+
+    found = []
+    file = site.gateway.keys / f"{repository.fqrn}.gw"
+    if file.exists():
+        found.append(_key_file(file))
+    try:
+        connection = secrets.get(repository.gateway)
+    except MissingConnection:
+        connection = None
+    if connection and connection.login and connection.password:
+        here = connection.host in _LOCAL | {site.gateway.host} and (connection.port or 4929) == site.gateway.port
+        if here and (connection.login, connection.password) not in found:
+            found.append((connection.login, connection.password))
+    return tuple(GatewayKey(key_id, secret) for key_id, secret in found)
+
+
+def _key_file(file: Path) -> tuple[str, str]:
+    from include.cvmfs.keys import load_gateway_key
+
+    key = load_gateway_key(file)
+    return key.key_id, key.secret
+
+
+def _signer(folder: Path, fqrn: str) -> Callable[[], Signer]:
+    def read() -> Signer:
+        from include.cvmfs.keys import load_signer
+
+        return load_signer(folder, fqrn)
+
+    return read

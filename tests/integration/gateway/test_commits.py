@@ -1,0 +1,223 @@
+"""Commits through the client, against the real service: fenced, repeatable, and in nobody's way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import pytest
+
+from include.cvmfs import errors as cvmfs
+from include.cvmfs.hashes import ObjectHash
+from include.gateway import errors
+from include.gateway.client import GatewayClient
+from include.storage.errors import Unavailable
+from tests.fakes.gateway_service import FakeCommitter, ManualClock
+
+REPOSITORY = "test.example.org"
+OLD, NEW, NEWER = (ObjectHash.parse(digit * 40) for digit in "123")
+
+
+class Tag:
+    name = "v1"
+    description = "<first> & last"
+
+
+@pytest.fixture
+def committer() -> FakeCommitter:
+    return FakeCommitter()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def gateway(start_gateway: object, committer: FakeCommitter, clock: ManualClock) -> object:
+    return start_gateway(committer=committer, clock=clock)  # type: ignore[operator]
+
+
+@pytest.fixture
+def background() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as pool:
+        yield pool
+
+
+def test_a_commit_spends_the_lease_and_tells_the_revision(client: GatewayClient, committer: FakeCommitter) -> None:
+    lease = client.acquire(REPOSITORY, "/a/b", hostname="h")
+    assert client.commit(lease, OLD, NEW, tag=Tag()) == 1  # type: ignore[arg-type]
+    assert client.leases() == []
+    [order] = committer.orders
+    assert (order.repository, order.lease_path, order.tag_name, order.tag_description) == (
+        REPOSITORY, "/a/b", "v1", "<first> & last",
+    )  # fmt: skip
+    assert (order.old_root.text, order.new_root.text) == ("1" * 40 + "C", "2" * 40 + "C")
+
+
+def test_a_repeated_commit_has_the_same_revision_and_is_made_once(
+    client: GatewayClient, committer: FakeCommitter
+) -> None:
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    assert [client.commit(lease, OLD, NEW) for _ in range(3)] == [1, 1, 1]
+    assert len(committer.orders) == 1
+    with pytest.raises(errors.LeaseLost, match="spent on another commit"):
+        client.commit(lease, OLD, NEWER)
+
+
+def test_the_outcome_is_remembered_for_one_lease_time_only(client: GatewayClient, clock: ManualClock) -> None:
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    client.commit(lease, OLD, NEW)
+    clock.advance(8)
+    with pytest.raises(errors.LeaseLost):
+        client.commit(lease, OLD, NEW)
+
+
+def test_the_same_commit_sent_twice_at_once_is_made_once(
+    client: GatewayClient, committer: FakeCommitter, background: ThreadPoolExecutor
+) -> None:
+    committer.gate = threading.Event()
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    both = [background.submit(client.commit, lease, OLD, NEW) for _ in range(2)]
+    assert committer.started.wait(10)
+    committer.gate.set()
+    assert [commit.result(20) for commit in both] == [1, 1]
+    assert len(committer.orders) == 1
+
+
+def test_a_running_commit_blocks_no_lease_call(
+    client: GatewayClient, committer: FakeCommitter, background: ThreadPoolExecutor
+) -> None:
+    committer.gate = threading.Event()
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    commit = background.submit(client.commit, lease, OLD, NEW)
+    assert committer.started.wait(10)
+    began = time.monotonic()
+    for number in range(10):
+        with client.lease(REPOSITORY, f"/b{number}", hostname="h"):
+            assert len(client.leases()) == 2
+    assert time.monotonic() - began < 5
+    assert not commit.done()
+    committer.gate.set()
+    assert commit.result(20) == 1
+
+
+def test_commits_of_one_repository_run_one_after_the_other(
+    client: GatewayClient, committer: FakeCommitter, background: ThreadPoolExecutor
+) -> None:
+    leases = [client.acquire(REPOSITORY, f"/{number}", hostname="h") for number in range(6)]
+    revisions = [background.submit(client.commit, lease, OLD, NEW) for lease in leases]
+    assert sorted(future.result(20) for future in revisions) == [1, 2, 3, 4, 5, 6]
+
+
+def held_up(
+    client: GatewayClient, committer: FakeCommitter, background: ThreadPoolExecutor, path: str = "/a"
+) -> tuple[object, Future[int], threading.Event]:
+    gate = committer.gate = threading.Event()
+    lease = client.acquire(REPOSITORY, path, hostname="h")
+    commit = background.submit(client.commit, lease, OLD, NEW)
+    assert committer.started.wait(10)
+    return lease, commit, gate
+
+
+def test_a_lease_that_expires_during_the_commit_stops_it_before_the_switch(
+    client: GatewayClient, committer: FakeCommitter, clock: ManualClock, background: ThreadPoolExecutor
+) -> None:
+    _, commit, gate = held_up(client, committer, background)
+    clock.advance(8)
+    with client.lease(REPOSITORY, "/a", hostname="other"):
+        gate.set()
+        with pytest.raises(errors.LeaseLost, match=r"dropped|expired"):
+            commit.result(20)
+    assert committer.revision == 0
+
+
+def test_an_expired_lease_is_refused_before_the_commit_begins(
+    client: GatewayClient, committer: FakeCommitter, clock: ManualClock
+) -> None:
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    clock.advance(8)
+    with pytest.raises(errors.LeaseLost):
+        client.commit(lease, OLD, NEW)
+    assert committer.orders == []
+
+
+def test_a_lease_dropped_during_the_commit_stops_it_before_the_switch(
+    gateway: object, client: GatewayClient, committer: FakeCommitter, background: ThreadPoolExecutor
+) -> None:
+    lease, commit, gate = held_up(client, committer, background)
+    assert client.drop(lease)  # type: ignore[arg-type]
+    gate.set()
+    with pytest.raises(errors.LeaseLost, match="dropped"):
+        commit.result(20)
+    assert committer.revision == 0
+
+
+def test_once_it_switches_nobody_gets_the_path_until_the_commit_has_ended(
+    client: GatewayClient, committer: FakeCommitter, clock: ManualClock, background: ThreadPoolExecutor
+) -> None:
+    committer.after = threading.Event()
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    commit = background.submit(client.commit, lease, OLD, NEW)
+    assert committer.switched.wait(10)
+    clock.advance(100)
+    with pytest.raises(errors.PathBusy):
+        client.acquire(REPOSITORY, "/a", hostname="other")
+    committer.after.set()
+    assert commit.result(20) == 1
+    with client.lease(REPOSITORY, "/a", hostname="other"):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("failure", "leaf"),
+    [
+        (cvmfs.MergeError("/a", "both changed it"), errors.MergeFailed),
+        (cvmfs.ManifestConflict(REPOSITORY), errors.ManifestMoved),
+        (cvmfs.BaseChanged("/a", "swept"), errors.BaseMoved),
+        (cvmfs.LeaseExpired("/a"), errors.LeaseLost),
+        (cvmfs.ReflogError(REPOSITORY, "missing"), errors.ReflogMissing),
+        (cvmfs.ObjectMissing("data/11/11C"), errors.RootMissing),
+        (cvmfs.TagError("v1", "exists"), errors.CommitFailed),
+        (Unavailable("store: 503", key=".cvmfspublished", cause="503"), errors.StorageFailed),
+        (ZeroDivisionError("a bug"), errors.CommitFailed),
+    ],
+    ids=lambda value: getattr(value, "__name__", type(value).__name__),
+)
+def test_a_failed_commit_is_a_typed_error_and_can_be_tried_again_under_the_lease(
+    client: GatewayClient, committer: FakeCommitter, failure: Exception, leaf: type[errors.GatewayError]
+) -> None:
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    committer.fail_next = failure
+    with pytest.raises(leaf) as caught:
+        client.commit(lease, OLD, NEW)
+    assert type(caught.value) is leaf
+    assert f"{REPOSITORY}/a" in str(caught.value)
+    if isinstance(failure, ZeroDivisionError):
+        assert "a bug" not in str(caught.value)
+        assert "trace" in str(caught.value)
+    else:
+        assert str(failure) in str(caught.value)
+    assert len(client.leases()) == 1
+    assert client.commit(lease, OLD, NEW) == 1
+
+
+def test_only_the_key_of_the_lease_or_an_admin_may_commit(gateway: object, client: GatewayClient) -> None:
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    for key_id in ("stranger", "subkey", "plainkey"):
+        with pytest.raises(errors.LeaseLost):
+            gateway.client(key_id).commit(lease, OLD, NEW)  # type: ignore[attr-defined]
+    assert gateway.client("adminkey").commit(lease, OLD, NEW) == 1  # type: ignore[attr-defined]
+
+
+def test_outcomes_outlive_a_restart(start_gateway: object, committer: FakeCommitter) -> None:
+    first = start_gateway(committer=committer)  # type: ignore[operator]
+    spent = first.client().acquire(REPOSITORY, "/a", hostname="h")
+    first.client().commit(spent, OLD, NEW)
+    held = first.client().acquire(REPOSITORY, "/b", hostname="h")
+    first.stop()
+    again = start_gateway(committer=committer).client()  # type: ignore[operator]
+    assert again.commit(spent, OLD, NEW) == 1
+    assert again.commit(held, OLD, NEWER) == 2

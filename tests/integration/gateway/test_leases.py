@@ -1,0 +1,189 @@
+"""Leases through the client, against the real service."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from include.gateway import errors
+from include.gateway.client import GatewayClient, Lease
+from tests.fakes.gateway_service import ManualClock
+
+REPOSITORY = "test.example.org"
+
+
+def test_a_lease_is_listed_with_its_holder_until_it_is_dropped(client: GatewayClient) -> None:
+    lease = client.acquire(REPOSITORY, "/arch/x86", hostname="run/task/1")
+    [listed] = client.leases()
+    assert (listed.repository, listed.path, listed.key_id, listed.hostname) == (
+        REPOSITORY, "/arch/x86", "rootkey", "run/task/1",
+    )  # fmt: skip
+    assert timedelta(0) < listed.expires - datetime.now(UTC) <= timedelta(seconds=8)
+    assert lease.expires_monotonic is not None
+    assert 0 < lease.expires_monotonic - time.monotonic() <= 8
+    assert client.drop(lease) is True
+    assert client.leases() == []
+
+
+def test_dropping_what_is_gone_is_as_good(client: GatewayClient) -> None:
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    assert client.drop(lease)
+    assert client.drop(lease) is False
+
+
+def test_the_whole_repository_can_be_leased(client: GatewayClient) -> None:
+    for path in ("", "/"):
+        with client.lease(REPOSITORY, path, hostname="h") as lease:
+            assert lease.full_path == f"{REPOSITORY}/"
+            assert [held.path for held in client.leases()] == [""]
+
+
+def test_a_busy_path_names_its_holder_and_the_time_left(client: GatewayClient) -> None:
+    client.acquire(REPOSITORY, "/a/b", hostname="night-1/publish/try-1")
+    with pytest.raises(errors.PathBusy, match="'night-1/publish/try-1' with key rootkey") as caught:
+        client.acquire(REPOSITORY, "/a", hostname="night-2")
+    busy = caught.value
+    assert 0 < busy.time_remaining_s <= 8
+    assert busy.holder is not None
+    assert busy.holder.full_path == "test.example.org/a/b"
+    assert busy.holder.full_path in str(busy)
+    assert (busy.own, busy.retryable, busy.path, busy.key_id) == (False, True, "/a", "rootkey")
+
+
+def test_the_context_manager_drops_however_the_block_ends(client: GatewayClient) -> None:
+    with pytest.raises(KeyboardInterrupt), client.lease(REPOSITORY, "/a", hostname="h"):
+        raise KeyboardInterrupt
+    with client.lease(REPOSITORY, "/a", hostname="h") as lease:
+        client.drop(lease)
+    assert client.leases() == []
+
+
+def test_of_many_who_ask_for_one_path_exactly_one_gets_it(gateway: object, client: GatewayClient) -> None:
+    start = threading.Barrier(8)
+
+    def ask(number: int) -> Lease | None:
+        start.wait()
+        try:
+            return client.acquire(REPOSITORY, "/a" if number % 2 else "/a/b", hostname=f"h{number}")
+        except errors.PathBusy:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        won = [lease for lease in pool.map(ask, range(8)) if lease]
+    assert len(won) == 1
+
+
+@pytest.mark.parametrize(
+    ("key_id", "secret", "repository", "path", "leaf"),
+    [
+        ("rootkey", "wrong", REPOSITORY, "/a", errors.BadSignature),
+        ("nokey", "x", REPOSITORY, "/a", errors.BadSignature),
+        ("plainkey", None, REPOSITORY, "/a", errors.KeyNotAllowed),
+        ("adminkey", None, REPOSITORY, "/a", errors.KeyNotAllowed),
+        ("subkey", None, REPOSITORY, "/arch", errors.PathNotAllowed),
+        ("subkey", None, REPOSITORY, "/arch/x86_64", errors.PathNotAllowed),
+        ("rootkey", None, "no.such.org", "/a", errors.UnknownRepository),
+    ],
+)
+def test_a_refusal_is_a_typed_error_that_names_path_and_key(
+    gateway: object, key_id: str, secret: str | None, repository: str, path: str, leaf: type[errors.GatewayError]
+) -> None:
+    client = gateway.client(key_id, secret)  # type: ignore[attr-defined]
+    with pytest.raises(leaf) as caught:
+        client.acquire(repository, path, hostname="h")
+    assert type(caught.value) is leaf
+    assert (caught.value.repository, caught.value.path, caught.value.key_id) == (repository, path, key_id)
+    assert f"{repository}{path}" in str(caught.value)
+    assert leaf.cure in str(caught.value)
+    assert caught.value.trace in str(caught.value)
+    assert not leaf.retryable
+
+
+def test_a_restricted_key_leases_at_and_below_its_path(gateway: object) -> None:
+    client = gateway.client("subkey")  # type: ignore[attr-defined]
+    for path in ("/arch/x86", "/arch/x86/deep"):
+        with client.lease(REPOSITORY, path, hostname="h"):
+            pass
+
+
+@pytest.mark.parametrize("path", ["a", "/a/../b", "/a//b", "/a\0b", "/" + "x" * 300])
+def test_a_malformed_path_is_refused_before_it_is_sent(client: GatewayClient, path: str) -> None:
+    with pytest.raises(errors.BadLeasePath):
+        client.acquire(REPOSITORY, path, hostname="h")
+
+
+def test_another_key_cannot_drop_a_lease_but_an_admin_can(gateway: object, client: GatewayClient) -> None:
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    for key_id in ("stranger", "subkey", "plainkey"):
+        assert gateway.client(key_id).drop(lease) is False  # type: ignore[attr-defined]
+    assert len(client.leases()) == 1
+    assert gateway.client("adminkey").drop(lease) is True  # type: ignore[attr-defined]
+
+
+def test_an_admin_ends_all_leases_below_a_path(gateway: object, client: GatewayClient) -> None:
+    for path in ("/a/b", "/a/c d/é", "/ab"):
+        client.acquire(REPOSITORY, path, hostname="h")
+    with pytest.raises(errors.AdminKeyNeeded):
+        client.drop_by_path(REPOSITORY, "/a")
+    gateway.client("adminkey").drop_by_path(REPOSITORY, "/a/c d")  # type: ignore[attr-defined]
+    assert [lease.path for lease in client.leases()] == ["/a/b", "/ab"]
+    gateway.client("adminkey").drop_by_path(REPOSITORY, "/a")  # type: ignore[attr-defined]
+    assert [lease.path for lease in client.leases()] == ["/ab"]
+
+
+def test_an_expired_lease_is_lost_and_its_path_free(start_gateway: object) -> None:
+    clock = ManualClock()
+    client = start_gateway(clock=clock).client()  # type: ignore[operator]
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    clock.advance(8)
+    with pytest.raises(errors.LeaseLost):
+        client.renew(lease)
+    with client.lease(REPOSITORY, "/a", hostname="h"):
+        pass
+    assert client.drop(lease) is False
+
+
+def test_renewal_extends_a_lease(start_gateway: object) -> None:
+    clock = ManualClock()
+    client = start_gateway(clock=clock).client()  # type: ignore[operator]
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    clock.advance(6)
+    renewed = client.renew(lease)
+    assert renewed.token == lease.token
+    clock.advance(6)
+    assert len(client.leases()) == 1
+    shortened = client.renew(lease, wanted_s=1)
+    assert shortened.expires_monotonic is not None
+    assert shortened.expires_monotonic < time.monotonic() + 1.1
+    clock.advance(1)
+    assert client.leases() == []
+
+
+def test_repositories_and_their_keys_are_listed(client: GatewayClient) -> None:
+    plain, test = client.repositories()
+    assert (plain.name, dict(plain.keys), plain.enabled) == ("plain.example.org", {"plainkey": "/"}, True)
+    assert dict(test.keys) == {"rootkey": "/", "subkey": "/arch/x86"}
+    client.ping()
+
+
+def test_no_token_and_no_secret_is_shown_anywhere(
+    gateway: object, client: GatewayClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        lease = client.acquire(REPOSITORY, "/a", hostname="h")
+        client.renew(lease)
+        client.drop(lease)
+        dead = GatewayClient("http://127.0.0.1:9", "rootkey", "root-secret", retries=0)
+        with pytest.raises(errors.GatewayUnreachable) as caught:
+            dead.drop(lease)
+    shown = caplog.text + repr(lease) + str(lease) + repr(client) + repr(caught.value) + str(caught.value)
+    shown += repr(gateway.config)  # type: ignore[attr-defined]
+    assert "leases/<token>" in caplog.text
+    assert lease.token[:52] not in shown
+    assert "root-secret" not in shown
+    assert caught.value.__context__ is None

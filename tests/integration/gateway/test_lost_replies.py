@@ -1,0 +1,226 @@
+"""A network that fails between request and reply, and gateways of other versions."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from include.cvmfs.hashes import ObjectHash
+from include.gateway import errors
+from include.gateway.client import GatewayClient, Lease
+
+REPOSITORY = "test.example.org"
+TOKEN = "A" * 52 + "===="
+NO_COUNTERS = "could not obtain statistics counters: no statistics counters for lease r.org/a"
+OLD, NEW = ObjectHash.parse("1" * 40), ObjectHash.parse("2" * 40)
+
+
+def _message(connection: socket.socket) -> bytes:
+    """A whole request or reply; nothing when the other side has closed."""
+    message = b""
+    while block := connection.recv(65536):
+        message += block
+        head, end, body = message.partition(b"\r\n\r\n")
+        length = re.search(rb"(?i)content-length: *(\d+)", head)
+        if end and len(body) >= (int(length[1]) if length else 0):
+            break
+    return message
+
+
+class CuttingProxy:
+    """Passes connections on; ``cut`` of them lose their reply after the request has arrived and been answered."""
+
+    def __init__(self, url: str) -> None:
+        self._to = urlsplit(url)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.cut = 0
+        self.requests: list[bytes] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._pass, args=(connection,), daemon=True).start()
+
+    def _pass(self, connection: socket.socket) -> None:
+        with connection, socket.create_connection((self._to.hostname, self._to.port)) as onward:  # type: ignore[arg-type]
+            while request := _message(connection):
+                self.requests.append(request.split(b"\r\n")[0])
+                onward.sendall(request)
+                reply = _message(onward)
+                if self.cut:
+                    self.cut -= 1
+                    return
+                connection.sendall(reply)
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@pytest.fixture
+def proxy(gateway: object) -> Iterator[CuttingProxy]:
+    proxy = CuttingProxy(gateway.url)  # type: ignore[attr-defined]
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def through_proxy(proxy: CuttingProxy) -> Iterator[GatewayClient]:
+    with GatewayClient(proxy.url, "rootkey", "root-secret", timeout_s=10) as client:
+        yield client
+
+
+def test_a_lost_reply_to_acquire_is_not_repeated_and_then_shows_as_our_own_lease(
+    proxy: CuttingProxy, through_proxy: GatewayClient
+) -> None:
+    proxy.cut = 1
+    with pytest.raises(errors.ReplyLost):
+        through_proxy.acquire(REPOSITORY, "/a", hostname="run/task/1")
+    assert len(proxy.requests) == 1
+    with pytest.raises(errors.PathBusy, match="our own lease, whose reply was lost") as caught:
+        through_proxy.acquire(REPOSITORY, "/a", hostname="run/task/1")
+    assert caught.value.own
+    assert caught.value.holder is not None
+    assert caught.value.holder.hostname == "run/task/1"
+    with pytest.raises(errors.PathBusy) as caught:
+        through_proxy.acquire(REPOSITORY, "/a", hostname="run/task/2")
+    assert not caught.value.own
+
+
+def test_a_lost_reply_to_a_commit_is_asked_for_again_and_the_commit_made_once(
+    gateway: object, proxy: CuttingProxy, through_proxy: GatewayClient
+) -> None:
+    lease = through_proxy.acquire(REPOSITORY, "/a", hostname="h")
+    proxy.cut = 1
+    assert through_proxy.commit(lease, OLD, NEW) == 1
+    assert len(gateway.committer.orders) == 1  # type: ignore[attr-defined]
+
+
+def test_calls_that_do_no_harm_are_repeated(proxy: CuttingProxy, through_proxy: GatewayClient) -> None:
+    lease = through_proxy.acquire(REPOSITORY, "/a", hostname="h")
+    proxy.cut = 2
+    assert len(through_proxy.leases()) == 1
+    proxy.cut = 1
+    assert through_proxy.drop(lease) is False  # the first one arrived
+    assert through_proxy.leases() == []
+
+
+class ScriptedGateway:
+    """Answers each request with the next of its replies, then closes; an empty reply is a lost one."""
+
+    def __init__(self, *replies: tuple[int, str] | None) -> None:
+        self._replies = list(replies)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.requests: list[str] = []
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        for reply in self._replies:
+            connection, _ = self._listener.accept()
+            with connection:
+                self.requests.append(connection.recv(65536).split(b" ")[0].decode())
+                if reply is not None:
+                    status, text = reply
+                    head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(text.encode())}\r\nConnection: close\r\n\r\n"
+                    connection.sendall((head + text).encode())
+        self._listener.close()
+
+    def client(self, **settings: float) -> GatewayClient:
+        return GatewayClient(self.url, "k", "s3cr3t", timeout_s=5, retries=0, **settings)  # type: ignore[arg-type]
+
+
+LEASE = Lease(TOKEN, "r.org", "/a", "h", "k")
+
+
+def refused(reason: str) -> tuple[int, str]:
+    return 200, json.dumps({"reason": reason, "status": "error"})
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        refused("invalid lease"),
+        refused(NO_COUNTERS),
+        None,
+    ],
+)
+def test_a_commit_whose_reply_cannot_be_had_any_more_is_unclear(second: tuple[int, str] | None) -> None:
+    with pytest.raises(errors.CommitUnclear, match="read the manifest"):
+        ScriptedGateway(None, second).client().commit(LEASE, OLD, NEW)
+
+
+@pytest.mark.parametrize(
+    ("reply", "leaf"),
+    [
+        (refused(NO_COUNTERS), errors.LeaseSpent),
+        (refused("worker 'commit' call failed: possible that the receiver crashed: EOF"), errors.ReceiverFailed),
+        (refused("runtime error: PANIC: /path/file.cc : 5\n failed"), errors.ReceiverFailed),
+        (refused("lease_expired"), errors.LeaseLost),
+        (refused("unheard of"), errors.GatewayError),
+        ((500, "database is locked\n"), errors.ServerTrouble),
+        ((502, "<html>"), errors.ServerTrouble),
+        ((400, "invalid request body\n"), errors.BadRequest),
+        ((301, ""), errors.UnexpectedReply),
+        ((200, "<html>a portal</html>"), errors.UnexpectedReply),
+        ((200, "[]"), errors.UnexpectedReply),
+        ((200, '{"status":"ok"}'), errors.UnexpectedReply),
+        ((200, '{"status":"ok","final_revision":"many"}'), errors.UnexpectedReply),
+        ((200, '{"status":7}'), errors.UnexpectedReply),
+    ],
+)
+def test_every_outcome_of_a_commit_on_any_gateway_is_a_typed_error(
+    reply: tuple[int, str], leaf: type[errors.GatewayError]
+) -> None:
+    with pytest.raises(errors.GatewayError) as caught:
+        ScriptedGateway(reply).client().commit(LEASE, OLD, NEW)
+    assert type(caught.value) is leaf
+    assert TOKEN not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [('"1h59m58.5s"', 7198.5), ("42", 42.0), ('"42"', 42.0), ('"soon"', 0.0), ("[]", 0.0)]
+)
+def test_the_time_left_is_read_in_both_spellings(text: str, seconds: float) -> None:
+    gateway = ScriptedGateway((200, f'{{"status":"path_busy","time_remaining":{text}}}'), (500, "no list"))
+    with pytest.raises(errors.PathBusy) as caught:
+        gateway.client().acquire("r.org", "/a", hostname="h")
+    assert caught.value.time_remaining_s == seconds
+    assert caught.value.holder is None
+
+
+def test_that_a_gateway_renews_no_leases_is_found_out_once() -> None:
+    gateway = ScriptedGateway((405, "Method Not Allowed\n"))
+    client = gateway.client()
+    for _ in range(3):
+        with pytest.raises(errors.NotOffered):
+            client.renew(LEASE)
+    assert gateway.requests == ["PATCH"]
+
+
+def test_a_reply_that_does_not_come_in_time_is_lost_not_awaited() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    client = GatewayClient(f"http://127.0.0.1:{listener.getsockname()[1]}/api/v1", "k", "s", timeout_s=0.2, retries=0)
+    with listener, pytest.raises(errors.ReplyLost, match="no reply in time"):
+        client.acquire("r.org", "/a", hostname="h")
+
+
+def test_a_gateway_that_is_not_there_is_unreachable_and_names_its_url() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    listener.close()
+    client = GatewayClient(url, "k", "s", retries=1)
+    with pytest.raises(errors.GatewayUnreachable, match=url) as caught:
+        client.commit(LEASE, OLD, NEW)
+    assert caught.value.retryable
+    assert not isinstance(caught.value, errors.ReplyLost)

@@ -1,0 +1,338 @@
+"""Leases: who gets one, how long it lasts, and what survives."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from include.cvmfs.hashes import ObjectHash
+from include.gateway.paths import LeasePath, overlap
+from include.gateway.service.config import ConfigError
+from include.gateway.service.lease_table import Busy, Granted, LeaseGone, LeaseTable, digest_of
+from include.gateway.service.replies import Refused
+from tests.fakes.gateway_service import ManualClock
+
+REPOSITORY = "r.example.org"
+OLD, NEW = ObjectHash.parse("1" * 40 + "C"), ObjectHash.parse("2" * 40 + "C")
+OpenTable = Callable[[], LeaseTable]
+
+
+def anybody(_: object) -> bool:
+    return True
+
+
+def take(table: LeaseTable, path: str, repository: str = REPOSITORY) -> Granted:
+    outcome = table.acquire(LeasePath(repository, path), key_id="k", hostname="h", version=3).result()
+    assert isinstance(outcome, Granted)
+    return outcome
+
+
+def busy(table: LeaseTable, path: str) -> float:
+    outcome = table.acquire(LeasePath(REPOSITORY, path), key_id="k", hostname="h", version=3).result()
+    assert isinstance(outcome, Busy)
+    return outcome.remaining_ns / 1e9
+
+
+def test_siblings_with_a_common_prefix_do_not_exclude_each_other(table: LeaseTable) -> None:
+    for path in ("/arch/x86", "/arch/x86_64", "/a_b", "/axb", "/Case", "/case", "/a%"):
+        take(table, path)
+
+
+def test_above_and_below_exclude_each_other_until_the_drop(table: LeaseTable) -> None:
+    held = take(table, "/a/b")
+    for path in ("", "/a", "/a/b", "/a/b/c"):
+        assert busy(table, path) == 100
+    take(table, "/a/b", "other.example.org")
+    table.drop(digest_of(held.token), anybody).result()
+    take(table, "")
+
+
+def test_a_busy_path_tells_when_the_last_lease_in_the_way_ends(table: LeaseTable, clock: ManualClock) -> None:
+    take(table, "/a")
+    clock.advance(30)
+    take(table, "/b")
+    assert busy(table, "") == 100
+    assert busy(table, "/a") == 70
+
+
+def test_an_expired_lease_blocks_nothing_and_can_still_be_dropped(table: LeaseTable, clock: ManualClock) -> None:
+    held = take(table, "/a")
+    clock.advance(100)
+    assert table.listed() == []
+    assert table.valid(digest_of(held.token)) is None
+    table.drop(digest_of(held.token), anybody).result()
+    take(table, "/a")
+
+
+def test_the_next_lease_clears_expired_ones_away(table: LeaseTable, clock: ManualClock) -> None:
+    held = take(table, "/a")
+    clock.advance(100)
+    take(table, "/a")
+    with pytest.raises(Refused, match="invalid lease"):
+        table.drop(digest_of(held.token), anybody).result()
+
+
+def test_the_wall_clock_changes_no_deadline(table: LeaseTable, clock: ManualClock) -> None:
+    held = take(table, "/a")
+    clock.wall += 10**9
+    assert table.valid(digest_of(held.token))
+    clock.wall -= 2 * 10**9
+    assert busy(table, "/a") == 100
+
+
+def test_tokens_are_long_random_and_kept_as_digests_only(table: LeaseTable, tmp_path: Path) -> None:
+    tokens = [take(table, f"/{number}").token for number in range(20)]
+    assert len(set(tokens)) == 20
+    assert all(len(token) == 56 and token.endswith("====") for token in tokens)
+    assert tokens[0] not in repr(take(table, "/more"))
+    table.close()
+    state = b"".join(file.read_bytes() for file in (tmp_path / "gateway").iterdir())
+    assert all(token[:52].encode() not in state for token in tokens)
+    assert digest_of(tokens[0]) in state
+    assert (tmp_path / "gateway" / "state.db").stat().st_mode & 0o077 == 0
+
+
+def test_leases_outlive_a_restart_with_the_time_they_had_left(open_table: OpenTable, clock: ManualClock) -> None:
+    table = open_table()
+    held = take(table, "/a")
+    clock.advance(40)
+    table.close()
+    clock.advance(10)
+    table = open_table()
+    assert busy(table, "/a") == 50
+    assert table.valid(digest_of(held.token))
+
+
+@pytest.mark.parametrize(
+    ("boot", "monotonic", "wall_s", "left"),
+    [
+        ("boot-1", 10, -1000, 90),  # the wall clock was set back: the monotonic one still counts
+        ("boot-1", 10, 60, 40),  # set forward: never more than it says
+        ("boot-2", -500, 30, 70),  # a reboot: only the wall clock counts
+        ("boot-2", -500, -5000, 100),  # a reboot with a wrong wall clock: never more than the maximum
+    ],
+)
+def test_no_restart_gives_a_lease_more_time(
+    open_table: OpenTable, clock: ManualClock, boot: str, monotonic: int, wall_s: int, left: int
+) -> None:
+    table = open_table()
+    take(table, "/a")
+    table.close()
+    clock.boot = boot
+    clock.monotonic += monotonic * 10**9
+    clock.wall += wall_s * 1000
+    assert busy(open_table(), "/a") == left
+
+
+def test_a_lease_can_expire_while_the_gateway_is_down(open_table: OpenTable, clock: ManualClock) -> None:
+    table = open_table()
+    take(table, "/a")
+    table.close()
+    clock.advance(101)
+    take(open_table(), "/a")
+
+
+def test_the_state_has_one_gateway_at_a_time(open_table: OpenTable) -> None:
+    table = open_table()
+    with pytest.raises(ConfigError, match=r"in use by process \d+: stop that gateway"):
+        open_table()
+    table.close()
+    open_table()
+
+
+def test_a_foreign_or_broken_state_file_is_refused_and_left_alone(tmp_path: Path, clock: ManualClock) -> None:
+    broken, foreign = tmp_path / "broken.db", tmp_path / "foreign.db"
+    broken.write_bytes(b"no database at all" * 100)
+    connection = sqlite3.connect(foreign)
+    connection.execute("CREATE TABLE theirs (a)")
+    connection.commit()
+    connection.close()
+    for file, why in ((broken, "not a database"), (foreign, "another program's")):
+        before = file.read_bytes()
+        with pytest.raises(ConfigError, match=why):
+            LeaseTable(file, clock=clock, max_lease_time_s=1)
+        assert file.read_bytes()[-100:] == before[-100:]
+
+
+def test_renewal_counts_from_now_and_never_beyond_the_maximum(table: LeaseTable, clock: ManualClock) -> None:
+    digest = digest_of(take(table, "/a").token)
+    clock.advance(60)
+    table.renew(digest, anybody, None).result()
+    assert busy(table, "/a") == 100
+    table.renew(digest, anybody, 1e6).result()
+    assert busy(table, "/a") == 100
+    table.renew(digest, anybody, 5).result()
+    assert busy(table, "/a") == 5
+    clock.advance(5)
+    with pytest.raises(Refused, match="invalid lease"):
+        table.renew(digest, anybody, None).result()
+
+
+def test_a_disabled_repository_gives_no_lease_also_after_a_restart(open_table: OpenTable) -> None:
+    table = open_table()
+    table.enable(REPOSITORY, False).result()
+    table.close()
+    table = open_table()
+    assert table.disabled() == {REPOSITORY}
+    with pytest.raises(Refused, match="repo_disabled"):
+        table.acquire(LeasePath(REPOSITORY, "/a"), key_id="k", hostname="h", version=3).result()
+    take(table, "/a", "other.example.org")
+    table.enable(REPOSITORY, True).result()
+    take(table, "/a")
+
+
+def test_the_fence_refuses_what_expired_or_was_dropped(table: LeaseTable, clock: ManualClock) -> None:
+    expired, dropped = take(table, "/a"), take(table, "/b")
+    table.drop(digest_of(dropped.token), anybody).result()
+    clock.advance(100)
+    for lease, why in ((expired, "expired"), (dropped, "dropped")):
+        with pytest.raises(LeaseGone, match=why):
+            table.begin_switch(digest_of(lease.token), lease.row.epoch).result()
+
+
+def test_the_fence_knows_a_lease_by_its_number_which_is_never_used_again(open_table: OpenTable) -> None:
+    table = open_table()
+    first = take(table, "/a")
+    table.drop(digest_of(first.token), anybody).result()
+    table.close()
+    table = open_table()
+    second = take(table, "/a")
+    assert second.row.epoch > first.row.epoch
+    with pytest.raises(LeaseGone):
+        table.begin_switch(digest_of(second.token), first.row.epoch).result()
+
+
+def test_while_a_commit_switches_its_path_stays_blocked_even_past_expiry(table: LeaseTable, clock: ManualClock) -> None:
+    held = take(table, "/a")
+    digest = digest_of(held.token)
+    table.begin_switch(digest, held.row.epoch).result()
+    clock.advance(1000)
+    assert busy(table, "/a") < 1
+    take(table, "/b")
+    table.finish(digest, held.row, (OLD, NEW), 7).result()
+    take(table, "/a")
+
+
+def test_a_lease_dropped_while_it_switches_ends_with_its_commit(table: LeaseTable) -> None:
+    held = take(table, "/a")
+    digest = digest_of(held.token)
+    table.begin_switch(digest, held.row.epoch).result()
+    table.drop(digest, anybody).result()
+    assert busy(table, "/a") > 0
+    with pytest.raises(LeaseGone, match="dropped"):
+        table.begin_switch(digest, held.row.epoch).result()
+    table.abandon(held.row.epoch).result()
+    take(table, "/a")
+
+
+def test_a_failed_commit_leaves_the_lease_as_it_was(table: LeaseTable) -> None:
+    held = take(table, "/a")
+    digest = digest_of(held.token)
+    table.begin_switch(digest, held.row.epoch).result()
+    table.abandon(held.row.epoch).result()
+    assert table.valid(digest) == held.row
+    table.begin_switch(digest, held.row.epoch).result()
+
+
+def test_a_finished_commit_is_remembered_for_one_lease_time(open_table: OpenTable, clock: ManualClock) -> None:
+    table = open_table()
+    held = take(table, "/a")
+    digest = digest_of(held.token)
+    table.finish(digest, held.row, (OLD, NEW), 7).result()
+    table.close()
+    table = open_table()
+    finished = table.finished(digest)
+    assert finished is not None
+    assert (finished.revision, finished.made_from(OLD, NEW), finished.made_from(NEW, OLD)) == (7, True, False)
+    clock.advance(100)
+    assert table.finished(digest) is None
+
+
+def test_one_failing_operation_spoils_no_other_of_its_transaction(table: LeaseTable) -> None:
+    futures = [
+        table.acquire(LeasePath(REPOSITORY, f"/{number % 5}"), key_id="k", hostname="h", version=3)
+        for number in range(50)
+    ]
+    drops = [table.drop(b"unknown", anybody) for _ in range(5)]
+    outcomes = [future.result() for future in futures]
+    assert sum(isinstance(outcome, Granted) for outcome in outcomes) == 5
+    for drop in drops:
+        with pytest.raises(Refused):
+            drop.result()
+    assert len(table.listed()) == 5
+
+
+def test_ending_all_below_a_path_goes_by_component(table: LeaseTable) -> None:
+    for path in ("/a/b", "/a/c/d", "/ab", "/b"):
+        take(table, path)
+    assert len(table.drop_below(REPOSITORY, "/a").result()) == 2
+    assert [row.path for row in table.listed()] == ["/ab", "/b"]
+    table.drop_below(REPOSITORY, "").result()
+    assert table.listed() == []
+
+
+class LeaseTableAgainstModel(RuleBasedStateMachine):
+    """The queries on SQLite decide exactly as ``overlap`` on a plain dictionary does."""
+
+    names = st.sampled_from(["a", "A", "b", "ab", "a_", "a%", "a-", "a.b", "0", "é", "z"])
+    paths = st.lists(names, max_size=3).map(lambda parts: "".join(f"/{part}" for part in parts))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.clock = ManualClock()
+        self.table = self.open()
+        self.model: dict[str, tuple[str, int]] = {}
+
+    def open(self) -> LeaseTable:
+        return LeaseTable(Path(self.folder.name) / "state.db", clock=self.clock, max_lease_time_s=100)
+
+    def held(self) -> dict[str, tuple[str, int]]:
+        return {token: lease for token, lease in self.model.items() if lease[1] > self.clock.monotonic}
+
+    @rule(path=paths)
+    def acquire(self, path: str) -> None:
+        outcome = self.table.acquire(LeasePath(REPOSITORY, path), key_id="k", hostname="h", version=3).result()
+        in_the_way = [deadline for other, deadline in self.held().values() if overlap(path, other)]
+        if in_the_way:
+            assert outcome == Busy(max(in_the_way) - self.clock.monotonic)
+        else:
+            assert isinstance(outcome, Granted)
+            self.model[outcome.token] = (path, self.clock.monotonic + 100 * 10**9)
+
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        if self.held():
+            token = data.draw(st.sampled_from(sorted(self.held())))
+            self.table.drop(digest_of(token), anybody).result()
+            del self.model[token]
+
+    @rule(seconds=st.integers(min_value=1, max_value=60))
+    def wait(self, seconds: int) -> None:
+        self.clock.advance(seconds)
+
+    @rule()
+    def restart(self) -> None:
+        self.table.close()
+        self.table = self.open()
+
+    @invariant()
+    def the_same_leases_are_listed(self) -> None:
+        assert [row.path for row in self.table.listed()] == sorted(path for path, _ in self.held().values())
+
+    def teardown(self) -> None:
+        self.table.close()
+        self.folder.cleanup()
+
+
+LeaseTableAgainstModel.TestCase.settings = settings(
+    max_examples=20, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
+test_lease_table_against_model = LeaseTableAgainstModel.TestCase

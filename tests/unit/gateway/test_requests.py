@@ -1,0 +1,121 @@
+"""Request bodies: a value or a refusal, never anything else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.gateway.service.replies import Malformed, Refused
+from include.gateway.service.requests import (
+    CommitRequest,
+    LeaseRequest,
+    checked_token,
+    parse_enable,
+    parse_payload_token,
+    parse_renewal,
+)
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+members = st.sampled_from(
+    ["path", "api_version", "hostname", "old_root_hash", "new_root_hash", "tag_name", "tag_description", "enable",
+     "session_token", "expires_in_sec"]
+)  # fmt: skip
+bodies = (
+    st.binary(max_size=200)
+    | json_values.map(lambda value: json.dumps(value).encode())
+    | st.dictionaries(members, json_values, max_size=6).map(lambda value: json.dumps(value).encode())
+)
+
+
+def lease(**changes: Any) -> bytes:
+    return json.dumps({"path": "r.org/a", "api_version": "2", "hostname": "h", **changes}).encode()
+
+
+@given(bodies)
+def test_any_body_is_read_or_refused(body: bytes) -> None:
+    readers = [
+        lambda: LeaseRequest.parse(body, remote="r"),
+        lambda: CommitRequest.parse(body).check_tag(),
+        lambda: CommitRequest.parse(body).roots(),
+        lambda: parse_enable(body),
+        lambda: parse_renewal(body),
+        lambda: parse_payload_token(body),
+    ]
+    for read in readers:
+        with contextlib.suppress(Malformed, Refused):
+            read()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"hello", b"null", b"[]", b"\xff\xfe", b'"text"', b"{} {}", b'{"path": NaN}', b"[" * 100_000, b"9" * 5000,
+        lease(api_version=3), lease(api_version="3x"), lease(api_version=""), lease(api_version="1_0"),
+        lease(api_version=" 3"),
+        lease(path=7), lease(hostname=[]), lease(api_version="٣"), lease(api_version="9" * 30),
+    ],
+)  # fmt: skip
+def test_what_is_no_lease_request_is_malformed(body: bytes) -> None:
+    with pytest.raises(Malformed) as caught:
+        LeaseRequest.parse(body, remote="r")
+    assert (caught.value.status, caught.value.text) == (400, "invalid request body")
+
+
+@pytest.mark.parametrize(("version", "used"), [("2", 2), ("3", 3), ("99", 3), ("+3", 3)])
+def test_the_version_is_the_smaller_of_both(version: str, used: int) -> None:
+    assert LeaseRequest.parse(lease(api_version=version), remote="r").version == used
+
+
+@pytest.mark.parametrize("version", ["1", "0", "-3"])
+def test_old_versions_are_refused(version: str) -> None:
+    with pytest.raises(Refused, match=f"incompatible request version: {version}, min version: 2"):
+        LeaseRequest.parse(lease(api_version=version), remote="r")
+
+
+def test_an_absent_hostname_becomes_the_remote_address() -> None:
+    assert LeaseRequest.parse(lease(hostname=""), remote="10.0.0.1:5").hostname == "10.0.0.1:5"
+
+
+@pytest.mark.parametrize("hostname", ["a\nb", "a\0b", "x" * 257, "\ud800"])
+def test_a_hostname_that_would_spoil_a_log_is_refused(hostname: str) -> None:
+    with pytest.raises(Refused, match="invalid hostname"):
+        LeaseRequest.parse(lease(hostname=hostname), remote="r")
+
+
+@pytest.mark.parametrize("text", ["a", "", "1" * 39, "1" * 41, "1" * 40 + "H", "1" * 40 + "-md5", "1" * 40 + "\n"])
+def test_a_bad_root_hash_is_named(text: str) -> None:
+    body = json.dumps({"old_root_hash": text, "new_root_hash": "2" * 40}).encode()
+    with pytest.raises(Refused, match="invalid old_root_hash"):
+        CommitRequest.parse(body).roots()
+
+
+@pytest.mark.parametrize("text", ["1" * 40, "1" * 40 + "C", "1" * 40 + "-shake128C"])
+def test_root_hashes_may_have_the_letter_of_catalogs(text: str) -> None:
+    body = json.dumps({"old_root_hash": text, "new_root_hash": text, "tag_channel": 0}).encode()
+    old, new = CommitRequest.parse(body).roots()
+    assert old == new
+    assert old.text.endswith("C")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "A" * 56, "a" * 52 + "====", "A" * 52, "A" * 52 + "====\n", "é" * 52 + "===="]
+)
+def test_what_cannot_be_a_token_is_an_invalid_lease(text: str) -> None:
+    with pytest.raises(Refused, match="invalid lease"):
+        checked_token(text)
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"), [(b"", None), (b"{}", None), (b'{"expires_in_sec":0}', None), (b'{"expires_in_sec":5}', 5.0)]
+)
+def test_a_renewal_may_name_its_length(body: bytes, wanted: float | None) -> None:
+    assert parse_renewal(body) == wanted
