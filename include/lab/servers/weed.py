@@ -127,7 +127,13 @@ class WeedServer:
         """Start it here and wait until it is ready; ServerError if it is not."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._process = ServerProcess(
-            "weed", self.command(), log=self.log, ready=self.ready, env=self.environment(), cwd=self.directory
+            "weed",
+            self.command(),
+            log=self.log,
+            ready=self.ready,
+            env=self.environment(),
+            cwd=self.directory,
+            stop_timeout_s=3,  # it waits for idle connections of clients; what it acknowledged survives a kill
         )
         self._process.start()
 

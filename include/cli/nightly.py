@@ -1,0 +1,139 @@
+"""`nightshift nightly`: pack a real build, install it by the slot's DAG, and say what became of it."""
+
+import time
+from datetime import UTC, date, datetime
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from include.lab.environment import Lab
+from include.lab.follow import Snapshot
+from include.lab.night import Viewer, Wishes, run_night, today
+from include.lab.report import NightReport
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
+
+app = typer.Typer(no_args_is_help=True)
+console = Console(highlight=False)
+
+PLAIN_EVERY_S = 5.0
+
+
+@app.callback()
+def group() -> None:
+    """Nights of the slots in the site configuration."""
+
+
+@app.command()
+def run(
+    date_text: Annotated[
+        str, typer.Option("--date", help="Build date, YYYY-MM-DD; default: today, where the slot is.")
+    ] = "",
+    slot: Annotated[str, typer.Option(help="Slot; default: the first of the site configuration.")] = "",
+    rebuild: Annotated[bool, typer.Option(help="Pack the build again even if it is in its store.")] = False,
+) -> None:
+    """Start the services, pack the build of a date, install it, check the repository, print the account.
+
+    The services stay up: read the repository at its URL, then stop them with `make down`.
+    """
+    lab = Lab.from_environment()
+    site = load()
+    name = slot or next(iter(site.slots), "")
+    day = _day(date_text) if date_text else today(site, name, datetime.now(UTC))
+    with _Screen() as screen:
+        viewer = Viewer(say=screen.say, packed=screen.packed, run=screen.run)
+        report = run_night(lab, site, EnvSecrets(), Wishes(name, day, rebuild), viewer)
+    path = lab.place.var / "last-night.json"
+    report.write(path)
+    show(report)
+    console.print(f"\nThe same in {path}. The services stay up; make down stops them.", soft_wrap=True)
+    if not report.good:
+        raise typer.Exit(1)
+
+
+def show(report: NightReport) -> None:
+    """Prints the table of artifacts, the totals, and how to mount the repository."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("project", "platform", "state"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("files", "MB", "new", "reused", "s", "lease s"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("reason")
+    for line in report.lines:
+        figures = (line.files, f"{line.bytes / 1e6:.1f}", line.objects_new, line.objects_reused)
+        times = (f"{line.seconds:.1f}", f"{line.lease_held_s:.2f}")
+        reason = Text(line.reason, overflow="fold")
+        table.add_row(line.project, line.platform, line.state, *map(str, figures), *times, reason)
+    console.print(table)
+    states = f"{report.published} published, {report.unchanged} unchanged, {report.failed} failed of {report.expected}"
+    objects = f"{report.total('objects_new')} new objects, {report.total('objects_reused')} reused"
+    console.print(
+        f"\n{report.slot} {report.date}: {states}; {report.total('files')} files, {objects}; {report.wall_s:.0f} s"
+    )
+    console.print(f"{report.repository} revision {report.revision}, root {report.root_hash}", soft_wrap=True)
+    console.print(report.url, soft_wrap=True)
+    for problem in report.problems:
+        console.print(f"check: {problem}", soft_wrap=True)
+    if not report.problems:
+        console.print("check: no problems found")
+    console.print("\nTo mount it, /etc/cvmfs/default.local:")
+    console.print(report.client_configuration(), soft_wrap=True)
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a date: write YYYY-MM-DD", param_hint="--date") from None
+
+
+class _Screen:
+    """Bars on a terminal, plain lines elsewhere."""
+
+    def __init__(self) -> None:
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        self._archives = 0
+        self._last = ("", 0.0)
+
+    def __enter__(self) -> "_Screen":
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            self._live.stop()
+
+    def say(self, text: str) -> None:
+        console.print(text, soft_wrap=True)
+
+    def packed(self, name: str) -> None:
+        self._archives += 1
+        if self._live:
+            self._live.update(Text(f"packed {self._archives} archives, last {name}"))
+
+    def run(self, seen: Snapshot) -> None:
+        if self._live:
+            self._live.update(_bars(seen))
+            return
+        line = "  ".join(str(kind) for kind in seen.kinds)
+        told, at = self._last
+        if line != told and (seen.ended or time.monotonic() - at >= PLAIN_EVERY_S):
+            self._last = (line, time.monotonic())
+            console.print(f"{seen.state}, {seen.busy} at once: {line}", soft_wrap=True)
+
+
+def _bars(seen: Snapshot, width: int = 30) -> Table:
+    table = Table(
+        box=None, show_header=False, pad_edge=False, title=f"{seen.state}, {seen.busy} at once", title_justify="left"
+    )
+    for kind in seen.kinds:
+        filled = width * kind.ended // max(1, kind.total)
+        bar = Text("█" * filled + "░" * (width - filled), style="red" if kind.failed else "green")
+        states = ", ".join(f"{count} {state}" for state, count in kind.states.items())
+        table.add_row(kind.task_id, bar, f"{kind.ended}/{kind.total}", states)
+    return table

@@ -1,0 +1,86 @@
+"""The environment of the lab's programs: complete, the same for all, and nothing secret outside of it."""
+
+import configparser
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from include.lab.environment import MARK, ROOT, SOCKET_PATH_LIMIT, Lab, Place, adopt
+from include.lab.ports import Ports
+from include.lab.secrets import LabSecrets
+from include.lab.services import services
+from include.lab.supervise import Supervisor, configuration
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Lab:
+    return Lab(Place(tmp_path / "var"), Ports(), LabSecrets.generate())
+
+
+def test_no_secret_is_on_a_command_line_or_in_the_process_manager_s_file(lab: Lab) -> None:
+    programs = [one.program for one in services(lab, airflow=True)]
+    text = configuration(Supervisor(lab.place), programs)
+    words = " ".join(word for program in programs for word in program.command)
+    for name, secret in asdict(lab.secrets).items():
+        assert secret not in text, name
+        assert secret not in words, name
+
+
+def test_connections_follow_the_site_configuration_and_leave_real_ones_alone(lab: Lab) -> None:
+    made = lab.connections({})
+    assert made.keys() == {"AIRFLOW_CONN_STORE_CVMFS", "AIRFLOW_CONN_STORE_BUILDS", "AIRFLOW_CONN_GATEWAY_NIGHTLIES"}
+    gateway = json.loads(made["AIRFLOW_CONN_GATEWAY_NIGHTLIES"])
+    assert (gateway["port"], gateway["login"]) == (lab.ports.gateway, lab.secrets.gateway_key_id)
+    assert "AIRFLOW_CONN_STORE_CVMFS" not in lab.connections({"AIRFLOW_CONN_STORE_CVMFS": "s3://real"})
+
+
+def test_settings_of_another_airflow_do_not_leak_in(lab: Lab) -> None:
+    environment = lab.environment({"AIRFLOW__CORE__EXECUTOR": "Other", "AWS_PROFILE": "other", "HOME": "/home/me"})
+    assert "AIRFLOW__CORE__EXECUTOR" not in environment
+    assert "AWS_PROFILE" not in environment
+    assert environment["HOME"] == "/home/me"
+    assert environment[MARK] == str(lab.place.var)
+
+
+def test_the_execution_api_follows_the_port(lab: Lab) -> None:
+    moved = Lab(lab.place, Ports(airflow=9999), lab.secrets).environment({})
+    assert moved["AIRFLOW__CORE__EXECUTION_API_SERVER_URL"] == "http://127.0.0.1:9999/execution/"
+    assert moved["AIRFLOW__API__BASE_URL"] == "http://127.0.0.1:9999"
+
+
+def test_airflow_s_file_holds_no_secret_and_only_names_that_airflow_knows() -> None:
+    import airflow
+    import yaml
+
+    known = yaml.safe_load((Path(airflow.__file__).parent / "config_templates/config.yml").read_text())
+    ours = configparser.ConfigParser(interpolation=None)
+    ours.read(ROOT / "airflow.cfg")
+    for section in ours.sections():
+        for name in ours[section]:
+            assert name in known[section]["options"], f"[{section}] {name}"
+            assert not known[section]["options"][name].get("sensitive"), f"[{section}] {name}"
+
+
+def test_a_deep_state_folder_moves_the_sockets_to_a_short_path(tmp_path: Path) -> None:
+    deep = Place(tmp_path / ("d" * 100) / "var")
+    assert len(str(deep.socket("supervisor.sock"))) < SOCKET_PATH_LIMIT
+    assert deep.socket("supervisor.sock") == Place(deep.var).socket("supervisor.sock")
+    assert deep.socket("supervisor.sock") != Place(tmp_path / ("e" * 100) / "var").socket("supervisor.sock")
+
+
+def test_a_relative_state_folder_is_below_the_project_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Place.from_environment({"NIGHTSHIFT_VAR": "other"}).var == ROOT / "other"
+
+
+def test_a_command_adopts_the_lab_that_is_there_and_keeps_what_it_was_given(tmp_path: Path) -> None:
+    environment = {"NIGHTSHIFT_VAR": str(tmp_path), "NIGHTSHIFT_S3_PORT": "9000"}
+    adopt(environment)
+    assert "AIRFLOW_CONN_STORE_CVMFS" not in environment  # no lab was made there
+    Lab.from_environment(environment)
+    adopt(environment)
+    assert json.loads(environment["AIRFLOW_CONN_STORE_CVMFS"])["port"] == 9000

@@ -1,0 +1,148 @@
+"""The account of a night: what counts as good, what is written, and which run is started."""
+
+import json
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.lab.follow import snapshot
+from include.lab.night import start, today
+from include.lab.report import ArtifactLine, NightReport
+from include.settings.load import load
+
+KEYS = (
+    "repository url public_key revision root_hash artifacts published unchanged failed files bytes objects_new "
+    "objects_reused lease_held_s_max wall_s"
+).split()
+
+
+def line(state: str, *, lease_held_s: float = 0.1) -> ArtifactLine:
+    return ArtifactLine(
+        project="rich",
+        platform="opt",
+        state=state,
+        reason="",
+        files=10,
+        bytes=1000,
+        objects_new=3,
+        objects_reused=7,
+        bytes_uploaded=300,
+        seconds=1.5,
+        lease_held_s=lease_held_s,
+    )
+
+
+def report(*lines: ArtifactLine, expected: int | None = None, problems: tuple[str, ...] = ()) -> NightReport:
+    return NightReport(
+        slot="main",
+        date="2026-11-21",
+        run="nightly_install_main/night__2026-11-21__1",
+        repository="nightlies.example.org",
+        url="http://127.0.0.1:8433/cvmfs/nightlies.example.org",
+        public_key="/keys/nightlies.example.org.pub",
+        revision=3,
+        root_hash="ab" * 20,
+        lines=lines,
+        expected=len(lines) if expected is None else expected,
+        problems=problems,
+        wall_s=61.26,
+    )
+
+
+def test_a_night_is_good_when_everything_is_published_or_unchanged_and_the_check_is_silent() -> None:
+    assert report(line("published"), line("unchanged")).good
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        report(line("published"), line("failed")),
+        report(line("published"), line("skipped")),
+        report(line("published"), line("preparing")),
+        report(line("published"), expected=2),
+        report(line("published"), problems=("/a: object missing",)),
+    ],
+)
+def test_anything_missing_or_damaged_makes_a_night_bad(bad: NightReport) -> None:
+    assert not bad.good
+
+
+def test_an_empty_account_of_a_build_that_lists_artifacts_is_bad() -> None:
+    assert not report(expected=3).good
+    assert report(expected=3).failed == 3
+
+
+def test_the_written_account_has_its_keys_and_sums(tmp_path: Path) -> None:
+    path = tmp_path / "last-night.json"
+    report(line("published"), line("unchanged", lease_held_s=0.4), line("failed")).write(path)
+    written = json.loads(path.read_text())
+    assert not set(KEYS) - written.keys()
+    assert (written["artifacts"], written["published"], written["unchanged"], written["failed"]) == (3, 1, 1, 1)
+    assert (written["files"], written["objects_new"], written["lease_held_s_max"], written["wall_s"]) == (
+        30,
+        9,
+        0.4,
+        61.3,
+    )
+    assert len(written["per_artifact"]) == 3
+    assert [file.name for file in tmp_path.iterdir()] == ["last-night.json"]
+
+
+def test_the_client_configuration_has_five_lines() -> None:
+    lines = report().client_configuration().splitlines()
+    assert len(lines) == 5
+    assert "CVMFS_SERVER_URL=http://127.0.0.1:8433/cvmfs/nightlies.example.org" in lines
+
+
+class Api:
+    """Airflow as far as starting a run goes."""
+
+    def __init__(self, runs: list[tuple[str, str]]) -> None:
+        self.known = [{"dag_run_id": run_id, "state": state} for run_id, state in runs]
+        self.calls: list[tuple[Any, ...]] = []
+
+    def wait_for_dag(self, dag_id: str, *, timeout_s: float) -> None:
+        self.calls.append(("wait", dag_id))
+
+    def unpause(self, dag_id: str) -> None:
+        self.calls.append(("unpause", dag_id))
+
+    def runs(self, dag_id: str, *, prefix: str) -> list[dict[str, Any]]:
+        return [run for run in self.known if run["dag_run_id"].startswith(prefix)]
+
+    def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
+        self.calls.append(("trigger", dag_id, run_id, conf))
+
+
+def test_each_attempt_at_a_night_gets_the_next_number() -> None:
+    api = Api(
+        [("night__2026-11-21__1", "success"), ("night__2026-11-21__9", "failed"), ("night__2026-11-22__12", "success")]
+    )
+    assert start(api, "nightly_install_main", date(2026, 11, 21), print) == "night__2026-11-21__10"
+    assert api.calls[-1] == ("trigger", "nightly_install_main", "night__2026-11-21__10", {"build_date": "2026-11-21"})
+
+
+def test_a_night_under_way_is_joined_not_started_again() -> None:
+    api = Api([("night__2026-11-21__1", "running")])
+    assert start(api, "nightly_install_main", date(2026, 11, 21), print) == "night__2026-11-21__1"
+    assert not [call for call in api.calls if call[0] == "trigger"]
+
+
+def test_today_is_the_slot_s_own() -> None:
+    site = load()
+    assert today(site, "main", datetime(2026, 11, 20, 23, 30, tzinfo=UTC)) == date(2026, 11, 21)
+
+
+def test_a_snapshot_counts_tasks_by_kind_in_the_order_of_their_start() -> None:
+    instances = [
+        {"task_id": "publish", "state": None, "start_date": None},
+        {"task_id": "prepare", "state": "running", "start_date": "2026-11-21T02:00:05Z"},
+        {"task_id": "prepare", "state": "failed", "start_date": "2026-11-21T02:00:04Z"},
+        {"task_id": "plan", "state": "success", "start_date": "2026-11-21T02:00:01Z"},
+    ]
+    seen = snapshot("running", instances)
+    assert [str(kind) for kind in seen.kinds] == ["plan 1/1", "prepare 1/2", "publish 0/1"]
+    assert seen.busy == 1
+    assert seen.kinds[1].failed == 1

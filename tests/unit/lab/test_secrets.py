@@ -1,0 +1,63 @@
+"""Secrets: made once, readable by their owner only, never shown."""
+
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+from cryptography.fernet import Fernet
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.lab.errors import SecretsDamaged
+from include.lab.secrets import JWT_BYTES, LabSecrets, load_or_create
+
+WORDS = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1)
+
+
+@given(st.builds(LabSecrets, **{field.name: WORDS for field in fields(LabSecrets)}))
+def test_secrets_read_back_what_was_written(secrets: LabSecrets) -> None:
+    assert LabSecrets.parse(secrets.format(), name="x") == secrets
+
+
+def test_the_file_is_made_once_and_closed_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "secrets.env"
+    made = load_or_create(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert load_or_create(path) == made
+    assert [file.name for file in path.parent.iterdir()] == ["secrets.env"]
+
+
+def test_a_file_that_was_opened_to_others_is_closed_again(tmp_path: Path) -> None:
+    path = tmp_path / "secrets.env"
+    load_or_create(path)
+    path.chmod(0o644)
+    load_or_create(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_missing_secret_is_named_and_the_file_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "secrets.env"
+    load_or_create(path)
+    text = "".join(line for line in path.read_text().splitlines(keepends=True) if "FERNET" not in line)
+    path.write_text(text)
+    with pytest.raises(SecretsDamaged, match=r"lacks NIGHTSHIFT_SECRET_FERNET_KEY: restore"):
+        load_or_create(path)
+    assert path.read_text() == text
+
+
+def test_an_empty_secret_is_refused() -> None:
+    text = LabSecrets.generate().format().replace("JWT_SECRET=", "JWT_SECRET=\n#")
+    with pytest.raises(SecretsDamaged, match="JWT_SECRET"):
+        LabSecrets.parse(text, name="x")
+
+
+def test_the_secrets_are_as_strong_as_their_users_want_and_differ_each_time() -> None:
+    one, other = LabSecrets.generate(), LabSecrets.generate()
+    assert len(one.jwt_secret.encode()) >= JWT_BYTES
+    Fernet(one.fernet_key)
+    assert not set(asdict(one).values()) & set(asdict(other).values())
+
+
+def test_a_representation_shows_nothing() -> None:
+    secrets = LabSecrets.generate()
+    assert not [value for value in asdict(secrets).values() if value in repr(secrets)]
