@@ -95,7 +95,7 @@ def service_config(site: Site, secrets: Secrets, *, port: int | None = None) -> 
     for fqrn, repository in site.repositories.items():
         keys = _keys(site, repository, secrets)
         if keys:
-            store = partial(connections.repository_store, fqrn)
+            store = partial(connections.manifest_store, fqrn)
             served[fqrn] = RepositoryConfig(store, _signer(site.gateway.keys, fqrn), keys)
     if not served:
         raise ConfigError(

@@ -10,13 +10,14 @@ from sqlalchemy import Engine
 from include.cvmfs.manifest import Manifest
 from include.cvmfs.repository import Repository
 from include.gateway.client import GatewayClient
-from include.ledger.engine import open_ledger
 from include.publishers.base import Publisher
-from include.publishers.errors import NotBuilt
+from include.publishers.errors import NotBuilt, TooManyWriters
 from include.publishers.native import NativePublisher
+from include.settings.ledger import open_site_ledger
 from include.settings.model import Publisher as PublisherKind
 from include.settings.model import Site
-from include.settings.secrets import Secrets, ledger_address
+from include.settings.secrets import Secrets
+from include.settings.traits import recorded_traits, require_single_writer
 from include.storage.open import Credentials, StoreOptions, open_store
 from include.storage.store import Store
 
@@ -27,11 +28,14 @@ class Connections:
     def __init__(self, site: Site, secrets: Secrets) -> None:
         self.site = site
         self._secrets = secrets
-        self._stores: dict[str, Store] = {}
+        self._stores: dict[tuple[str, bool], Store] = {}
 
-    def store(self, name: str) -> Store:
-        """The store of that name, with the credentials of its connection."""
-        if name not in self._stores:
+    def store(self, name: str, *, sole_writer: bool = False) -> Store:
+        """The store of that name, with the credentials of its connection and what it was seen to keep.
+
+        ``sole_writer``: nobody else writes mutable objects there, so that replacing needs no help from the store.
+        """
+        if (name, sole_writer) not in self._stores:
             settings = self.site.store(name)
             credentials = None
             if settings.connection:
@@ -41,13 +45,24 @@ class Connections:
                 endpoint=settings.endpoint, region=settings.region, addressing=settings.addressing,
                 connections=settings.connections, timeout_s=settings.timeout_s, retries=settings.retries,
                 acl=settings.acl,
+                traits=recorded_traits(self.ledger, settings), single_writer=sole_writer,
             )  # fmt: skip
-            self._stores[name] = open_store(settings.url, credentials=credentials, options=options)
-        return self._stores[name]
+            self._stores[name, sole_writer] = open_store(settings.url, credentials=credentials, options=options)
+        return self._stores[name, sole_writer]
 
     def repository_store(self, fqrn: str) -> Store:
         """Where a repository's objects lie: its store, below its name."""
         return self.store(self.site.repository(fqrn).store).child(fqrn)
+
+    def manifest_store(self, fqrn: str) -> Store:
+        """A repository's store for whoever switches its manifest. Raises TooManyWriters."""
+        settings = self.site.repository(fqrn)
+        traits = recorded_traits(self.ledger, self.site.store(settings.store))
+        writers = [f"writer {number + 1}" for number in range(settings.manifest_writers)]
+        verdict = require_single_writer(traits, store=settings.store, repository=fqrn, writers=writers)
+        if not verdict.allowed:
+            raise TooManyWriters(fqrn, verdict.reason)
+        return self.store(settings.store, sole_writer=len(writers) == 1).child(fqrn)
 
     def repository(self, fqrn: str) -> Repository:
         """The repository as its readers see it: through the public URL, trusted by the public key alone."""
@@ -81,5 +96,4 @@ class Connections:
     @cached_property
     def ledger(self) -> Engine:
         """Nightshift's own database, its tables up to date."""
-        address = ledger_address(self.site, self._secrets)
-        return open_ledger(address.url, login=address.login, password=address.password)
+        return open_site_ledger(self.site, self._secrets)

@@ -1,7 +1,8 @@
 """What can go wrong with a publisher before it even begins.
 
 PublisherError
-└── NotBuilt(fqrn, detail)    the settings ask for a way to publish that this version does not have
+├── NotBuilt(fqrn, detail)          the settings ask for a way to publish that this version does not have
+└── TooManyWriters(fqrn, detail)    two may switch the manifest, and the store would not keep them apart
 """
 
 from __future__ import annotations
@@ -19,5 +20,13 @@ class PublisherError(Exception):
         self.fqrn = fqrn
 
 
+class TooManyWriters(PublisherError):
+    """The settings allow more manifest writers than the store can keep apart."""
+
+    retryable: ClassVar[bool] = False
+
+
 class NotBuilt(PublisherError):
     """A publisher kind that the settings know and this version does not."""
+
+    retryable: ClassVar[bool] = False
