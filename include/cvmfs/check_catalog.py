@@ -37,7 +37,7 @@ _FLAGS, _NAME, _SYMLINK = 10, 11, 12  # places in a row
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """A catalog where its parent says it is; ``row``: the mountpoint's entry there, ``size``: in bytes, 0 if unknown."""
+    """A catalog where its parent says it is; ``row``: the mountpoint's entry there, ``size``: bytes, 0 if unknown."""
 
     path: str
     hash: ObjectHash
@@ -294,9 +294,11 @@ class _Audit:
             orphans = (
                 "SELECT name FROM catalog c WHERE (md5path_1, md5path_2) <> (?, ?) AND NOT EXISTS"
                 " (SELECT 1 FROM catalog p WHERE (p.md5path_1, p.md5path_2) = (c.parent_1, c.parent_2)"
-                f" AND (p.flags & 3) = 1) ORDER BY name LIMIT {_NAMED_AT_MOST}"  # noqa: S608
+                " AND (p.flags & 3) = 1) ORDER BY name LIMIT ?"
             )
-            names = ", ".join(str(row[0]) for row in self.db.execute(orphans, path_digest(self.path)))
+            names = ", ".join(
+                str(row[0]) for row in self.db.execute(orphans, (*path_digest(self.path), _NAMED_AT_MOST))
+            )
             what = f"{rows} rows, but {self.seen} are reached from the root; dangling: {names or 'not found by parent'}"
             self.problem(Subject.ROWS, self.path, what)
         (chunks,) = self.db.execute("SELECT count(*) FROM chunks").fetchone()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +21,7 @@ from include.storage.store import Store, Version
 
 _REMOTE = ("http://", "https://", "s3://")
 _CERTIFICATE_BYTES = 1 << 20
-_ROOT_PATH_LINE = b"\nR"
+_ROOT_PATH_LINE = re.compile(rb"\nR([0-9a-f]{32})\n")
 
 
 class Failure(Enum):
@@ -146,8 +147,8 @@ def _fetch_manifest(store: Store, name: str) -> tuple[bytes, Version | None]:
 
 
 def _of_other_root(data: bytes) -> bool:
-    line = data.partition(_ROOT_PATH_LINE)[2].partition(b"\n")[0]
-    return bool(line) and line != manifests.ROOT_PATH_MD5.encode()
+    line = _ROOT_PATH_LINE.search(data)
+    return line is not None and line[1] != manifests.ROOT_PATH_MD5.encode()
 
 
 _FAILURE = "failure"

@@ -21,7 +21,7 @@ from include.cvmfs import whitelist as whitelists
 from include.cvmfs.catalog import MARKER, Catalog, NestedRef, Packed, name_of, parent_of
 from include.cvmfs.compression import Compression, compress
 from include.cvmfs.dirent import Chunk, Dirent
-from include.cvmfs.hashes import CATALOG, CERTIFICATE, HISTORY, META, PARTIAL, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.hashes import CERTIFICATE, HISTORY, META, PARTIAL, Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.history import History, Tag
 from include.cvmfs.keys import Signer, fingerprint, format_public_key, generate_master, generate_repository_key
 from include.cvmfs.manifest import Manifest
