@@ -9,7 +9,7 @@ import hashlib
 import lzma
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, ClassVar, Protocol
 
 import zstandard
 
@@ -92,9 +92,11 @@ class ArchiveBytes:
             left = block
             while left or (stream is not None and stream.more):
                 if stream is None:
-                    left = _padding_dropped(left, codec)
+                    left = left.lstrip(b"\0") if codec.padded else left
                     if not left:
                         break
+                    if not (left.startswith(codec.magic) or codec.magic.startswith(left)):
+                        raise self.damaged("has bytes after its end")
                     stream = codec()
                 try:
                     data, left = stream.feed(left)
@@ -160,8 +162,10 @@ class Reader:
 
 
 class _Codec(Protocol):
-    """One compressed stream; archives may hold several, one after the other."""
+    """One compressed stream. Archives may hold several in a row; ``padded`` ones allow zero bytes between them."""
 
+    magic: ClassVar[bytes]
+    padded: ClassVar[bool]
     ended: bool
 
     @property
@@ -173,6 +177,9 @@ class _Codec(Protocol):
 
 
 class _Gzip:
+    magic: ClassVar[bytes] = _GZIP
+    padded: ClassVar[bool] = True
+
     def __init__(self) -> None:
         self._stream = zlib.decompressobj(wbits=31)
         self.ended = False
@@ -188,6 +195,9 @@ class _Gzip:
 
 
 class _Xz:
+    magic: ClassVar[bytes] = _XZ
+    padded: ClassVar[bool] = True
+
     def __init__(self) -> None:
         self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=2 * _WINDOW_BYTES)
         self.ended = False
@@ -203,6 +213,9 @@ class _Xz:
 
 
 class _Zstd:
+    magic: ClassVar[bytes] = b""  # has several; the library looks
+    padded: ClassVar[bool] = False
+
     def __init__(self) -> None:
         self._stream = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES).decompressobj()
         self.ended = False
@@ -232,11 +245,6 @@ def _codec_of(first: bytes) -> type[_Codec] | None:
     if first.startswith(_ZSTD) or (first[1:4] == _ZSTD_SKIPPABLE and 0x50 <= first[0] <= 0x5F):
         return _Zstd
     return None
-
-
-def _padding_dropped(data: bytes, codec: type[_Codec]) -> bytes:
-    """Between streams, gzip and xz allow zero bytes (tapes, 4-byte padding)."""
-    return data if codec is _Zstd else data.lstrip(b"\0")
 
 
 def _blocks_of(stream: BinaryIO | Iterable[bytes]) -> Iterator[bytes]:

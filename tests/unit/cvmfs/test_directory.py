@@ -1,0 +1,122 @@
+"""A directory on disk is read as it is: links are not followed, and what changes meanwhile is refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from include.cvmfs.directory import DirectorySource
+from include.cvmfs.errors import SourceError
+from include.cvmfs.prepare import prepare
+from include.cvmfs.source import Entry, Kind
+from include.cvmfs.tarball import TarSource
+from tests.fakes.archives import packed
+from tests.fakes.memorystore import MemoryStore
+
+NOW = datetime(2026, 7, 1, tzinfo=UTC)
+
+
+def entries(path: Path) -> dict[str, tuple[Entry, bytes | None]]:
+    found: dict[str, tuple[Entry, bytes | None]] = {}
+    for entry, opener in DirectorySource(path).entries():
+        content = opener() if opener else None
+        found[entry.path] = entry, content.read() if content else None
+        if content:
+            content.close()
+    return found
+
+
+def test_everything_in_the_tree_is_found_once(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "f").write_bytes(b"content")
+    (tmp_path / "a" / "b" / "f").chmod(0o640)
+    os.utime(tmp_path / "a" / "b" / "f", (5, 1234.9))
+    (tmp_path / "empty").write_bytes(b"")
+    (tmp_path / "l").symlink_to("/etc/passwd")
+    (tmp_path / "loop").symlink_to(".")
+    found = entries(tmp_path)
+    assert sorted(found) == ["", "a", "a/b", "a/b/f", "empty", "l", "loop"]
+    entry, data = found["a/b/f"]
+    assert (entry.kind, entry.mode, entry.mtime, entry.size, data) == (Kind.FILE, 0o640, 1234, 7, b"content")
+    assert (found["l"][0].kind, found["l"][0].symlink) == (Kind.SYMLINK, "/etc/passwd")
+    assert found["empty"][1] == b""
+
+
+def test_names_of_one_file_are_hard_links(tmp_path: Path) -> None:
+    (tmp_path / "b").write_bytes(b"1")
+    os.link(tmp_path / "b", tmp_path / "a")
+    found = entries(tmp_path)
+    assert found["a"][0].kind is Kind.FILE
+    assert (found["b"][0].kind, found["b"][0].hardlink_to) == (Kind.HARDLINK, "a")
+
+
+def test_special_files_have_their_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the names of sockets are short
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("sock")
+        found = entries(tmp_path)
+    assert found["pipe"][0].kind is Kind.FIFO
+    assert found["sock"][0].kind is Kind.SOCKET
+
+
+def test_names_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")).touch()
+    with pytest.raises(SourceError, match=r"^caf\\xe9: has a name that is not UTF-8"):
+        entries(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["absent", "file"])
+def test_a_source_that_is_no_directory_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SourceError, match=name):
+        entries(tmp_path / name)
+
+
+def test_a_file_that_became_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(b"secret")
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "f").write_bytes(b"")
+    for entry, opener in DirectorySource(tree).entries():
+        if entry.path == "f":
+            (tree / "f").unlink()
+            (tree / "f").symlink_to(tmp_path / "secret")
+            assert opener is not None
+            with pytest.raises(SourceError, match=r"^f: cannot be read"):
+                opener()
+
+
+@pytest.mark.parametrize("size", [10, 100_000, 6_000_000])
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_file_that_changes_its_size_while_it_is_read_is_refused(tmp_path: Path, size: int, change: int) -> None:
+    (tmp_path / "f").write_bytes(bytes(size))
+
+    class Changing(DirectorySource):
+        def entries(self):  # type: ignore[no-untyped-def]
+            for entry, opener in super().entries():
+                if entry.path == "f":
+                    os.truncate(tmp_path / "f", size + change)
+                yield entry, opener
+
+    with pytest.raises(SourceError, match=rf"^f: changed while it was read: it does not have the {size} bytes"):
+        prepare(Changing(tmp_path), store=MemoryStore(), repository="r", destination="/x", now=NOW)
+
+
+def test_a_directory_and_its_tarball_give_the_same_catalog(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    for number in range(30):
+        folder = tree / f"d{number % 3}" / f"e{number % 5}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"f{number}").write_bytes(b"%d" % number * 1000)
+        os.utime(folder / f"f{number}", (number, number))
+    (tree / "d1" / ".cvmfscatalog").touch()
+    os.link(tree / "d0" / "e0" / "f0", tree / "d0" / "e0" / "zz")
+    (tree / "l").symlink_to("d0")
+    from_disk = prepare(DirectorySource(tree), store=MemoryStore(), repository="r", destination="/x/y", now=NOW)
+    tar = TarSource(iter([packed(tree)]), "t.tar")
+    assert prepare(tar, store=MemoryStore(), repository="r", destination="/x/y", now=NOW).root == from_disk.root
