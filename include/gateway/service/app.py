@@ -11,6 +11,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from fastapi import FastAPI
 from starlette.exceptions import HTTPException
@@ -220,6 +221,8 @@ class Gateway:
         key_id = self._access.authenticate_admin(_authorization(request), message, repository)
         if not request.path_params["path"]:
             raise Malformed(400, "missing path argument")
+        if not _is_utf8(request.scope.get("raw_path") or b""):
+            raise Refused("invalid lease path: not UTF-8")
         try:
             place = LeasePath.parse(request.path_params["path"])
         except BadLeasePath as error:
@@ -281,6 +284,15 @@ def _listed(row: LeaseRow) -> dict[str, str]:
 
 def _authorization(request: Request) -> str | None:
     return request.headers.get("authorization")
+
+
+def _is_utf8(raw_path: bytes) -> bool:
+    """Whether a path means what it says; the server replaces what is not UTF-8."""
+    try:
+        unquote_to_bytes(raw_path).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _remote(request: Request) -> str:
