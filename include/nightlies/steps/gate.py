@@ -90,10 +90,12 @@ def missing_of_build(
         and _wanted(one.platform, night.platforms or slot.platforms)
     ]
     rejected = {(one.project, one.platform) for one in build.rejected}
-    for project in night.projects or slot.projects:
-        for platform in night.platforms or slot.platforms:
-            if (project, platform) not in planned | rejected:
-                lines.append(f"{project}/{platform}: not in the index of build {build.build_id}")
+    lines += [
+        f"{project}/{platform}: not in the index of build {build.build_id}"
+        for project in night.projects or slot.projects
+        for platform in night.platforms or slot.platforms
+        if (project, platform) not in planned | rejected
+    ]
     if not build.complete and not (night.projects and night.platforms):
         lines.append(f"build {build.build_id}: its index is not complete yet; run again when it is")
     return lines

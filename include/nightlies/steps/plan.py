@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import date, datetime
 
 from include.cvmfs.repository import Repository
 from include.cvmfs.source import checked_destination
@@ -30,16 +31,13 @@ MAX_MAPPED = 200
 log = logging.getLogger(__name__)
 
 
-def index_place(slot: Slot, build_date: datetime | object) -> str:
+def index_place(slot: Slot, build_date: date) -> str:
     """The key of a build's index in the slot's store."""
-    return fill(slot.index, {"slot": slot.name, "date": str(build_date)})
+    return fill(slot.index, {"slot": slot.name, "date": build_date.isoformat()})
 
 
-def read_index(connections: Connections, slot: Slot, build_date: object) -> tuple[BuildIndex, str]:
+def read_index(connections: Connections, slot: Slot, wanted: date) -> tuple[BuildIndex, str]:
     """The build of a slot's date and the URL of its index; raises BuildMissing, BadIndex or StoreError."""
-    from datetime import date
-
-    wanted = build_date if isinstance(build_date, date) else date.fromisoformat(str(build_date))
     store, key = connections.store(slot.store), index_place(slot, wanted)
     url = f"{store.url}/{key}"
     try:
@@ -108,7 +106,7 @@ def plan_publication(
     clock: Clock,
     sha256: str | None = None,
     tag: str | None = None,
-    replace: bool = False,
+    overwrite: bool = False,
     dry_run: bool = False,
 ) -> Plan:
     """One tree or tarball by hand, as a run of one batch. `source` is a URL in one of the configured stores.
@@ -119,14 +117,14 @@ def plan_publication(
     locate(connections, source)
     where = checked_destination(path.rstrip("/") or "/")
     item = Item(name=path, destination=where, source=source, sha256=sha256)
-    batch = Batch(run, repository, (item,), replace=replace, tag=tag, dry_run=dry_run)
+    batch = Batch(run, repository, (item,), replace=overwrite, tag=tag, dry_run=dry_run)
     reason = f"by hand from {source}"
     records.plan(connections.ledger, batch.key(item), try_number=try_number, now=clock(), reason=reason)
     return Plan((batch,))
 
 
 def nested_directories(slot: Slot, index: BuildIndex) -> tuple[str, ...]:
-    """The directories above a build's artifacts that get a catalog of their own: from the slot's down to the build's."""
+    """The directories above a build's artifacts that get a catalog of their own, from the slot's to the build's."""
     top = build_directory(slot, index.build_id, build_date=index.date)
     found: list[str] = []
     path = ""
@@ -154,8 +152,6 @@ def held_already(connections: Connections, repository: Repository, publication: 
 
 def cut(batch: Batch, items: Sequence[Item], limit: int) -> tuple[Batch, ...]:
     """The batch in at most `limit` pieces, in order; on most nights each holds one item."""
-    from dataclasses import replace
-
     return tuple(replace(batch, items=piece) for piece in into_batches(items, limit))
 
 
@@ -193,10 +189,11 @@ def _items(
             locate(connections, source)
         except NightlyError as error:
             refused[one.name] = error
-    by_path = {item.destination: item.name for item in items}
-    for above, below in overlapping(by_path):
-        for path, other in ((above, below), (below, above)):
-            refused[by_path[path]] = NightlyError(f"its destination {path} overlaps with {other}; rename one of them.")
+    for above, below in overlapping(item.destination for item in items):
+        for item in items:
+            if item.destination in (above, below):
+                other = below if item.destination == above else above
+                refused[item.name] = NightlyError(f"its destination overlaps with {other}. Rename one of them.")
     return items, refused
 
 
@@ -215,7 +212,12 @@ def _settle(
     connections: Connections, publication: Publication, held: str, repository: Repository, try_number: int, clock: Clock
 ) -> Publication:
     manifest = repository.manifest
+    before = records.history(connections.ledger, publication.repository, publication.destination)
+    last = next((one for one in before if one.nested_hash == held and one.files is not None), None)
     figures = Figures(
+        files=last.files if last else None,
+        bytes=last.bytes if last else None,
+        objects_reused=(last.objects_new or 0) + (last.objects_reused or 0) if last else None,
         revision_before=manifest.revision,
         revision_after=manifest.revision,
         root_hash=str(manifest.root),

@@ -1,4 +1,4 @@
-"""Prepare the trees of a batch without a lease: each becomes a changeset, its objects stored and itself in the ledger."""
+"""Prepare the trees of a batch without a lease: each becomes a changeset in the ledger, its objects in the store."""
 
 from __future__ import annotations
 

@@ -71,13 +71,13 @@ def publish_batch(
 
 
 def give_up(
-    connections: Connections, batch: Batch, name: str, *, error: Exception, try_number: int, clock: Clock
+    connections: Connections, batch: Batch, name: str, *, why: str, try_number: int, clock: Clock
 ) -> None:
     """Record that an artifact's path stayed busy for too long."""
     item = next(item for item in batch.items if item.name == name)
     records.move(
         connections.ledger, batch.key(item), State.FAILED, phase=Phase.PUBLISH, try_number=try_number, now=clock(),
-        reason=str(error), error_class=type(error).__name__,
+        reason=why, error_class=PathBusy.__name__,
     )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ def absolute(connections: Connections, store: str, url: str) -> str:
 def locate(connections: Connections, url: str) -> tuple[Store, str]:
     """The store of the configuration that holds `url`, and the key in it; SourceNotAllowed if none does.
 
-    With several, the one that names it most closely counts. This is also what keeps a worker's other files out of reach.
+    With several, the one that names it most closely counts. This also keeps a worker's other files out of reach.
     """
     found = [
         (len(settings.url), name)

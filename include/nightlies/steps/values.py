@@ -95,7 +95,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is going to do. `settled`: what needs no doing, each with its reason; `notes`: faults worth reading."""
+    """What a run is going to do. `settled`: what needs no doing, each with its reason; `notes`: faults to read."""
 
     batches: tuple[Batch, ...]
     settled: tuple[Publication, ...] = ()

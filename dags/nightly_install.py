@@ -1,0 +1,171 @@
+"""The nights: `nightly_install_<slot>` for every slot of the site configuration, and `nightly_install` by hand.
+
+One body for all. The file only declares; what the tasks do is in `operators/` and `include/nightlies/steps/`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import DAG, AssetAlias, CronTriggerTimetable, Param, TriggerRule, task_group
+
+from include.settings.load import load
+from include.settings.model import Site, Slot
+from operators.night import GateOperator, NightPlanOperator, slot_asset
+from operators.prepare import CvmfsPrepareOperator
+from operators.publish import CvmfsPublishOperator
+from operators.reserve import CvmfsReserveOperator
+from operators.verify import CvmfsVerifyOperator
+from sensors.build import BuildSensor
+
+OWNER = "nightshift"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
+
+DOC = """
+### Install a nightly build and publish it
+
+Finds the build of the run's date, and publishes each of its artifacts to `{repository}` as
+`{destination}`.
+
+| task | what it does |
+|---|---|
+| `find_build` | resolves the build date; a scheduled run waits for the build's index |
+| `plan` | reads the index; settles what the repository holds already as *unchanged*; orders and batches the rest |
+| `reserve` | one short commit: an empty nested catalog at every destination |
+| `artifact` | for each batch: `prepare` without a lease, `publish` under its own; each artifact fails alone |
+| `verify` | reads back through the public URL, with the public key only |
+| `gate` | fails the run if anything required is missing, by name and reason |
+
+The build date is the parameter `build_date`; else the run's partition key; else its logical date in {timezone}{offset}.
+A second run of the same build publishes nothing and makes no revision. `dry_run` says what would be published and how
+much of it is stored already, and writes to no store, gateway or repository.
+"""
+
+
+def night_params(site: Site, slot: Slot | None) -> dict[str, Param]:
+    """The form of a night; with a slot of its own the slot is no question."""
+    names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}
+    params = {
+        "build_date": Param(
+            None,
+            type=["null", "string"],
+            format="date",
+            pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
+            description="Which date's build; empty: the partition key's or the logical date's.",
+        ),
+        "projects": Param(None, **names, maxItems=1000, description="Only these projects; empty: all of the slot."),
+        "platforms": Param(None, **names, maxItems=100, description="Only these platforms; empty: all of the slot."),
+        "dry_run": Param(False, type="boolean", description="Only say what would be published."),
+        "wait_minutes": Param(
+            None,
+            type=["null", "integer"],
+            minimum=0,
+            maximum=1440,
+            description="How long to wait for a complete index; empty: scheduled runs until the cutoff, others not.",
+        ),
+    }
+    if slot is None:
+        slots = sorted(site.slots)
+        chosen = Param(slots[0], type="string", enum=slots, description="Which series of builds.")
+        params = {"slot": chosen, **params}
+    return params
+
+
+def night(site: Site, slot: Slot | None) -> DAG:
+    """The DAG of one slot, on its schedule; or, without a slot, the same by hand for any of them."""
+    retries = slot.retries if slot else 2
+    defaults = {
+        "owner": OWNER,
+        "retries": retries,
+        "retry_delay": timedelta(seconds=10),
+        "retry_exponential_backoff": 2.0,
+        "max_retry_delay": timedelta(minutes=5),
+        "pool": "control",
+        "priority_weight": slot.priority if slot else 10,
+        "execution_timeout": timedelta(minutes=30),
+    }
+    outlet = slot_asset(slot.name) if slot else AssetAlias("nightlies")
+    dag = DAG(
+        dag_id=f"nightly_install_{slot.name}" if slot else "nightly_install",
+        description=f"Install the nightly builds of slot {slot.name}" if slot else "Install a nightly build, by hand",
+        doc_md=DOC.format(
+            repository=slot.repository if slot else "the slot's repository",
+            destination=slot.destination if slot else "the slot's destination",
+            timezone=slot.timezone if slot else "the slot's time zone",
+            offset=f", {slot.date_offset:+d} days" if slot and slot.date_offset else "",
+        ),
+        schedule=CronTriggerTimetable(slot.schedule, timezone=slot.timezone) if slot and slot.schedule else None,
+        start_date=START,
+        catchup=False,
+        max_active_runs=4,
+        max_active_tasks=32,
+        dagrun_timeout=timedelta(hours=20),
+        default_args=defaults,
+        params=night_params(site, slot),
+        tags=["nightlies", "cvmfs", *([f"slot:{slot.name}"] if slot else ["by hand"])],
+    )
+    with dag:
+        found = BuildSensor(
+            task_id="find_build",
+            slot=slot.name if slot else None,
+            doc_md="Resolves the build date and waits for the build's index, in the triggerer.",
+        )
+        plan = NightPlanOperator(
+            task_id="plan",
+            night=found.output,
+            doc_md="Reads the index and records in the ledger what is to be published, and what is there already.",
+        )
+        reserve = CvmfsReserveOperator(
+            task_id="reserve",
+            batches=plan.output,
+            pool="publish",
+            doc_md="One lease, one commit: the build's directories, an empty nested catalog at every destination.",
+        )
+
+        @task_group
+        def artifact(batch: dict[str, Any]) -> None:
+            """Prepare and publish one batch: a single artifact on most nights."""
+            prepare = CvmfsPrepareOperator(
+                task_id="prepare",
+                batch=batch,
+                pool="prepare",
+                map_index_template="{{ task.batch['name'] }}",
+                execution_timeout=timedelta(hours=6),
+                doc_md="Reads the artifact and stores what is new of it, without any lease.",
+            )
+            publish = CvmfsPublishOperator(
+                task_id="publish",
+                batch=batch,
+                pool="publish",
+                map_index_template="{{ task.batch['name'] }}",
+                doc_md="Takes a lease on the destination, swaps its catalog, commits, gives the lease back.",
+            )
+            prepare >> publish
+
+        artifacts = artifact.expand(batch=plan.output)
+        verify = CvmfsVerifyOperator(
+            task_id="verify",
+            batches=plan.output,
+            trigger_rule=TriggerRule.ALL_DONE,
+            execution_timeout=timedelta(hours=2),
+            doc_md="Takes away what failed artifacts left reserved, then reads back what was published.",
+        )
+        gate = GateOperator(
+            task_id="gate",
+            night=found.output,
+            trigger_rule=TriggerRule.ALL_DONE,
+            outlets=[outlet],
+            doc_md="Reads the ledger; whatever is missing fails the run.",
+        )
+        reserve >> artifacts >> verify >> gate
+    return dag
+
+
+_site = load()
+for _slot in _site.slots.values():
+    _dag = night(_site, _slot)
+    globals()[_dag.dag_id] = _dag
+if _site.slots:
+    nightly_install = night(_site, None)

@@ -1,0 +1,145 @@
+"""`publication`: one tree or tarball by hand, to any configured repository.
+
+The same tasks as a night's, for a single destination. The file only declares.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG, Param, TriggerRule, task_group
+
+from include.settings.load import load
+from include.settings.model import Site
+from operators.night import GateOperator, PublicationPlanOperator
+from operators.prepare import CvmfsPrepareOperator
+from operators.publish import CvmfsPublishOperator
+from operators.reserve import CvmfsReserveOperator
+from operators.verify import CvmfsVerifyOperator
+
+DOC = """
+### Publish one tree or tarball
+
+`source` is the URL of a tarball (.tar, .gz, .xz, .zst) in one of the stores of the site configuration, or of a folder
+in one of its `file:///` stores: {stores}. Anything else is refused; a folder of the workers is allowed by adding it to
+`stores`.
+
+`mode` *refuse* ends with an error if the destination holds anything; *replace* swaps it. `tag` names the new revision.
+`dry_run` reads the source and says what would be published and how much of it is new, and writes nothing.
+"""
+
+
+def publication(site: Site) -> DAG:
+    """The DAG, with the configured repositories to choose from."""
+    repositories = sorted(site.repositories)
+    stores = ", ".join(f"`{store.url}`" for store in site.stores.values()) or "none is configured"
+    dag = DAG(
+        dag_id="publication",
+        description="Publish one tree or tarball to a repository, by hand",
+        doc_md=DOC.format(stores=stores),
+        schedule=None,
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=8,
+        dagrun_timeout=timedelta(hours=12),
+        default_args={
+            "owner": "nightshift",
+            "retries": 2,
+            "retry_delay": timedelta(seconds=10),
+            "retry_exponential_backoff": 2.0,
+            "max_retry_delay": timedelta(minutes=5),
+            "pool": "control",
+            "execution_timeout": timedelta(minutes=30),
+        },
+        params={
+            "repository": Param(repositories[0], type="string", enum=repositories, description="Where to publish."),
+            "path": Param(
+                "/software/example/1.0",
+                type="string",
+                pattern="^/[^/]+(/[^/]+)*/?$",
+                minLength=2,
+                maxLength=1024,
+                description="The destination: an absolute path inside the repository.",
+            ),
+            "source": Param(
+                "s3://builds/example-1.0.tar.gz",
+                type="string",
+                pattern="^[a-z0-9]+://.+",
+                maxLength=2048,
+                description="URL of a tarball or folder in one of the configured stores.",
+            ),
+            "sha256": Param(
+                None,
+                type=["null", "string"],
+                pattern="^[0-9a-f]{64}$",
+                description="What the tarball's SHA-256 must be; empty: not checked.",
+            ),
+            "tag": Param(
+                None,
+                type=["null", "string"],
+                pattern="^[A-Za-z0-9][A-Za-z0-9._+-]*$",
+                maxLength=255,
+                description="Name for the new revision; empty: none.",
+            ),
+            "mode": Param(
+                "refuse",
+                type="string",
+                enum=["refuse", "replace"],
+                description="What to do if the destination holds something.",
+            ),
+            "dry_run": Param(False, type="boolean", description="Only say what would be published."),
+        },
+        tags=["cvmfs", "by hand"],
+    )
+    with dag:
+        plan = PublicationPlanOperator(
+            task_id="plan", doc_md="Checks repository, path and source, and records the plan."
+        )
+        reserve = CvmfsReserveOperator(
+            task_id="reserve",
+            batches=plan.output,
+            pool="publish",
+            doc_md="Makes the destination an empty nested catalog, with the directories above it, unless it is there.",
+        )
+
+        @task_group
+        def tree(batch: dict[str, object]) -> None:
+            """Prepare and publish the one batch."""
+            prepare = CvmfsPrepareOperator(
+                task_id="prepare",
+                batch=batch,
+                pool="prepare",
+                map_index_template="{{ task.batch['name'] }}",
+                execution_timeout=timedelta(hours=10),
+                doc_md="Reads the source and stores what is new of it, without any lease.",
+            )
+            publish = CvmfsPublishOperator(
+                task_id="publish",
+                batch=batch,
+                pool="publish",
+                map_index_template="{{ task.batch['name'] }}",
+                doc_md="Takes a lease on the destination, swaps its catalog, commits, gives the lease back.",
+            )
+            prepare >> publish
+
+        trees = tree.expand(batch=plan.output)
+        verify = CvmfsVerifyOperator(
+            task_id="verify",
+            batches=plan.output,
+            trigger_rule=TriggerRule.ALL_DONE,
+            execution_timeout=timedelta(hours=2),
+            doc_md="Reads back what was published through the public URL, with the public key only.",
+        )
+        gate = GateOperator(
+            task_id="gate",
+            of_night=False,
+            trigger_rule=TriggerRule.ALL_DONE,
+            doc_md="Reads the ledger; a tree that is not published fails the run.",
+        )
+        reserve >> trees >> verify >> gate
+    return dag
+
+
+_site = load()
+if _site.repositories:
+    publication_dag = publication(_site)

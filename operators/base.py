@@ -1,0 +1,80 @@
+"""What every operator of Nightshift has: the site's connections, its names in the ledger and on leases, a clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator, BaseSensorOperator
+
+from operators.retry import RetryByKind
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from include.nightlies.steps.values import Batch
+    from include.publishers.connect import Connections
+
+
+class OnSite:
+    """What operators and sensors share. Heavy imports are made when a task runs, never when a DAG is parsed."""
+
+    def connections(self) -> Connections:
+        """Clients of the configured site, with Airflow's connections as secrets, and a ledger that is up to date."""
+        from hooks.secrets import AirflowSecrets
+        from include.ledger.migrate import migrate
+        from include.publishers.connect import Connections
+        from include.settings.load import load
+
+        connections = Connections(load(), AirflowSecrets())
+        migrate(connections.ledger)
+        return connections
+
+
+class NightshiftOperator(OnSite, BaseOperator):
+    """An operator around steps of `include/`."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("retry_policy", RetryByKind())
+        super().__init__(**kwargs)
+
+
+class NightshiftSensor(OnSite, BaseSensorOperator):
+    """A sensor that looks once and then is deferred; `timeout` and `poke_interval` (seconds) as for every sensor."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs.setdefault("retry_policy", RetryByKind())
+        super().__init__(**kwargs)
+
+
+def clock() -> datetime:
+    """The time that the steps record."""
+    return datetime.now(UTC)
+
+
+def run_name(context: Context) -> str:
+    """What the ledger calls this run: unique among the DAGs that share it."""
+    return f"{context['dag'].dag_id}/{context['run_id']}"
+
+
+def owner_name(context: Context) -> str:
+    """What others see as the holder of a lease: DAG, run, task, map index and try."""
+    ti = context["ti"]
+    mapped = f"[{ti.map_index}]" if (ti.map_index if ti.map_index is not None else -1) >= 0 else ""
+    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}{mapped} try {ti.try_number}"
+
+
+def tries_left(context: Context) -> bool:
+    """Whether a failure of this try would be followed by another one."""
+    ti = context["ti"]
+    return bool(ti.try_number <= (ti.max_tries or 0))
+
+
+def batches_of(value: Sequence[dict[str, Any]] | dict[str, Any] | None) -> list[Batch]:
+    """The batches that a plan handed on; none where the plan did not end."""
+    from include.nightlies.steps.values import Batch
+
+    if value is None:
+        return []
+    return [Batch.from_json(one) for one in ([value] if isinstance(value, dict) else value)]

@@ -1,0 +1,63 @@
+"""Prepare the artifacts of a batch: read, compress, hash and upload what is new, without any lease."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from operators.base import NightshiftOperator, batches_of, clock, tries_left
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from include.cvmfs.prepare import Progress
+    from include.nightlies.steps.values import Item
+
+PROGRESS_EVERY_S = 10.0
+
+
+class CvmfsPrepareOperator(NightshiftOperator):
+    """Each artifact becomes a changeset in the ledger, for `CvmfsPublishOperator`. Returns states and digests only.
+
+    :param batch: one batch of a plan, as its task handed it on. One artifact that fails is recorded with its reason and
+        does not stop the others of its batch; the task fails when all did, or while a further try may help.
+    """
+
+    template_fields = ("batch",)
+    ui_color = "#dbeafe"
+
+    def __init__(self, *, batch: dict[str, Any], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batch = batch
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        from include.nightlies.steps.errors import BatchFailed
+        from include.nightlies.steps.prepare import prepare_batch
+
+        (batch,) = batches_of(self.batch)
+        outcome = prepare_batch(
+            self.connections(), batch, try_number=context["ti"].try_number, clock=clock, progress=_Reporter(self.log)
+        )
+        if outcome.failures:
+            error = BatchFailed(outcome.failures)
+            if not outcome.done or (error.retryable and tries_left(context)):
+                raise error if len(batch.items) > 1 else next(iter(outcome.failures.values()))
+            self.log.warning("going on with %d of %d artifacts: %s", len(outcome.done), len(batch.items), error)
+        return outcome.to_json()
+
+
+class _Reporter:
+    """A line in the task's log now and then."""
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+        self._next = time.monotonic() + PROGRESS_EVERY_S
+
+    def __call__(self, item: Item, done: Progress) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + PROGRESS_EVERY_S
+        self._log.info(
+            "%s: %d files, %d bytes read; %d objects new, %d known, %d bytes uploaded",
+            item.name, done.files, done.bytes, done.objects_new, done.objects_reused, done.bytes_uploaded,
+        )  # fmt: skip

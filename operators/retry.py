@@ -1,0 +1,40 @@
+"""Retries by what went wrong: every error of the library says whether the same call may succeed later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import RetryDecision, RetryPolicy
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class RetryByKind(RetryPolicy):
+    """An error with `retryable = False` fails the task at once; with `True` it is tried again as the task says.
+
+    Others, of which nothing is known, are tried again too. What the policy decides it says in the log.
+    """
+
+    def evaluate(
+        self,
+        exception: BaseException,
+        try_number: int,  # noqa: ARG002
+        max_tries: int,  # noqa: ARG002
+        context: Context | None = None,  # noqa: ARG002
+    ) -> RetryDecision:
+        """Airflow asks this in the task's process, with the error itself."""
+        kind = type(exception).__name__
+        retryable = getattr(exception, "retryable", None)
+        if retryable is False:
+            return RetryDecision.fail(f"{kind} will not pass by itself")
+        if retryable is True:
+            return RetryDecision.retry(reason=f"{kind} may pass by itself")
+        return RetryDecision.default()
+
+    def serialize(self) -> dict[str, Any]:
+        return {"__type": "RetryByKind"}
+
+    @classmethod
+    def deserialize(cls, data: dict[str, Any]) -> RetryByKind:  # noqa: ARG003
+        return cls()

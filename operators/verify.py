@@ -1,0 +1,33 @@
+"""Read back what a run published, through the public URL and with the public key only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from operators.base import NightshiftOperator, batches_of, clock, owner_name, run_name
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class CvmfsVerifyOperator(NightshiftOperator):
+    """First takes away the empty destinations of artifacts that failed, then walks and samples what is published.
+
+    :param batches: all batches of the run's plan, for the destinations to tidy; what to verify says the ledger.
+    """
+
+    template_fields = ("batches",)
+    ui_color = "#f3e8ff"
+
+    def __init__(self, *, batches: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batches = batches
+
+    def execute(self, context: Context) -> dict[str, int]:
+        from include.nightlies.steps.verify import tidy_run, verify_run
+
+        connections = self.connections()
+        batches = batches_of(self.batches)
+        removed = tidy_run(connections, batches, owner=owner_name(context), clock=clock)
+        read = verify_run(connections, run_name(context), clock=clock)
+        return {"verified": len(read), "files": sum(one.files for one in read), "tidied": len(removed)}

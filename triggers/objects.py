@@ -1,0 +1,114 @@
+"""Watch a store: until an object is there, or until a build's index is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+if TYPE_CHECKING:
+    from include.publishers.connect import Connections
+
+POLL_S = 30.0
+
+
+class _StoreTrigger(BaseTrigger):
+    """Looks again and again, in a thread, until `_look` finds something or the deadline passes.
+
+    An error that may pass by itself is logged and waited out; any other ends the waiting and is the event's reason.
+    """
+
+    def __init__(self, deadline: str | None, poll_s: float) -> None:
+        super().__init__()
+        self.deadline = deadline
+        self.poll_s = poll_s
+
+    def _store_name(self, connections: Connections) -> str:
+        raise NotImplementedError
+
+    def _look(self, connections: Connections) -> str | None:
+        """What was found, in words, or None. Runs in a thread."""
+        raise NotImplementedError
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """One event: `found`, and the `reason` in words."""
+        connections = await self._connections()
+        deadline = datetime.fromisoformat(self.deadline) if self.deadline else None
+        while True:
+            late = deadline is not None and datetime.now(UTC) >= deadline
+            try:
+                found = await asyncio.to_thread(self._look, connections)
+            except Exception as error:  # noqa: BLE001 - the event carries it to the task, which fails with it
+                if not getattr(error, "retryable", False):
+                    yield TriggerEvent({"found": False, "reason": str(error)})
+                    return
+                self.log.warning("%s", error)
+                found, reason = None, str(error)
+            else:
+                reason = found or "nothing there yet"
+            if found is not None or late:
+                yield TriggerEvent({"found": found is not None, "reason": reason})
+                return
+            await asyncio.sleep(self.poll_s)
+
+    async def _connections(self) -> Connections:
+        from hooks.secrets import KnownSecrets
+        from include.publishers.connect import Connections
+        from include.settings.load import load
+
+        site = await asyncio.to_thread(load)
+        name = self._store_name(Connections(site, KnownSecrets({})))
+        return Connections(site, await KnownSecrets.of([site.store(name).connection]))
+
+
+class ObjectTrigger(_StoreTrigger):
+    """Fires when `key` is in the configured store `store`."""
+
+    def __init__(self, store: str, key: str, deadline: str | None = None, poll_s: float = POLL_S) -> None:
+        super().__init__(deadline, poll_s)
+        self.store = store
+        self.key = key
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        arguments = {"store": self.store, "key": self.key, "deadline": self.deadline, "poll_s": self.poll_s}
+        return ("triggers.objects.ObjectTrigger", arguments)
+
+    def _store_name(self, connections: Connections) -> str:  # noqa: ARG002
+        return self.store
+
+    def _look(self, connections: Connections) -> str | None:
+        store = connections.store(self.store)
+        meta = store.head(self.key)
+        return None if meta is None else f"{store.url}/{self.key} has {meta.size} bytes"
+
+
+class BuildTrigger(_StoreTrigger):
+    """Fires when the index of a slot's build is there, and says that it is complete."""
+
+    def __init__(self, slot: str, build_date: str, deadline: str | None = None, poll_s: float = POLL_S) -> None:
+        super().__init__(deadline, poll_s)
+        self.slot = slot
+        self.build_date = build_date
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        arguments = {
+            "slot": self.slot,
+            "build_date": self.build_date,
+            "deadline": self.deadline,
+            "poll_s": self.poll_s,
+        }
+        return ("triggers.objects.BuildTrigger", arguments)
+
+    def _store_name(self, connections: Connections) -> str:
+        return connections.site.slot(self.slot).store
+
+    def _look(self, connections: Connections) -> str | None:
+        from include.nightlies.steps.plan import read_index
+
+        index, url = read_index(connections, connections.site.slot(self.slot), date.fromisoformat(self.build_date))
+        if not index.complete:
+            return None
+        return f"build {index.build_id} is complete, {len(index.artifacts)} artifacts, {url}"
