@@ -12,6 +12,8 @@ from include.lab.environment import ADMIN, Lab
 
 app = typer.Typer(no_args_is_help=True)
 console = Console(highlight=False, soft_wrap=True)
+if not console.is_terminal:
+    console.width = 160  # a table in a log is not folded
 
 NOT_RUNNING = 3
 

@@ -19,6 +19,8 @@ from include.settings.secrets import EnvSecrets
 
 app = typer.Typer(no_args_is_help=True)
 console = Console(highlight=False)
+if not console.is_terminal:
+    console.width = 200  # a table in a log is not folded
 
 PLAIN_EVERY_S = 5.0
 

@@ -58,11 +58,18 @@ def weed_answers(url: str, access_key: str, secret_key: str) -> str | None:
 
 
 def gateway_answers(url: str) -> str | None:
-    """A repository gateway welcomes."""
-    answer = _get(f"{url}/api/v1")
-    if isinstance(answer, str):
-        return answer
-    return None if answer.ok and "gateway" in answer.text.lower() else f"another server answers: {answer.text[:80]!r}"
+    """The gateway service welcomes, and is healthy."""
+    for path, key, value in (("/api/v1", "welcome", None), ("/health", "service", "nightshift-gateway")):
+        answer = _get(url + path)
+        if isinstance(answer, str):
+            return answer
+        try:
+            found = answer.json()[key]
+        except (ValueError, TypeError, KeyError):
+            return f"another server answers: {answer.text[:40]!r}"
+        if not answer.ok or (value is not None and found != value):
+            return f"not well: HTTP {answer.status_code} {answer.text[:80]}"
+    return None
 
 
 def airflow_answers(url: str, version: str) -> str | None:
