@@ -1,6 +1,7 @@
 """The few calls of Airflow's REST API (version 2) that the lab and a night need."""
 
 import time
+from datetime import datetime
 from typing import Any
 
 import requests
@@ -46,6 +47,12 @@ class AirflowApi:
     def import_errors(self) -> list[dict[str, Any]]:
         return self._json("GET", "/api/v2/importErrors")["import_errors"]  # type: ignore[no-any-return]
 
+    def pending_schedule(self, dag_id: str, *, now: datetime) -> str | None:
+        """The logical date of the run that unpausing a paused DAG would start at once, or None."""
+        dag = self._json("GET", f"/api/v2/dags/{dag_id}")
+        logical_date: str | None = dag["next_dagrun_logical_date"] if dag["is_paused"] else None
+        return logical_date if logical_date and datetime.fromisoformat(logical_date) <= now else None
+
     def unpause(self, dag_id: str) -> None:
         self._call("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False})
 
@@ -56,9 +63,11 @@ class AirflowApi:
         ]
         return [run for run in found if run["dag_run_id"].startswith(prefix)]
 
-    def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
+    def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any], *, logical_date: str | None = None) -> None:
         self._call(
-            "POST", f"/api/v2/dags/{dag_id}/dagRuns", json={"dag_run_id": run_id, "logical_date": None, "conf": conf}
+            "POST",
+            f"/api/v2/dags/{dag_id}/dagRuns",
+            json={"dag_run_id": run_id, "logical_date": logical_date, "conf": conf},
         )
 
     def run_state(self, dag_id: str, run_id: str) -> str:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from zoneinfo import ZoneInfo
 
 from include.lab import lifecycle
@@ -66,11 +66,11 @@ def run_night(lab: Lab, site: Site, secrets: Secrets, wishes: Wishes, viewer: Vi
 def start(api: AirflowApi, dag_id: str, day: date, say: Callable[[str], None]) -> str:
     """Starts a run for a build date, or joins one that is under way; returns its id."""
     api.wait_for_dag(dag_id, timeout_s=DAG_APPEARS_S)
-    api.unpause(dag_id)
     prefix = f"night__{day.isoformat()}__"
     earlier = api.runs(dag_id, prefix=prefix)
     for run in earlier:
         if run["state"] in {"queued", "running"}:
+            api.unpause(dag_id)
             say(f"joining run {run['dag_run_id']}, which is under way")
             return str(run["dag_run_id"])
     attempts = [
@@ -79,7 +79,10 @@ def start(api: AirflowApi, dag_id: str, day: date, say: Callable[[str], None]) -
         if run["dag_run_id"].removeprefix(prefix).isdigit()
     ]
     run_id = f"{prefix}{max(attempts, default=0) + 1}"
-    api.trigger(dag_id, run_id, {"build_date": day.isoformat()})
+    # Unpausing a schedule starts the run of its last tick: ours takes that run's place, or two would do the same night.
+    tick = api.pending_schedule(dag_id, now=datetime.now(UTC))
+    api.trigger(dag_id, run_id, {"build_date": day.isoformat()}, logical_date=tick)
+    api.unpause(dag_id)
     say(f"started run {run_id} of {dag_id}")
     return run_id
 

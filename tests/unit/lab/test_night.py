@@ -100,7 +100,8 @@ def test_the_client_configuration_has_five_lines() -> None:
 class Api:
     """Airflow as far as starting a run goes."""
 
-    def __init__(self, runs: list[tuple[str, str]]) -> None:
+    def __init__(self, runs: list[tuple[str, str]], *, tick: str | None = None) -> None:
+        self.tick = tick
         self.known = [{"dag_run_id": run_id, "state": state} for run_id, state in runs]
         self.calls: list[tuple[Any, ...]] = []
 
@@ -113,8 +114,11 @@ class Api:
     def runs(self, dag_id: str, *, prefix: str) -> list[dict[str, Any]]:
         return [run for run in self.known if run["dag_run_id"].startswith(prefix)]
 
-    def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any]) -> None:
-        self.calls.append(("trigger", dag_id, run_id, conf))
+    def pending_schedule(self, dag_id: str, *, now: datetime) -> str | None:
+        return self.tick
+
+    def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any], *, logical_date: str | None) -> None:
+        self.calls.append(("trigger", dag_id, run_id, conf, logical_date))
 
 
 def test_each_attempt_at_a_night_gets_the_next_number() -> None:
@@ -122,7 +126,15 @@ def test_each_attempt_at_a_night_gets_the_next_number() -> None:
         [("night__2026-11-21__1", "success"), ("night__2026-11-21__9", "failed"), ("night__2026-11-22__12", "success")]
     )
     assert start(api, "nightly_install_main", date(2026, 11, 21), print) == "night__2026-11-21__10"
-    assert api.calls[-1] == ("trigger", "nightly_install_main", "night__2026-11-21__10", {"build_date": "2026-11-21"})
+    trigger = ("trigger", "nightly_install_main", "night__2026-11-21__10", {"build_date": "2026-11-21"}, None)
+    assert trigger in api.calls
+
+
+def test_a_run_takes_the_place_of_the_one_that_unpausing_would_start() -> None:
+    api = Api([], tick="2026-11-21T01:00:00Z")
+    start(api, "nightly_install_main", date(2026, 11, 21), print)
+    assert [call[0] for call in api.calls] == ["wait", "trigger", "unpause"]
+    assert api.calls[1][-1] == "2026-11-21T01:00:00Z"
 
 
 def test_a_night_under_way_is_joined_not_started_again() -> None:
