@@ -177,7 +177,7 @@ class Gateway:
         )
 
     async def lease(self, request: Request) -> Response:
-        row = self._table.valid(digest_of(checked_token_or_500(request.path_params["token"])))
+        row = self._table.valid(digest_of(_token_or_500(request.path_params["token"])))
         if row is None:
             raise Malformed(500, INVALID_LEASE)
         return replies.answer({"data": _listed(row)})
@@ -265,7 +265,7 @@ class Gateway:
         return {"keys": {key.id: key.path for key in keys}, "enabled": name not in disabled}
 
 
-def checked_token_or_500(text: str) -> str:
+def _token_or_500(text: str) -> str:
     """As the stock gateway answers a GET of a token that it does not know."""
     try:
         return checked_token(text)

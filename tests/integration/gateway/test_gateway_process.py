@@ -63,7 +63,6 @@ class Deployment:
         self.processes: list[subprocess.Popen[bytes]] = []
 
     def command(self, *words: str) -> subprocess.Popen[bytes]:
-        places = {"NIGHTSHIFT_CONFIG": str(self.site), "NIGHTSHIFT_VAR": str(self.folder), "PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(
             [sys.executable, "-m", "include.cli.main", "gateway", *words],
             env={
