@@ -22,6 +22,7 @@ from include.cvmfs.errors import CvmfsError, FormatError
 from include.cvmfs.findings import Findings, Problem, Subject
 from include.cvmfs.hashes import CATALOG, CERTIFICATE, ObjectHash, hash_bytes
 from include.cvmfs.history import History
+from include.cvmfs.manifest import Manifest
 from include.cvmfs.reflog import Reflog
 from include.cvmfs.repository import Repository
 from include.cvmfs.trust import load_certificate
@@ -111,7 +112,6 @@ def check(
     manifest = repository.manifest
     _signature(repository, findings)
     _meta_info(repository, findings)
-    _reflog(repository, findings)
     history = _history(repository, findings)
     _alternative_paths(repository, findings)
     root = Mounted("", manifest.root, manifest.root_size)
@@ -132,6 +132,8 @@ def check(
             (check_contents if contents else check_presence)(repository.store, needed, findings, step)
     finally:
         needed.close()
+    # Last: a writer replaces it just before the manifest, and whoever did so when we began is through by now.
+    _reflog(repository, findings)
     return Report(
         manifest.fqrn, revision, root.hash, repository.verified,
         tuple(findings.problems), tuple(findings.warnings), findings.problem_count, findings.warning_count,
@@ -175,7 +177,8 @@ def _reflog(repository: Repository, findings: Findings) -> None:
         return
     if manifest.reflog is None:
         say(f"{reflogs.KEY} is there, but the manifest does not say its hash (field Y)")
-    elif (found := hash_bytes(data, manifest.reflog.algorithm)).digest != manifest.reflog.digest:
+    elif not _is_named(data, manifest) and not _is_named(data, _manifest_now(repository)):
+        found = hash_bytes(data, manifest.reflog.algorithm)
         say(f"{reflogs.KEY} has the hash {found}, the manifest names {manifest.reflog}")
     try:
         reflog = Reflog.load(data)
@@ -193,6 +196,22 @@ def _reflog(repository: Repository, findings: Findings) -> None:
         reflog.close()
     except FormatError as fault:
         say(str(fault))
+
+
+def _is_named(reflog: bytes, manifest: Manifest | None) -> bool:
+    name = manifest.reflog if manifest is not None else None
+    return name is not None and hash_bytes(reflog, name.algorithm).digest == name.digest
+
+
+def _manifest_now(repository: Repository) -> Manifest | None:
+    """The manifest once more: another writer may have switched since the repository was opened."""
+    try:
+        signed = Manifest.parse(repository.store.get(manifests.KEY))
+        manifests.verify(signed, load_certificate(repository.store, signed.manifest), fqrn=repository.fqrn)
+        same_certificate = signed.manifest.certificate == repository.manifest.certificate
+        return signed.manifest if same_certificate else None
+    except (CvmfsError, NotFound):
+        return None
 
 
 def _history(repository: Repository, findings: Findings) -> History | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.source import printable
 
 KEPT = 10_000
 
@@ -44,11 +45,11 @@ class Problem:
 
     def __str__(self) -> str:
         where = f" [catalog {self.catalog}]" if self.catalog else ""
-        return f"{_printable(self.path) or '/'}: {self.subject.value}: {_printable(self.what)}{where}"
+        return f"{printable(self.path) or '/'}: {self.subject.value}: {printable(self.what)}{where}"
 
     def as_dict(self) -> dict[str, str | None]:
         catalog = str(self.catalog) if self.catalog else None
-        path, what = _printable(self.path) or "/", _printable(self.what)
+        path, what = printable(self.path) or "/", printable(self.what)
         return {"path": path, "subject": self.subject.value, "what": what, "catalog": catalog}
 
 
@@ -70,8 +71,3 @@ class Findings:
         self.warning_count += 1
         if len(self.warnings) < KEPT:
             self.warnings.append(Problem(subject, path, what, catalog))
-
-
-def _printable(text: str) -> str:
-    """Names may hold any bytes; a terminal or a JSON file may not."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

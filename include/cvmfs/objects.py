@@ -56,7 +56,9 @@ def stream(store: Store, name: ObjectHash, how: Compression, *, size: int, block
         raise ObjectDamaged(name.key, f"its content cannot be read ({fault})") from fault
     if digest.finish() != name.digest:
         raise ObjectDamaged(name.key)
-    if not unpack.complete or total != size:
+    if not unpack.complete:
+        raise ObjectDamaged(name.key, "its compressed stream is cut short or followed by other bytes")
+    if total != size:
         raise ObjectDamaged(name.key, f"holds {total} bytes where its catalog says {size}")
     if held:
         yield held

@@ -198,12 +198,14 @@ class MiniRepository:
                 self.damage(above, sql, str(packed.hash), packed.size, path)
         return packed
 
-    def write_reflog(self, manifest: Manifest) -> ObjectHash:
+    def write_reflog(self, *manifests_: Manifest) -> ObjectHash:
+        """Store a reflog of all that these manifests name; returns its hash."""
         reflog = Reflog.create(self.fqrn)
-        named = (manifest.root, manifest.certificate, manifest.history, manifest.meta)
-        for name, kind in zip(named, RefType, strict=True):
-            if name is not None:
-                reflog.add(name, kind, SECONDS)
+        for manifest in manifests_:
+            named = (manifest.root, manifest.certificate, manifest.history, manifest.meta)
+            for name, kind in zip(named, RefType, strict=True):
+                if name is not None:
+                    reflog.add(name, kind, SECONDS)
         data = reflog.to_bytes()
         self.store.put(reflogs.KEY, data)
         return hash_bytes(data, self.algorithm)

@@ -542,6 +542,25 @@ def test_a_reflog_of_other_bytes_is_found(mini: MiniRepository, store: MemorySto
     assert (Subject.REFLOG, "") in found(checked(mini))
 
 
+def test_a_publication_while_a_check_runs_is_no_problem(mini: MiniRepository) -> None:
+    mini.publish()
+    repository = Repository.open(mini.store, public_keys=[public_key()], now=NOW)
+    old = Repository.open(mini.store, public_keys=[public_key()], now=NOW).manifest
+    mini.file("/more", b"more")
+    mini.build()
+    newer = mini.publish()
+    both = mini.write_reflog(newer, old)
+    mini.write_manifest(replace(newer, reflog=both))
+    assert check(repository).problems == ()
+
+
+def test_a_reflog_ahead_of_the_manifest_is_found(mini: MiniRepository) -> None:
+    manifest = mini.publish()
+    mini.write_reflog(manifest, replace(manifest, root=NOWHERE))
+    report = checked(mini)
+    assert ["has the hash" in problem.what for problem in report.problems] == [True]
+
+
 @pytest.mark.parametrize(
     ("field", "word"),
     [("root", "root catalog"), ("certificate", "certificate"), ("history", "history"), ("meta", "meta info")],

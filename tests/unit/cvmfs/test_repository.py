@@ -41,8 +41,8 @@ from tests.fakes.minirepo import FQRN, NOW, SECONDS, MiniRepository, public_key,
 MANIFEST_KEY = ".cvmfspublished"
 ALL_PATHS = [
     "", "/empty", "/readme", "/sw", "/sw/app", "/sw/app/.cvmfscatalog", "/sw/app/big", "/sw/app/lib",
-    "/sw/app/lib/code", "/sw/app/lib/deep", "/sw/app/lib/deep/.cvmfscatalog", "/sw/app/lib/deep/data", "/sw/app/one", "/sw/app/run",
-    "/sw/app/two", "/sw/link", "/sw/pipe", "/sw/plain",
+    "/sw/app/lib/code", "/sw/app/lib/deep", "/sw/app/lib/deep/.cvmfscatalog", "/sw/app/lib/deep/data", "/sw/app/one",
+    "/sw/app/run", "/sw/app/two", "/sw/link", "/sw/pipe", "/sw/plain",
 ]  # fmt: skip
 
 

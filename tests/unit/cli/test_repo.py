@@ -1,0 +1,172 @@
+"""The commands that check and read a repository: what they print, and the exit codes that scripts rely on."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from include.cli.repo import app
+from include.storage.file import FileStore
+from tests.fakes import minirepo
+from tests.fakes.minirepo import FQRN, MiniRepository, public_key, sample
+
+
+@pytest.fixture
+def mini(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MiniRepository:
+    monkeypatch.setattr(minirepo, "NOW", datetime.now(UTC))
+    built = sample(FileStore(tmp_path / FQRN))
+    built.publish()
+    (tmp_path / "key.pub").write_bytes(public_key())
+    return built
+
+
+def run(mini: MiniRepository, command: str, *words: str, keyed: bool = True) -> Result:
+    folder = Path(mini.store.url.removeprefix("file://"))
+    key = ["--key", str(folder.parent / "key.pub")] if keyed else []
+    return CliRunner().invoke(app, [command, str(folder), *words, *key], catch_exceptions=False)
+
+
+def data_file(mini: MiniRepository, content: bytes) -> Path:
+    return Path(mini.store.url.removeprefix("file://")) / mini.keep(content).key
+
+
+def test_a_whole_repository_passes_with_exit_code_0(mini: MiniRepository) -> None:
+    result = run(mini, "check")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[-1] == "no problems found"
+    assert "signatures verified" in result.stdout
+    assert result.stderr == ""
+
+
+def test_without_a_key_a_folder_is_checked_and_that_is_said(mini: MiniRepository) -> None:
+    result = run(mini, "check", keyed=False)
+    assert result.exit_code == 0
+    assert "NOT verified" in result.stdout
+
+
+def test_problems_are_printed_with_their_paths_and_exit_code_1(mini: MiniRepository) -> None:
+    data_file(mini, b"hello\n").unlink()
+    data_file(mini, b"code").unlink()
+    result = run(mini, "check")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1] == "2 problems found"
+    assert "\n/sw/app/lib/code: object: data/" in f"\n{result.stdout}"
+    assert run(mini, "check", "--quick").exit_code == 0
+
+
+def test_wrong_bytes_are_found_with_contents(mini: MiniRepository) -> None:
+    data_file(mini, b"code").write_bytes(b"other")
+    assert run(mini, "check").exit_code == 0
+    result = run(mini, "check", "--contents")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[-1] == "1 problem found"
+
+
+def test_a_broken_signature_is_refused_with_its_class_and_exit_code_2(mini: MiniRepository) -> None:
+    manifest = Path(mini.store.url.removeprefix("file://")) / ".cvmfspublished"
+    data = manifest.read_bytes()
+    manifest.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    result = run(mini, "check")
+    assert result.exit_code == 2
+    assert result.stderr.startswith("nightshift: [7 - bad signature] manifest: ")
+    assert result.stdout == ""
+
+
+def test_no_repository_is_a_failed_download(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["check", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "[1 - failed to download]" in result.stderr
+
+
+def test_what_is_remote_is_not_checked_without_a_key() -> None:
+    result = CliRunner().invoke(app, ["check", "http://127.0.0.1:1/repository"])
+    assert result.exit_code == 2
+    assert "public key" in result.stderr
+
+
+def test_a_key_file_that_is_not_there_is_named(mini: MiniRepository) -> None:
+    result = run(mini, "check", "--key", "/none.pub")
+    assert result.exit_code == 2
+    assert "/none.pub" in result.stderr
+
+
+def test_an_unknown_tag_is_refused(mini: MiniRepository) -> None:
+    assert run(mini, "check", "--tag", "trunk").exit_code == 0
+    result = run(mini, "check", "--tag", "none")
+    assert result.exit_code == 2
+    assert "'none'" in result.stderr
+
+
+def test_the_report_can_be_had_as_json(mini: MiniRepository) -> None:
+    data_file(mini, b"code").unlink()
+    result = run(mini, "check", "--json")
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["verdict"], report["verified"]) == (1, "1 problem found", True)
+    assert report["problems"][0]["path"] == "/sw/app/lib/code"
+    assert (report["entries"], report["catalogs"], report["objects"]) == (20, 3, 10)
+
+
+def test_a_name_takes_url_and_key_from_the_configuration(
+    mini: MiniRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = {
+        "stores": {"local": {"url": f"file://{tmp_path}"}},
+        "repositories": {
+            FQRN: {
+                "store": "local",
+                "public_url": mini.store.url,
+                "public_key": str(tmp_path / "key.pub"),
+                "gateway": "gateway_mini",
+            }
+        },
+    }
+    (tmp_path / "site.yaml").write_text(json.dumps(site))
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(tmp_path / "site.yaml"))
+    monkeypatch.chdir(tmp_path / FQRN)
+    result = CliRunner().invoke(app, ["check", FQRN], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "signatures verified" in result.stdout
+    assert CliRunner().invoke(app, ["check", "other.example.org"]).exit_code == 2
+
+
+def test_directories_are_listed_plainly_long_and_whole(mini: MiniRepository) -> None:
+    assert run(mini, "ls").stdout.split() == ["empty", "readme", "sw"]
+    assert run(mini, "ls", "/sw/app/run").stdout.split() == ["run"]
+    long = run(mini, "ls", "--long", "/sw").stdout.splitlines()
+    assert long[0].startswith("drwxr-xr-x    3 ")
+    assert long[0].endswith("app [nested catalog]")
+    assert long[1].endswith("link -> app/run")
+    assert run(mini, "ls", "-R", "/sw/app/lib").stdout.split()[-1] == "/sw/app/lib/deep/data"
+    assert [entry["path"] for entry in json.loads(run(mini, "ls", "--json").stdout)] == ["empty", "readme", "sw"]
+
+
+def test_a_path_that_is_not_there_is_said(mini: MiniRepository) -> None:
+    for command in ("ls", "cat", "stat"):
+        result = run(mini, command, "/none")
+        assert result.exit_code == 2
+        assert "/none: no such file or directory" in result.stderr
+
+
+def test_a_file_is_written_as_it_is(mini: MiniRepository) -> None:
+    assert run(mini, "cat", "/sw/app/big").stdout_bytes == b"a" * 1000 + b"b" * 500 + b"c" * 700
+    assert run(mini, "cat", "/readme", "--tag", "trunk").stdout == "hello\n"
+
+
+def test_an_entry_is_described_with_chunks_and_nested_catalog(mini: MiniRepository) -> None:
+    facts = json.loads(run(mini, "stat", "/sw/app/big", "--json").stdout)
+    assert [piece["size"] for piece in facts["chunks"]] == [1000, 500, 700]
+    assert len(json.loads(run(mini, "stat", "/sw/app", "--json").stdout)["nested_catalog"]) == 40
+    assert "chunk" in run(mini, "stat", "/sw/app/big").stdout
+
+
+def test_tags_and_facts_are_shown(mini: MiniRepository) -> None:
+    assert run(mini, "tags").stdout.startswith("trunk         1  ")
+    assert json.loads(run(mini, "tags", "--json").stdout)[0]["name"] == "trunk"
+    facts = json.loads(run(mini, "info", "--json").stdout)
+    assert (facts["repository"], facts["revision"], facts["verified"]) == (FQRN, 1, True)
+    assert (facts["files"], facts["directories"], facts["nested_catalogs"]) == (10, 6, 2)
+    assert "whitelist expires" in run(mini, "info").stdout
