@@ -21,15 +21,12 @@ class OnSite:
     """What operators and sensors share. Heavy imports are made when a task runs, never when a DAG is parsed."""
 
     def connections(self) -> Connections:
-        """Clients of the configured site, with Airflow's connections as secrets, and a ledger that is up to date."""
+        """Clients of the configured site, with Airflow's connections as secrets."""
         from hooks.secrets import AirflowSecrets
-        from include.ledger.migrate import migrate
         from include.publishers.connect import Connections
         from include.settings.load import load
 
-        connections = Connections(load(), AirflowSecrets())
-        migrate(connections.ledger)
-        return connections
+        return Connections(load(), AirflowSecrets())
 
 
 class NightshiftOperator(OnSite, BaseOperator):

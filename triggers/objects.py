@@ -11,6 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 if TYPE_CHECKING:
     from include.publishers.connect import Connections
+    from include.settings.model import Site
 
 POLL_S = 30.0
 
@@ -26,7 +27,7 @@ class _StoreTrigger(BaseTrigger):
         self.deadline = deadline
         self.poll_s = poll_s
 
-    def _store_name(self, connections: Connections) -> str:
+    def _store_name(self, site: Site) -> str:
         raise NotImplementedError
 
     def _look(self, connections: Connections) -> str | None:
@@ -60,8 +61,8 @@ class _StoreTrigger(BaseTrigger):
         from include.settings.load import load
 
         site = await asyncio.to_thread(load)
-        name = self._store_name(Connections(site, KnownSecrets({})))
-        return Connections(site, await KnownSecrets.of([site.store(name).connection]))
+        store = site.store(self._store_name(site))
+        return Connections(site, await KnownSecrets.of([store.connection, site.ledger_connection]))
 
 
 class ObjectTrigger(_StoreTrigger):
@@ -76,7 +77,7 @@ class ObjectTrigger(_StoreTrigger):
         arguments = {"store": self.store, "key": self.key, "deadline": self.deadline, "poll_s": self.poll_s}
         return ("triggers.objects.ObjectTrigger", arguments)
 
-    def _store_name(self, connections: Connections) -> str:  # noqa: ARG002
+    def _store_name(self, site: Site) -> str:  # noqa: ARG002
         return self.store
 
     def _look(self, connections: Connections) -> str | None:
@@ -102,8 +103,8 @@ class BuildTrigger(_StoreTrigger):
         }
         return ("triggers.objects.BuildTrigger", arguments)
 
-    def _store_name(self, connections: Connections) -> str:
-        return connections.site.slot(self.slot).store
+    def _store_name(self, site: Site) -> str:
+        return site.slot(self.slot).store
 
     def _look(self, connections: Connections) -> str | None:
         from include.nightlies.steps.plan import read_index

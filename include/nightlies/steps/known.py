@@ -34,7 +34,7 @@ def earlier_destinations(bind: Bind, publication: Publication) -> tuple[str, ...
         .limit(NEIGHBOURS * 8)
     )
     with reading(bind) as connection:
-        rows = connection.execute(query).tuples().all()
+        rows = connection.execute(query).all()
     own = [path for path, platform in rows if platform == publication.platform]
     others = [path for path, platform in rows if platform != publication.platform]
     # dictionaries keep the first of equal ones, in order

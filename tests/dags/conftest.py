@@ -1,0 +1,197 @@
+"""A complete small site (S3 server, gateway service, repository, ledger) and Airflow on SQLite, to run whole DAGs."""
+
+from __future__ import annotations
+
+from tests.fakes import airflowhome
+
+HOME = airflowhome.use()
+
+# ruff: noqa: E402 - Airflow reads its environment when it is first imported
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from airflow.sdk import DAG
+
+from include.cvmfs.create import create_repository
+from include.cvmfs.keys import format_public_key, generate_master, generate_repository_key
+from include.gateway.client import GatewayClient
+from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.server import serve
+from include.lab.servers.weed import WeedServer
+from include.nightlies.records import Publication, publications_of_run
+from include.publishers.connect import Connections
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
+from include.storage.buckets import allow_public_read, ensure_bucket
+from include.storage.options import Credentials
+from tests.fakes.builds import Build
+
+FQRN = "nights.example.org"
+KEY = ("worker", "not-a-secret")
+
+
+@dataclass
+class MiniSite:
+    """What a test needs of the site: its clients, builds to drop, and what became of them."""
+
+    folder: Path
+    connections: Connections
+    gateway_url: str
+    dags: dict[str, DAG] = field(default_factory=dict)
+    defaults: dict[str, dict[str, object]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.defaults = {name: dict(dag.params) for name, dag in self.dags.items()}
+
+    def drop(self, build: Build) -> None:
+        """Put a build into the store as a build system would: the index last."""
+        build.store_in(self.connections.store("builds"))
+
+    def client(self) -> GatewayClient:
+        return GatewayClient(self.gateway_url, *KEY)
+
+    def leases(self) -> list[str]:
+        with self.client() as client:
+            return [lease.full_path for lease in client.leases()]
+
+    def revision(self) -> int:
+        return self.connections.repository(FQRN).manifest.revision
+
+    def run(self, dag_id: str, **conf: object) -> Run:
+        """Run a DAG as Airflow does, in this process; triggers run inline."""
+        # test() leaves a run's parameters in the DAG, where the next run of this process would find them
+        conf = {**self.defaults[dag_id], **conf}
+        run = self.dags[dag_id].test(logical_date=None, run_after=datetime.now(UTC), run_conf=conf)
+        name = f"{dag_id}/{run.run_id}"
+        states = {
+            f"{ti.task_id}[{ti.map_index}]" if ti.map_index >= 0 else ti.task_id: str(ti.state)
+            for ti in run.get_task_instances()
+        }
+        found = publications_of_run(self.connections.ledger, name)
+        return Run(str(run.state), states, {one.destination: one for one in found})
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that ended: its state, its tasks' states and its publications by destination."""
+
+    state: str
+    tasks: dict[str, str]
+    publications: dict[str, Publication]
+
+    def states(self) -> dict[str, str]:
+        """Artifact -> state."""
+        return {f"{one.project}/{one.platform}": one.state.value for one in self.publications.values()}
+
+
+@pytest.fixture(scope="session")
+def weed(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[WeedServer]:
+    need("weed")
+    folder = tmp_path_factory.mktemp("weed")
+    with WeedServer(folder / "data", credentials=Credentials(*KEY), log=folder / "log") as server:
+        for bucket in ("cvmfs", "builds"):
+            ensure_bucket(f"s3://{bucket}", server.credentials, server.options())
+        allow_public_read("s3://cvmfs", server.credentials, server.options())
+        yield server
+
+
+@pytest.fixture(scope="session")
+def site(weed: WeedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniSite]:
+    """The site, its repository created, its gateway running, and its DAGs read by Airflow."""
+    folder = tmp_path_factory.mktemp("site")
+    now = datetime.now(UTC)
+    store = weed.store("cvmfs", FQRN)
+    master, signer = generate_master(), generate_repository_key(FQRN, now)
+    create_repository(store, FQRN, master=master, signer=signer, now=now)
+    (folder / "repository.pub").write_bytes(format_public_key(master.public_key()))
+    (folder / "trees").mkdir()
+    with _gateway(folder, store, signer) as url, pytest.MonkeyPatch.context() as environment:
+        port = url.rpartition(":")[2].partition("/")[0]
+        file = folder / "site.yaml"
+        file.write_text(_SITE.format(folder=folder, endpoint=weed.endpoint, fqrn=FQRN))
+        for name, value in {
+            "NIGHTSHIFT_CONFIG": str(file),
+            "AIRFLOW_CONN_STORE": _connection("object_store"),
+            "AIRFLOW_CONN_GATEWAY": _connection("cvmfs_gateway", host="127.0.0.1", port=int(port)),
+        }.items():
+            environment.setenv(name, value)
+        connections = Connections(load(), EnvSecrets())
+        yield MiniSite(folder, connections, url, _airflow())
+        connections.ledger.dispose()
+
+
+def _connection(kind: str, **more: object) -> str:
+    return json.dumps({"conn_type": kind, "login": KEY[0], "password": KEY[1], **more})
+
+
+def _airflow() -> dict[str, DAG]:
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.utils.db import initdb
+
+    initdb()
+    bag = DagBag(str(airflowhome.ROOT / "dags"))
+    assert bag.import_errors == {}
+    return dict(bag.dags)
+
+
+class _gateway:  # noqa: N801 - used as a function
+    """The real service in a thread, on a free port."""
+
+    def __init__(self, folder: Path, store: object, signer: object) -> None:
+        repository = RepositoryConfig(lambda: store, lambda: signer, (GatewayKey(*KEY),))  # type: ignore[arg-type,return-value]
+        self._config = ServiceConfig(folder / "gateway.db", {FQRN: repository}, port=0, max_lease_time_s=30)
+        self._stop = threading.Event()
+
+    def __enter__(self) -> str:
+        ready, urls = threading.Event(), []
+
+        def listening(url: str) -> None:
+            urls.append(url)
+            ready.set()
+
+        self._thread = threading.Thread(
+            target=lambda: serve(self._config, ready=listening, stop=self._stop), daemon=True
+        )
+        self._thread.start()
+        assert ready.wait(20), "the gateway did not start"
+        return str(urls[0])
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(20)
+
+
+_SITE = """
+ledger: "sqlite:///{folder}/ledger.db"
+gateway: {{max_lease_time_s: 30}}
+paths: {{var: "{folder}"}}
+stores:
+  cvmfs: {{url: "s3://cvmfs", endpoint: "{endpoint}", connection: store}}
+  builds: {{url: "s3://builds", endpoint: "{endpoint}", connection: store}}
+  trees: {{url: "file://{folder}/trees"}}
+repositories:
+  {fqrn}:
+    store: cvmfs
+    public_url: "{endpoint}/cvmfs/{fqrn}"
+    public_key: "{folder}/repository.pub"
+    gateway: gateway
+    limits: {{members: 2000, bytes: 50MiB, file_size: 10MiB}}
+slots:
+  main:
+    repository: {fqrn}
+    store: builds
+    schedule: "0 2 * * *"
+    timezone: Europe/Zurich
+    retries: 0
+  required:
+    repository: {fqrn}
+    store: builds
+    projects: [Gaudi, LHCb]
+    platforms: [x86_64]
+    retries: 0
+"""
