@@ -9,7 +9,7 @@ import builtins
 import hashlib
 import json
 import stat
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -233,11 +233,6 @@ class _Fields:
 
     def _wrong(self, key: str, value: object, wanted: str) -> FormatError:
         return _bad(f"field {self._where}{key} is {str(value)[:80]!r}, not {wanted}")
-
-
-def with_base(changeset: Changeset, *, root: ObjectHash, revision: int) -> Changeset:
-    """The same changeset, derived anew from another revision; nothing that is stored depends on the base."""
-    return replace(changeset, base_root=root, base_revision=revision)
 
 
 def _canonical(document: dict[str, Any]) -> bytes:

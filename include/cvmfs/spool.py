@@ -80,10 +80,6 @@ class Row(NamedTuple):
     chunks: int
     linked: int
 
-    @property
-    def name(self) -> str:
-        return self.key[self.parent + 1 :].decode()
-
 
 class Spool:
     """Entries of the tree ``source``. ``owner`` and ``mtime`` replace what entries say. Use as a context."""
@@ -107,6 +103,9 @@ class Spool:
         self, kind: type[BaseException] | None, fault: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._db.close()
+        if isinstance(fault, sqlite3.Error):
+            cure = "free space in the folder for temporary files, or set SQLITE_TMPDIR to another one"
+            raise SourceError(printable(self._source), f"its entries cannot be sorted ({fault}); {cure}") from fault
 
     @property
     def newest(self) -> int:
@@ -243,10 +242,6 @@ class Spool:
         except sqlite3.IntegrityError:
             twice = self._batch[self._db.total_changes - before][0]
             raise refused(self._source, path_of(twice) or ".", "is there twice; pack the tree again") from None
-        except sqlite3.Error as fault:
-            raise SourceError(
-                printable(self._source), f"cannot be sorted in a temporary file ({fault}); free space in $TMPDIR"
-            ) from fault
         self._batch.clear()
 
 

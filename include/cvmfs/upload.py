@@ -8,7 +8,7 @@ from types import TracebackType
 
 from include.storage.store import Store
 
-FILE_STORE_THREADS = 2  # files are written by the processor: more threads only fight for the interpreter
+FILE_STORE_THREADS = 4  # files are written by the processor: more threads only fight for the interpreter
 _OVERHEAD_BYTES = 512  # of an object in the queue: key, tuple, headers
 _PER_THREAD = 16  # objects waiting for each thread, at most
 

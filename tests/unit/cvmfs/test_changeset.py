@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.changeset import Changeset, with_base
+from include.cvmfs.changeset import Changeset
 from include.cvmfs.counters import NAMES, Counts, Statistics
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.errors import FormatError
@@ -86,8 +86,6 @@ def test_it_says_what_hanging_needs() -> None:
     assert (EXAMPLE.files, EXAMPLE.bytes) == (5, 15)
     assert EXAMPLE.reference.path == "/a/b"
     assert EXAMPLE.reference.hash == EXAMPLE.root
-    moved = with_base(EXAMPLE, root=EXAMPLE.root, revision=9)
-    assert (moved.base_root, moved.base_revision, moved.root) == (EXAMPLE.root, 9, EXAMPLE.root)
 
 
 def test_it_is_a_small_document() -> None:

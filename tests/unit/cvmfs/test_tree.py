@@ -20,6 +20,7 @@ from include.cvmfs.errors import SourceError
 from include.cvmfs.hashes import Algorithm
 from include.cvmfs.prepare import PrepareOptions, prepare
 from include.cvmfs.source import Entry, Kind, Opener
+from include.cvmfs.spool import Spool
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import Found, read_back
@@ -406,3 +407,14 @@ def test_a_tarball_and_a_list_of_the_same_entries_give_the_same_catalog() -> Non
         ]
     )
     assert changeset.root == listed.root
+
+
+def test_a_full_disk_under_the_spool_is_told_with_a_cure() -> None:
+    def fill() -> None:
+        with Spool("x.tar") as spool:
+            spool._db.execute("PRAGMA max_page_count = 8")
+            for number in range(10_000):
+                spool.add(Entry(f"f{number}", Kind.FILE, 0o644, 0), bytes(20))
+
+    with pytest.raises(SourceError, match=r"^x\.tar: its entries cannot be sorted .*; free space"):
+        fill()

@@ -1,0 +1,89 @@
+"""Preparing into a real S3 server: by plain PUTs alone everything is there afterwards, for the public too."""
+
+from __future__ import annotations
+
+import io
+import random
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.chunker import ChunkLimits
+from include.cvmfs.digests import DigestSet, identity
+from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.prepare import PrepareOptions, prepare
+from include.cvmfs.tarball import TarSource
+from include.storage.errors import Forbidden, StoreError
+from include.storage.open import open_store
+from include.storage.options import Credentials, StoreOptions
+from include.storage.store import Store
+from tests.fakes.archives import archive, file, hardlink, symlink
+from tests.fakes.faultproxy import FaultProxy
+from tests.fakes.recount import read_back
+
+pytestmark = pytest.mark.server("weed")
+NOW = datetime(2026, 7, 1, tzinfo=UTC)
+BIG = random.Random(1).randbytes(3_000_000)
+TREE = archive(
+    [file(f"d{number % 4}/f{number}", b"%d" % (number % 300) * 500) for number in range(600)]
+    + [file(f"d{number}/.cvmfscatalog") for number in range(3)]
+    + [file("big", BIG), hardlink("also", "big"), symlink("latest", "d1")]
+)
+OPTIONS = PrepareOptions(chunking=ChunkLimits(1 << 18, 1 << 19, 1 << 20))
+
+
+def run(store: Store, data: bytes = TREE, **fields: object) -> Changeset:
+    arguments: dict[str, object] = {"repository": "r", "destination": "/n/x", "now": NOW, "options": OPTIONS} | fields
+    return prepare(TarSource(io.BytesIO(data), "tree.tar"), store=store, **arguments)  # type: ignore[arg-type]
+
+
+def test_a_prepared_tree_is_stored_whole_and_readable_by_everybody(s3_store: Store, public_url: str) -> None:
+    changeset = run(s3_store)
+    assert s3_store.counters.puts == changeset.objects_new
+    assert s3_store.counters.heads == s3_store.counters.gets == 0
+    assert len(list(s3_store.list())) == changeset.objects_new
+    found, statistics = read_back(open_store(public_url), changeset.reference)
+    assert statistics == changeset.statistics
+    assert found["/n/x/big"].content == found["/n/x/also"].content == BIG
+    assert changeset.catalogs == 4
+
+
+def test_a_second_run_with_what_is_stored_as_known_sends_nothing(s3_store: Store) -> None:
+    first = run(s3_store)
+    known = DigestSet()
+    for meta in s3_store.list():
+        _, folder, rest = meta.key.split("/")
+        known.add(identity(ObjectHash.parse(folder + rest)))
+    before = s3_store.counters.puts
+    second = run(s3_store, known=known)
+    assert second.root == first.root
+    assert (second.objects_new, second.bytes_uploaded) == (0, 0)
+    assert s3_store.counters.puts == before
+
+
+def test_wrong_credentials_stop_it_at_once(weed: object, s3_store: Store, s3_prefix: str) -> None:
+    options = weed.options()  # type: ignore[attr-defined]
+    refused = open_store(f"s3://nights/{s3_prefix}", credentials=Credentials("nightshift", "wrong"), options=options)
+    with pytest.raises(Forbidden):
+        run(refused)
+    assert list(s3_store.list()) == []
+
+
+def test_a_server_that_is_not_there_is_the_stores_own_error(weed: object, s3_prefix: str) -> None:
+    options = replace(weed.options(), endpoint="http://127.0.0.1:9", retries=0, timeout_s=2)  # type: ignore[attr-defined]
+    gone = open_store(f"s3://nights/{s3_prefix}", credentials=Credentials("a", "b"), options=options)
+    with pytest.raises(StoreError) as failure:
+        run(gone)
+    assert failure.value.retryable
+
+
+def test_a_storm_of_refusals_is_survived_and_counted(weed: object, weed_proxy: FaultProxy, s3_prefix: str) -> None:
+    weed_proxy.answer(503, times=40, method="PUT")
+    options = StoreOptions(endpoint=weed_proxy.url, retries=8)
+    store = open_store(f"s3://nights/{s3_prefix}", credentials=weed.credentials, options=options)  # type: ignore[attr-defined]
+    changeset = run(store)
+    assert store.counters.retries == {"503": 40}
+    assert store.counters.puts == changeset.objects_new
+    read_back(store, changeset.reference)
