@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from include.cli import keeper
+
 if TYPE_CHECKING:
     from include.cvmfs.check import Progress, Report
     from include.cvmfs.dirent import Dirent
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from include.cvmfs.walk import Tree
 
 app = typer.Typer(no_args_is_help=True)
+app.command()(keeper.create)
+app.command()(keeper.repair)
 
 UNREADABLE = 2
 Target = Annotated[

@@ -237,12 +237,12 @@ def _write_reflog(
         raise ReflogError(draft.fqrn, f"unreadable: {fault}; run: nightshift repo repair --reflog") from fault
     if before.reflog and hash_bytes(data, before.root.algorithm).digest != before.reflog.digest:
         # Ahead of the manifest: a commit died before its switch. It holds all that it should and some more.
-        missing = [name for name, _ in _named_by(before) if not reflog.contains(name)]
+        missing = [name for name, _ in named_by(before) if not reflog.contains(name)]
         if missing:
             raise ReflogError(
                 draft.fqrn, f"lacks {missing[0]}, which the manifest names; run: nightshift repo repair --reflog"
             )
-    for name, kind in _named_by(draft):
+    for name, kind in named_by(draft):
         reflog.add(name, kind, now)
     for root in superseded:
         reflog.add(root, RefType.CATALOG, now)
@@ -254,7 +254,8 @@ def _write_reflog(
     return hash_bytes(data, draft.root.algorithm)
 
 
-def _named_by(manifest: Manifest) -> list[tuple[ObjectHash, RefType]]:
+def named_by(manifest: Manifest) -> list[tuple[ObjectHash, RefType]]:
+    """The objects that a manifest names, with what they are."""
     named = [
         (manifest.root, RefType.CATALOG),
         (manifest.certificate, RefType.CERTIFICATE),
@@ -267,7 +268,7 @@ def _named_by(manifest: Manifest) -> list[tuple[ObjectHash, RefType]]:
 def first_reflog(store: Store, manifest: Manifest, now: int) -> ObjectHash:
     """Write the reflog of a repository that is being created; returns the hash of the file."""
     reflog = Reflog.create(manifest.fqrn)
-    for name, kind in _named_by(manifest):
+    for name, kind in named_by(manifest):
         reflog.add(name, kind, now)
     data = reflog.to_bytes()
     store.put(REFLOG_KEY, data)

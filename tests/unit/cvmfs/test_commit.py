@@ -24,6 +24,7 @@ from include.cvmfs.errors import LeaseExpired, ManifestConflict, ReflogError, Re
 from include.cvmfs.hashes import ObjectHash, hash_bytes
 from include.cvmfs.keys import generate_master, generate_repository_key
 from include.cvmfs.reflog import Reflog
+from include.cvmfs.repair import repair_reflog
 from include.cvmfs.repository import Repository
 from tests.fakes.memorystore import MemoryStore
 from tests.unit.cvmfs.test_edit import DIRECTORY
@@ -201,3 +202,25 @@ def test_the_time_of_publication_never_goes_back(store: MemoryStore) -> None:
     old, new = change(store, "/b")
     commit_change(store, fqrn=FQRN, signer=SIGNER, lease_path="/b", old_root=old, new_root=new, now=1)
     assert opened(store).manifest.timestamp == published
+
+
+@pytest.mark.parametrize("harm", ["lost", "garbage", "empty", "of an older revision"])
+def test_a_harmed_reflog_is_rebuilt_and_commits_work_again(store: MemoryStore, harm: str) -> None:
+    older = store.objects[REFLOG_KEY]
+    for path in ("/a", "/b"):
+        commit(store, *change(store, path), path, tag=NewTag(f"tag-{path[1:]}"))
+    roots = {tag.hash.digest for tag in opened(store).history().tags()}
+    if harm == "lost":
+        del store.objects[REFLOG_KEY]
+    else:
+        harmed = {"garbage": b"no reflog", "empty": Reflog.create(FQRN).to_bytes(), "of an older revision": older}
+        store.objects[REFLOG_KEY] = harmed[harm]
+        if harm != "of an older revision":
+            with pytest.raises(ReflogError):
+                commit(store, *change(store, "/c"), "/c")
+    before = opened(store).manifest
+    head, added = repair_reflog(store, FQRN, signer=SIGNER, now=LATER + 60)
+    assert added > 0
+    assert (head.manifest.root, head.manifest.revision) == (before.root, before.revision)
+    assert roots <= {ref.hash.digest for ref in assert_reflog_matches(store).refs()}
+    assert commit(store, *change(store, "/c"), "/c").manifest.revision == before.revision + 1
