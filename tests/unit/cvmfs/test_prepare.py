@@ -15,17 +15,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.changeset import Changeset
+from include.cvmfs.check import check
 from include.cvmfs.chunker import ChunkLimits
+from include.cvmfs.commit import commit_change, read_head, store_all
+from include.cvmfs.create import create_repository
 from include.cvmfs.digests import DigestSet, identity
+from include.cvmfs.edit import Edit
 from include.cvmfs.errors import DestinationError, SourceError, SourceLimitExceeded
 from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.keys import generate_master, generate_repository_key
 from include.cvmfs.prepare import Base, PrepareOptions, Progress, prepare
+from include.cvmfs.repository import Repository
 from include.cvmfs.source import Entry, Opener, SourceLimits
 from include.cvmfs.tarball import TarSource
 from include.cvmfs.upload import Budget, Uploader
 from include.storage.errors import Forbidden, StoreFull
-from tests.fakes.archives import Member, archive, file, folder
+from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import read_back
 
@@ -335,3 +342,22 @@ def test_a_file_stream_is_read_to_its_end() -> None:
     stream = io.BytesIO(MANY + bytes(10240))
     prepare(TarSource(stream, "x.tar"), store=MemoryStore(), repository="r", destination="/a", now=NOW)
     assert stream.read() == b""
+
+
+def test_a_prepared_tree_that_hangs_in_a_repository_passes_its_check() -> None:
+    fqrn, store = "sw.example.org", MemoryStore()
+    master, signer = generate_master(), generate_repository_key(fqrn, NOW)
+    create_repository(store, fqrn, master=master, signer=signer, now=NOW)
+    big = random.Random(1).randbytes(700_000)
+    members = [file(f"d{number % 5}/f{number}", b"%d" % number * 50) for number in range(100)]
+    members += [file(f"d{number}/.cvmfscatalog") for number in range(2)] + [file("d1/deep/er/.cvmfscatalog")]
+    members += [file("d1/big", big), hardlink("d1/two", "d1/big"), hardlink("d2/three", "d1/big"), symlink("l", "/x")]
+    changeset = run(archive(members), store, destination="/tree", options=PrepareOptions(chunking=CHUNKS))
+    old = read_head(store, fqrn).manifest.root
+    edit = Edit(CatalogCache(store), old)
+    edit.hang(changeset.reference, changeset.root_entry, changeset.statistics.total)
+    new = edit.finish(2)
+    store_all(store, [(packed.hash.key, packed.data) for packed in new.catalogs] + list(new.objects))
+    commit_change(store, fqrn=fqrn, signer=signer, lease_path="/tree", old_root=old, new_root=new.hash, now=2)
+    report = check(Repository.open(store, fqrn=fqrn), contents=True)
+    assert report.ok, report
