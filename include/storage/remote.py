@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from include.storage.errors import NotFound, Unavailable
+from include.storage.errors import NotFound, Unavailable, Unsupported
 from include.storage.options import StoreOptions
 from include.storage.refusals import NO_RANGE, RANGES_IGNORED, read_failure
 from include.storage.retry import Retrier, library_errors
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 class Connection:
     """The way to one server, shared by a store and its children.
 
-    The client is made when first used, and in each process anew: its threads do not survive a fork.
+    The client is made when first used. The library's threads do not survive a fork: a child of a process that has used
+    it would wait for ever, and is told so instead.
     """
 
     def __init__(
@@ -33,13 +35,22 @@ class Connection:
         self.counters = counters or Counters()
         self.retrier = Retrier(where, self.counters, retries=options.retries, connections=options.connections)
         self._make = make
-        self._clients: dict[int, Client] = {}
+        self._lock = threading.Lock()
+        self._client: Client | None = None
 
     @property
     def client(self) -> Client:
-        process = os.getpid()
-        # Several threads may each make one at first; setdefault lets one of them win.
-        return self._clients.get(process) or self._clients.setdefault(process, self._make())
+        if os.getpid() != _library_process.setdefault("pid", os.getpid()):
+            raise Unsupported(
+                "remote stores do not work in a process that was forked from one that has used them; "
+                "start workers as programs of their own (subprocess), or fork before the first request",
+                key="",
+            )
+        if self._client is None:
+            with self._lock:
+                if self._client is None:
+                    self._client = self._make()
+        return self._client
 
 
 class RemoteStore(Store):
@@ -160,6 +171,9 @@ def client_options(options: StoreOptions) -> ClientConfig:
 
 
 NO_RETRIES: RetryConfig = {"max_retries": 0}  # ours are counted
+
+
+_library_process: dict[str, int] = {}  # which process started the library's threads
 
 
 def _version(meta: obstore.ObjectMeta) -> Version:

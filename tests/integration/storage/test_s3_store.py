@@ -1,9 +1,12 @@
 """The S3 store against a real server: served as clients expect, and conditions hold under racing writers."""
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import requests
@@ -19,6 +22,7 @@ from include.storage.store import Store, Version
 
 pytestmark = pytest.mark.server("weed")
 
+ROOT = Path(__file__).parents[3]
 ODD_KEYS = ["d+e #%20ü~x/y?&=", "a'b\"<>|*", "x@y:z,;()[]{}", "a b/ c", "data/ab/cd-efC", ".cvmfspublished", "%2e%2e/x"]
 
 
@@ -202,16 +206,31 @@ def test_a_server_that_is_not_there_is_unavailable_after_counted_retries(weed: W
     assert store.counters.retries == {"connection": 1}
 
 
-def test_a_store_opened_before_a_fork_works_in_the_child(s3_store: Store) -> None:
-    s3_store.put("a", b"parent")
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            code = 0 if s3_store.get("a") == b"parent" else 2
-        finally:
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+FORKING = """
+import os, sys
+from include.storage.open import open_store
+store = open_store(sys.argv[1])
+if sys.argv[2] == "used":
+    store.get("a")
+child = os.fork()
+if child == 0:
+    try:
+        print(store.get("a"), flush=True)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.parametrize(("before", "said"), [("unused", "b'1'"), ("used", "start workers as programs of their own")])
+def test_a_forked_process_can_use_a_store_or_is_told_why_not(
+    s3_store: Store, public_url: str, before: str, said: str
+) -> None:
+    s3_store.put("a", b"1")
+    command = [sys.executable, "-c", FORKING, public_url, before]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    assert said in done.stdout
 
 
 def test_buckets_are_created_once_and_made_public_by_prefix(weed: WeedServer) -> None:
