@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import sysconfig
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions
 from include.storage.store import Store
 
+SOCKET_FOLDER = Path("/tmp")  # noqa: S108 - the program's choice
 GRPC_OFFSET = 10_000  # each port has a gRPC twin this far above
 
 
@@ -141,11 +143,19 @@ class WeedServer:
         """Stop it; what was acknowledged stays in the folder."""
         if self._process is not None:
             self._process.stop()
+            self._remove_sockets()
 
     def kill(self) -> None:
         """End it as a crash would."""
         if self._process is not None:
             self._process.kill()
+
+    def _remove_sockets(self) -> None:
+        """It makes local sockets in a fixed folder, named by port, and does not remove them."""
+        for port in dataclasses.astuple(self.ports):
+            for name in (f"seaweedfs-*-grpc-{port + GRPC_OFFSET}.sock", f"seaweedfs-*-{port}.sock"):
+                for path in SOCKET_FOLDER.glob(name):
+                    path.unlink(missing_ok=True)
 
     @property
     def process(self) -> ServerProcess:
