@@ -103,16 +103,9 @@ class Edit(View):
             raise DestinationError(path, "nothing is there to remove")
         if not path:
             raise DestinationError(path, "the root of a repository cannot be removed")
-        if entry.is_directory and not entry.mountpoint:
-            for child in self.listing(path):
-                self.remove(f"{path}/{child.name}")
-        node = self._writable(self.holder(path))
-        if entry.mountpoint:
-            node.catalog.remove_nested(path, self._totals(path))
-            self._forget(path)
-        node.catalog.remove(path)
-        if entry.is_directory:
-            self._link(parent_of(path), -1)
+        self._remove(path, entry)
+        if entry.hardlink_group:
+            self._unlink(parent_of(path), entry.hardlink_group)
 
     def touch(self, path: str, entry: Dirent) -> None:
         """Give a directory the mode, owner, times, size and attributes of ``entry``; both sides of a mountpoint."""
@@ -164,6 +157,28 @@ class Edit(View):
             node.catalog.make_writable()
             node.dirty = True
         return node
+
+    def _remove(self, path: str, entry: Dirent) -> None:
+        if entry.is_directory and not entry.mountpoint:
+            for child in self.listing(path):
+                self._remove(f"{path}/{child.name}", child)
+        node = self._writable(self.holder(path))
+        if entry.mountpoint:
+            node.catalog.remove_nested(path, self._totals(path))
+            self._forget(path)
+        node.catalog.remove(path)
+        if entry.is_directory:
+            self._link(parent_of(path), -1)
+
+    def _unlink(self, directory: str, group: int) -> None:
+        """One link of a group is gone: the others count one less, and a last one is no group any more."""
+        catalog = self.inside(directory).catalog
+        for entry in self.listing(directory):
+            if entry.hardlink_group == group:
+                left = entry.linkcount - 1
+                catalog.update(
+                    f"{directory}/{entry.name}", entry.changed(linkcount=left, hardlink_group=group if left > 1 else 0)
+                )
 
     def _require_free(self, path: str) -> None:
         parent = self.lookup(parent_of(path))

@@ -7,6 +7,10 @@ change wants it is left alone, so a commit that is repeated finds nothing to do.
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import dataclass, field
+
+from include.cvmfs.catalog import NestedRef, parent_of
 from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.edit import Edit
@@ -18,13 +22,74 @@ from include.cvmfs.view import View, is_below
 def merge(catalogs: CatalogCache, *, base: ObjectHash, new: ObjectHash, current: ObjectHash, lease_path: str) -> Edit:
     """Apply the change ``base`` -> ``new`` to ``current``; ``lease_path`` is absolute, ``""`` for the whole repository.
 
-    The returned edit says whether anything ``changed``. Raises MergeError for a change outside of the lease,
-    BaseChanged when ``current`` differs from ``base`` where the change applies, ObjectMissing for an unknown root.
+    The returned edit says whether anything ``changed``. Raises MergeError for a change outside of the lease (plain
+    directories that lie beside the way to it are compared, but not walked), BaseChanged when ``current`` differs from
+    ``base`` where the change applies, ObjectMissing for an unknown root.
     """
     edit = Edit(catalogs, current)
     if base.digest != new.digest:
-        _Merge(View(catalogs, base), View(catalogs, new), edit, lease_path).directory("")
+        _Merge(View(catalogs, base), View(catalogs, new), edit, lease_path).run()
     return edit
+
+
+@dataclass(slots=True)
+class _Listed:
+    """A directory on one side, read before it is changed. The names of a group are links to one file."""
+
+    view: View
+    path: str
+    entries: dict[str, Dirent] = field(default_factory=dict)
+    _groups: dict[int, set[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for entry in self.view.listing(self.path):
+            self.entries[entry.name] = entry
+            if entry.hardlink_group:
+                self._groups.setdefault(entry.hardlink_group, set()).add(entry.name)
+
+    def links_of(self, entry: Dirent) -> Set[str]:
+        return self._groups.get(entry.hardlink_group, frozenset()) if entry.hardlink_group else frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What stands at a path on one side; ``entry`` is None if nothing does."""
+
+    path: str
+    side: _Listed
+    entry: Dirent | None
+
+    @property
+    def nested(self) -> NestedRef | None:
+        return self.side.view.nested_at(self.path)
+
+    @property
+    def is_plain_directory(self) -> bool:
+        return self.entry is not None and self.entry.is_directory and not self.entry.mountpoint
+
+    def is_as(self, other: _Found) -> bool:
+        """Whether both are the same thing; of plain directories only the attributes count, not what they hold."""
+        one, two = self.entry, other.entry
+        if one is None or two is None:
+            return one is two
+        if one.mountpoint and two.mountpoint:
+            return _same_catalog(self.nested, other.nested)
+        return (
+            _alike(one, two)
+            and self.side.links_of(one) == other.side.links_of(two)
+            and self._same_chunks(one, other, two)
+        )
+
+    def is_identical_to(self, other: _Found) -> bool:
+        """The same row, and the same catalog or chunks behind it."""
+        one, two = self.entry, other.entry
+        if one != two or one is None or two is None:
+            return one == two
+        return _same_catalog(self.nested, other.nested) if one.mountpoint else self._same_chunks(one, other, two)
+
+    def _same_chunks(self, one: Dirent, other: _Found, two: Dirent) -> bool:
+        # A chunked file has no hash in its row: only its chunks tell its content.
+        return not one.chunked or self.side.view.chunks(self.path, one) == other.side.view.chunks(self.path, two)
 
 
 class _Merge:
@@ -32,54 +97,83 @@ class _Merge:
         self.base, self.new, self.edit, self.lease = base, new, edit, lease
         self._groups: dict[tuple[str, int], int] = {}
 
-    def directory(self, path: str) -> None:
-        """Merge what stands in a directory that exists on both sides."""
-        before = {entry.name: entry for entry in self.base.listing(path)}
-        after = {entry.name: entry for entry in self.new.listing(path)}
-        for name in sorted(before.keys() | after.keys()):
-            self._entry(f"{path}/{name}", before.get(name), after.get(name))
+    def run(self) -> None:
+        if not self.lease:
+            self._root()
+        self._directory("")
 
-    def _entry(self, path: str, old: Dirent | None, new: Dirent | None) -> None:
+    def _root(self) -> None:
+        old, new, here = (view.root.catalog.root_entry for view in (self.base, self.new, self.edit))
+        if _alike(old, new) or _alike(here, new):
+            return
+        if not _alike(here, old):
+            raise _changed("")
+        self.edit.touch("", new)
+
+    def _directory(self, path: str) -> None:
+        """Merge what stands in a directory; on a side where it is none, nothing stands in it."""
+        sides = _Listed(self.base, path), _Listed(self.new, path), _Listed(self.edit, path)
+        for name in sorted(sides[0].entries.keys() | sides[1].entries.keys()):
+            here = f"{path}/{name}"
+            self._entry(here, *(_Found(here, side, side.entries.get(name)) for side in sides))
+
+    def _entry(self, path: str, old: _Found, new: _Found, here: _Found) -> None:
         if is_below(path, self.lease):
-            self._leased(path, old, new)
+            self._leased(path, old, new, here)
         elif is_below(self.lease, path):
             self._above(path, old, new)
-        elif old != new or not self._same_nested(path, old, new):
+        elif not old.is_identical_to(new):
             raise MergeError(path, f"changed, but the lease is on {self.lease or '/'}; only that may change")
 
-    def _above(self, path: str, old: Dirent | None, new: Dirent | None) -> None:
-        if old is None or new is None or not (old.is_directory and new.is_directory):
+    def _above(self, path: str, old: _Found, new: _Found) -> None:
+        if not (old.entry and new.entry and old.entry.is_directory and new.entry.is_directory):
             raise MergeError(path, f"is above the leased {self.lease} and must be a directory before and after")
-        if old.mountpoint and new.mountpoint and self._same_nested(path, old, new):
-            return
-        self.directory(path)
+        if not (old.entry.mountpoint and new.entry.mountpoint and _same_catalog(old.nested, new.nested)):
+            self._directory(path)
 
-    def _leased(self, path: str, old: Dirent | None, new: Dirent | None) -> None:
-        if old == new and self._same_nested(path, old, new):
-            if old is not None and old.is_directory and not old.mountpoint:
-                self.directory(path)
+    def _leased(self, path: str, old: _Found, new: _Found, here: _Found) -> None:
+        if new.is_as(old) or new.is_as(here):
+            if new.is_plain_directory:
+                self._directory(path)
             return
-        here = self.edit.lookup(path)
-        if self._is(path, here, self.new, new):
-            if new is not None and new.is_directory and not new.mountpoint and old is not None and old.is_directory:
-                self.directory(path)
-            return
-        if not self._is(path, here, self.base, old):
-            raise BaseChanged(path, "another publication changed it since; take its result as the base and try again")
-        if old is not None and new is not None and _plain_directory(old) and _plain_directory(new):
-            self.edit.touch(path, new)
-            self.directory(path)
-        elif old is not None and new is not None and old.mountpoint and new.mountpoint:
-            self._hang(path, new)
+        if not here.is_as(old):
+            raise _changed(path)
+        if old.is_plain_directory and new.is_plain_directory and new.entry is not None:
+            self.edit.touch(path, new.entry)
+            self._directory(path)
+        elif old.entry is not None and new.entry is not None and old.entry.mountpoint and new.entry.mountpoint:
+            self._hang(path)
         else:
-            if old is not None:
-                self.edit.remove(path)
-            if new is not None:
-                self._add(path, new)
+            if old.entry is not None:
+                self._remove(path, old)
+            if new.entry is not None:
+                self._require_directory(parent_of(path))
+                self._add(path, new.entry)
+
+    def _require_directory(self, path: str) -> None:
+        above = self.edit.lookup(path)
+        if above is None or not above.is_directory:
+            raise _changed(path)
+
+    def _remove(self, path: str, old: _Found) -> None:
+        if old.is_plain_directory:
+            self._require_untouched(path)
+        self.edit.remove(path)
+
+    def _require_untouched(self, path: str) -> None:
+        """A plain directory goes only with what the base knew in it: others may have put their work there."""
+        base, current = _Listed(self.base, path), _Listed(self.edit, path)
+        for name in sorted(base.entries.keys() | current.entries.keys()):
+            below = f"{path}/{name}"
+            was, here = (_Found(below, side, side.entries.get(name)) for side in (base, current))
+            if not here.is_as(was):
+                raise _changed(below)
+            if here.is_plain_directory:
+                self._require_untouched(below)
 
     def _add(self, path: str, entry: Dirent) -> None:
         if entry.mountpoint:
-            self._hang(path, entry)
+            self._hang(path)
             return
         if entry.hardlink_group:
             entry = entry.changed(hardlink_group=self._group(path, entry.hardlink_group))
@@ -90,40 +184,29 @@ class _Merge:
             for child in self.new.listing(path):
                 self._add(f"{path}/{child.name}", child)
 
-    def _hang(self, path: str, entry: Dirent) -> None:
+    def _hang(self, path: str) -> None:
+        """Swap in the change's catalog. Attributes, size and counters are its own, not what the change says of it."""
         reference = self.new.nested_at(path)
         if reference is None:
             raise MergeError(path, "a mountpoint without a nested catalog")
         catalog = self.new.inside(path).catalog
-        self.edit.hang(reference, entry, catalog.statistics.total)
+        size = len(self.new.catalogs.database(reference.hash))
+        self.edit.hang(NestedRef(path, reference.hash, size), catalog.root_entry, catalog.statistics.total)
 
     def _group(self, path: str, group: int) -> int:
         """A hard-link group's number is unique within a catalog only: give it one of the catalog it comes into."""
-        key = (path.rpartition("/")[0], group)
+        key = (parent_of(path), group)
         if key not in self._groups:
             self._groups[key] = self.edit.holder(path).catalog.next_hardlink_group()
         return self._groups[key]
 
-    def _same_nested(self, path: str, old: Dirent | None, new: Dirent | None) -> bool:
-        if not (old and new and old.mountpoint and new.mountpoint):
-            return True
-        one, other = self.base.nested_at(path), self.new.nested_at(path)
-        return one is not None and other is not None and one.hash == other.hash
 
-    def _is(self, path: str, here: Dirent | None, side: View, entry: Dirent | None) -> bool:
-        """Whether the current revision has at ``path`` what a side of the change has there."""
-        if here is None or entry is None:
-            return here is entry
-        if not _alike(here, entry):
-            return False
-        if here.mountpoint:
-            one, other = self.edit.nested_at(path), side.nested_at(path)
-            return one is not None and other is not None and one.hash == other.hash
-        return not entry.chunked or self.edit.chunks(path, here) == side.chunks(path, entry)
+def _changed(path: str) -> BaseChanged:
+    return BaseChanged(path, "another publication changed it since; take its result as the base and try again")
 
 
-def _plain_directory(entry: Dirent) -> bool:
-    return entry.is_directory and not entry.mountpoint
+def _same_catalog(one: NestedRef | None, other: NestedRef | None) -> bool:
+    return one is not None and other is not None and one.hash == other.hash
 
 
 def _alike(one: Dirent, other: Dirent) -> bool:
