@@ -5,6 +5,7 @@ not depend on each other starts at the same time.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from include.settings.load import load
 STORAGE_READY_S = 30.0
 AIRFLOW_READY_S = 240.0  # the first start compiles all of Airflow, on whatever else the machine does
 STOP_S = 45.0
+STARTS = 3  # a service that ends as often before it is ready does not become so
 
 Say = Callable[[str], None]
 
@@ -68,21 +70,29 @@ def up(lab: Lab, *, airflow: bool, say: Say) -> Timings:
 
     Raises:
         PortTaken: before anything is started.
+        LabError: the lab runs with other settings, or another command is at it.
         ServiceFailed: a service ended or does not answer; what started stays, for its logs.
     """
+    with _alone(lab):
+        return _up(lab, airflow, say)
+
+
+def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
     timings = Timings()
-    lab.place.make()
     supervisor = Supervisor(lab.place)
     wanted = services(lab, airflow=airflow)
     _recover(lab, supervisor, say)
+    programs = [one.program for one in services(lab, airflow=True)]
     alive = supervisor.processes() if supervisor.running() else {}
+    if alive and not supervisor.runs(programs):
+        raise LabError(f"the services of {lab.place.var} run with other settings or ports: nightshift lab down first")
     absent = [one for one in wanted if one.name not in alive or not alive[one.name].state.alive]
     for service in absent:
         check_free(lab.ports, service.ports)
     if not alive:
         environment = lab.environment() | _only(os.environ, "AIRFLOW_CONN_")
         with timings.measure("process manager"):
-            supervisor.start([one.program for one in services(lab, airflow=True)], environment)
+            supervisor.start(programs, environment)
     by_name = {one.name: one for one in wanted}
     with ThreadPoolExecutor(max_workers=3) as pool:
         chains = [
@@ -102,6 +112,11 @@ def down(lab: Lab, *, say: Say) -> int:
     Raises:
         LeftRunning: a process of the lab cannot be ended.
     """
+    with _alone(lab):
+        return _down(lab, say)
+
+
+def _down(lab: Lab, say: Say) -> int:
     supervisor = Supervisor(lab.place)
     stopped = 0
     if supervisor.running():
@@ -113,7 +128,7 @@ def down(lab: Lab, *, say: Say) -> int:
         supervisor.stop_programs([name for name in running if name in foundations], timeout_s=STOP_S)
         supervisor.shutdown(timeout_s=STOP_S)
     _end_leftovers(lab, say)
-    for path in (supervisor.socket, supervisor.pid_file):
+    for path in (supervisor.socket, supervisor.pid_file, *_weed_sockets(lab)):
         path.unlink(missing_ok=True)
     return stopped
 
@@ -126,7 +141,9 @@ def status(lab: Lab) -> tuple[ServiceStatus, ...]:
     for service in services(lab, airflow=True):
         info = infos.get(service.name)
         state = info.state if info else ProcessState.STOPPED
-        wrong = service.answers() if state is ProcessState.RUNNING else state.name.lower()
+        # supervisord calls a program running after its first seconds; it may answer before.
+        asked = state in {ProcessState.STARTING, ProcessState.RUNNING}
+        wrong = service.answers() if asked else state.name.lower()
         result.append(
             ServiceStatus(
                 service.name, state, info.pid if info else 0, info.seconds if info else 0, service.where, wrong
@@ -141,9 +158,10 @@ def _start(supervisor: Supervisor, group: list[Service], timeout_s: float, timin
         supervisor.start_program(service.name)
     first = group[0]
     name = first.name if len(group) == 1 else "airflow"
+    pids: dict[str, set[int]] = {}
     with timings.measure(name):
         try:
-            wait(first.answers, alive=lambda: _dead(supervisor, group), timeout_s=timeout_s)
+            wait(first.answers, alive=lambda: _dead(supervisor, group, pids), timeout_s=timeout_s)
         except NotReady as why:
             culprit = next((one for one in group if one.name in str(why)), first)
             raise ServiceFailed(name, str(why), str(supervisor.place.log / f"{culprit.name}.log")) from None
@@ -167,13 +185,17 @@ def _start_airflow(
             api.put_pool(pool.to_json())
 
 
-def _dead(supervisor: Supervisor, group: list[Service]) -> str | None:
-    """Why a group cannot become ready any more."""
+def _dead(supervisor: Supervisor, group: list[Service], pids: dict[str, set[int]]) -> str | None:
+    """Why a group cannot become ready any more; `pids` remembers what was seen of it."""
     infos = supervisor.processes()
     for service in group:
         info = infos[service.name]
-        if info.state in {ProcessState.FATAL, ProcessState.EXITED, ProcessState.STOPPED}:
-            return f"{service.name} ended: {info.detail or info.state.name.lower()}; {_last_words(supervisor, service)}"
+        seen = pids.setdefault(service.name, set())
+        if info.pid:
+            seen.add(info.pid)
+        if info.state in {ProcessState.FATAL, ProcessState.STOPPED} or len(seen) > STARTS:
+            why = info.detail or info.state.name.lower()
+            return f"{service.name} ended {len(seen)} times: {why}; {_last_words(supervisor, service)}"
     return None
 
 
@@ -213,6 +235,13 @@ def _write_passwords(lab: Lab) -> None:
     path.write_text(json.dumps({ADMIN: lab.secrets.admin_password}))
 
 
+def _weed_sockets(lab: Lab) -> list[Path]:
+    """Sockets that SeaweedFS makes in a fixed folder, by gRPC port, and never removes."""
+    ports = (port for name, port in asdict(lab.ports).items() if name.endswith("_grpc"))
+    folder = Path("/tmp")  # noqa: S108 - its choice
+    return [path for port in ports for path in folder.glob(f"seaweedfs-*-grpc-{port}.sock")]
+
+
 def _recover(lab: Lab, supervisor: Supervisor, say: Say) -> None:
     """Clears away what a lab without its process manager left running."""
     if not supervisor.running() and (marked_processes(lab.place) or postgres_server(lab).server_pid()):
@@ -241,6 +270,20 @@ def _end_postgres(pid: int, *, patience_s: float = 15.0) -> None:
     if Path(f"/proc/{pid}").exists():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _alone(lab: Lab) -> Iterator[None]:
+    """One command at a time changes what runs."""
+    lab.place.make()
+    with (lab.place.run / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise LabError(
+                f"another command is starting or stopping the services of {lab.place.var}: wait for it"
+            ) from None
+        yield
 
 
 def _only(environment: Mapping[str, str], prefix: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from supervisor.xmlrpc import SupervisorTransport
+from supervisor.xmlrpc import Faults, SupervisorTransport
 
 from include.lab.environment import MARK, Place
 from include.lab.errors import LeftRunning, ServiceFailed, SupervisorFailed
@@ -82,6 +82,10 @@ class Supervisor:
             return False
         return True
 
+    def runs(self, programs: Iterable[Program]) -> bool:
+        """Whether it was started with these programs."""
+        return self.configuration.exists() and self.configuration.read_text() == configuration(self, programs)
+
     def start(self, programs: Iterable[Program], environment: Mapping[str, str]) -> None:
         """Starts supervisord with its programs stopped; the environment reaches every one of them.
 
@@ -123,6 +127,8 @@ class Supervisor:
             try:
                 self._call("startProcess", name, False)
             except xmlrpc.client.Fault as fault:
+                if fault.faultCode == Faults.ALREADY_STARTED:  # started again by itself meanwhile
+                    return
                 raise ServiceFailed(name, fault.faultString, str(self.place.log / "supervisord.log")) from fault
 
     def stop_programs(self, names: Collection[str], *, timeout_s: float) -> None:

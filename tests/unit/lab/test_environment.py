@@ -1,11 +1,13 @@
 """The environment of the lab's programs: complete, the same for all, and nothing secret outside of it."""
 
 import configparser
+import importlib.util
 import json
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import yaml
 
 from include.lab.environment import MARK, ROOT, SOCKET_PATH_LIMIT, Lab, Place, adopt
 from include.lab.ports import Ports
@@ -51,10 +53,11 @@ def test_the_execution_api_follows_the_port(lab: Lab) -> None:
 
 
 def test_airflow_s_file_holds_no_secret_and_only_names_that_airflow_knows() -> None:
-    import airflow
-    import yaml
-
-    known = yaml.safe_load((Path(airflow.__file__).parent / "config_templates/config.yml").read_text())
+    # Found, not imported: an import would make a home folder for Airflow.
+    airflow = importlib.util.find_spec("airflow")
+    assert airflow
+    assert airflow.origin
+    known = yaml.safe_load((Path(airflow.origin).parent / "config_templates/config.yml").read_text())
     ours = configparser.ConfigParser(interpolation=None)
     ours.read(ROOT / "airflow.cfg")
     for section in ours.sections():

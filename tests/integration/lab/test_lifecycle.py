@@ -1,0 +1,191 @@
+"""The embedded services for real: up, answering as themselves, killed, recovered, down with nothing left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from include.lab import lifecycle
+from include.lab.environment import Lab, Place
+from include.lab.errors import LabError, PortTaken
+from include.lab.ports import LOOPBACK, Ports
+from include.lab.postgres import Postgres
+from include.lab.secrets import load_or_create
+from include.lab.services import services
+from include.lab.supervise import ProcessState, Supervisor, marked_processes
+
+
+def silent(_: str) -> None:
+    """Nobody listens."""
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    place = Place(tmp_path / "var")
+    lab = Lab(place, Ports.unused(), load_or_create(place.secrets))
+    yield lab
+    lifecycle.down(lab, say=silent)
+    assert not marked_processes(place)
+
+
+def good(lab: Lab) -> set[str]:
+    return {one.name for one in lifecycle.status(lab) if one.good}
+
+
+def pids(lab: Lab) -> dict[str, int]:
+    return {one.name: one.pid for one in lifecycle.status(lab) if one.pid}
+
+
+@pytest.mark.server("weed")
+def test_store_and_gateway_come_up_answer_as_themselves_and_go_down_without_a_trace(lab: Lab) -> None:
+    lifecycle.up(lab, airflow=False, say=silent)
+    assert good(lab) == {"weed", "gateway"}
+    first = pids(lab)
+    groups = {os.getpgid(pid) for pid in first.values()}
+    assert groups == set(first.values()), "each is the leader of a process group of its own"
+    assert lab.place.socket("supervisor.sock").stat().st_mode & 0o777 == 0o700
+
+    lifecycle.up(lab, airflow=False, say=silent)
+    assert pids(lab) == first, "up again leaves alone what runs"
+
+    assert lifecycle.down(lab, say=silent) == 2
+    assert not marked_processes(lab.place)
+    assert lifecycle.down(lab, say=silent) == 0
+
+
+@pytest.mark.server("weed")
+def test_no_secret_is_visible_in_the_process_table_or_the_logs(lab: Lab) -> None:
+    lifecycle.up(lab, airflow=False, say=silent)
+    seen = subprocess.run(["ps", "-eww", "-o", "args="], capture_output=True, text=True, check=True).stdout
+    seen += "".join(path.read_text(errors="replace") for path in lab.place.log.iterdir())
+    seen += (lab.place.run / "supervisord.conf").read_text()
+    for name, secret in asdict(lab.secrets).items():
+        if name not in {"gateway_key_id", "s3_access_key"}:  # names of keys, which logs may say
+            assert secret not in seen, name
+
+
+@pytest.mark.server("weed")
+def test_after_the_process_manager_is_killed_up_ends_the_orphans_and_starts_anew(lab: Lab) -> None:
+    lifecycle.up(lab, airflow=False, say=silent)
+    orphans = pids(lab)
+    os.kill(int((lab.place.run / "supervisord.pid").read_text()), signal.SIGKILL)
+    told: list[str] = []
+    lifecycle.up(lab, airflow=False, say=told.append)
+    assert "ending services that an earlier start left behind" in told
+    assert good(lab) == {"weed", "gateway"}
+    assert not set(orphans.values()) & set(pids(lab).values())
+
+
+@pytest.mark.server("weed")
+def test_a_service_that_is_killed_is_started_again(lab: Lab) -> None:
+    lifecycle.up(lab, airflow=False, say=silent)
+    os.kill(pids(lab)["gateway"], signal.SIGKILL)
+    lifecycle.up(lab, airflow=False, say=silent)
+    assert good(lab) == {"weed", "gateway"}
+
+
+def test_a_taken_port_stops_the_start_before_anything_runs(lab: Lab) -> None:
+    with socket.socket() as taken:
+        taken.bind((LOOPBACK, lab.ports.gateway))
+        taken.listen()
+        with pytest.raises(PortTaken, match=f"{lab.ports.gateway}.*{os.getpid()}.*NIGHTSHIFT_GATEWAY_PORT"):
+            lifecycle.up(lab, airflow=False, say=silent)
+    assert not Supervisor(lab.place).running()
+
+
+@pytest.mark.server("weed")
+def test_services_that_run_on_other_ports_are_not_mistaken_for_these(lab: Lab) -> None:
+    lifecycle.up(lab, airflow=False, say=silent)
+    moved = Lab(lab.place, Ports.unused(), lab.secrets)
+    with pytest.raises(LabError, match="other settings or ports: nightshift lab down first"):
+        lifecycle.up(moved, airflow=False, say=silent)
+
+
+def test_a_program_that_cannot_run_is_named_with_its_log(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    from include.lab import components
+
+    broken = components.Component("gateway", ("false",))
+    monkeypatch.setattr(components, "GATEWAY", broken)
+    with pytest.raises(LabError, match=r"gateway: .*log"):
+        lifecycle.up(lab, airflow=False, say=silent)
+
+
+@pytest.fixture
+def postgres(tmp_path: Path) -> Postgres:
+    server = Postgres(tmp_path / "pg", Ports.unused().postgres, "pass word'%", tmp_path / "initdb.log")
+    server.prepare()
+    return server
+
+
+def started(server: Postgres) -> subprocess.Popen[bytes]:
+    log = server.log.with_name("server.log").open("wb")
+    process = subprocess.Popen(server.command(), stdout=log, stderr=log, cwd="/", start_new_session=True)
+    for _ in range(100):
+        if server.answer() is None:
+            return process
+        assert process.poll() is None, server.log.with_name("server.log").read_text()
+        try:
+            process.wait(0.1)
+        except subprocess.TimeoutExpired:
+            continue
+    raise AssertionError(server.answer())
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGINT)
+    process.wait(20)
+
+
+def test_postgres_wants_the_password_and_keeps_its_databases(postgres: Postgres) -> None:
+    process = started(postgres)
+    try:
+        stranger = Postgres(postgres.data, postgres.port, "guess", postgres.log)
+        assert "password authentication failed" in str(stranger.answer())
+        postgres.ensure_database("nights")
+        postgres.ensure_database("nights")
+        assert postgres.schema_version("nights") is None
+        assert postgres.server_pid() == process.pid
+    finally:
+        stop(process)
+    assert postgres.server_pid() is None
+
+
+def test_postgres_starts_again_after_a_reboot_gave_its_pid_to_another_program(postgres: Postgres) -> None:
+    process = started(postgres)
+    process.kill()
+    process.wait()
+    pid_file = postgres.data / "postmaster.pid"
+    # As after a reboot: the recorded pid lives, and is not PostgreSQL.
+    pid_file.write_text("\n".join([str(os.getppid()), *pid_file.read_text().splitlines()[1:]]) + "\n")
+    postgres.prepare()
+    assert not pid_file.exists()
+    stop(started(postgres))
+
+
+@pytest.mark.slow
+@pytest.mark.server("weed")
+def test_airflow_comes_up_with_its_pools_and_is_itself(lab: Lab) -> None:
+    from include.lab.airflow_api import AirflowApi
+    from include.lab.environment import ADMIN
+
+    lifecycle.up(lab, airflow=True, say=silent)
+    assert good(lab) == {one.name for one in services(lab, airflow=True)}
+    states = {one.name: one.state for one in lifecycle.status(lab)}
+    assert set(states.values()) == {ProcessState.RUNNING}
+    api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
+    api.wait_for_dag("nightly_install", timeout_s=90)
+    assert not api.import_errors()
+    with pytest.raises(LabError, match="refuses the login"):
+        AirflowApi(lab.airflow_url, ADMIN, "guess").import_errors()
+    seen = subprocess.run(["ps", "-eww", "-o", "args="], capture_output=True, text=True, check=True).stdout
+    for name, secret in asdict(lab.secrets).items():
+        assert secret not in seen, name
+    timings = lifecycle.up(lab, airflow=True, say=silent)
+    assert "airflow db migrate" not in timings.steps
