@@ -75,7 +75,7 @@ status: $(STAMP)  ## what runs, where, and whether it answers
 	@$(BIN)/nightshift lab status
 
 docs: $(STAMP)  ## generate docs/dags.md from the DAGs
-	@$(BIN)/python -m include.lab.dagdocs
+	@$(BIN)/python docs/generate_dags.py
 
 clean:  ## stop the services; remove the environment, state and caches
 	@if [ -x $(BIN)/nightshift ]; then $(BIN)/nightshift lab down; fi
