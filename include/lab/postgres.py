@@ -137,7 +137,9 @@ class Postgres:
         drop = ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
         if reachable(binary("postgres")) and reachable(self.data.parent):
             return drop
-        return (*drop, "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+        # Without the securebit, access(2), by which initdb looks for its programs, would not see the capability.
+        search = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "--securebits=+no_setuid_fixup")
+        return (*drop, *search)
 
 
 def binary(name: str) -> Path:

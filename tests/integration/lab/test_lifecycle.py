@@ -169,6 +169,20 @@ def test_postgres_starts_again_after_a_reboot_gave_its_pid_to_another_program(po
     stop(started(postgres))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user needs no help to reach its own folders")
+def test_postgres_of_root_works_in_a_folder_that_only_root_may_enter(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    server = Postgres(closed / "pg", Ports.unused().postgres, "secret", tmp_path / "initdb.log")
+    server.prepare()
+    process = started(server)
+    try:
+        assert Path(f"/proc/{process.pid}").stat().st_uid != 0
+        assert closed.stat().st_mode & 0o777 == 0o700, "nothing was opened to everybody"
+    finally:
+        stop(process)
+
+
 @pytest.mark.slow
 @pytest.mark.server("weed")
 def test_airflow_comes_up_with_its_pools_and_is_itself(lab: Lab) -> None:
