@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from include.lab.environment import Lab
+from include.lab.environment import Lab, adopt
 from include.lab.follow import Snapshot
 from include.lab.night import Viewer, Wishes, run_night, today
 from include.lab.report import NightReport
@@ -43,6 +43,7 @@ def run(
     The services stay up: read the repository at its URL, then stop them with `make down`.
     """
     lab = Lab.from_environment()
+    adopt()  # the first night has only now made the secrets
     site = load()
     name = slot or next(iter(site.slots), "")
     day = _day(date_text) if date_text else today(site, name, datetime.now(UTC))

@@ -169,8 +169,7 @@ def test_postgres_starts_again_after_a_reboot_gave_its_pid_to_another_program(po
     stop(started(postgres))
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="another user needs no help to reach its own folders")
-def test_postgres_of_root_works_in_a_folder_that_only_root_may_enter(tmp_path: Path) -> None:
+def test_postgres_works_in_a_folder_that_only_we_may_enter_and_not_as_root(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     server = Postgres(closed / "pg", Ports.unused().postgres, "secret", tmp_path / "initdb.log")
