@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -16,8 +17,11 @@ from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.compression import compress
 from include.cvmfs.edit import NewRoot
 from include.cvmfs.errors import (
+    BaseChanged,
     FormatError,
     ManifestConflict,
+    MergeError,
+    ObjectMissing,
     ReflogError,
     RepositoryError,
 )
@@ -28,7 +32,7 @@ from include.cvmfs.manifest import Manifest, sign
 from include.cvmfs.merge import merge
 from include.cvmfs.objects import load
 from include.cvmfs.reflog import Reflog, RefType
-from include.storage.errors import Conflict, NotFound
+from include.storage.errors import Conflict, NotFound, StoreError
 from include.storage.store import Store, Version
 
 MANIFEST_KEY = ".cvmfspublished"
@@ -128,11 +132,16 @@ def publish(
 ) -> Head:
     """Reflog, signature and manifest for a draft whose objects are all stored. Raises ManifestConflict."""
     draft = replace(draft, certificate=store_compressed(store, signer.certificate_pem, draft.root, CERTIFICATE))
-    draft = replace(draft, reflog=_write_reflog(store, head.manifest, draft, superseded, now))
+    written = _write_reflog(store, head.manifest, draft, superseded, now)
+    draft = replace(draft, reflog=written.hash)
     on_step(Step.REFLOG_WRITTEN)
     signed = sign(draft, signer.private_key)
     on_step(Step.BEFORE_SWITCH)
-    before_switch()
+    try:
+        before_switch()
+    except Exception:
+        written.put_back(store)  # only here is it certain that no manifest names the new one
+        raise
     try:
         version = store.replace(MANIFEST_KEY, signed, expected=head.version)
     except Conflict:
@@ -157,8 +166,9 @@ def commit_change(
 ) -> Head:
     """Merge the change ``old_root`` -> ``new_root`` inside ``lease_path`` into the current revision and switch to it.
 
-    A change that the current revision already holds makes no new revision. Another writer's switch in between is
-    met by merging again on its result. Raises MergeError, BaseChanged, ManifestConflict, ObjectMissing, StoreError.
+    A change that the current revision already holds makes no new revision, unless it is to be tagged and no revision
+    that holds it has that tag. Another writer's switch in between is met by merging again on its result. Raises
+    MergeError, BaseChanged, ManifestConflict, ObjectMissing, StoreError.
     """
     cache = catalogs or CatalogCache(store)
     attempt = 0
@@ -167,7 +177,7 @@ def commit_change(
         head = read_head(store, fqrn)
         edit = merge(cache, base=old_root, new=new_root, current=head.manifest.root, lease_path=lease_path)
         on_step(Step.MERGED)
-        if not edit.changed and tag is None:
+        if not edit.changed and (tag is None or _is_tagged(store, cache, head, tag, old_root, new_root, lease_path)):
             return head
         try:
             return switch(
@@ -223,10 +233,37 @@ def _rotated(tagged: Tag, tags: Sequence[NewTag]) -> Callable[[History], None]:
     return change
 
 
+def _is_tagged(
+    store: Store, cache: CatalogCache, head: Head, tag: NewTag, base: ObjectHash, new: ObjectHash, lease_path: str
+) -> bool:
+    """Whether the tag names a revision that holds the change, which is so when a commit is repeated."""
+    found = load_history(store, head.manifest).tag(tag.name)
+    if found is None:
+        return False
+    try:
+        return not merge(cache, base=base, new=new, current=found.hash, lease_path=lease_path).changed
+    except (BaseChanged, MergeError, ObjectMissing):
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenReflog:
+    """A reflog that went ahead of the manifest, and what it replaced."""
+
+    hash: ObjectHash
+    version: Version
+    before: bytes
+
+    def put_back(self, store: Store) -> None:
+        """Undo, unless another writer went on from it; one that stays ahead is taken over by the next commit."""
+        with suppress(StoreError):
+            store.replace(REFLOG_KEY, self.before, expected=self.version)
+
+
 def _write_reflog(
     store: Store, before: Manifest, draft: Manifest, superseded: Sequence[ObjectHash], now: int
-) -> ObjectHash:
-    """Replace the reflog by one that knows all that the draft needs; returns the hash of the file."""
+) -> _WrittenReflog:
+    """Replace the reflog by one that knows all that the draft needs."""
     try:
         data, version = store.get_versioned(REFLOG_KEY)
     except NotFound:
@@ -246,12 +283,12 @@ def _write_reflog(
         reflog.add(name, kind, now)
     for root in superseded:
         reflog.add(root, RefType.CATALOG, now)
-    data = reflog.to_bytes()
+    ahead = reflog.to_bytes()
     try:
-        store.replace(REFLOG_KEY, data, expected=version)
+        version = store.replace(REFLOG_KEY, ahead, expected=version)
     except Conflict:
         raise ManifestConflict(draft.fqrn, "another writer is replacing the reflog; read it again") from None
-    return hash_bytes(data, draft.root.algorithm)
+    return _WrittenReflog(hash_bytes(ahead, draft.root.algorithm), version, data)
 
 
 def named_by(manifest: Manifest) -> list[tuple[ObjectHash, RefType]]:

@@ -14,16 +14,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from include.cvmfs.catalog import NestedRef, parent_of
+from include.cvmfs.catalog import Catalog, NestedRef, parent_of
 from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.changeset import Changeset
-from include.cvmfs.commit import NewTag, store_all
+from include.cvmfs.commit import NewTag, load_history, store_all
 from include.cvmfs.counters import Counts
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.edit import Edit
-from include.cvmfs.errors import BaseChanged, DestinationError
-from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.errors import (
+    BaseChanged,
+    CatalogError,
+    DestinationError,
+    FormatError,
+    MergeError,
+    ObjectDamaged,
+    ObjectMissing,
+    RepositoryError,
+)
+from include.cvmfs.hashes import CATALOG, ObjectHash
 from include.cvmfs.manifest import Manifest
+from include.cvmfs.merge import merge
 from include.cvmfs.view import View, ancestors, is_below
 from include.gateway.client import GatewayClient, Lease
 from include.gateway.errors import CommitUnclear
@@ -63,8 +73,10 @@ class NativePublisher:
         """Create the destinations that are absent, as empty nested catalogs, and all directories above them.
 
         ``nested``: which of the directories above become nested catalogs too. One lease, one commit; none at all when
-        everything is there. Raises PathBusy, DestinationError (a file in the way), and what a commit raises.
+        everything is there. Raises PathBusy, DestinationError (a file in the way, or one destination inside another),
+        and what a commit raises.
         """
+        _require_apart(destinations)
         manifest = self._read_manifest()
         missing = self._missing(manifest, destinations)
         if not missing:
@@ -99,10 +111,13 @@ class NativePublisher:
 
         ``replace=False`` refuses a destination that holds anything. ``on_lease`` is told how to give the lease back,
         for whoever must do so from outside. A destination that holds this very tree already is left as it is.
-        Raises PathBusy, DestinationError, BaseChanged (the destination is not what the change was derived from), and
-        what a commit raises.
+        Raises PathBusy, DestinationError, BaseChanged (the destination is not what the change was derived from),
+        ObjectMissing and other CvmfsErrors for a changeset that is not in the store, and what a commit raises.
         """
-        path, clock, started = changeset.destination, _Clock(), time.monotonic()
+        path, clock = changeset.destination, _Clock()
+        with clock.phase("changeset"):
+            root_entry, totals = self._stored(changeset)
+        started = time.monotonic()
         with self._gateway.lease(self.fqrn, path, hostname=owner) as lease:
             if on_lease:
                 on_lease(lambda: self._gateway.drop(lease))
@@ -112,19 +127,17 @@ class NativePublisher:
                 manifest = self._read_manifest()
                 edit = Edit(self._catalogs, manifest.root)
                 there = edit.nested_at(path)
-            if there is not None and there.hash.digest == changeset.root.digest and tag is None:
+            if _is(there, changeset.root) and (tag is None or self._tagged(manifest, tag, changeset)):
                 self._gateway.drop(lease)
                 return self._outcome(path, manifest, manifest, held, clock, unchanged=True)
             with clock.phase("hang"):
                 self._require_base(edit, there, changeset, replace=replace)
-                reference = NestedRef(path, changeset.root, changeset.root_size)
-                edit.hang(reference, changeset.root_entry, changeset.statistics.total)
+                edit.hang(NestedRef(path, changeset.root, changeset.root_size), root_entry, totals)
             self._commit(lease, manifest, edit, now, tag, clock)
             held_s = time.monotonic() - held
         with clock.phase("confirm"):
             after = self._read_manifest()
-            standing = View(self._catalogs, after.root).nested_at(path)
-            if standing is None or standing.hash.digest != changeset.root.digest:
+            if not _is(View(self._catalogs, after.root).nested_at(path), changeset.root):
                 raise BaseChanged(path, f"the gateway reported success, but revision {after.revision} does not hold it")
         return self._outcome(path, manifest, after, held, clock, held_s=held_s, nested=changeset.root)
 
@@ -141,6 +154,38 @@ class NativePublisher:
         return self._outcome(path, manifest, self._read_manifest(), held, clock, held_s=held_s)
 
     # -- private
+
+    def _stored(self, changeset: Changeset) -> tuple[Dirent, Counts]:
+        """The root entry and counters of the changeset's catalog, which is read from the store itself and verified.
+
+        Once it hangs it is what readers get, and what it counts stays in the counters of all catalogs above.
+        """
+        path, root = changeset.destination, changeset.root.with_suffix(CATALOG)
+        if changeset.repository != self.fqrn:
+            raise RepositoryError(self.fqrn, f"the changeset for {path} was prepared for {changeset.repository!r}")
+        if not changeset.stored:
+            raise ObjectMissing(root.key, f"the changeset for {path} is of a dry run; prepare the tree for good")
+        try:
+            database = CatalogCache(self._store, budget=0).database(root)
+        except ObjectMissing:
+            raise ObjectMissing(
+                root.key, f"the catalog prepared for {path} is not in the store; prepare it again"
+            ) from None
+        except FormatError as fault:
+            raise ObjectDamaged(root.key, f"the catalog prepared for {path} is unreadable ({fault})") from fault
+        catalog = Catalog.load(database)
+        if catalog.path != path:
+            raise CatalogError(path, f"the changeset names a catalog that was made for {catalog.path or '/'}")
+        if (catalog.statistics, len(database)) != (changeset.statistics, changeset.root_size):
+            raise CatalogError(path, "the prepared catalog is not as its changeset describes it; prepare it again")
+        return catalog.root_entry, catalog.statistics.total
+
+    def _tagged(self, manifest: Manifest, tag: NewTag, changeset: Changeset) -> bool:
+        """Whether the tag names a revision that holds the changeset: an earlier try came as far as that."""
+        found = load_history(self._store, manifest).tag(tag.name)
+        if found is None:
+            return False
+        return _is(View(self._catalogs, found.hash).nested_at(changeset.destination), changeset.root)
 
     def _missing(self, manifest: Manifest, destinations: Sequence[str]) -> list[str]:
         """Paths to create, parents first. Raises DestinationError where a file or a plain directory is in the way."""
@@ -169,9 +214,14 @@ class NativePublisher:
             return
         if not replace:
             raise DestinationError(path, "holds something already, and replacing was not asked for")
-        derived_from = View(self._catalogs, changeset.base_root).nested_at(path) if changeset.base_root else None
-        if derived_from is None or derived_from.hash.digest != there.hash.digest:
+        if changeset.base_root is None or not _is(self._derived_from(changeset.base_root, path), there.hash):
             raise BaseChanged(path, "another publication put something there since this change was prepared")
+
+    def _derived_from(self, base: ObjectHash, path: str) -> NestedRef | None:
+        try:
+            return View(self._catalogs, base).nested_at(path)
+        except ObjectMissing:
+            raise BaseChanged(path, f"revision {base} that this was derived from was collected; derive again") from None
 
     def _commit(
         self, lease: Lease, manifest: Manifest, edit: Edit, now: datetime, tag: NewTag | None, clock: _Clock
@@ -184,9 +234,16 @@ class NativePublisher:
                 return self._gateway.commit(lease, manifest.root, new.hash, tag=tag)
             except CommitUnclear:
                 after = self._read_manifest()
-                if after.revision > manifest.revision and _holds(self._catalogs, after, new.hash, lease.path):
+                if self._holds(after, manifest.root, new.hash, lease.path):
                     return after.revision
                 raise
+
+    def _holds(self, after: Manifest, base: ObjectHash, new: ObjectHash, lease_path: str) -> bool:
+        """Whether nothing of a change is left to be done to a revision."""
+        try:
+            return not merge(self._catalogs, base=base, new=new, current=after.root, lease_path=lease_path).changed
+        except (BaseChanged, MergeError):
+            return False
 
     def _outcome(
         self,
@@ -218,8 +275,14 @@ def _common(paths: Sequence[str]) -> str:
     return top
 
 
-def _holds(catalogs: CatalogCache, after: Manifest, wanted: ObjectHash, path: str) -> bool:
-    """Whether a revision has at ``path`` what the wanted one has there."""
-    one, other = View(catalogs, after.root), View(catalogs, wanted)
-    here, there = one.nested_at(path), other.nested_at(path)
-    return one.lookup(path) == other.lookup(path) and (here and here.hash) == (there and there.hash)
+def _is(there: NestedRef | None, root: ObjectHash) -> bool:
+    return there is not None and there.hash.digest == root.digest
+
+
+def _require_apart(destinations: Sequence[str]) -> None:
+    """A destination inside another would go with all that is published there when the outer one is swapped."""
+    apart = set(destinations)
+    for destination in destinations:
+        for above in ancestors(parent_of(destination)):
+            if above in apart:
+                raise DestinationError(destination, f"lies inside the destination {above}; keep them apart")
