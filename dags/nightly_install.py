@@ -26,8 +26,8 @@ NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
 DOC = """
 ### Install a nightly build and publish it
 
-Finds the build of the run's date, and publishes each of its artifacts to `{repository}` as
-`{destination}`.
+Finds the build of the run's date, and publishes each of its artifacts to {repository} as
+{destination}.
 
 | task | what it does |
 |---|---|
@@ -91,8 +91,8 @@ def night(site: Site, slot: Slot | None) -> DAG:
         dag_id=f"nightly_install_{slot.name}" if slot else "nightly_install",
         description=f"Install the nightly builds of slot {slot.name}" if slot else "Install a nightly build, by hand",
         doc_md=DOC.format(
-            repository=slot.repository if slot else "the slot's repository",
-            destination=slot.destination if slot else "the slot's destination",
+            repository=f"`{slot.repository}`" if slot else "the slot's repository",
+            destination=f"`{slot.destination}`" if slot else "the slot's destination",
             timezone=slot.timezone if slot else "the slot's time zone",
             offset=f", {slot.date_offset:+d} days" if slot and slot.date_offset else "",
         ),

@@ -68,11 +68,10 @@ class LeaseTaskOperator(NightshiftOperator):
     def execute(self, context: Context) -> Any:
         return self._work(context, None)
 
-    def resume(self, context: Context, event: dict[str, Any] | None, since: str) -> Any:
+    def resume(self, context: Context, event: dict[str, Any]) -> Any:
         """The trigger saw the path free, or the deadline pass; either way the path is tried, which is what counts."""
-        if event is not None:
-            self.log.info("back from waiting: %s", event.get("reason", event))
-        return self._work(context, datetime.fromisoformat(since))
+        self.log.info("back from waiting: %s", event["reason"])
+        return self._work(context, datetime.fromisoformat(event["since"]))
 
     def on_kill(self) -> None:
         """Give back the lease at hand and stop; called by Airflow's signal handler, on top of whatever runs."""
@@ -131,10 +130,11 @@ class LeaseTaskOperator(NightshiftOperator):
             repository=error.repository or "",
             path=error.path or "",
             deadline=deadline.isoformat(),
+            since=since.isoformat(),
         )
         # the trigger ends by itself at the deadline, and then says who holds the path; the time-out is for its loss
         timeout = deadline - datetime.now(UTC) + timedelta(seconds=MARGIN_S)
-        self.defer(trigger=trigger, method_name="resume", kwargs={"since": since.isoformat()}, timeout=timeout)
+        self.defer(trigger=trigger, method_name="resume", timeout=timeout)
 
     def _too_long(
         self, context: Context, connections: Connections, busy: Mapping[str, PathBusy], waited_s: float

@@ -60,28 +60,27 @@ class BuildSensor(NightshiftSensor):
                 return night.to_json()
         return self._wait(night, deadline)
 
-    def found(self, context: Context, event: dict[str, Any], night: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+    def found(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """The trigger's answer; at the deadline an index that is not complete will do."""
         from include.nightlies.errors import BuildMissing
         from include.nightlies.steps.plan import read_index
-        from include.nightlies.steps.values import Night
 
         self.log.info("%s", event["reason"])
+        connections = self.connections()
+        settings = connections.site.slot(self.slot or context["params"]["slot"])
+        night = night_of(context, settings)
         if not event["found"]:
-            connections = self.connections()
-            settled = Night.from_json(night)
             try:
-                read_index(connections, connections.site.slot(settled.slot), settled.date)
+                read_index(connections, settings, night.date)
             except BuildMissing as missing:
                 raise NotThere(str(missing)) from missing
-        return night
+        return night.to_json()
 
     def _wait(self, night: Night, deadline: datetime) -> NoReturn:
         self.log.info("waiting for a complete index until %s", deadline.isoformat("T", "seconds"))
         self.defer(
             trigger=BuildTrigger(night.slot, night.date.isoformat(), deadline.isoformat(), self.poke_interval),
             method_name="found",
-            kwargs={"night": night.to_json()},
             timeout=deadline - datetime.now(UTC) + timedelta(seconds=2 * self.poke_interval + 60),
         )
 

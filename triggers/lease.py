@@ -18,10 +18,17 @@ class LeaseFreeTrigger(BaseTrigger):
     :param connection_id: the gateway's connection; only its address is used.
     :param path: absolute, or empty for the whole repository.
     :param deadline: ISO 8601 with zone, so that a restart of the triggerer does not begin the waiting anew.
+    :param since: when the waiting began, handed back in the event to the task that comes back.
     """
 
     def __init__(
-        self, connection_id: str, repository: str, path: str, deadline: str | None = None, poll_s: float = POLL_S
+        self,
+        connection_id: str,
+        repository: str,
+        path: str,
+        deadline: str | None = None,
+        poll_s: float = POLL_S,
+        since: str | None = None,
     ) -> None:
         super().__init__()
         self.connection_id = connection_id
@@ -29,6 +36,7 @@ class LeaseFreeTrigger(BaseTrigger):
         self.path = path
         self.deadline = deadline
         self.poll_s = poll_s
+        self.since = since
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return (
@@ -39,6 +47,7 @@ class LeaseFreeTrigger(BaseTrigger):
                 "path": self.path,
                 "deadline": self.deadline,
                 "poll_s": self.poll_s,
+                "since": self.since,
             },
         )
 
@@ -60,15 +69,18 @@ class LeaseFreeTrigger(BaseTrigger):
                     holder = await asyncio.to_thread(client.holder, self.repository, self.path)
                 except GatewayError as error:
                     if late or not error.retryable:
-                        yield TriggerEvent({"free": False, "holder": None, "reason": str(error)})
+                        yield self._event(free=False, reason=str(error))
                         return
                     self.log.warning("%s: %s", place, error)
                 else:
                     if holder is None:
-                        yield TriggerEvent({"free": True, "holder": None, "reason": f"{place} is free"})
+                        yield self._event(free=True, reason=f"{place} is free")
                         return
                     if late:
                         reason = f"{place} is still held by {holder.hostname!r} with key {holder.key_id}"
-                        yield TriggerEvent({"free": False, "holder": holder.hostname, "reason": reason})
+                        yield self._event(free=False, reason=reason, holder=holder.hostname)
                         return
                 await asyncio.sleep(self.poll_s)
+
+    def _event(self, *, free: bool, reason: str, holder: str | None = None) -> TriggerEvent:
+        return TriggerEvent({"free": free, "holder": holder, "reason": reason, "since": self.since})

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from include.settings.model import Site
 
 POLL_S = 30.0
+FIRST_PAUSE_S = 1.0
 
 
 class _StoreTrigger(BaseTrigger):
-    """Looks again and again, in a thread, until `_look` finds something or the deadline passes.
+    """Looks again and again, in a thread and ever more seldom, until `_look` finds something or the deadline passes.
 
     An error that may pass by itself is logged and waited out; any other ends the waiting and is the event's reason.
     """
@@ -38,6 +39,7 @@ class _StoreTrigger(BaseTrigger):
         """One event: `found`, and the `reason` in words."""
         connections = await self._connections()
         deadline = datetime.fromisoformat(self.deadline) if self.deadline else None
+        pause_s = FIRST_PAUSE_S
         while True:
             late = deadline is not None and datetime.now(UTC) >= deadline
             try:
@@ -53,7 +55,8 @@ class _StoreTrigger(BaseTrigger):
             if found is not None or late:
                 yield TriggerEvent({"found": found is not None, "reason": reason})
                 return
-            await asyncio.sleep(self.poll_s)
+            await asyncio.sleep(min(pause_s, self.poll_s))
+            pause_s *= 2
 
     async def _connections(self) -> Connections:
         from hooks.secrets import KnownSecrets

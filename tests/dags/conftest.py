@@ -62,11 +62,11 @@ class MiniSite:
     def revision(self) -> int:
         return self.connections.repository(FQRN).manifest.revision
 
-    def run(self, dag_id: str, **conf: object) -> Run:
+    def run(self, dag_id: str, logical_date: datetime | None = None, **conf: object) -> Run:
         """Run a DAG as Airflow does, in this process; triggers run inline."""
         # test() leaves a run's parameters in the DAG, where the next run of this process would find them
         conf = {**self.defaults[dag_id], **conf}
-        run = self.dags[dag_id].test(logical_date=None, run_after=datetime.now(UTC), run_conf=conf)
+        run = self.dags[dag_id].test(logical_date=logical_date, run_after=datetime.now(UTC), run_conf=conf)
         name = f"{dag_id}/{run.run_id}"
         states = {
             f"{ti.task_id}[{ti.map_index}]" if ti.map_index >= 0 else ti.task_id: str(ti.state)

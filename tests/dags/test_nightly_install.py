@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from datetime import UTC, datetime
+
 import pytest
 
 from tests.dags.conftest import FQRN, MiniSite
@@ -72,3 +75,20 @@ def test_only_the_chosen_projects_and_platforms_are_installed(site: MiniSite) ->
     )
     assert run.state == "success", run
     assert run.states() == {"Gaudi/x86_64-opt": "published"}
+
+
+def test_a_run_that_may_wait_takes_the_build_when_it_comes(site: MiniSite) -> None:
+    timer = threading.Timer(3.0, site.drop, args=(_build("2026-11-06"),))
+    timer.start()
+    run = site.run("nightly_install_main", build_date="2026-11-06", wait_minutes=5)
+    timer.join()
+    assert run.state == "success", run
+    assert len(run.publications) == 4
+
+
+def test_the_build_date_of_a_run_without_parameter_is_its_logical_date_in_the_zone_of_the_slot(site: MiniSite) -> None:
+    site.drop(_build("2026-11-08"))
+    # half past eleven in the evening of UTC is the next day in Zurich
+    run = site.run("nightly_install_main", logical_date=datetime(2026, 11, 7, 23, 30, tzinfo=UTC))
+    assert run.state == "success", run
+    assert {one.build_id for one in run.publications.values()} == {"b20261108"}

@@ -70,9 +70,7 @@ def publish_batch(
     return outcome
 
 
-def give_up(
-    connections: Connections, batch: Batch, name: str, *, why: str, try_number: int, clock: Clock
-) -> None:
+def give_up(connections: Connections, batch: Batch, name: str, *, why: str, try_number: int, clock: Clock) -> None:
     """Record that an artifact's path stayed busy for too long."""
     item = next(item for item in batch.items if item.name == name)
     records.move(

@@ -1,0 +1,133 @@
+"""Paths that somebody else holds, and processes that died in between, on the real services."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+
+import pytest
+
+from include.nightlies import records
+from include.nightlies.states import Phase, State
+from include.nightlies.steps.plan import plan_publication
+from include.nightlies.steps.prepare import prepare_batch
+from include.nightlies.steps.publish import publish_batch
+from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.values import Batch
+from tests.dags.conftest import FQRN, MiniSite
+from tests.fakes.builds import Build, tree
+
+pytestmark = pytest.mark.server("weed")
+
+
+def clock() -> datetime:
+    return datetime.now(UTC)
+
+
+def test_a_busy_path_is_waited_for_in_the_triggerer_and_then_published(site: MiniSite) -> None:
+    build = Build("2026-09-01").add("Busy", "x86_64", tree({"a": b"a"}))
+    site.drop(build)
+    with site.client() as client:
+        # what is held is the project's directory: reserving passes it by, publishing does not
+        reserved = Build("2026-09-01").add("Other", "x86_64", tree({"b": b"b"}))
+        site.drop(reserved)
+        assert site.run("nightly_install_main", build_date="2026-09-01").state == "success"
+        site.drop(Build("2026-09-01").add("Other", "x86_64", tree({"b": b"c"})))
+        lease = client.acquire(FQRN, build.destination("Other", "x86_64"), hostname="somebody else")
+        timer = threading.Timer(11.0, client.drop, args=(lease,))
+        timer.start()
+        run = site.run("nightly_install_main", build_date="2026-09-01")
+        timer.join()
+    assert run.state == "success", run
+    assert run.states() == {"Other/x86_64": "published"}
+    assert site.leases() == []
+
+
+def _prepared(site: MiniSite, run: str, path: str, content: bytes) -> Batch:
+    store = site.connections.store("builds")
+    store.put(f"{run}.tar.gz", tree({"file": content}))
+    plan = plan_publication(
+        site.connections, run=run, repository=FQRN, path=path, source=f"{store.url}/{run}.tar.gz", try_number=1,
+        clock=clock, overwrite=True,
+    )  # fmt: skip
+    (batch,) = plan.batches
+    reserve_run(site.connections, plan.batches, owner=run, try_number=1, clock=clock)
+    outcome = prepare_batch(site.connections, batch, try_number=1, clock=clock)
+    assert outcome.failures == {}
+    return batch
+
+
+def test_a_try_after_a_crash_finds_what_the_first_published_and_makes_no_revision(site: MiniSite) -> None:
+    batch = _prepared(site, "crash", "/crash/1", b"x")
+    assert publish_batch(site.connections, batch, owner="first", try_number=1, clock=clock).failures == {}
+    # as if the process had died after its commit and before its last word to the ledger
+    key = batch.key(batch.items[0])
+    _forget_the_end(site, key)
+    before = site.revision()
+    again = publish_batch(site.connections, batch, owner="second", try_number=2, clock=clock)
+    assert again.failures == {}
+    (done,) = again.done
+    assert done.state is State.PUBLISHED
+    assert "an earlier try" in done.reason
+    assert site.revision() == before
+
+
+def _forget_the_end(site: MiniSite, key: records.PublicationKey) -> None:
+    from sqlalchemy import update
+
+    from include.nightlies.tables import publications
+
+    with site.connections.ledger.begin() as connection:
+        connection.execute(
+            update(publications).where(publications.c.run_id == key.run_id).values(state="publishing", ended_at=None)
+        )
+
+
+def test_a_process_that_outlived_its_task_cannot_turn_back_what_the_later_try_did(site: MiniSite) -> None:
+    batch = _prepared(site, "outlived", "/outlived/1", b"x")
+    key = batch.key(batch.items[0])
+    assert publish_batch(site.connections, batch, owner="second", try_number=2, clock=clock).failures == {}
+    late = publish_batch(site.connections, batch, owner="first", try_number=1, clock=clock)
+    assert late.failures == {}
+    found = records.publication(site.connections.ledger, key)
+    assert found is not None
+    assert (found.state, found.publish_try) == (State.PUBLISHED, 2)
+    with pytest.raises(Exception, match="replaced by try 2"):
+        records.move(
+            site.connections.ledger, key, State.FAILED, phase=Phase.PUBLISH, try_number=1, now=clock(), reason="late"
+        )
+
+
+def test_two_tries_at_once_make_one_revision(site: MiniSite) -> None:
+    batch = _prepared(site, "twins", "/twins/1", b"x")
+    before = site.revision()
+    outcomes = []
+
+    def publish(number: int) -> None:
+        while True:
+            outcome = publish_batch(site.connections, batch, owner=f"try {number}", try_number=number, clock=clock)
+            if not outcome.busy:
+                outcomes.append(outcome)
+                return
+            threading.Event().wait(0.2)
+
+    threads = [threading.Thread(target=publish, args=(number,)) for number in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(outcomes) == 2
+    assert site.revision() == before + 1
+    found = records.publication(site.connections.ledger, batch.key(batch.items[0]))
+    assert found is not None
+    assert found.state.good, found
+    assert site.leases() == []
+
+
+def test_the_holder_of_a_lease_is_told_by_dag_run_task_and_try(site: MiniSite) -> None:
+    batch = _prepared(site, "owner", "/owner/1", b"x")
+    with site.client() as client, client.lease(FQRN, "/owner/1", hostname="dag/run/publish[3] try 2"):
+        outcome = publish_batch(site.connections, batch, owner="me", try_number=1, clock=clock)
+    (busy,) = outcome.busy.values()
+    assert busy.holder is not None
+    assert busy.holder.hostname == "dag/run/publish[3] try 2"

@@ -1,0 +1,111 @@
+"""What every DAG of the house keeps to."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk import DAG, TriggerRule
+from airflow.serialization.serialized_objects import DagSerialization
+
+from docs.generate_dags import PAGE, example_dags, render
+from include.lab.pools import pools
+from include.settings.load import load
+from operators.night import GateOperator
+from operators.retry import RetryByKind
+from tests.fakes import airflowhome
+
+DAGS = airflowhome.ROOT / "dags"
+BAG = DagBag(str(DAGS))
+IDS = sorted(BAG.dags)
+
+
+@pytest.fixture(params=IDS)
+def dag(request: pytest.FixtureRequest) -> DAG:
+    return BAG.dags[request.param]
+
+
+def test_every_dag_file_is_imported_and_the_slots_of_the_configuration_have_their_dags() -> None:
+    assert BAG.import_errors == {}
+    slots = {f"nightly_install_{name}" for name in load(airflowhome.ROOT / "config" / "site.yaml").slots}
+    assert set(IDS) == slots | {"nightly_install", "publication"}
+
+
+def test_a_dag_can_be_serialised_and_read_back(dag: DAG) -> None:
+    again = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    assert set(again.task_ids) == set(dag.task_ids)
+
+
+def test_every_task_has_retries_pool_owner_time_out_documentation_and_retries_by_kind(dag: DAG) -> None:
+    known = {pool.name for pool in pools(load(airflowhome.ROOT / "config" / "site.yaml"))}
+    for task in dag.tasks:
+        assert task.retries is not None, task.task_id
+        assert task.retries > 0, task.task_id
+        assert task.pool in known, f"{task.task_id} uses the pool {task.pool}, which nobody makes"
+        assert task.owner == "nightshift", task.task_id
+        assert isinstance(task.execution_timeout, timedelta), task.task_id
+        assert task.doc_md, task.task_id
+        assert isinstance(task.retry_policy, RetryByKind), task.task_id
+
+
+def test_every_dag_is_described_tagged_and_bounded(dag: DAG) -> None:
+    assert dag.doc_md
+    assert dag.description
+    assert dag.tags
+    assert dag.dagrun_timeout
+    assert dag.max_active_runs <= 16
+    assert dag.start_date is not None
+    assert dag.start_date.tzinfo is not None
+    for name in dag.params:
+        assert dag.params.get_param(name).description, f"the parameter {name} is not described"
+
+
+def test_the_gate_is_the_only_leaf_runs_whatever_came_before_and_nothing_can_hide_its_failure(dag: DAG) -> None:
+    leaves = [task for task in dag.tasks if not task.downstream_list]
+    assert [task.task_id for task in leaves] == ["gate"]
+    (gate,) = leaves
+    assert isinstance(gate, GateOperator)
+    assert gate.trigger_rule == TriggerRule.ALL_DONE
+    assert not [task.task_id for task in dag.tasks if task.is_teardown]
+
+
+def test_a_dag_file_is_parsed_in_less_than_a_second_and_imports_nothing_heavy() -> None:
+    # in an interpreter of its own, and relative to Airflow itself, which every component has imported anyway
+    program = """
+import sys, time
+import airflow.sdk, airflow.triggers.base
+began = time.process_time()
+import runpy
+runpy.run_path(sys.argv[1])
+spent = time.process_time() - began
+heavy = {"boto3", "obstore", "sqlalchemy.orm.decl_api", "pandas", "numpy"} & (set(sys.modules) - before_them)
+print(spent, *heavy)
+"""
+    program = program.replace("began =", "before_them = set(sys.modules)\nbegan =", 1)
+    for file in sorted(DAGS.glob("*.py")):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(file)], capture_output=True, text=True, cwd=airflowhome.ROOT, check=True
+        )
+        spent, *heavy = done.stdout.split()
+        assert float(spent) < 1.0, f"{file.name}: {spent} s"
+        assert heavy == [], f"{file.name} imports {heavy}"
+
+
+def test_a_configuration_with_faults_is_named_in_the_import_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faulty = tmp_path / "site.yaml"
+    faulty.write_text("slots:\n  main:\n    repository: nights.example.org\n    store: builds\n    schedule: often\n")
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(faulty))
+    errors = DagBag(str(DAGS), bundle_path=None).import_errors
+    assert len(errors) == 2
+    for error in errors.values():
+        assert f"{faulty}:5: slots.main.schedule: not a cron expression" in error
+
+
+def test_the_page_about_the_dags_is_up_to_date() -> None:
+    assert PAGE.read_text(encoding="utf-8") == render(example_dags()), "run `make docs`"
