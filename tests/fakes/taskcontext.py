@@ -1,0 +1,37 @@
+"""What Airflow hands to an operator, as far as ours look at it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from types import SimpleNamespace
+from typing import Any
+
+
+def task_context(
+    *,
+    try_number: int = 1,
+    max_tries: int = 2,
+    map_index: int = -1,
+    logical_date: datetime | None = None,
+    partition_key: str | None = None,
+    run_type: str = "manual",
+    **params: Any,
+) -> Any:
+    """A context of the DAG `night`, run `run-1`, task `publish`."""
+    ti = SimpleNamespace(
+        dag_id="night",
+        run_id="run-1",
+        task_id="publish",
+        map_index=map_index,
+        try_number=try_number,
+        max_tries=max_tries,
+    )
+    run = SimpleNamespace(logical_date=logical_date, partition_key=partition_key, run_type=run_type, run_id="run-1")
+    return {
+        "ti": ti,
+        "dag": SimpleNamespace(dag_id="night"),
+        "run_id": "run-1",
+        "dag_run": run,
+        "params": params,
+        "outlet_events": {},
+    }

@@ -1,0 +1,119 @@
+"""Connections of Airflow as the library sees them, and what the UI is told about their forms."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.module_loading import import_string
+
+from hooks.fts import FtsHook
+from hooks.gateway import CvmfsGatewayHook
+from hooks.object_store import ObjectStoreHook
+from hooks.provider import DISTRIBUTION, get_provider_info
+from hooks.secrets import AirflowSecrets
+from hooks.urls import base_url
+from include.settings.errors import BadConnection, MissingConnection
+from include.settings.secrets import Connection
+
+
+def _define(monkeypatch: pytest.MonkeyPatch, name: str, **fields: Any) -> None:
+    monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(fields))
+
+
+def test_the_provider_is_found_and_its_description_is_one_that_airflow_accepts() -> None:
+    import airflow
+    import jsonschema
+
+    (entry,) = [one for one in entry_points(group="apache_airflow_provider") if one.value.startswith("hooks.provider")]
+    assert entry.dist is not None
+    assert entry.dist.name == DISTRIBUTION
+    folder = Path(airflow.__file__).parent
+    schema = json.loads((folder / "provider_info.schema.json").read_text())
+    jsonschema.validate(get_provider_info(), schema)
+
+
+@pytest.mark.parametrize("described", get_provider_info()["connection-types"], ids=lambda one: one["connection-type"])
+def test_every_connection_type_has_its_hook(described: dict[str, Any]) -> None:
+    hook = import_string(described["hook-class-name"])
+    assert hook.conn_type == described["connection-type"]
+    assert hook.hook_name == described["hook-name"]
+
+
+def test_a_connection_of_airflow_is_one_of_the_library_and_its_secrets_do_not_show(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _define(monkeypatch, "any", conn_type="fts", host="h", port=1, login="l", password="hidden", extra={"a": 1})
+    found = AirflowSecrets().get("any")
+    assert (found.host, found.port, found.login, found.password, found.extra) == ("h", 1, "l", "hidden", {"a": 1})
+    assert "hidden" not in repr(found)
+
+
+def test_a_connection_that_is_not_defined_is_named_with_the_cure() -> None:
+    with pytest.raises(MissingConnection, match="AIRFLOW_CONN_NOBODY"):
+        AirflowSecrets().get("nobody")
+
+
+def test_the_gateway_hook_speaks_to_the_address_of_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    _define(monkeypatch, "gw", conn_type="cvmfs_gateway", host="gw.example.org", login="key", password="hidden")
+    client = CvmfsGatewayHook("gw").get_conn()
+    assert client.url == "http://gw.example.org:4929/api/v1"
+    assert client.key_id == "key"
+    assert "hidden" not in repr(client)
+
+
+def test_a_gateway_that_does_not_answer_fails_the_test_button_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    _define(monkeypatch, "gw", conn_type="cvmfs_gateway", host="127.0.0.1", port=1, login="key", password="hidden")
+    fine, said = CvmfsGatewayHook("gw").test_connection()
+    assert not fine
+    assert "cannot connect" in said
+
+
+def test_the_store_hook_opens_a_url_with_the_connections_options(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    _define(
+        monkeypatch, "s3", conn_type="object_store", host="s3.example.org", schema="https", login="a", password="b",
+        extra={"region": "here", "addressing": "virtual", "url": f"file://{tmp_path}"},
+    )  # fmt: skip
+    hook = ObjectStoreHook("s3")
+    options = hook.options()
+    assert (options.endpoint, options.region, options.addressing) == ("https://s3.example.org", "here", "virtual")
+    assert hook.get_conn("s3://bucket/prefix").url == "s3://bucket/prefix"
+    assert hook.test_connection()[0]
+
+
+def test_the_fts_hook_authenticates_by_token_or_by_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
+    _define(monkeypatch, "fts", conn_type="fts", host="fts.example.org", password="token")
+    hook = FtsHook("fts")
+    assert hook.url == "https://fts.example.org:8446"
+    assert hook.get_conn().headers["Authorization"] == "Bearer token"
+    _define(
+        monkeypatch, "fts", conn_type="fts", host="fts.example.org", extra={"certificate": "/c", "authorities": "/ca"}
+    )
+    session = FtsHook("fts").get_conn()
+    assert (session.cert, session.verify) == ("/c", "/ca")
+    assert "Authorization" not in session.headers
+
+
+@pytest.mark.parametrize(
+    ("fields", "url"),
+    [
+        ({"host": "h"}, "http://h:80"),
+        ({"host": "h", "port": 8}, "http://h:8"),
+        ({"host": "h", "schema": "HTTPS", "port": 8}, "https://h:8"),
+        ({"host": "https://h:9/path/"}, "https://h:9/path"),
+        ({"host": "::1", "port": 8}, "http://[::1]:8"),
+    ],
+)
+def test_scheme_host_and_port_make_a_url(fields: dict[str, Any], url: str) -> None:
+    assert base_url(Connection(id="c", **fields), port=80) == url
+
+
+@pytest.mark.parametrize("fields", [{}, {"host": "h", "schema": "ftp"}])
+def test_a_connection_that_makes_no_url_is_named(fields: dict[str, Any]) -> None:
+    with pytest.raises(BadConnection, match="'c'"):
+        base_url(Connection(id="c", **fields))

@@ -1,0 +1,126 @@
+"""The pure parts of the steps: what crosses XCom, what the gate lets pass, what is taken away, what is sampled."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, date, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.nightlies.builds import BuildRecord
+from include.nightlies.index import BuildIndex, Rejected
+from include.nightlies.records import Publication
+from include.nightlies.states import Phase, State
+from include.nightlies.steps.gate import missing_line, missing_of_build
+from include.nightlies.steps.plan import cut, nested_directories
+from include.nightlies.steps.values import Batch, Item, Night
+from include.nightlies.steps.verify import spread, topmost
+from include.settings.model import Slot
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+TEXT = st.text(min_size=1, max_size=20)
+ITEMS = st.builds(
+    Item, name=TEXT, destination=TEXT, source=TEXT, sha256=st.none() | TEXT, size=st.none() | st.integers(0, 1 << 40)
+)
+
+
+def slot(**changes: object) -> Slot:
+    return Slot.model_validate({"name": "main", "repository": "r.example.org", "store": "b", **changes})
+
+
+def publication(state: State, **changes: object) -> Publication:
+    values: dict[str, object] = dict.fromkeys(Publication.__dataclass_fields__)
+    values |= {"state": state, "phase": Phase.PUBLISH, "reason": "why", "destination": "/d", "seconds": {}}
+    return Publication(**{**values, "project": "A", "platform": "x", **changes})  # type: ignore[arg-type]
+
+
+@given(
+    st.builds(
+        Night, run=TEXT, slot=TEXT, date=st.dates(), reason=TEXT, projects=st.lists(TEXT).map(tuple),
+        platforms=st.lists(TEXT).map(tuple), dry_run=st.booleans(),
+    )
+)  # fmt: skip
+def test_a_night_comes_back_from_xcom(night: Night) -> None:
+    assert Night.from_json(json.loads(json.dumps(night.to_json()))) == night
+
+
+@given(
+    st.builds(
+        Batch, run=TEXT, repository=TEXT, items=st.lists(ITEMS, max_size=3).map(tuple),
+        nested=st.lists(TEXT).map(tuple), replace=st.booleans(), tag=st.none() | TEXT, dry_run=st.booleans(),
+    )
+)  # fmt: skip
+def test_a_batch_comes_back_from_xcom(batch: Batch) -> None:
+    assert Batch.from_json(json.loads(json.dumps(batch.to_json()))) == batch
+
+
+def test_batches_keep_the_order_and_are_no_more_than_allowed() -> None:
+    items = [Item(f"P{number}/x", f"/{number}", "s3://b/x") for number in range(450)]
+    batches = cut(Batch("run", "r.example.org", ()), items, 200)
+    assert len(batches) == 200
+    assert [item for batch in batches for item in batch.items] == items
+    assert batches[0].name == "P0/x and 2 more"
+
+
+def test_slot_and_build_directories_get_catalogs_of_their_own() -> None:
+    index = BuildIndex("main", "b42", date(2026, 11, 21), complete=True, artifacts=())
+    assert nested_directories(slot(), index) == ("/nightlies/main", "/nightlies/main/b42")
+    other = slot(destination="/cvmfs/{platform}/{project}-{date}")
+    assert nested_directories(other, index) == ()
+    dated = slot(destination="/builds/{date}/of/{slot}/{project}/{platform}")
+    assert nested_directories(dated, index) == (
+        "/builds/2026-11-21",
+        "/builds/2026-11-21/of",
+        "/builds/2026-11-21/of/main",
+    )
+
+
+def test_what_is_published_and_read_back_passes_and_nothing_else_does() -> None:
+    assert missing_line(publication(State.PUBLISHED, verified_at=NOW), dry_run=False) == []
+    assert missing_line(publication(State.UNCHANGED, verified_at=NOW), dry_run=False) == []
+    assert "not read back" in missing_line(publication(State.PUBLISHED), dry_run=False)[0]
+    for state in State:
+        if not state.good:
+            assert missing_line(publication(state), dry_run=False) == [f"A/x: {state.value}: why"]
+    assert missing_line(publication(State.SKIPPED), dry_run=True) == []
+    assert missing_line(publication(State.FAILED), dry_run=True) != []
+
+
+def _build(**changes: object) -> BuildRecord:
+    record = BuildRecord(1, "main", "b1", date(2026, 11, 21), True, "url", (), NOW, NOW, ())
+    return replace(record, **changes)  # type: ignore[arg-type]
+
+
+NIGHT = Night("run", "main", date(2026, 11, 21), "why")
+
+
+def test_the_gate_wants_what_the_slot_requires_what_the_index_lists_and_a_complete_index() -> None:
+    done = [publication(State.PUBLISHED, verified_at=NOW)]
+    assert missing_of_build(slot(), NIGHT, _build(), done) == []
+    required = slot(projects=["A", "B"], platforms=["x"])
+    assert missing_of_build(required, NIGHT, _build(), done) == ["B/x: not in the index of build b1"]
+    assert missing_of_build(required, replace(NIGHT, projects=("A",)), _build(), done) == []
+    bad = _build(rejected=(Rejected("B/x", "`sha256` is missing.", 1, "B", "x"),))
+    assert missing_of_build(required, NIGHT, bad, done) == ["B/x: rejected: `sha256` is missing."]
+    assert "not complete" in missing_of_build(slot(), NIGHT, _build(complete=False), done)[0]
+    assert "no build for 2026-11-21" in missing_of_build(slot(), NIGHT, None, [])[0]
+
+
+def test_directories_that_would_be_empty_go_with_their_last_child() -> None:
+    tree = {"/b": ["A", "B", ".cvmfscatalog"], "/b/A": ["x", "y"], "/b/B": ["x", "y"]}
+    failed = {"/b/A/x", "/b/A/y", "/b/B/x"}
+    assert topmost(failed, "/b", tree.__getitem__) == ("/b/A", "/b/B/x")
+    assert topmost(failed, None, tree.__getitem__) == tuple(sorted(failed))
+    assert topmost({"/b/A/x", "/b/A/y", "/b/B/x", "/b/B/y"}, "/b", tree.__getitem__) == ("/b/A", "/b/B")
+
+
+@pytest.mark.parametrize(("count", "sample"), [(0, 5), (3, 5), (5, 5), (100, 5), (100, 1), (2, 1)])
+def test_a_sample_is_spread_over_all_files(count: int, sample: int) -> None:
+    files = [(f"/{number}", number) for number in range(count)]
+    chosen = spread(files, sample)
+    assert len(chosen) == len(set(chosen)) == min(count, sample)
+    if count > sample > 1:
+        assert (chosen[0], chosen[-1]) == (files[0], files[-1])

@@ -1,0 +1,73 @@
+"""Which night a run is for, and how long it waits for the build."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from include.nightlies.errors import BuildDateUnknown
+from include.settings.model import Slot
+from sensors.build import DEFAULT_WAIT, night_of, wait_until
+from tests.fakes.taskcontext import task_context
+
+NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
+
+
+def slot(**changes: object) -> Slot:
+    return Slot.model_validate(
+        {"name": "main", "repository": "r.example.org", "store": "b", "timezone": "Europe/Zurich", **changes}
+    )
+
+
+def test_the_parameter_goes_before_the_partition_key_and_that_before_the_logical_date() -> None:
+    everything = {"partition_key": "2026-11-02", "logical_date": NOW}
+    assert night_of(task_context(build_date="2026-11-01", **everything), slot()).date == date(2026, 11, 1)
+    assert night_of(task_context(**everything), slot()).date == date(2026, 11, 2)
+    assert night_of(task_context(logical_date=NOW), slot()).date == date(2026, 11, 21)
+
+
+def test_the_logical_date_counts_in_the_zone_of_the_slot_with_its_offset() -> None:
+    late = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)
+    assert night_of(task_context(logical_date=late), slot()).date == date(2026, 11, 21)
+    assert night_of(task_context(logical_date=late), slot(date_offset=-1)).date == date(2026, 11, 20)
+
+
+@pytest.mark.parametrize(
+    ("instant", "day"),
+    [
+        (datetime(2026, 3, 28, 23, 0, tzinfo=UTC), date(2026, 3, 29)),
+        (datetime(2026, 3, 29, 21, 59, tzinfo=UTC), date(2026, 3, 29)),
+        (datetime(2026, 3, 29, 22, 0, tzinfo=UTC), date(2026, 3, 30)),
+        (datetime(2026, 10, 24, 22, 0, tzinfo=UTC), date(2026, 10, 25)),
+        (datetime(2026, 10, 25, 22, 59, tzinfo=UTC), date(2026, 10, 25)),
+        (datetime(2026, 10, 25, 23, 0, tzinfo=UTC), date(2026, 10, 26)),
+    ],
+)
+def test_the_day_is_right_at_both_changes_of_summer_time(instant: datetime, day: date) -> None:
+    assert night_of(task_context(logical_date=instant), slot()).date == day
+
+
+def test_a_run_without_any_date_is_refused_with_the_cure() -> None:
+    with pytest.raises(BuildDateUnknown, match="Give the build date"):
+        night_of(task_context(), slot())
+
+
+def test_a_night_carries_the_choice_of_the_form() -> None:
+    night = night_of(task_context(build_date="2026-11-01", projects=["A"], platforms=None, dry_run=True), slot())
+    assert (night.run, night.projects, night.platforms, night.dry_run) == ("night/run-1", ("A",), (), True)
+
+
+def test_a_run_by_hand_or_of_a_backfill_does_not_wait_unless_told_to() -> None:
+    assert wait_until(task_context(), slot(), NOW) is None
+    assert wait_until(task_context(run_type="backfill"), slot(), NOW) is None
+    assert wait_until(task_context(wait_minutes=5), slot(), NOW) == NOW + timedelta(minutes=5)
+    assert wait_until(task_context(run_type="scheduled", wait_minutes=0), slot(), NOW) is None
+
+
+def test_a_scheduled_run_waits_until_the_cutoff_of_its_slot() -> None:
+    scheduled = task_context(run_type="scheduled")
+    assert wait_until(scheduled, slot(), NOW) == NOW + DEFAULT_WAIT
+    # six in the morning in Zurich is five in UTC in November
+    assert wait_until(scheduled, slot(cutoff="06:00"), NOW) == datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
+    assert wait_until(scheduled, slot(cutoff="02:30"), NOW) is None
