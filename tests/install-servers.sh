@@ -3,7 +3,7 @@
 set -eu
 
 # package:program that shows it is there
-SERVERS="mariadb-server:mariadbd openssh-server:sshd"
+SERVERS="mariadb-server:mariadbd"
 
 missing=""
 for server in $SERVERS; do
