@@ -31,7 +31,11 @@ class Seen:
 
 @dataclass(slots=True)
 class Fault:
-    """What befalls the next ``times`` matching requests (None: all). Made by the methods of ``FaultProxy``."""
+    """What befalls the next ``times`` matching requests (None: all). Made by the methods of ``FaultProxy``.
+
+    ``peer``: the client's port, once a request has arrived; it tells whose request that is. ``done``: it was answered,
+    or could not be because its client has gone.
+    """
 
     kind: Kind
     method: str | None
@@ -44,8 +48,10 @@ class Fault:
     body_bytes: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
     struck: int = 0
+    peer: int = 0
     arrived: threading.Event = field(default_factory=threading.Event)
     go: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event = field(default_factory=threading.Event)
 
     def release(self) -> None:
         """Let held requests, and all that match later, go on."""
@@ -238,9 +244,18 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
                 self.wfile.flush()
             body = self._read_body()
             fault = proxy.take_fault(self.command, self.path, self.headers)
+            if fault is not None:
+                fault.peer = self.client_address[1]
+                fault.arrived.set()
+            try:
+                self._serve(body, fault)
+            finally:
+                if fault is not None:
+                    fault.done.set()
+
+        def _serve(self, body: bytes, fault: Fault | None) -> None:
             answer = None
             if fault is not None:
-                fault.arrived.set()
                 if fault.kind == "hold" and not fault.after_forwarding:
                     fault.go.wait(proxy.timeout_s)
                 if fault.kind == "pretend":

@@ -1,0 +1,30 @@
+"""One deployment for all tests of this folder, which come last: it stays up until the session ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.deployment import Deployment
+
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # a thousand other tests need not share the machine with it
+    items.sort(key=lambda item: HERE in item.path.parents)
+
+
+@pytest.fixture(scope="session")
+def deployment(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """The lab's services and Airflow, all of them, with proxies before store and gateway."""
+    need("weed")
+    made = Deployment(tmp_path_factory.mktemp("deployment"))
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()

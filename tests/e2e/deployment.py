@@ -1,0 +1,229 @@
+"""A whole deployment in a throw-away folder: the lab's services and Airflow, with proxies before store and gateway."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from include.cvmfs.check import check
+from include.cvmfs.keys import GatewayKey, save_gateway_key
+from include.gateway.client import GatewayClient
+from include.lab import lifecycle
+from include.lab.airflow_api import AirflowApi
+from include.lab.environment import ADMIN, Lab, Place
+from include.lab.follow import Snapshot, follow
+from include.lab.found import found_repository, found_stores
+from include.lab.ports import LOOPBACK, Ports
+from include.lab.secrets import load_or_create
+from include.nightlies.records import Publication, publications_of_run
+from include.publishers.connect import Connections
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
+from tests.fakes.builds import Build
+from tests.fakes.faultproxy import FaultProxy
+
+ROOT = Path(__file__).resolve().parents[2]
+FQRN = "nights.example.org"
+LEASE_S = 10
+HEARTBEAT_TIMEOUT_S = 12
+RUN_S = 240.0
+PROXY_HOLDS_S = 240.0
+
+
+@dataclass(frozen=True, slots=True)
+class TestLab(Lab):
+    """A lab whose programs see the proxies, notice killed tasks sooner, and have the plugin of the kill tests."""
+
+    __test__ = False  # not a test, whatever its name
+
+    base: Mapping[str, str]
+    plugins: Path
+
+    def airflow_settings(self) -> dict[str, str]:
+        # zero-argument super() does not work in a dataclass with slots
+        return Lab.airflow_settings(self) | {
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.plugins),
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_TIMEOUT_S),
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
+            "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "5",
+        }
+
+    def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        return Lab.environment(self, self.base if base is None else base)
+
+
+class Deployment:
+    """Everything up. `store_proxy` and `gateway_proxy` stand between the services and what their names say."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.place = Place((folder / "var").resolve())
+        self.ports = Ports.unused()
+        self.store_proxy = FaultProxy(f"http://{LOOPBACK}:{self.ports.s3}", timeout_s=PROXY_HOLDS_S)
+        self.gateway_proxy = FaultProxy(f"http://{LOOPBACK}:{self.ports.gateway}", timeout_s=PROXY_HOLDS_S)
+        self.lab = self._lab()
+        self.environment = self.lab.environment()
+        # the tests themselves go to the store and the gateway directly
+        direct = {**self.environment, "NIGHTSHIFT_TEST_S3": self.lab.s3_url}
+        self.site = load(environ=direct)
+        self.secrets = EnvSecrets(direct)
+        self.connections = Connections(self.site, self.secrets)
+        self.api = AirflowApi(self.lab.airflow_url, ADMIN, self.lab.secrets.admin_password)
+
+    def start(self) -> None:
+        """Start everything, and found the repository."""
+        self.store_proxy.__enter__()
+        self.gateway_proxy.__enter__()
+        # the connection names the proxy's port, so the service itself knows its key from the file
+        key = GatewayKey(self.lab.secrets.gateway_key_id, self.lab.secrets.gateway_key_secret)
+        save_gateway_key(self.site.gateway.keys, FQRN, key)
+        lifecycle.up(self.lab, airflow=True, say=_say)
+        found_stores(self.site, self.secrets, {"cvmfs", "builds"}, say=_say)
+        found_repository(self.site, self.secrets, self.connections, FQRN, say=_say)
+        for dag_id in ("nightly_install", "nightly_install_main", "publication"):
+            self.api.wait_for_dag(dag_id, timeout_s=60)
+
+    def stop(self) -> None:
+        """Let go what is held, and stop everything."""
+        self.store_proxy.clear()
+        self.gateway_proxy.clear()
+        self.connections.ledger.dispose()
+        lifecycle.down(self.lab, say=_say)
+        self.store_proxy.close()
+        self.gateway_proxy.close()
+
+    # -- what tests do with it
+
+    def drop(self, build: Build) -> None:
+        """Put a build into the store as a build system would: the index last."""
+        build.store_in(self.connections.store("builds"))
+
+    def trigger(self, dag_id: str, run_id: str, **conf: object) -> str:
+        """Start a run by hand; returns its id."""
+        self.api.trigger(dag_id, run_id, conf)
+        self.api.unpause(dag_id)
+        return run_id
+
+    def unpause_quietly(self, dag_id: str) -> None:
+        """Unpause a schedule without the run of its last tick, which would be that night's: its place is taken."""
+        tick = self.api.pending_schedule(dag_id, now=datetime.now(UTC))
+        if tick is not None:
+            self.api.trigger(dag_id, f"placeholder__{tick}", {}, logical_date=tick)
+            self.rest("PATCH", f"/dags/{dag_id}/dagRuns/placeholder__{tick}", json={"state": "failed"})
+        self.api.unpause(dag_id)
+
+    def follow(self, dag_id: str, run_id: str, timeout_s: float = RUN_S) -> Snapshot:
+        """Wait until a run has ended."""
+        return follow(self.api, dag_id, run_id, show=lambda _: None, timeout_s=timeout_s)
+
+    def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        return self.api.task_instances(dag_id, run_id)
+
+    def rest(self, method: str, path: str, **arguments: Any) -> Any:
+        """A call of Airflow's REST API."""
+        return self.api._call(method, f"/api/v2{path}", **arguments).json()
+
+    def airflow(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The airflow command with the environment of the deployment."""
+        program = str(Path(sys.executable).parent / "airflow")
+        return subprocess.run(
+            [program, *arguments],
+            env=self.environment,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+    def task_log(self, dag_id: str, run_id: str, task_id: str, try_number: int = 1) -> str:
+        """What a task logged, as the UI shows it."""
+        place = f"/dags/{dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/logs/{try_number}"
+        return json.dumps(self.rest("GET", place, headers={"Accept": "application/json"}))
+
+    def publications(self, dag_id: str, run_id: str) -> dict[str, Publication]:
+        """What the ledger says of a run: artifact -> publication."""
+        found = publications_of_run(self.connections.ledger, f"{dag_id}/{run_id}")
+        return {f"{one.project}/{one.platform}": one for one in found}
+
+    def leases(self) -> list[str]:
+        with GatewayClient(self.lab.gateway_url, "", "") as client:
+            return [f"{lease.full_path} held by {lease.hostname}" for lease in client.leases()]
+
+    def revision(self) -> int:
+        return self.connections.repository(FQRN).manifest.revision
+
+    def problems(self) -> tuple[str, ...]:
+        """What a complete check of the repository finds, data objects included."""
+        return tuple(str(one) for one in check(self.connections.repository(FQRN)).problems)
+
+    # -- private
+
+    def _lab(self) -> TestLab:
+        self.place.make()
+        config = self.folder / "site.yaml"
+        config.write_text(_SITE)
+        secrets = load_or_create(self.place.secrets)
+        base = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "NIGHTSHIFT"))},
+            "NIGHTSHIFT_CONFIG": str(config),
+            "NIGHTSHIFT_VAR": str(self.place.var),
+            "NIGHTSHIFT_TEST_S3": self.store_proxy.url,
+            "AIRFLOW_CONN_STORE": json.dumps(
+                {"conn_type": "object_store", "login": secrets.s3_access_key, "password": secrets.s3_secret_key}
+            ),
+            "AIRFLOW_CONN_GATEWAY": json.dumps(
+                {
+                    "conn_type": "cvmfs_gateway",
+                    "host": LOOPBACK,
+                    "port": int(self.gateway_proxy.url.rpartition(":")[2]),
+                    "login": secrets.gateway_key_id,
+                    "password": secrets.gateway_key_secret,
+                }
+            ),
+        }
+        return TestLab(self.place, self.ports, secrets, base, self._plugins())
+
+    def _plugins(self) -> Path:
+        folder = self.folder / "plugins"
+        folder.mkdir()
+        for plugin in (ROOT / "plugins").glob("*.py"):
+            (folder / plugin.name).symlink_to(plugin)
+        (folder / "child_of_a_task.py").symlink_to(ROOT / "tests" / "e2e" / "child_plugin.py")
+        return folder
+
+
+def _say(text: str) -> None:
+    print(text)
+
+
+_SITE = f"""
+ledger: "sqlite:///${{NIGHTSHIFT_VAR}}/ledger.db"
+paths: {{var: "${{NIGHTSHIFT_VAR}}"}}
+gateway:
+  host: 127.0.0.1
+  port: "${{NIGHTSHIFT_GATEWAY_PORT}}"
+  max_lease_time_s: {LEASE_S}
+  state: "${{NIGHTSHIFT_VAR}}/gateway/state.db"
+  keys: "${{NIGHTSHIFT_VAR}}/keys"
+stores:
+  cvmfs: {{url: "s3://cvmfs", endpoint: "${{NIGHTSHIFT_TEST_S3}}", connection: store, timeout_s: 240}}
+  builds: {{url: "s3://builds", endpoint: "${{NIGHTSHIFT_TEST_S3}}", connection: store}}
+repositories:
+  {FQRN}:
+    store: cvmfs
+    public_url: "http://127.0.0.1:${{NIGHTSHIFT_S3_PORT}}/cvmfs/{FQRN}"
+    public_key: "${{NIGHTSHIFT_VAR}}/keys/{FQRN}.pub"
+    gateway: gateway
+slots:
+  main: {{repository: {FQRN}, store: builds, schedule: "0 2 * * *", timezone: Europe/Zurich}}
+  faults: {{repository: {FQRN}, store: builds}}
+"""
