@@ -65,9 +65,11 @@ def example_dags() -> dict[str, Any]:
     """The DAGs of the committed configuration, whatever the environment of the caller says."""
     from airflow.dag_processing.dagbag import DagBag
 
-    for name in ("NIGHTSHIFT_CONFIG", "NIGHTSHIFT_HOME", "NIGHTSHIFT_VAR", "NIGHTSHIFT_S3_PORT"):
-        os.environ.pop(name, None)
-    bag = DagBag(str(ROOT / "dags"))
+    foreign = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("NIGHTSHIFT_")}
+    try:
+        bag = DagBag(str(ROOT / "dags"))
+    finally:
+        os.environ.update(foreign)
     if bag.import_errors:
         raise SystemExit("\n".join(f"{file}: {error}" for file, error in bag.import_errors.items()))
     return dict(bag.dags)
