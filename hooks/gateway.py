@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 
 from hooks.secrets import AirflowSecrets
-from hooks.urls import base_url
+from include.settings.urls import base_url
 
 if TYPE_CHECKING:
     from include.gateway.client import GatewayClient

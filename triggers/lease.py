@@ -54,9 +54,9 @@ class LeaseFreeTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event: `free`, the `holder` where there is one, and the `reason` in words."""
         from hooks.secrets import KnownSecrets
-        from hooks.urls import base_url
         from include.gateway.client import GatewayClient
         from include.gateway.errors import GatewayError
+        from include.settings.urls import base_url
 
         place = f"{self.repository}{self.path or '/'}"
         secrets = await KnownSecrets.of([self.connection_id])

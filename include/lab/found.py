@@ -20,17 +20,14 @@ from include.cvmfs.keys import (
 )
 from include.lab.errors import NightFailed
 from include.publishers.connect import Connections
-from include.settings.model import HashAlgorithm, Repository, Site, Store
+from include.settings.model import Repository, Site, Store
 from include.settings.secrets import Secrets
+from include.settings.traits import record_traits, recorded_traits
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.open import Credentials, StoreOptions
+from include.storage.probe import probe
 
 MANIFEST = ".cvmfspublished"
-_ALGORITHMS = {
-    HashAlgorithm.SHA1: Algorithm.SHA1,
-    HashAlgorithm.RMD160: Algorithm.RMD160,
-    HashAlgorithm.SHAKE128: Algorithm.SHAKE128,
-}
 
 Say = Callable[[str], None]
 
@@ -41,6 +38,20 @@ def found_stores(site: Site, secrets: Secrets, names: set[str], *, say: Say) -> 
         store = site.store(name)
         if store.url.startswith("s3://") and ensure_bucket(store.url, _credentials(store, secrets), _options(store)):
             say(f"made the bucket of store {name}, {store.url}")
+
+
+def try_stores(site: Site, connections: Connections, names: set[str], *, say: Say) -> None:
+    """Sees what each of these stores keeps under racing writers, once, and records it for every client of it."""
+    for name in sorted(names):
+        store = site.store(name)
+        if recorded_traits(connections.ledger, store) is not None:
+            continue
+        inside = next((one for one in site.repositories.values() if one.store == name), None)
+        opened = connections.store(name)
+        seen = probe(opened.child(inside.fqrn), public_url=inside.public_url) if inside else probe(opened)
+        record_traits(connections.ledger, store, seen, now=datetime.now(UTC))
+        if not seen.replace:
+            say(f"store {name} ignores conditional replace: only one gateway may write manifests there")
 
 
 def found_repository(site: Site, secrets: Secrets, connections: Connections, fqrn: str, *, say: Say) -> bool:
@@ -73,7 +84,7 @@ def found_repository(site: Site, secrets: Secrets, connections: Connections, fqr
         master=master,
         signer=signer,
         now=datetime.now(UTC),
-        algorithm=_ALGORITHMS[repository.hash],
+        algorithm=Algorithm.named(repository.hash.value),
         garbage_collectable=repository.garbage_collectable,
     )
     say(f"created {fqrn} in {store.url}")

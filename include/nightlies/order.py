@@ -41,9 +41,10 @@ def select(
 
 
 def in_order(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
-    """Dependencies before those that need them; among the free ones the higher priority, then the name.
+    """Dependencies before those that need them; among the free ones the higher priority, then platform and project.
 
-    A dependency is on a project of the same platform; one that the build lacks binds nothing. Raises DependencyCycle.
+    One platform after the other: what platforms share is stored by then and is not sent again. A dependency is on a
+    project of the same platform; one that the build lacks binds nothing. Raises DependencyCycle.
     """
     by_key = {(one.project, one.platform): one for one in artifacts}
     waiting = {
@@ -53,16 +54,17 @@ def in_order(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
     for key, needs in waiting.items():
         for need in needs:
             dependents[need].append(key)
-    free = [(-by_key[key].priority, key) for key, needs in waiting.items() if not needs]
+    free = [(-by_key[key].priority, key[::-1]) for key, needs in waiting.items() if not needs]
     heapq.heapify(free)
     ordered = []
     while free:
-        _, key = heapq.heappop(free)
+        _, (platform, project) = heapq.heappop(free)
+        key = (project, platform)
         ordered.append(by_key[key])
         for dependent in dependents[key]:
             waiting[dependent].discard(key)
             if not waiting[dependent]:
-                heapq.heappush(free, (-by_key[dependent].priority, dependent))
+                heapq.heappush(free, (-by_key[dependent].priority, dependent[::-1]))
     if len(ordered) < len(by_key):
         raise DependencyCycle(_circle({key: needs for key, needs in waiting.items() if needs}))
     return tuple(ordered)

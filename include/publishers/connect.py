@@ -18,6 +18,7 @@ from include.settings.model import Publisher as PublisherKind
 from include.settings.model import Site
 from include.settings.secrets import Secrets
 from include.settings.traits import recorded_traits, require_single_writer
+from include.settings.urls import base_url
 from include.storage.open import Credentials, StoreOptions, open_store
 from include.storage.store import Store
 
@@ -78,9 +79,7 @@ class Connections:
     def gateway(self, fqrn: str) -> GatewayClient:
         """The client of a repository's gateway, with the key of its connection."""
         found = self._secrets.get(self.site.repository(fqrn).gateway)
-        scheme = str(found.extra.get("scheme", "http"))
-        url = f"{scheme}://{found.host}:{found.port or self.site.gateway.port}/api/v1"
-        return GatewayClient(url, found.login or "", found.password or "")
+        return GatewayClient(base_url(found, port=self.site.gateway.port), found.login or "", found.password or "")
 
     def publisher(self, fqrn: str) -> Publisher:
         """The way to publish that the repository's settings choose."""

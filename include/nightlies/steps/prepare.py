@@ -23,7 +23,6 @@ from include.nightlies.steps.values import Batch, Item, Outcome
 from include.publishers.connect import Connections
 
 Clock = Callable[[], datetime]
-_ALGORITHMS = {"sha1": Algorithm.SHA1, "rmd160": Algorithm.RMD160, "shake128": Algorithm.SHAKE128}
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +120,7 @@ def _changeset(
         destination=item.destination,
         now=clock(),
         options=PrepareOptions(
-            algorithm=_ALGORITHMS[settings.hash.value],
+            algorithm=Algorithm.named(settings.hash.value),
             connections=connections.site.store(settings.store).connections,
             limits=SourceLimits(members=settings.limits.members, bytes=int(settings.limits.bytes)),
         ),

@@ -15,9 +15,9 @@ from hooks.gateway import CvmfsGatewayHook
 from hooks.object_store import ObjectStoreHook
 from hooks.provider import DISTRIBUTION, get_provider_info
 from hooks.secrets import AirflowSecrets
-from hooks.urls import base_url
 from include.settings.errors import BadConnection, MissingConnection
 from include.settings.secrets import Connection
+from include.settings.urls import base_url
 
 
 def _define(monkeypatch: pytest.MonkeyPatch, name: str, **fields: Any) -> None:
