@@ -58,7 +58,7 @@ class Fault:
         self.go.set()
 
     def wait(self, timeout_s: float = 30) -> None:
-        """Until the first matching request has arrived."""
+        """Until the first matching request has arrived; with ``after_forwarding``, until its answer is held."""
         assert self.arrived.wait(timeout_s), "no matching request arrived"
 
 
@@ -246,7 +246,8 @@ def _handler(proxy: FaultProxy) -> type[BaseHTTPRequestHandler]:
             fault = proxy.take_fault(self.command, self.path, self.headers)
             if fault is not None:
                 fault.peer = self.client_address[1]
-                fault.arrived.set()
+                if not (fault.kind == "hold" and fault.after_forwarding):
+                    fault.arrived.set()
             try:
                 self._serve(body, fault)
             finally:

@@ -8,27 +8,22 @@ from datetime import UTC, datetime
 
 import pytest
 
-from include.cvmfs.check import check
 from include.cvmfs.commit import NewTag
 from include.cvmfs.errors import BaseChanged, DestinationError
 from include.gateway.errors import PathBusy
 from tests.fakes.faultproxy import FaultProxy
-from tests.integration.publishers.conftest import Site
+from tests.fakes.site import BUILD, DESTINATIONS, NESTED
+from tests.integration.publishers.conftest import ThreadSite as Site
 
 NOW = datetime.now(UTC)
-BUILD = "/nightlies/main/b1"
-DESTINATIONS = [f"{BUILD}/{project}/x86_64" for project in ("alpha", "beta", "gamma")]
-NESTED = ["/nightlies/main", BUILD]
 
 
 def reserve(site: Site, destinations: list[str] = DESTINATIONS) -> int:
-    return site.worker().reserve(destinations, nested=NESTED, owner="test", now=NOW).revision
+    return site.reserve(destinations)
 
 
 def assert_sound(site: Site) -> None:
-    report = check(site.readers())
-    assert not report.problems, report.problems
-    assert site.client().leases() == []
+    site.assert_sound()
 
 
 def test_reserve_makes_one_revision_and_a_second_one_none(site: Site) -> None:

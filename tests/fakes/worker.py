@@ -1,0 +1,207 @@
+"""A publisher or a gateway as a process of its own, that can be killed: it gets an order and answers over a pipe.
+
+It shares nothing with its test but servers and files. The processes are forked from one that has imported all that they
+need, so they start in an instant.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.commit import NewTag
+from include.cvmfs.directory import DirectorySource
+from include.cvmfs.hashes import Algorithm
+from include.cvmfs.keys import load_signer
+from include.cvmfs.manifest import Manifest
+from include.cvmfs.prepare import Base, PrepareOptions, prepare
+from include.cvmfs.repository import Repository
+from include.gateway.client import GatewayClient
+from include.gateway.errors import PathBusy
+from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig, committer
+from include.gateway.service.clock import SystemClock
+from include.gateway.service.log import log_to
+from include.gateway.service.server import serve
+from include.publishers.native import NativePublisher
+from include.storage import s3
+from include.storage.open import open_store
+from include.storage.options import Credentials, StoreOptions
+from include.storage.store import Store
+
+PRELOADED = ["tests.fakes.worker", committer.__name__, s3.__name__, "obstore.store", "pytest"]
+KEY_ID, SECRET = "worker", "not-a-secret"
+Order = dict[str, Any]
+Say = Callable[..., None]
+
+
+def run(order: Order, answers: Connection) -> None:
+    """The process: does what its order says."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: nothing outlives its test
+
+    def say(**fields: object) -> None:
+        answers.send(fields)
+
+    try:
+        VERBS[order["verb"]](order, say)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the test wants to know
+        say(
+            error=type(error).__name__,
+            message=str(error),
+            retryable=getattr(error, "retryable", None),
+            key=getattr(error, "key", None),
+        )
+
+
+class ShiftedClock(SystemClock):
+    """The machine's clocks, ahead by the seconds that stand in a file: time passes when a test says so."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self._file = os.open(file, os.O_RDONLY)
+
+    def monotonic_ns(self) -> int:
+        return super().monotonic_ns() + self._ahead_ns()
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self._ahead_ns() // 1_000_000
+
+    def _ahead_ns(self) -> int:
+        return round(struct.unpack("<d", os.pread(self._file, 8, 0))[0] * 1e9)
+
+
+def gateway(order: Order, say: Say) -> None:
+    """Serve until killed; says its URL when it listens."""
+    fqrn, keys = order["fqrn"], Path(order["keys"])
+    repository = RepositoryConfig(
+        lambda: store_of(order), lambda: load_signer(keys, fqrn), (GatewayKey(KEY_ID, SECRET),)
+    )
+    config = ServiceConfig(
+        Path(order["state"]),
+        {fqrn: repository},
+        port=order["port"],
+        max_lease_time_s=order["max_lease_time_s"],
+        stop_timeout_s=1,
+    )
+    with Path(order["log"]).open("a") as log:
+        log_to(log)
+        serve(config, clock=ShiftedClock(Path(order["clock"])), ready=lambda url: say(url=url))
+
+
+def store_of(order: Order) -> Store:
+    options = StoreOptions(endpoint=order.get("endpoint"), retries=order.get("retries", 5), timeout_s=60)
+    credentials = Credentials(*order["credentials"]) if order.get("credentials") else None
+    return open_store(order["store"], credentials=credentials, options=options)
+
+
+def publish(order: Order, say: Say) -> None:
+    """Prepare a folder and publish it, as one task does; a busy path is waited for, as the triggerer would."""
+    store = store_of(order)
+    changeset = prepared(order, say, store, Path(order["tree"]))
+    if not order.get("prepare_only"):
+        report(order, say, changeset, store)
+
+
+def publish_prepared(order: Order, say: Say) -> None:
+    """Publish a changeset that another task prepared."""
+    report(order, say, Changeset.parse(Path(order["changeset"]).read_bytes()), store_of(order))
+
+
+def publish_often(order: Order, say: Say) -> None:
+    """Replace one destination's content again and again; says each revision that was acknowledged."""
+    store = store_of(order)
+    tree = Path(order["tree"])
+    for number in range(order["times"]):
+        (tree / "number").write_text(f"{order['destination']} {number}")
+        while True:
+            try:
+                report(order, say, prepared(order, say, store, tree), store, number=number)
+                break
+            except Exception as error:
+                if not getattr(error, "retryable", False):
+                    raise
+                say(again=type(error).__name__)
+
+
+def reserve(order: Order, say: Say) -> None:
+    store = store_of(order)
+    worker = publisher(order, store)
+
+    def work() -> None:
+        done = worker.reserve(
+            order["destinations"], nested=order["nested"], owner=order["owner"], now=datetime.now(UTC)
+        )
+        say(revision=done.revision, created=list(done.created))
+
+    when_free(order, say, work)
+
+
+def prepared(order: Order, say: Say, store: Store, tree: Path) -> Changeset:
+
+    manifest = read_manifest(order, store)
+    changeset = prepare(
+        DirectorySource(tree),
+        store=store,
+        repository=order["fqrn"],
+        destination=order["destination"],
+        now=datetime.now(UTC),
+        base=Base(manifest.root, manifest.revision),
+        options=PrepareOptions(mtime=1, owner=(0, 0), algorithm=Algorithm.named(order.get("algorithm", "sha1"))),
+    )
+    if order.get("changeset"):
+        Path(order["changeset"]).write_bytes(changeset.format())
+    say(prepared=str(changeset.root), retries=dict(store.counters.retries))
+    return changeset
+
+
+def report(order: Order, say: Say, changeset: Changeset, store: Store, **more: object) -> None:
+
+    worker = publisher(order, store)
+    tag = NewTag(order["tag"]) if order.get("tag") else None
+
+    def work() -> None:
+        done = worker.publish(changeset, owner=order["owner"], now=datetime.now(UTC), tag=tag)
+        say(revision=done.revision, unchanged=done.unchanged, retries=dict(store.counters.retries), **more)
+
+    when_free(order, say, work)
+
+
+def when_free(order: Order, say: Say, work: Callable[[], None]) -> None:
+    """Do it, waiting for a busy path as long as the order's patience lasts."""
+
+    until = time.monotonic() + order.get("patience_s", 0)
+    while True:
+        try:
+            return work()
+        except PathBusy as busy:
+            if time.monotonic() > until:
+                raise
+            say(busy=busy.time_remaining_s)
+            threading.Event().wait(min(busy.time_remaining_s, 0.1))
+
+
+def publisher(order: Order, store: Store) -> NativePublisher:
+    client = GatewayClient(order["gateway"], KEY_ID, SECRET, timeout_s=60, commit_timeout_s=60)
+    return NativePublisher(order["fqrn"], store, client, lambda: read_manifest(order, store))
+
+
+def read_manifest(order: Order, store: Store) -> Manifest:
+    return Repository.open(store, fqrn=order["fqrn"], public_keys=[Path(order["public_key"]).read_bytes()]).manifest
+
+
+VERBS: dict[str, Callable[[Order, Say], None]] = {
+    "gateway": gateway,
+    "publish": publish,
+    "publish_prepared": publish_prepared,
+    "publish_often": publish_often,
+    "reserve": reserve,
+}
