@@ -133,8 +133,6 @@ def _artifact(slot: str, date: datetime.date, packed: Packed, projects: Sequence
         size=packed.size,
         sha256=packed.sha256,
         dependencies=tuple(project for project in needs if project in projects),
-        # What others need goes first.
-        priority=100 - projects.index(packed.project),
     )
 
 
