@@ -41,6 +41,13 @@ Finds the build of the run's date, and publishes each of its artifacts to {repos
 The build date is the parameter `build_date`; else the run's partition key; else its logical date in {timezone}{offset}.
 A second run of the same build publishes nothing and makes no revision. `dry_run` says what would be published and how
 much of it is stored already, and writes to no store, gateway or repository.
+{backfill}"""
+
+BACKFILL = """
+Older dates: `airflow backfill create --dag-id {dag_id} --from-date 2026-11-02 --to-date 2026-11-04T23:59` installs the
+builds of three dates, and with `--reprocess-behavior completed` looks at them again. Both ends are moments, in UTC
+unless they carry a zone: a bare `--to-date` is its midnight and may miss the run of that day. One backfill at a time;
+Airflow calls one complete up to half a minute after its last run.
 """
 
 
@@ -50,16 +57,22 @@ def night_params(site: Site, slot: Slot | None) -> dict[str, Param]:
     params = {
         "build_date": Param(
             None,
+            title="Build date",
             type=["null", "string"],
             format="date",
             pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
             description="Which date's build; empty: the partition key's or the logical date's.",
         ),
-        "projects": Param(None, **names, maxItems=1000, description="Only these projects; empty: all of the slot."),
-        "platforms": Param(None, **names, maxItems=100, description="Only these platforms; empty: all of the slot."),
-        "dry_run": Param(False, type="boolean", description="Only say what would be published."),
+        "projects": Param(
+            None, title="Projects", **names, maxItems=1000, description="Only these projects; empty: all of the slot."
+        ),
+        "platforms": Param(
+            None, title="Platforms", **names, maxItems=100, description="Only these platforms; empty: all of the slot."
+        ),
+        "dry_run": Param(False, title="Dry run", type="boolean", description="Only say what would be published."),
         "wait_minutes": Param(
             None,
+            title="Wait (minutes)",
             type=["null", "integer"],
             minimum=0,
             maximum=1440,
@@ -68,7 +81,7 @@ def night_params(site: Site, slot: Slot | None) -> dict[str, Param]:
     }
     if slot is None:
         slots = sorted(site.slots)
-        chosen = Param(slots[0], type="string", enum=slots, description="Which series of builds.")
+        chosen = Param(slots[0], title="Slot", type="string", enum=slots, description="Which series of builds.")
         params = {"slot": chosen, **params}
     return params
 
@@ -86,15 +99,17 @@ def night(site: Site, slot: Slot | None) -> DAG:
         "priority_weight": slot.priority if slot else 10,
         "execution_timeout": timedelta(minutes=30),
     }
+    dag_id = f"nightly_install_{slot.name}" if slot else "nightly_install"
     outlet = slot_asset(slot.name) if slot else AssetAlias("nightlies")
     dag = DAG(
-        dag_id=f"nightly_install_{slot.name}" if slot else "nightly_install",
+        dag_id=dag_id,
         description=f"Install the nightly builds of slot {slot.name}" if slot else "Install a nightly build, by hand",
         doc_md=DOC.format(
             repository=f"`{slot.repository}`" if slot else "the slot's repository",
             destination=f"`{slot.destination}`" if slot else "the slot's destination",
             timezone=slot.timezone if slot else "the slot's time zone",
             offset=f", {slot.date_offset:+d} days" if slot and slot.date_offset else "",
+            backfill=BACKFILL.format(dag_id=dag_id) if slot and slot.schedule else "",
         ),
         schedule=CronTriggerTimetable(slot.schedule, timezone=slot.timezone) if slot and slot.schedule else None,
         start_date=START,

@@ -52,9 +52,12 @@ def publication(site: Site) -> DAG:
             "execution_timeout": timedelta(minutes=30),
         },
         params={
-            "repository": Param(repositories[0], type="string", enum=repositories, description="Where to publish."),
+            "repository": Param(
+                repositories[0], title="Repository", type="string", enum=repositories, description="Where to publish."
+            ),
             "path": Param(
                 "/software/example/1.0",
+                title="Destination",
                 type="string",
                 pattern="^/[^/]+(/[^/]+)*/?$",
                 minLength=2,
@@ -63,6 +66,7 @@ def publication(site: Site) -> DAG:
             ),
             "source": Param(
                 "s3://builds/example-1.0.tar.gz",
+                title="Source",
                 type="string",
                 pattern="^[a-z0-9]+://.+",
                 maxLength=2048,
@@ -70,12 +74,14 @@ def publication(site: Site) -> DAG:
             ),
             "sha256": Param(
                 None,
+                title="SHA-256",
                 type=["null", "string"],
                 pattern="^[0-9a-f]{64}$",
                 description="What the tarball's SHA-256 must be; empty: not checked.",
             ),
             "tag": Param(
                 None,
+                title="Tag",
                 type=["null", "string"],
                 pattern="^[A-Za-z0-9][A-Za-z0-9._+-]*$",
                 maxLength=255,
@@ -83,11 +89,12 @@ def publication(site: Site) -> DAG:
             ),
             "mode": Param(
                 "refuse",
+                title="If something is there",
                 type="string",
                 enum=["refuse", "replace"],
                 description="What to do if the destination holds something.",
             ),
-            "dry_run": Param(False, type="boolean", description="Only say what would be published."),
+            "dry_run": Param(False, title="Dry run", type="boolean", description="Only say what would be published."),
         },
         tags=["cvmfs", "by hand"],
     )
