@@ -110,6 +110,7 @@ def switch(
     tagged = Tag("", root.hash, root.revision, timestamp, root.size, "")
     history = store_history(store, head.manifest, _rotated(tagged, tags))
     on_step(Step.HISTORY_STORED)
+    _require_stored(store, [packed.hash for packed in root.catalogs] + ([history] if history else []))
     draft = replace(
         head.manifest,
         root=root.hash, root_size=root.size, ttl=root.ttl, revision=root.revision, timestamp=timestamp, history=history,
@@ -198,6 +199,14 @@ def store_all(store: Store, objects: Sequence[tuple[str, bytes]]) -> None:
     with ThreadPoolExecutor(min(_UPLOADS, len(objects))) as pool:
         for done in [pool.submit(store.put, key, data) for key, data in objects]:
             done.result()
+
+
+def _require_stored(store: Store, names: Sequence[ObjectHash]) -> None:
+    """A store may acknowledge and lose; without its root no client can mount the repository any more, so look."""
+    with ThreadPoolExecutor(min(_UPLOADS, len(names))) as pool:
+        for name, there in zip(names, pool.map(lambda name: store.exists(name.key), names), strict=True):
+            if not there:
+                raise ObjectMissing(name.key, f"{store.url} acknowledged it, but does not have it; commit again")
 
 
 def store_compressed(store: Store, data: bytes, like: ObjectHash, suffix: str) -> ObjectHash:

@@ -1,0 +1,235 @@
+"""A gateway is killed at every step of a commit, loses its lease, or is not alone: one revision or the other stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from include.cvmfs.commit import Step
+from tests.fakes.faultproxy import Fault, FaultProxy
+from tests.fakes.site import BUILD, DESTINATIONS, Job, ProcessSite, drop
+
+DESTINATION = DESTINATIONS[0]
+FILES = {"bin/run": b"#!/bin/sh\n", "lib/a": b"a" * 50_000}
+MANIFEST, REFLOG = r"/\.cvmfspublished$", r"/\.cvmfsreflog$"
+
+
+@dataclass(frozen=True)
+class Write:
+    """The write to the store at which the gateway stands when it has reached a step."""
+
+    path: str
+    after_forwarding: bool = False
+
+
+REACHED = {
+    Step.MERGED: Write(r"/data/../\w+C$"),
+    Step.CATALOGS_STORED: Write(r"/data/../\w+H$"),
+    Step.HISTORY_STORED: Write(REFLOG),
+    Step.REFLOG_WRITTEN: Write(REFLOG, after_forwarding=True),
+    Step.BEFORE_SWITCH: Write(MANIFEST),
+    Step.SWITCHED: Write(MANIFEST, after_forwarding=True),
+}
+AHEAD = {Step.REFLOG_WRITTEN, Step.BEFORE_SWITCH}
+
+
+def publisher(site: ProcessSite, destination: str = DESTINATION, name: str = "tree", **order: object) -> Job:
+    tree = site.folder / "trees" / name
+    if not tree.exists():
+        site.tree(name, FILES)
+    return site.start("publish", tree=str(tree), destination=destination, **order)
+
+
+def held_at(site: ProcessSite, behind: FaultProxy, write: Write) -> tuple[Job, Fault]:
+    """A publisher whose commit stands at a write of the gateway."""
+    held = behind.hold(method="PUT", path=write.path, after_forwarding=write.after_forwarding)
+    first = publisher(site)
+    held.wait()
+    return first, held
+
+
+def killed(site: ProcessSite) -> None:
+    assert site.gateway is not None
+    site.gateway.kill()
+
+
+def assert_published_once(site: ProcessSite, first: dict, again: dict) -> None:
+    """Whatever the first try was told, there is one revision with its work, and the second try found or made it."""
+    assert again.get("revision") == 2, again
+    if "error" in first:
+        assert (first["error"], first["retryable"]) == ("CommitUnclear", True)
+    else:
+        assert first["revision"] == 2
+    history = site.contents_over_time(DESTINATION)
+    assert history[0] is None
+    assert len(history) == 3
+    assert site.head().manifest.revision == 2
+
+
+@pytest.mark.parametrize("step", list(Step))
+def test_a_gateway_killed_at_any_step_leaves_one_revision_or_the_other_and_its_next_life_goes_on(
+    site: ProcessSite, behind: FaultProxy, step: Step
+) -> None:
+    before = site.head().manifest.revision
+    first, held = held_at(site, behind, REACHED[step])
+    killed(site)
+    drop(held)
+    told = first.outcome()
+    assert site.head().manifest.revision == before + (step is Step.SWITCHED)
+    assert site.reflog_is_ahead() == (step in AHEAD)
+
+    site.start_gateway()
+    again = publisher(site, owner="second try", patience_s=40)
+    again.wait_for("prepared")
+    again.wait_for("busy")  # the lease outlived the gateway
+    site.after_expiry()
+    done = again.outcome()
+    assert done.get("unchanged") is (step is Step.SWITCHED), done
+    assert ("error" in told) is (step is not Step.SWITCHED), told
+    assert_published_once(site, told, done)
+    assert not site.reflog_is_ahead()
+    site.goes_on()
+
+
+def test_a_manifest_that_arrives_after_its_gateways_death_is_the_new_revision(
+    site: ProcessSite, behind: FaultProxy
+) -> None:
+    first, held = held_at(site, behind, REACHED[Step.BEFORE_SWITCH])
+    killed(site)
+    held.release()
+    held.done.wait(20)
+    told = first.outcome()
+    site.start_gateway()
+    site.after_expiry()
+    done = publisher(site, owner="second try").outcome()
+    assert done.get("unchanged") is True, done
+    assert_published_once(site, told, done)
+    site.goes_on()
+
+
+def test_a_manifest_that_arrives_after_the_next_revision_reverts_nothing(site: ProcessSite, behind: FaultProxy) -> None:
+    first, held = held_at(site, behind, REACHED[Step.BEFORE_SWITCH])
+    killed(site)
+    first.outcome()
+    site.start_gateway()
+    site.after_expiry()
+    other = publisher(site, DESTINATIONS[1], "other", owner="other").outcome()
+    assert other.get("revision") == 2, other
+    after = site.files()
+    held.release()
+    held.done.wait(20)
+    assert site.files() == after
+    assert publisher(site, owner="second try").outcome()["revision"] == 3
+    site.goes_on()
+
+
+def test_a_gateway_that_is_killed_again_and_again_loses_nothing(site: ProcessSite, behind: FaultProxy) -> None:
+    for step in (Step.HISTORY_STORED, Step.REFLOG_WRITTEN, Step.BEFORE_SWITCH, Step.CATALOGS_STORED):
+        first, held = held_at(site, behind, REACHED[step])
+        killed(site)
+        drop(held)
+        first.outcome()
+        site.start_gateway()
+        site.after_expiry()
+    assert site.head().manifest.revision == 1
+    assert publisher(site).outcome()["revision"] == 2
+    site.goes_on()
+
+
+# -- a lease that runs out under way
+
+
+@pytest.mark.parametrize("rival", [False, True], ids=["", "with another in its place"])
+def test_a_lease_that_expires_during_the_commit_stops_it_and_nothing_is_changed(
+    site: ProcessSite, behind: FaultProxy, rival: bool
+) -> None:
+    before = site.files()
+    first, held = held_at(site, behind, REACHED[Step.HISTORY_STORED])
+    site.after_expiry()
+    assert site.client().leases() == []
+    if rival:
+        site.tree("newer", {"bin/run": b"newer"})
+        other = publisher(site, name="newer", owner="newer")
+        other.wait_for("prepared")
+    held.release()
+    told = first.outcome()
+    assert (told["error"], told["retryable"]) == ("LeaseLost", True)
+    assert DESTINATION in told["message"]
+    if rival:
+        assert other.outcome()["revision"] == 2
+    else:
+        assert site.files() == before
+        site.assert_sound()
+    site.goes_on()
+
+
+def test_a_lease_that_expires_after_the_last_look_blocks_its_path_until_the_switch_is_done(
+    site: ProcessSite, behind: FaultProxy
+) -> None:
+    first, held = held_at(site, behind, REACHED[Step.BEFORE_SWITCH])
+    site.after_expiry()
+    other = publisher(site, owner="second try", patience_s=40)
+    other.wait_for("busy")
+    held.release()
+    assert first.outcome()["revision"] == 2
+    done = other.outcome()
+    assert (done["revision"], done["unchanged"]) == (2, True)
+    site.goes_on()
+
+
+# -- two gateways on one repository, started by mistake
+
+
+def test_two_gateways_with_states_of_their_own_lose_no_revision(site: ProcessSite) -> None:
+    times = 20
+    other = site.start_gateway("other.db", port=0).said[-1]["url"]
+    first, second = (
+        site.start(
+            "publish_often",
+            tree=str(site.tree(f"often {place}", {"constant": b"constant", "number": b""})),
+            destination=destination,
+            times=times,
+            gateway=url,
+            owner=f"loop {place}",
+        )
+        for place, (destination, url) in enumerate(zip(DESTINATIONS, (site.url, other), strict=False))
+    )
+    for job, destination in ((first, DESTINATIONS[0]), (second, DESTINATIONS[1])):
+        last = job.outcome(120)
+        assert last.get("number") == times - 1, job.said[-3:]
+        prepared = [line["prepared"] for line in job.said if "prepared" in line]
+        history = [str(one) for one in site.contents_over_time(destination)][2:]
+        # in this order and each once; what was prepared again after a refusal is the same, hence dict
+        assert history == list(dict.fromkeys(prepared))
+        assert len(history) == times
+        assert site.readers().read(f"{destination}/number") == f"{destination} {times - 1}".encode()
+    assert site.head().manifest.revision == 1 + 2 * times
+    assert [entry.name for entry in site.readers().listing(BUILD) if entry.mountpoint or entry.is_directory] == [
+        "alpha", "beta", "gamma",
+    ]  # fmt: skip
+    site.goes_on()
+
+
+def test_two_gateways_that_both_lease_one_path_let_one_of_two_publications_through(
+    site: ProcessSite, behind: FaultProxy
+) -> None:
+    other = site.start_gateway("other.db", port=0).said[-1]["url"]
+    first, held = held_at(site, behind, REACHED[Step.BEFORE_SWITCH])
+    late = behind.hold(method="PUT", path=REFLOG)
+    site.tree("newer", {"bin/run": b"newer"})
+    second = publisher(site, name="newer", gateway=other, owner="other")
+    late.wait()
+    held.release()
+    assert first.outcome()["revision"] == 2
+    late.release()
+    told = second.outcome()
+    assert told["error"] == "BaseMoved", told
+    assert len(site.contents_over_time(DESTINATION)) == 3
+    site.goes_on()
+
+
+def test_a_second_gateway_on_the_same_state_does_not_start(site: ProcessSite) -> None:
+    with pytest.raises(AssertionError, match="is in use by process"):
+        site.start_gateway(port=0)
+    site.goes_on()

@@ -1,0 +1,301 @@
+"""A store that is overloaded, cut off, forbidding, lying or full: work goes on, or ends with a cure and no harm."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from include.cvmfs.check import check
+from include.cvmfs.errors import ObjectMissing
+from include.storage.file import FileStore
+from tests.fakes.faultproxy import FaultProxy
+from tests.fakes.site import DESTINATIONS, Job, ProcessSite
+
+DESTINATION = DESTINATIONS[0]
+FILES = {f"lib/{number}": os.urandom(3000) for number in range(8)}
+OBJECTS, CATALOGS = r"/data/../\w+$", r"/data/../\w+C$"
+MANIFEST, REFLOG = r"/\.cvmfspublished$", r"/\.cvmfsreflog$"
+
+
+def publisher(site: ProcessSite, **order: object) -> Job:
+    tree = site.folder / "trees" / "tree"
+    if not tree.exists():
+        site.tree("tree", FILES)
+    return site.start("publish", tree=str(tree), destination=DESTINATION, **order)
+
+
+def assert_published(site: ProcessSite, revision: int = 2) -> None:
+    assert site.head().manifest.revision == revision
+    assert len(site.contents_over_time(DESTINATION)) == 3
+    readers = site.readers()
+    assert {path: readers.read(f"{DESTINATION}/{path}") for path in FILES} == FILES
+    site.goes_on()
+
+
+# -- overload and lost connections
+
+
+def test_a_storm_of_refusals_is_survived_and_counted(site: ProcessSite, to_store: FaultProxy) -> None:
+    storm = to_store.answer(503, code="SlowDown", times=15, method="PUT")
+    more = to_store.answer(500, code="InternalError", times=3, method="GET")
+    done = publisher(site, retries=10).outcome()
+    assert done.get("revision") == 2, done
+    assert (storm.struck, more.struck) == (15, 3)
+    assert (done["retries"]["503"], done["retries"]["500"]) == (15, 3)
+    assert_published(site)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the store got it", "after the store had done it"])
+def test_cut_connections_in_prepare_and_publish_are_survived_and_counted(
+    site: ProcessSite, to_store: FaultProxy, after: bool
+) -> None:
+    puts = to_store.cut(times=4, method="PUT", after_forwarding=after)
+    gets = to_store.cut(times=2, method="GET", after_forwarding=after)
+    done = publisher(site).outcome()
+    assert done.get("revision") == 2, done
+    assert (puts.struck, gets.struck) == (4, 2)
+    assert sum(done["retries"].values()) >= 6
+    assert_published(site)
+
+
+@pytest.mark.parametrize("path", [CATALOGS, r"/data/../\w+H$", REFLOG, MANIFEST])
+@pytest.mark.parametrize("after", [False, True], ids=["before the store got it", "after the store had done it"])
+@pytest.mark.parametrize("how", ["cut", "503"])
+def test_trouble_with_any_write_of_the_gateway_is_survived_and_makes_one_revision(
+    site: ProcessSite, behind: FaultProxy, path: str, after: bool, how: str
+) -> None:
+    if how == "cut":
+        fault = behind.cut(times=2, method="PUT", path=path, after_forwarding=after)
+    else:
+        fault = behind.answer(503, code="SlowDown", times=2, method="PUT", path=path, after_forwarding=after)
+    done = publisher(site).outcome()
+    assert done.get("revision") == 2, done
+    assert fault.struck >= 1
+    assert_published(site)
+
+
+def test_a_store_that_stays_away_ends_the_publication_with_a_retryable_error_and_the_next_one_works(
+    site: ProcessSite, behind: FaultProxy
+) -> None:
+    before = site.files()
+    fault = behind.cut(times=None, method="PUT", path=REFLOG)
+    told = publisher(site).outcome()
+    assert (told["error"], told["retryable"]) == ("StorageFailed", True)
+    assert "gave up after" in told["message"]
+    assert site.files() == before
+    assert site.client().leases() == []
+    fault.times = 0
+    assert publisher(site).outcome()["revision"] == 2
+    assert_published(site)
+
+
+# -- permissions
+
+
+def test_a_publisher_that_may_not_write_is_told_key_and_cure_and_nothing_is_seen(
+    site: ProcessSite, to_store: FaultProxy
+) -> None:
+    before = site.files()
+    fault = to_store.answer(403, code="AccessDenied", times=None, method="PUT", path=OBJECTS)
+    told = publisher(site).outcome()
+    assert (told["error"], told["retryable"]) == ("Forbidden", False)
+    assert told["key"].startswith("data/")
+    assert told["key"] in told["message"]
+    assert "give this key the permission" in told["message"]
+    assert site.files() == before
+    site.assert_sound()
+    fault.times = 0
+    assert publisher(site).outcome()["revision"] == 2
+    assert_published(site)
+
+
+def test_a_publisher_that_may_not_write_catalogs_gives_its_lease_back(
+    site: ProcessSite, to_store: FaultProxy, to_gateway: FaultProxy
+) -> None:
+    granted = to_gateway.hold(method="POST", path=r"/leases$", after_forwarding=True)
+    job = publisher(site)
+    granted.wait()
+    to_store.answer(403, code="AccessDenied", times=None, method="PUT", path=CATALOGS)
+    granted.release()
+    assert job.outcome()["error"] == "Forbidden"
+    site.assert_sound()
+    to_store.clear()
+    assert publisher(site).outcome()["revision"] == 2
+    assert_published(site)
+
+
+@pytest.mark.parametrize("path", [CATALOGS, REFLOG, MANIFEST])
+def test_a_gateway_that_may_not_write_says_what_and_switches_nothing(
+    site: ProcessSite, behind: FaultProxy, path: str
+) -> None:
+    manifest = site.head().manifest
+    fault = behind.answer(403, code="AccessDenied", times=None, method="PUT", path=path)
+    told = publisher(site).outcome()
+    assert told["error"] == "StorageFailed"
+    assert "give this key the permission" in told["message"]
+    assert (".cvmfs" in told["message"]) == (path != CATALOGS)
+    assert site.head().manifest == manifest
+    assert site.client().leases() == []
+    fault.times = 0
+    assert publisher(site).outcome()["revision"] == 2
+    assert_published(site)
+
+
+# -- acknowledged, but lost
+
+
+def test_a_lost_file_is_named_by_check_with_path_and_key(site: ProcessSite, to_store: FaultProxy) -> None:
+    lost = to_store.pretend(times=1, path=r"/data/../\w+[0-9a-f]$")
+    assert publisher(site).outcome()["revision"] == 2
+    assert lost.struck == 1
+    report = check(site.readers())
+    assert len(report.problems) == 1
+    problem = report.problems[0]
+    assert problem.path.startswith(f"{DESTINATION}/lib/")
+    assert "data/" in problem.what
+    assert "is not in the store" in problem.what
+
+    # preparing again uploads it again: a publisher trusts only what it is told to know
+    assert publisher(site).outcome()["unchanged"] is True
+    site.goes_on()
+
+
+def test_a_lost_catalog_of_the_publisher_is_refused_before_it_takes_a_lease(
+    site: ProcessSite, to_store: FaultProxy, to_gateway: FaultProxy
+) -> None:
+    before = site.files()
+    to_store.pretend(times=1, path=CATALOGS)
+    told = publisher(site).outcome()
+    assert told["error"] == "ObjectMissing"
+    assert told["key"] in told["message"]
+    assert "prepare it again" in told["message"]
+    assert to_gateway.count("POST", r"/leases$") == 0
+    assert site.files() == before
+    assert publisher(site).outcome()["revision"] == 2
+    assert_published(site)
+
+
+def test_a_lost_root_of_the_publisher_is_refused_by_the_gateway(
+    site: ProcessSite, to_store: FaultProxy, to_gateway: FaultProxy
+) -> None:
+    before = site.files()
+    granted = to_gateway.hold(method="POST", path=r"/leases$", after_forwarding=True)
+    job = publisher(site)
+    granted.wait()
+    to_store.pretend(times=None, path=CATALOGS)
+    granted.release()
+    told = job.outcome()
+    assert (told["error"], told["retryable"]) == ("RootMissing", True)
+    assert "data/" in told["message"]
+    to_store.clear()
+    assert site.files() == before
+    site.assert_sound()
+    assert publisher(site).outcome()["revision"] == 2
+    assert_published(site)
+
+
+@pytest.mark.parametrize("path", [CATALOGS, r"/data/../\w+H$"], ids=["catalogs", "history"])
+def test_what_a_store_lost_of_the_gateways_is_noticed_before_the_switch(
+    site: ProcessSite, behind: FaultProxy, to_gateway: FaultProxy, path: str
+) -> None:
+    sent = to_gateway.hold(method="POST", path=r"/leases/.+")
+    job = publisher(site)
+    sent.wait()
+    # a revision in between, so that the gateway has to make catalogs that the publisher did not store
+    other = site.prepared(DESTINATIONS[1], {"f": b"other"})
+    site.worker().publish(other, owner="other", now=datetime.now(UTC))
+    before = site.files()
+    lost = behind.pretend(times=None, path=path)
+    sent.release()
+    told = job.outcome()
+    assert lost.struck
+    assert (told.get("error"), told.get("retryable")) == ("RootMissing", True), told
+    assert "acknowledged it, but does not have it" in told["message"]
+    assert site.files() == before
+    behind.clear()
+    site.assert_sound()
+    assert publisher(site).outcome()["revision"] == 3
+    assert_published(site, 3)
+
+
+# -- a full disk
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB; the test is skipped where none may be mounted."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)]
+    try:
+        mounted = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("needs the program mount")
+    if mounted.returncode:
+        pytest.skip(f"needs the right to mount a small tmpfs: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(filler: Path) -> None:
+    """Leave no room for another page."""
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+
+
+@pytest.fixture
+def small_site(tmp_path: Path, small_disk: Path) -> Iterator[ProcessSite]:
+    """A repository in files on that disk."""
+    store = FileStore(small_disk / "store")
+    site = ProcessSite(tmp_path, store, store.url, storage={"store": store.url})
+    site.create()
+    site.start_gateway()
+    site.reserve()
+    yield site
+    site.close()
+
+
+def test_a_disk_that_fills_up_during_prepare_is_named_with_its_cure_and_nothing_is_seen(
+    small_site: ProcessSite,
+) -> None:
+    before = small_site.files()
+    big = small_site.tree("big", {f"{number}": os.urandom(400_000) for number in range(8)})
+    told = small_site.start("publish", tree=str(big), destination=DESTINATION).outcome()
+    assert (told["error"], told["retryable"]) == ("StoreFull", False)
+    assert told["key"] in told["message"]
+    assert "free space or raise the quota" in told["message"]
+    assert small_site.files() == before
+    small_site.assert_sound()
+
+
+def test_a_disk_that_is_full_at_the_commit_leaves_the_old_revision_and_the_next_one_works(
+    small_site: ProcessSite, small_disk: Path
+) -> None:
+    before = small_site.files()
+    changeset = small_site.folder / "changeset"
+    prepared = publisher(small_site, changeset=str(changeset), prepare_only=True)
+    prepared.outcome()
+    filler = small_disk / "filler"
+    fill(filler)
+    told = small_site.start("publish_prepared", changeset=str(changeset)).outcome()
+    assert told["error"] == "StoreFull"
+    assert small_site.files() == before
+    assert small_site.client().leases() == []
+    small_site.assert_sound()
+    filler.unlink()
+    assert small_site.start("publish_prepared", changeset=str(changeset)).outcome()["revision"] == 2
+    assert_published(small_site)
+
+
+def test_a_repository_that_lost_its_current_root_says_so(site: ProcessSite) -> None:
+    site.store.delete([site.head().manifest.root.with_suffix("C").key])
+    told = publisher(site).outcome()
+    assert told["error"] == ObjectMissing.__name__
+    assert site.client().leases() == []
