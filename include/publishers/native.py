@@ -210,7 +210,7 @@ class NativePublisher:
         if there is None:
             raise DestinationError(path, "is not reserved; reserve the build first")
         reserved = edit.inside(path).catalog.statistics.total == _RESERVED
-        if reserved:
+        if reserved or _is(there, changeset.root):
             return
         if not replace:
             raise DestinationError(path, "holds something already, and replacing was not asked for")

@@ -332,7 +332,7 @@ def told(repository: Repository, root: ObjectHash) -> dict[str, str]:
     }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(STEPS, STEPS, STEPS, LEASES)
 def test_a_merge_does_what_was_changed_and_keeps_what_others_changed_or_refuses(
     steps: list, mine: list, theirs: list, lease: str

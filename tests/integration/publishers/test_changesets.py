@@ -1,0 +1,272 @@
+"""Changesets that lie, are stale or have lost their objects are refused before anything is switched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.commit import NewTag
+from include.cvmfs.counters import Counts, Statistics
+from include.cvmfs.errors import (
+    BaseChanged,
+    CatalogError,
+    CvmfsError,
+    DestinationError,
+    ObjectDamaged,
+    ObjectMissing,
+    RepositoryError,
+)
+from include.cvmfs.hashes import CATALOG, Algorithm, ObjectHash
+from include.gateway.errors import BaseMoved, CommitFailed, CommitUnclear
+from include.storage.store import Store
+from tests.fakes.faultproxy import FaultProxy
+from tests.fakes.site import BUILD, DESTINATIONS, NESTED
+from tests.integration.publishers.conftest import ThreadSite
+
+NOW = datetime.now(UTC)
+DESTINATION = DESTINATIONS[0]
+FILES = {"bin/run": b"#!/bin/sh\n", "lib/data": b"x" * 1000}
+Spoil = Callable[[ThreadSite, Changeset], Changeset]
+
+
+@pytest.fixture
+def reserved(site: ThreadSite) -> ThreadSite:
+    site.reserve()
+    return site
+
+
+def key_of(changeset: Changeset) -> str:
+    return changeset.root.with_suffix(CATALOG).key
+
+
+def lost(site: ThreadSite, changeset: Changeset) -> Changeset:
+    site.store.delete([key_of(changeset)])
+    return changeset
+
+
+def damaged(site: ThreadSite, changeset: Changeset) -> Changeset:
+    site.store.put(key_of(changeset), site.store.get(key_of(changeset))[:-1] + b"!")
+    return changeset
+
+
+def emptied(site: ThreadSite, changeset: Changeset) -> Changeset:
+    site.store.put(key_of(changeset), b"")
+    return changeset
+
+
+def elsewhere(site: ThreadSite, changeset: Changeset) -> Changeset:
+    return replace(changeset, destination=DESTINATIONS[1])
+
+
+def miscounted(site: ThreadSite, changeset: Changeset) -> Changeset:
+    own = changeset.statistics.own + Counts(regular=1_000_000)
+    return replace(changeset, statistics=Statistics(own, changeset.statistics.below))
+
+
+def missized(site: ThreadSite, changeset: Changeset) -> Changeset:
+    return replace(changeset, root_size=changeset.root_size + 4096)
+
+
+def foreign(site: ThreadSite, changeset: Changeset) -> Changeset:
+    return replace(changeset, repository="other.example.org")
+
+
+def of_a_dry_run(site: ThreadSite, changeset: Changeset) -> Changeset:
+    return replace(changeset, stored=False)
+
+
+def no_catalog(site: ThreadSite, changeset: Changeset) -> Changeset:
+    return replace(changeset, root=site.head().manifest.certificate.with_suffix(CATALOG))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "words"),
+    [
+        (lost, ObjectMissing, "data/.*prepare it again"),
+        (damaged, ObjectDamaged, "data/"),
+        (emptied, ObjectDamaged, "data/"),
+        (elsewhere, CatalogError, f"made for {DESTINATION}"),
+        (miscounted, CatalogError, "not as its changeset describes it"),
+        (missized, CatalogError, "not as its changeset describes it"),
+        (foreign, RepositoryError, "other.example.org"),
+        (of_a_dry_run, ObjectMissing, "dry run"),
+        (no_catalog, ObjectMissing, "data/"),
+    ],
+)
+def test_a_changeset_that_is_not_what_it_says_is_refused_without_a_lease(
+    reserved: ThreadSite, spoil: Spoil, error: type[CvmfsError], words: str
+) -> None:
+    before = reserved.head().manifest
+    changeset = spoil(reserved, reserved.prepared(DESTINATION, FILES))
+    with FaultProxy(reserved.url) as proxy:
+        with pytest.raises(error, match=words):
+            reserved.worker(proxy.url).publish(changeset, owner="test", now=NOW)
+        assert proxy.count("POST") == 0
+    assert reserved.head().manifest == before
+    reserved.assert_sound()
+    reserved.worker().publish(reserved.prepared(DESTINATION, FILES), owner="test", now=NOW)
+    reserved.assert_sound()
+
+
+def test_attributes_that_a_changeset_claims_do_not_matter_the_catalogs_own_do(reserved: ThreadSite) -> None:
+    changeset = reserved.prepared(DESTINATION, FILES)
+    lying = replace(changeset, root_entry=changeset.root_entry.changed(uid=0xFFFF, linkcount=77, mtime=5))
+    reserved.worker().publish(lying, owner="test", now=NOW)
+    entry = reserved.readers().lookup(DESTINATION)
+    assert entry is not None
+    assert (entry.uid, entry.linkcount, entry.mtime) == (0, 4, 1)
+    reserved.assert_sound()
+
+
+def test_a_catalog_that_vanished_after_it_was_verified_is_refused_by_the_gateway(reserved: ThreadSite) -> None:
+    before = reserved.head().manifest
+    changeset = reserved.prepared(DESTINATION, FILES)
+    with pytest.raises(CommitFailed, match="data/"):
+        reserved.worker().publish(
+            changeset, owner="test", now=NOW, on_lease=lambda drop: reserved.store.delete([key_of(changeset)])
+        )
+    assert reserved.head().manifest == before
+    reserved.assert_sound()
+
+
+def test_a_change_whose_base_was_collected_is_to_be_derived_again(reserved: ThreadSite) -> None:
+    reserved.worker().publish(reserved.prepared(DESTINATION, FILES), owner="one", now=NOW)
+    base = reserved.head()
+    changeset = reserved.prepared(DESTINATION, {"f": b"2"})
+    reserved.worker().publish(reserved.prepared(DESTINATION, {"f": b"3"}), owner="two", now=NOW)
+    reserved.store.delete([base.manifest.root.with_suffix(CATALOG).key])
+    with pytest.raises(BaseChanged, match="collected"):
+        reserved.worker().publish(changeset, owner="one", now=NOW)
+    assert reserved.readers().read(f"{DESTINATION}/f") == b"3"
+    head = reserved.head().manifest
+    again = replace(changeset, base_root=head.root, base_revision=head.revision)
+    reserved.worker().publish(again, owner="one", now=NOW)
+    assert reserved.readers().read(f"{DESTINATION}/f") == b"2"
+
+
+# -- tags
+
+
+def test_a_publication_with_a_tag_that_is_repeated_is_unchanged(reserved: ThreadSite) -> None:
+    changeset = reserved.prepared(DESTINATION, FILES)
+    first = reserved.worker().publish(changeset, owner="test", now=NOW, tag=NewTag("v1"))
+    again = reserved.worker().publish(changeset, owner="test", now=NOW, tag=NewTag("v1"))
+    assert (again.unchanged, again.revision) == (True, first.revision)
+    reserved.assert_sound()
+
+
+def test_a_tag_that_is_taken_is_a_conflict_and_a_new_one_goes_on_what_stands(reserved: ThreadSite) -> None:
+    changeset = reserved.prepared(DESTINATION, FILES)
+    reserved.worker().publish(changeset, owner="test", now=NOW, tag=NewTag("v1"))
+    other = reserved.prepared(DESTINATIONS[1], FILES)
+    with pytest.raises(CommitFailed, match="v1"):
+        reserved.worker().publish(other, owner="test", now=NOW, tag=NewTag("v1"))
+    assert reserved.head().manifest.revision == 2
+    reserved.assert_sound()
+    tagged = reserved.worker().publish(changeset, owner="test", now=NOW, tag=NewTag("v2"))
+    assert (tagged.unchanged, tagged.revision) == (False, 3)
+    assert {tag.name for tag in reserved.readers().history().tags()} == {"trunk", "trunk-previous", "v1", "v2"}
+    reserved.assert_sound()
+
+
+# -- reserving
+
+
+@pytest.mark.parametrize("inner", [f"{DESTINATION}/inner", f"{DESTINATION}/a/b"])
+def test_a_destination_inside_another_is_refused(site: ThreadSite, inner: str) -> None:
+    with pytest.raises(DestinationError, match="lies inside"):
+        site.reserve([inner, DESTINATION])
+    assert site.client().leases() == []
+
+
+def test_a_lost_reply_to_a_reservation_is_not_taken_for_success_because_the_directory_stands(
+    reserved: ThreadSite,
+) -> None:
+    """The lease is on a plain directory that others change too: that it looks the same says nothing."""
+    worker = reserved.worker()
+    wanted = ["/nightlies/other/b1/alpha/x86_64", "/nightlies/third/b1/alpha/x86_64"]
+
+    class Unclear(type(worker._gateway)):  # type: ignore[misc]
+        def commit(self, lease: object, old_root: ObjectHash, new_root: ObjectHash, *, tag: object = None) -> int:
+            self.drop(lease)  # it never arrived; then a rival adds as many directories as we wanted to
+            rivals = ["/nightlies/fourth/b1/alpha/x86_64", "/nightlies/fifth/b1/alpha/x86_64"]
+            reserved.worker().reserve(rivals, nested=[], owner="rival", now=NOW)
+            raise CommitUnclear("no reply")
+
+    worker._gateway.__class__ = Unclear
+    with pytest.raises(CommitUnclear):
+        worker.reserve(wanted, nested=[], owner="test", now=NOW)
+    assert reserved.readers().lookup("/nightlies/other") is None
+    reserved.worker().reserve(wanted, nested=[], owner="test", now=NOW)
+    reserved.assert_sound()
+
+
+# -- names, algorithms, clocks
+
+
+@pytest.mark.parametrize(
+    "destination",
+    [
+        f"{BUILD}/with space/x86 64",
+        f"{BUILD}/e\u0301te\u0301/\u00e9t\u00e9",
+        f"{BUILD}/{'n' * 200}/{'ü' * 100}",
+        f"{BUILD}/{'/'.join(f'd{level}' for level in range(50))}",
+        f"{BUILD}/100%/a+b&c=d?e#f'\"",
+        "/日本/語",
+    ],
+    ids=["spaces", "combining characters", "200 bytes", "50 levels", "signs", "other scripts"],
+)
+def test_destinations_of_all_kinds_are_reserved_published_and_removed(site: ThreadSite, destination: str) -> None:
+    site.worker().reserve([destination], nested=NESTED, owner="test", now=NOW)
+    changeset = Changeset.parse(site.prepared(destination, {"e\u0301": b"1", "\u00e9": b"2", "a b": b"3"}).format())
+    site.worker().publish(changeset, owner="test", now=NOW)
+    readers = site.readers()
+    names = [entry.name for entry in readers.listing(destination)]
+    assert names == [".cvmfscatalog", "a b", "e\u0301", "\u00e9"]
+    assert readers.read(f"{destination}/\u00e9") == b"2"
+    site.assert_sound()
+    site.worker().remove(destination, owner="test", now=NOW)
+    assert site.readers().lookup(destination) is None
+    site.assert_sound()
+
+
+@pytest.mark.parametrize("algorithm", [Algorithm.RMD160, Algorithm.SHAKE128])
+def test_repositories_of_other_hash_algorithms_are_published_to(
+    site: ThreadSite, s3_store: Store, algorithm: Algorithm
+) -> None:
+    s3_store.delete([found.key for found in s3_store.list()])
+    site.algorithm = algorithm
+    site.create()
+    site.reserve()
+    site.worker().publish(site.prepared(DESTINATION, FILES), owner="test", now=NOW, tag=NewTag("v1"))
+    site.worker().publish(site.prepared(DESTINATION, {**FILES, "new": b"1"}), owner="test", now=NOW)
+    readers = site.readers()
+    assert readers.read(f"{DESTINATION}/new") == b"1"
+    assert {readers.manifest.root.algorithm, readers.lookup(f"{DESTINATION}/new").algorithm} == {algorithm}
+    site.assert_sound()
+
+
+def test_publishers_whose_clocks_differ_by_years_publish_all_the_same(reserved: ThreadSite) -> None:
+    for years, destination in ((30, DESTINATIONS[0]), (-30, DESTINATIONS[1]), (0, DESTINATIONS[2])):
+        when = NOW + timedelta(days=365 * years)
+        reserved.worker().publish(reserved.prepared(destination, FILES), owner="test", now=when)
+    reserved.assert_sound()
+    assert abs(reserved.head().manifest.timestamp - NOW.timestamp()) < 600
+
+
+def test_two_publications_that_take_turns_at_one_path_never_undo_each_other(reserved: ThreadSite) -> None:
+    """Each derives from what stands when it prepares; the one that comes second is told so and derives again."""
+    one, other = reserved.worker(), reserved.worker()
+    for turn in range(3):
+        first = reserved.prepared(DESTINATION, {"f": b"one %d" % turn})
+        second = reserved.prepared(DESTINATION, {"f": b"two %d" % turn})
+        one.publish(first, owner="one", now=NOW)
+        with pytest.raises((BaseChanged, BaseMoved)):
+            other.publish(second, owner="two", now=NOW)
+    assert reserved.readers().read(f"{DESTINATION}/f") == b"one 2"
+    assert reserved.head().manifest.revision == 4
+    reserved.assert_sound()
