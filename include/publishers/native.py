@@ -7,6 +7,7 @@ read the manifest under the lease and derive the new root from what it says.
 
 from __future__ import annotations
 
+import dataclasses
 import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -133,12 +134,10 @@ class NativePublisher:
             with clock.phase("hang"):
                 self._require_base(edit, there, changeset, replace=replace)
                 edit.hang(NestedRef(path, changeset.root, changeset.root_size), root_entry, totals)
-            self._commit(lease, manifest, edit, now, tag, clock)
+            revision = self._commit(lease, manifest, edit, now, tag, clock)
             held_s = time.monotonic() - held
         with clock.phase("confirm"):
-            after = self._read_manifest()
-            if not _is(View(self._catalogs, after.root).nested_at(path), changeset.root):
-                raise BaseChanged(path, f"the gateway reported success, but revision {after.revision} does not hold it")
+            after = self._confirmed(changeset, revision)
         return self._outcome(path, manifest, after, held, clock, held_s=held_s, nested=changeset.root)
 
     def remove(self, path: str, *, owner: str, now: datetime) -> Published:
@@ -154,6 +153,18 @@ class NativePublisher:
         return self._outcome(path, manifest, self._read_manifest(), held, clock, held_s=held_s)
 
     # -- private
+
+    def _confirmed(self, changeset: Changeset, revision: int) -> Manifest:
+        """The current manifest; if somebody replaced the tree by now, what the manifest of our revision said."""
+        path, after = changeset.destination, self._read_manifest()
+        view = View(self._catalogs, after.root)
+        if _is(view.nested_at(path), changeset.root):
+            return after
+        while (root := view.root.catalog).revision > revision and root.previous_revision:
+            view = View(self._catalogs, root.previous_revision)
+        if not _is(view.nested_at(path), changeset.root):
+            raise BaseChanged(path, f"the gateway reported success, but revision {revision} does not hold it")
+        return dataclasses.replace(after, root=view.root_hash, revision=revision)
 
     def _stored(self, changeset: Changeset) -> tuple[Dirent, Counts]:
         """The root entry and counters of the changeset's catalog, which is read from the store itself and verified.

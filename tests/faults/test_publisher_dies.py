@@ -209,8 +209,22 @@ def test_an_old_process_that_wakes_up_after_its_commit_was_replaced_reverts_noth
     assert replaced.get("revision") == 3, replaced
     after = site.files()
     old.go_on()
-    old.outcome()
+    told = old.outcome()
+    assert (told.get("revision"), told.get("unchanged")) == (2, False), "it was published, though it no longer stands"
     assert site.files() == after
+    site.goes_on()
+
+
+def test_in_real_time_a_killed_publishers_path_is_busy_until_its_lease_expires(site: ProcessSite, ways: Ways) -> None:
+    assert site.gateway is not None
+    site.gateway.kill()
+    site.max_lease_time_s = 2.0
+    site.start_gateway()
+    tree = killed(site, ways, LEASED["while it reads the manifest under its lease"])
+    again = site.start("publish", owner="second try", tree=tree, destination=DESTINATION, patience_s=20)
+    busy = again.wait_for("busy")["busy"]
+    assert 0 < busy <= site.max_lease_time_s
+    assert again.outcome()["revision"] == 2
     site.goes_on()
 
 
