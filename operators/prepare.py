@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from operators.base import NightshiftOperator, batches_of, clock, tries_left
+from operators.links import SourceLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,6 +27,7 @@ class CvmfsPrepareOperator(NightshiftOperator):
     """
 
     template_fields = ("batch",)
+    operator_extra_links = (SourceLink(),)
     ui_color = "#dbeafe"
 
     def __init__(self, *, batch: dict[str, Any], **kwargs: Any) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from operators.base import batches_of, clock, owner_name
 from operators.lease import LeaseTaskOperator
+from operators.links import RepositoryLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,6 +27,7 @@ class CvmfsPublishOperator(LeaseTaskOperator):
     """
 
     template_fields = ("batch",)
+    operator_extra_links = (RepositoryLink(),)
     ui_color = "#dcfce7"
 
     def __init__(self, *, batch: dict[str, Any], **kwargs: Any) -> None:

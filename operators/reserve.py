@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from operators.base import batches_of, clock, owner_name
 from operators.lease import LeaseTaskOperator
+from operators.links import RepositoryLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -23,6 +24,7 @@ class CvmfsReserveOperator(LeaseTaskOperator):
     """
 
     template_fields = ("batches",)
+    operator_extra_links = (RepositoryLink(),)
     ui_color = "#fef9c3"
 
     def __init__(self, *, batches: Any, **kwargs: Any) -> None:

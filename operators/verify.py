@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from operators.base import NightshiftOperator, batches_of, clock, owner_name, run_name
+from operators.links import RepositoryLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -17,6 +18,7 @@ class CvmfsVerifyOperator(NightshiftOperator):
     """
 
     template_fields = ("batches",)
+    operator_extra_links = (RepositoryLink(),)
     ui_color = "#f3e8ff"
 
     def __init__(self, *, batches: Any, **kwargs: Any) -> None:

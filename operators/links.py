@@ -1,0 +1,52 @@
+"""Links from a task to what it worked on, declared by its operator and so made in the task's own process.
+
+A link that a plugin adds would be made by the API server, from a serialized task that has no batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import BaseOperatorLink
+
+
+class RepositoryLink(BaseOperatorLink):
+    """To the repository's manifest, as its readers fetch it."""
+
+    name = "Repository"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
+        """Made after the task ran; "" leaves the link out."""
+        repository = _first(operator).get("repository")
+        return f"{_site().repository(repository).public_url}/.cvmfspublished" if repository else ""
+
+
+class SourceLink(BaseOperatorLink):
+    """To the artifact that was prepared, where its store is reached by a browser."""
+
+    name = "Artifact"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
+        """An http(s) URL; for `s3://` the one of its endpoint; "" leaves the link out."""
+        items = _first(operator).get("items") or [{}]
+        source = str(items[0].get("source", ""))
+        if source.startswith(("http://", "https://")):
+            return source
+        for store in _site().stores.values():
+            if source.startswith(f"{store.url}/") and store.endpoint and store.url.startswith("s3://"):
+                return f"{store.endpoint}/{source.removeprefix('s3://')}"
+        return ""
+
+
+def _first(operator: Any) -> dict[str, Any]:
+    """The batch of a task, or the first of several; empty where the plan did not end."""
+    value = getattr(operator, "batch", None) or getattr(operator, "batches", None) or {}
+    if isinstance(value, list):
+        value = value[0] if value else {}
+    return value if isinstance(value, dict) else {}
+
+
+def _site() -> Any:
+    from include.settings.load import load
+
+    return load()
