@@ -3,7 +3,7 @@
 set -eu
 
 # package:program that shows it is there
-SERVERS="mariadb-server:mariadbd"
+SERVERS="mariadb-server:mariadbd chromium:chromium chromium-driver:chromedriver"
 
 missing=""
 for server in $SERVERS; do

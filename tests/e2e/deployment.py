@@ -6,7 +6,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -123,6 +124,13 @@ class Deployment:
     def follow(self, dag_id: str, run_id: str, timeout_s: float = RUN_S) -> Snapshot:
         """Wait until a run has ended."""
         return follow(self.api, dag_id, run_id, show=lambda _: None, timeout_s=timeout_s)
+
+    def wait_until(self, true: Callable[[], bool], what: str, timeout_s: float) -> None:
+        """Wait for what Airflow tells nobody."""
+        deadline = time.monotonic() + timeout_s
+        while not true():
+            assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+            time.sleep(0.5)
 
     def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
         return self.api.task_instances(dag_id, run_id)

@@ -1,0 +1,191 @@
+"""Airflow's pages in a real browser: the form of a night, the run that it starts, links of tasks, connection forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support import expected_conditions as the
+from selenium.webdriver.support.wait import WebDriverWait
+
+from include.lab.environment import ADMIN
+from tests.e2e.deployment import FQRN, RUN_S, Deployment
+from tests.fakes.builds import Build, tree
+
+pytestmark = [
+    pytest.mark.server("weed"),
+    pytest.mark.server("chromium"),
+    pytest.mark.server("chromedriver"),
+    pytest.mark.slow,
+]
+
+DATE = "2026-11-12"
+PATIENCE_S = 60.0
+DIALOG = "[role=dialog][aria-modal=true]"
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--lang=en-US",  # decides how a date is typed
+    "--window-size=1400,1700",
+)
+
+
+class Browser:
+    """A headless Chromium that is logged in; every look at something waits for it."""
+
+    def __init__(self, driver: webdriver.Chrome, url: str, screens: Path) -> None:
+        self.driver = driver
+        self.url = url
+        self.screens = screens
+
+    def open(self, path: str) -> None:
+        self.driver.get(self.url + path)
+
+    def see(self, css: str, timeout_s: float = PATIENCE_S) -> WebElement:
+        return self._wait(timeout_s).until(the.visibility_of_element_located((By.CSS_SELECTOR, css)))
+
+    def find(self, css: str) -> WebElement:
+        return self._wait().until(the.presence_of_element_located((By.CSS_SELECTOR, css)))
+
+    def click(self, css: str) -> None:
+        self._wait().until(the.element_to_be_clickable((By.CSS_SELECTOR, css))).click()
+
+    def press(self, text: str) -> None:
+        """Click the button with this text."""
+        self._wait().until(the.element_to_be_clickable((By.XPATH, f"//button[contains(., '{text}')]"))).click()
+
+    def wait(self, true: Callable[[webdriver.Chrome], object], timeout_s: float = PATIENCE_S) -> None:
+        self._wait(timeout_s).until(true)
+
+    def wait_for_text(self, css: str, text: str, timeout_s: float = PATIENCE_S) -> None:
+        self._wait(timeout_s).until(the.text_to_be_present_in_element((By.CSS_SELECTOR, css), text))
+
+    def link(self, text: str) -> str:
+        """Where the link with this text leads."""
+        found = self._wait().until(the.visibility_of_element_located((By.LINK_TEXT, text)))
+        return str(found.get_attribute("href"))
+
+    def screenshot(self, name: str) -> None:
+        self.driver.save_screenshot(str(self.screens / f"{name}.png"))
+
+    def _wait(self, timeout_s: float = PATIENCE_S) -> WebDriverWait[webdriver.Chrome]:
+        return WebDriverWait(self.driver, timeout_s)
+
+
+@pytest.fixture(scope="module")
+def browser(
+    need: Callable[[str], str], deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Browser]:
+    """A browser after the login of the administrator."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = need("chromium")
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    driver = webdriver.Chrome(options=options, service=Service(need("chromedriver")))
+    try:
+        made = Browser(driver, deployment.lab.airflow_url, tmp_path_factory.mktemp("screens"))
+        made.open("/")
+        made.see("input[name=username]").send_keys(ADMIN)
+        made.see("input[type=password]").send_keys(deployment.lab.secrets.admin_password)
+        made.click("button[type=submit]")
+        made.wait(lambda driver: "/auth/login" not in driver.current_url)
+        yield made
+    finally:
+        driver.quit()
+
+
+@dataclass
+class Night:
+    """A run that the form started."""
+
+    run_id: str
+    form: str
+
+
+@pytest.fixture(scope="module")
+def night(deployment: Deployment, browser: Browser) -> Night:
+    """`nightly_install`, its form filled in and sent."""
+    build = Build(DATE)
+    for project in ("Gaudi", "LHCb"):
+        build.add(project, "x86_64", tree({"lib/own.so": project.encode() * 1000}))
+    deployment.drop(build)
+    browser.open("/dags/nightly_install")
+    browser.click("[data-testid=trigger-dag-button]")
+    slot = browser.find("#element_slot input")
+    slot.send_keys("main", Keys.ENTER)
+    browser.wait(lambda driver: driver.find_element(By.NAME, "element_slot").get_attribute("value") == "main")
+    year, month, day = DATE.split("-")
+    browser.find("#element_build_date").send_keys(f"{month}{day}{year}")
+    browser.wait(lambda driver: driver.find_element(By.ID, "element_build_date").get_attribute("value") == DATE)
+    form = browser.see(DIALOG).text
+    browser.screenshot("form")
+    browser.click("[data-testid=trigger-dag-submit]")
+    browser.wait(lambda driver: "/runs/" in driver.current_url)
+    return Night(browser.driver.current_url.rpartition("/runs/")[2], form)
+
+
+def test_the_form_asks_with_titles_and_says_what_each_answer_means(deployment: Deployment, night: Night) -> None:
+    params = deployment.rest("GET", "/dags/nightly_install/details")["params"]
+    assert list(params) == ["slot", "build_date", "projects", "platforms", "dry_run", "wait_minutes"]
+    for name, param in params.items():
+        title = param["schema"]["title"]
+        assert title != name
+        assert title in night.form
+        assert param["description"] in night.form
+
+
+def test_a_night_started_by_its_form_succeeds(deployment: Deployment, browser: Browser, night: Night) -> None:
+    browser.wait_for_text("h2 ~ [data-testid=state-badge]", "Success", RUN_S)
+    browser.screenshot("run")
+    run_id = night.run_id.replace("%3A", ":").replace("%2B", "+")
+    states = {name: one.state.value for name, one in deployment.publications("nightly_install", run_id).items()}
+    assert states == {"Gaudi/x86_64": "published", "LHCb/x86_64": "published"}
+
+
+def test_tasks_link_to_what_they_worked_on(deployment: Deployment, browser: Browser, night: Night) -> None:
+    repository = deployment.site.repository(FQRN).public_url
+    for task, text, leads_to in (
+        ("artifact.publish/mapped/0", "Repository", f"{repository}/.cvmfspublished"),
+        ("artifact.prepare/mapped/0", "Artifact", f"{deployment.store_proxy.url}/builds/main/{DATE}/"),
+    ):
+        browser.open(f"/dags/nightly_install/runs/{night.run_id}/tasks/{task}/details")
+        assert browser.link(text).startswith(leads_to)
+    browser.screenshot("task")
+
+
+def test_connections_have_forms_of_their_own(deployment: Deployment, browser: Browser) -> None:
+    known = {one["connection_type"]: one for one in deployment.api._call("GET", "/ui/connections/hook_meta").json()}
+    assert set(known["cvmfs_gateway"]["extra_fields"]) == {"max_lease_time_s"}
+    assert set(known["object_store"]["extra_fields"]) == {"url", "region", "addressing"}
+    assert set(known["fts"]["extra_fields"]) == {"certificate", "key", "authorities"}
+    browser.open("/connections")
+    browser.press("Add Connection")
+    choice = browser.find(f"{DIALOG} [role=combobox]")
+    for name, labels, fields in (
+        ("CernVM-FS gateway", ("Key id", "Key secret"), ("max_lease_time_s",)),
+        ("Object store (S3)", ("Access key", "Secret key"), ("url", "region", "addressing")),
+        ("FTS (file transfer service)", ("Bearer token",), ("certificate", "key", "authorities")),
+    ):
+        choice.send_keys(name, Keys.ENTER)
+        for label in labels:
+            browser.wait_for_text(DIALOG, label)
+        for field in fields:
+            browser.find(f"{DIALOG} [name=element_{field}]")
+        browser.screenshot(f"connection-{known_by(name, known)}")
+
+
+def known_by(name: str, known: dict[str, dict[str, object]]) -> str:
+    return next(kind for kind, one in known.items() if one["hook_name"] == name)
