@@ -10,12 +10,16 @@ import pytest
 from tests.e2e.deployment import Deployment
 
 HERE = Path(__file__).parent
+TIMEOUT_S = 600  # the first test of each file pays for what all of them look at
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     # a thousand other tests need not share the machine with it
     items.sort(key=lambda item: HERE in item.path.parents)
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

@@ -99,8 +99,17 @@ def orphans() -> Iterator[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def story(deployment: Deployment, orphans: list[int]) -> Story:
+def story(deployment: Deployment, orphans: list[int]) -> Iterator[Story]:
     """One run, in which all six kills happen."""
+    try:
+        yield play(deployment, orphans)
+    finally:
+        deployment.store_proxy.clear()
+        deployment.gateway_proxy.clear()
+
+
+def play(deployment: Deployment, orphans: list[int]) -> Story:
+    """Hold, kill, let go, and wait for the end of the run."""
     build = night_of_kills()
     deployment.drop(build)
     before = deployment.revision()
@@ -128,12 +137,14 @@ def story(deployment: Deployment, orphans: list[int]) -> Story:
         retry = stage.accident(fault, gateway, RETRY_S)
         assert retry.try_number == 2
         # its lease has run out, and the retry holds another one
+        assert publishing[retry.victim].process.alive() == (retry.victim == "supervisor")
         publishing[retry.victim].fault.release()
         stage.answered(publishing[retry.victim])
         retry.fault.release()
     for victim, fault in uploads_again.items():
         retry = stage.accident(fault, store, RETRY_S)
         assert (retry.artifact, retry.try_number) == (f"{victim}/prepare", 2)
+        assert preparing[victim].process.alive() == (victim == "supervisor")
         preparing[victim].fault.release()
         stage.answered(preparing[victim])
         retry.fault.release()
