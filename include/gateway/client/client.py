@@ -67,6 +67,7 @@ class GatewayClient:
         self.key_id = key_id
         self._commit_timeout_s = max(timeout_s, commit_timeout_s)
         self._can_renew: bool | None = None
+        self._gone: set[str] = set()
         self._transport = Transport(
             base_url,
             lambda message: authorization(key_id, secret, message),
@@ -196,13 +197,17 @@ class GatewayClient:
         raise CommitUnclear(f"{what}: its reply was lost, and then: {why}; {CommitUnclear.cure}", **self._about(lease))
 
     def drop(self, lease: Lease) -> bool:
-        """Give the lease back. False if it was gone already, which is as good."""
+        """Give the lease back. False if it was gone already, which is as good; a known end costs no call."""
+        if lease.token in self._gone:
+            return False
         what = f"drop of the lease on {lease.full_path}"
         call = Call("DELETE", f"/leases/{lease.token}", what, signed=lease.token.encode(), repeatable=True)
         try:
             self._check(self._transport.send(call), what, lease)
         except LeaseLost:
+            self._gone.add(lease.token)
             return False
+        self._gone.add(lease.token)
         return True
 
     def drop_by_path(self, repository: str, path: str) -> None:
@@ -227,6 +232,7 @@ class GatewayClient:
                 self.drop(lease)
             except GatewayError as error:
                 log.warning("lease on %s not dropped, it ends by expiry: %s", lease.full_path, error)
+            self._gone.discard(lease.token)
 
     # -- replies
 
@@ -240,6 +246,7 @@ class GatewayClient:
         revision = (reply.members or {}).get("final_revision")
         if isinstance(revision, bool) or not isinstance(revision, int):
             self._unexpected(reply, what)
+        self._gone.add(lease.token)
         return revision
 
     def _check(self, reply: Reply, what: str, about: Lease | LeasePath | None = None) -> None:
