@@ -125,7 +125,7 @@ def test_a_manifest_that_arrives_after_the_next_revision_reverts_nothing(site: P
 
 
 def test_a_gateway_that_is_killed_again_and_again_loses_nothing(site: ProcessSite, behind: FaultProxy) -> None:
-    for step in (Step.HISTORY_STORED, Step.REFLOG_WRITTEN, Step.BEFORE_SWITCH, Step.CATALOGS_STORED):
+    for step in (Step.CATALOGS_STORED, Step.HISTORY_STORED, Step.REFLOG_WRITTEN, Step.BEFORE_SWITCH):
         first, held = held_at(site, behind, REACHED[step])
         killed(site)
         drop(held)
