@@ -17,10 +17,10 @@ DATE ?=
 SLOT ?=
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format check test test-full servers nightly up down status docs clean
+.PHONY: help venv lock format check test test-full servers nightly up down status docs clean bench-publish
 
 help:  ## this list
-	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(STAMP)  ## the Python environment in .venv, as requirements.txt locks it
 
@@ -76,6 +76,16 @@ status: $(STAMP)  ## what runs, where, and whether it answers
 
 docs: $(STAMP)  ## generate docs/dags.md from the DAGs
 	@$(BIN)/python docs/generate_dags.py
+
+FULL ?=
+FILES ?= $(if $(FULL),250000,25000)
+FOLDERS ?= $(if $(FULL),250,25)
+STORE ?= weed
+ROUNDS ?= 5
+PAST ?= 1
+
+bench-publish: $(STAMP)  ## publish against its own floor [FILES= FOLDERS= STORE=weed|radosgw|file|file:///… ROUNDS= PAST=1 FULL=1]
+	@$(BIN)/python bench/publish.py --files $(FILES) --folders $(FOLDERS) --store $(STORE) --rounds $(ROUNDS) --past $(PAST)
 
 clean:  ## stop the services; remove the environment, state and caches
 	@if [ -x $(BIN)/nightshift ]; then $(BIN)/nightshift lab down; fi

@@ -1,0 +1,133 @@
+"""Speed of whole publications (prepare, reserve, publish through the real gateway) against a floor of the same run.
+
+Each round publishes the same fresh tree into a repository with a past and into an empty one, and measures the floor
+in between, in A B B A order; then the second night, with 5 % of the files changed. Ends in one line of JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+from publishing import lab
+from publishing.machine import description
+from publishing.repositories import NESTED_CATALOGS, REFLOG_ROWS, TAGS, Templates, summary
+from publishing.rounds import EMPTY, PAST, Bench, Round
+from publishing.trees import FILE_BYTES, Shape
+
+VOID = 3
+FLOOR_SPREAD = 0.10
+NIGHT_H = 8
+FILES_PER_NIGHT = 3_800_000
+
+
+def main() -> int:
+    options = _options()
+    shape = Shape(options.files, options.folders)
+    print(f"machine: {description()}")
+    print(
+        f"{shape.files} files of {FILE_BYTES} B in {shape.folders} folders, store {options.store}, "
+        f"{options.connections} connections, {options.rounds} rounds"
+    )
+    cache = Path(tempfile.gettempdir()) / "nightshift-bench-repositories"
+    templates = Templates(cache)
+    if options.past:
+        past = summary(lab.Place((cache / PAST).as_uri()).open())
+        print(f"the past: {past}, {TAGS} tags (wanted: {NESTED_CATALOGS} catalogs, {REFLOG_ROWS} rows)")
+    base = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
+    scratch = Path(tempfile.mkdtemp(prefix="nightshift-bench-", dir=base))
+    folder = Path(tempfile.mkdtemp(prefix="nightshift-bench-"))
+    try:
+        with lab.store(options.store, folder, options.connections) as place:
+            bench = Bench(place, shape, templates, scratch, empty=options.past)
+            rounds = []
+            for number in range(options.rounds):
+                rounds.append(bench.round(number))
+                _tell(number, rounds[-1], shape)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+    return _conclude(rounds, shape, options)
+
+
+def _tell(number: int, one: Round, shape: Shape) -> None:
+    rate = shape.files / one.floor_s
+    print(f"round {number + 1}: floor {rate:,.0f} files/s (idle {one.floor_idle:.0%})")
+    for arm, ran in one.published.items():
+        out = ran.outcome
+        phases = " ".join(f"{name} {seconds:.2f}" for name, seconds in out["phases"].items())
+        print(
+            f"  {arm:6} {shape.files / out['seconds']:,.0f} files/s, {one.floor_s / out['seconds']:.2f} of the floor "
+            f"(idle {ran.idle:.0%}); s: {phases}; CPU {1000 * out['cpu_s'] / shape.files:.3f} s/1,000, "
+            f"{ran.rss_mb:.0f} MB, {out['puts']} PUTs, {out['heads']} HEADs, lease {out['lease_held_s']:.3f} s"
+        )
+        if out["retries"]:
+            print(f"         retries {out['retries']}")
+    if one.second is not None:
+        out = one.second.outcome
+        phases = " ".join(f"{name} {seconds:.2f}" for name, seconds in out["phases"].items())
+        print(
+            f"  second night {shape.files / out['seconds']:,.0f} files/s, {one.tar_floor_s / out['seconds']:.2f} of "
+            f"tar-and-hash ({shape.files / one.tar_floor_s:,.0f} files/s); s: {phases}; "
+            f"CPU {1000 * out['cpu_s'] / shape.files:.3f} s/1,000, {one.second.rss_mb:.0f} MB, {out['puts']} PUTs for "
+            f"{shape.changed} changed files and {out['catalogs']} catalogs, {out['heads']} HEADs"
+        )
+    sys.stdout.flush()
+
+
+def _conclude(rounds: list[Round], shape: Shape, options: argparse.Namespace) -> int:
+    floors = [shape.files / one.floor_s for one in rounds]
+    firsts = [one.published[PAST] for one in rounds]
+    seconds = [one.second for one in rounds if one.second is not None]
+    floor, median = statistics.median(floors), statistics.median
+    spread = max(abs(value - floor) for value in floors) / floor
+    if options.past:
+        ratio = median(
+            one.published[EMPTY].outcome["seconds"] / one.published[PAST].outcome["seconds"] for one in rounds
+        )
+        print(f"with the past: {ratio:.2f} of the speed on an empty repository (wanted: 0.80 or more)")
+    rate = median(shape.files / ran.outcome["seconds"] for ran in firsts)
+    hours = FILES_PER_NIGHT / rate / 3600
+    print(f"a night of {FILES_PER_NIGHT:,} files takes {hours:.1f} h: {NIGHT_H / hours:.1f} of them fit in {NIGHT_H} h")
+    result = {
+        "files": shape.files,
+        "files_per_s": round(rate, 1),
+        "floor_files_per_s": round(floor, 1),
+        "ratio_to_floor": round(median(one.floor_s / one.published[PAST].outcome["seconds"] for one in rounds), 3),
+        "puts": int(median(ran.outcome["puts"] for ran in firsts)),
+        "heads": int(max(ran.outcome["heads"] for ran in firsts)),
+        "cpu_s_per_1000": round(median(1000 * ran.outcome["cpu_s"] / shape.files for ran in firsts), 3),
+        "rss_mb": round(max(ran.rss_mb for ran in firsts)),
+        "lease_held_s": round(max(ran.outcome["lease_held_s"] for ran in firsts), 3),
+        "second_night_files_per_s": round(median(shape.files / ran.outcome["seconds"] for ran in seconds), 1),
+        "second_night_floor": round(median(shape.files / one.tar_floor_s for one in rounds), 1),
+        "second_night_ratio": round(
+            median(one.tar_floor_s / one.second.outcome["seconds"] for one in rounds if one.second is not None), 3
+        ),
+        "second_night_puts": int(median(ran.outcome["puts"] for ran in seconds)),
+        "changed_files": shape.changed,
+    }
+    void = spread > FLOOR_SPREAD
+    print(f"floor: within {spread:.0%} of its median{'; VOID, the machine was not quiet' if void else ''}")
+    print(json.dumps(result))
+    return VOID if void else 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, default=25_000)
+    parser.add_argument("--folders", type=int, default=25)
+    parser.add_argument("--store", default="weed", help="weed, radosgw, file (tmpfs) or file:///folder")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--past", type=int, default=1, help="0: no comparison with an empty repository")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""What the machine can do without any CernVM-FS work, in processes of their own: the floors to compare with.
+
+``python -m publishing.floors KIND``: a job as JSON on standard input, seconds as JSON on standard output.
+
+put    the very same object bytes, PUT by plain obstore with as many threads as the publisher has connections
+files  a bare loop over the same files: read, zlib level 6, SHA-1, write under the hash; one process per processor
+tar    a bare loop over the same tarball: the standard library's tarfile as a stream, and SHA-1 of each member
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import mmap
+import os
+import sys
+import tarfile
+import threading
+import time
+import zlib
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from publishing.places import Place
+from publishing.repositories import FQRN
+
+from include.cvmfs.prepare import prepare
+from include.cvmfs.tarball import TarSource
+from include.storage.errors import Unsupported
+from include.storage.store import Counters, Store
+
+
+class _Recorder(Store):
+    """Takes what a preparation stores, for the floor to store again."""
+
+    writable = True
+    url = "file:///dev/null"
+
+    def __init__(self, folder: Path) -> None:
+        self.counters = Counters()
+        self._lock = threading.Lock()
+        self._data = (folder / "objects").open("wb", buffering=1 << 20)
+        self._index = (folder / "index").open("w")
+
+    def put(self, key: str, data: bytes) -> None:
+        with self._lock:
+            self._index.write(f"{key} {len(data)}\n")
+            self._data.write(data)
+
+    def close(self) -> None:
+        self._data.close()
+        self._index.close()
+
+    def _refuse(self, *_: Any, **__: Any) -> Any:
+        raise Unsupported("it only records", key="")
+
+    get = get_versioned = get_range = stream = head = put_if_absent = replace = list = delete = child = _refuse
+
+
+def record(job: dict[str, Any]) -> float:
+    """Write down all objects of a publication, outside of any clock."""
+    store = _Recorder(Path(job["folder"]))
+    with Path(job["tarball"]).open("rb") as stream:
+        prepare(
+            TarSource(stream, "bench.tar"), store=store, repository=FQRN, destination=job["destination"],
+            now=datetime.now(UTC),
+        )  # fmt: skip
+    store.close()
+    return 0.0
+
+
+def put_objects(job: dict[str, Any]) -> float:
+    """Seconds for the recorded objects."""
+    import obstore
+    from obstore.store import S3Store
+
+    place, folder = Place(**job["place"]), Path(job["folder"])
+    bucket, _, prefix = place.url.removeprefix("s3://").partition("/")
+    store = S3Store(
+        bucket, endpoint=place.endpoint, region="us-east-1", access_key_id=place.access_key,
+        secret_access_key=place.secret_key, virtual_hosted_style_request=False,
+        client_options={"allow_http": True, "pool_max_idle_per_host": str(place.connections)},
+    )  # fmt: skip
+    with (folder / "objects").open("rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    index = (folder / "index").read_text().split()
+    tasks = iter(_slices(index))
+    lock = threading.Lock()
+    failures: list[Exception] = []
+
+    def work() -> None:
+        while not failures:
+            with lock:
+                task = next(tasks, None)
+            if task is None:
+                return
+            key, start, end = task
+            try:
+                obstore.put(store, f"{prefix}/{key}", data[start:end])
+            except Exception as fault:  # noqa: BLE001 - shown by the main thread
+                failures.append(fault)
+
+    threads = [threading.Thread(target=work) for _ in range(place.connections)]
+    started = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.monotonic() - started
+    if failures:
+        raise failures[0]
+    return seconds
+
+
+def _slices(index: list[str]) -> Iterator[tuple[str, int, int]]:
+    at = 0
+    for key, size in zip(index[::2], index[1::2], strict=True):
+        yield key, at, at + int(size)
+        at += int(size)
+
+
+def store_files(job: dict[str, Any]) -> float:
+    """Seconds for one worker's share of the files; it waits for a line before it begins."""
+    target = job["target"]
+    for number in range(256):
+        os.makedirs(f"{target}/{number:02x}", exist_ok=True)  # noqa: PTH103
+    files = Path(job["list"]).read_text().split("\n")[job["worker"] :: job["workers"]]
+    print("ready", flush=True)
+    sys.stdin.readline()
+    started = time.monotonic()
+    for path in files:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            data = file.read()
+        packed = zlib.compress(data, 6)
+        name = hashlib.sha1(packed).hexdigest()
+        with open(f"{target}/{name[:2]}/{name[2:]}", "wb", buffering=0) as file:  # noqa: PTH123
+            file.write(packed)
+    return time.monotonic() - started
+
+
+def hash_tarball(job: dict[str, Any]) -> float:
+    """Seconds for reading and hashing every member."""
+    started = time.monotonic()
+    with Path(job["tarball"]).open("rb", buffering=0) as stream, tarfile.open(fileobj=stream, mode="r|") as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            if content is not None:
+                hashlib.sha1(content.read()).digest()
+    return time.monotonic() - started
+
+
+KINDS = {"record": record, "put": put_objects, "files": store_files, "tar": hash_tarball}
+
+if __name__ == "__main__":
+    print(json.dumps(KINDS[sys.argv[1]](json.loads(sys.stdin.readline()))))

@@ -1,0 +1,36 @@
+"""The real gateway service as a process of its own: a job as JSON on standard input, its URL on standard output."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+from publishing.places import Place
+from publishing.repositories import FQRN
+
+from include.cvmfs.keys import load_signer
+from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.server import serve
+
+KEY_ID, SECRET = "bench", "bench-secret"
+
+
+def main() -> None:
+    job = json.loads(sys.stdin.readline())
+    keys, place = Path(job["keys"]), Place(**job["place"])
+    repository = RepositoryConfig(place.open, lambda: load_signer(keys, FQRN), (GatewayKey(KEY_ID, SECRET),))
+    stop = threading.Event()
+    threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
+    config = ServiceConfig(Path(job["state"]), {FQRN: repository}, port=0, max_lease_time_s=120)
+    serve(config, ready=lambda url: print(url, flush=True), stop=stop)
+
+
+def _stop_at_end_of_input(stop: threading.Event) -> None:
+    sys.stdin.read()
+    stop.set()
+
+
+if __name__ == "__main__":
+    main()

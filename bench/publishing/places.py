@@ -1,0 +1,42 @@
+"""Where objects go: a URL with what is needed to open it, as a value that can be handed to another process."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from include.storage.open import Credentials, StoreOptions, open_store
+from include.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A store that is not open yet."""
+
+    url: str
+    endpoint: str | None = None
+    access_key: str = ""
+    secret_key: str = dataclasses.field(default="", repr=False)
+    connections: int = 64
+
+    @property
+    def is_file(self) -> bool:
+        return self.url.startswith("file:")
+
+    @property
+    def credentials(self) -> Credentials | None:
+        return Credentials(self.access_key, self.secret_key) if self.access_key else None
+
+    def open(self) -> Store:
+        options = StoreOptions(endpoint=self.endpoint, connections=self.connections)
+        return open_store(self.url, credentials=self.credentials, options=options)
+
+    def below(self, name: str) -> Place:
+        return dataclasses.replace(self, url=f"{self.url.rstrip('/')}/{name}")
+
+    def with_connections(self, count: int) -> Place:
+        return dataclasses.replace(self, connections=count)
+
+    def as_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)

@@ -1,0 +1,90 @@
+"""The publisher as a process of its own, so that its processor time and memory are its own: prepare, reserve, publish.
+
+A job as JSON on standard input, the outcome as JSON on standard output. The clock runs from the opening of the
+repository to the confirmed publication; processor time counts from the start of the interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from publishing.places import Place
+from publishing.repositories import FQRN
+
+from include.cvmfs.digests import DigestSet
+from include.cvmfs.prepare import Base, PrepareOptions, prepare
+from include.cvmfs.repository import Repository
+from include.cvmfs.tarball import TarSource
+from include.gateway.client import GatewayClient
+from include.nightlies.steps.known import known_objects
+from include.publishers.native import NativePublisher
+
+
+def publish(job: dict[str, Any]) -> dict[str, Any]:
+    """One publication as the nightly's steps do it. Returns figures."""
+    store = Place(**job["place"]).open()
+    public_key = Path(job["public_key"]).read_bytes()
+    started = time.monotonic()
+
+    def head() -> Repository:
+        return Repository.open(store, fqrn=FQRN, public_keys=[public_key], now=datetime.now(UTC))
+
+    repository = head()
+    known = known_objects(repository, tuple(job["earlier"])) if job["earlier"] else DigestSet()
+    at_known = time.monotonic()
+    with Path(job["tarball"]).open("rb", buffering=0) as stream:
+        changeset = prepare(
+            TarSource(stream, "bench.tar"),
+            store=store,
+            repository=FQRN,
+            destination=job["destination"],
+            now=datetime.now(UTC),
+            options=PrepareOptions(connections=store_connections(job)),
+            known=known,
+            base=Base(repository.manifest.root, repository.manifest.revision),
+        )
+    prepared = time.monotonic()
+    with GatewayClient(job["gateway"], job["key_id"], job["secret"]) as gateway:
+        publisher = NativePublisher(FQRN, store, gateway, lambda: head().manifest)
+        destination = changeset.destination
+        reserved = publisher.reserve([destination], nested=(), owner="bench", now=datetime.now(UTC))
+        at_reserved = time.monotonic()
+        published = publisher.publish(changeset, owner="bench", now=datetime.now(UTC))
+    ended = time.monotonic()
+    counters = store.counters
+    own, workers = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {
+        "seconds": ended - started,
+        "phases": {
+            "known": at_known - started,
+            "prepare": prepared - at_known,
+            "reserve": at_reserved - prepared,
+            "publish": ended - at_reserved,
+        },
+        "files": changeset.files,
+        "catalogs": changeset.catalogs,
+        "objects_new": changeset.objects_new,
+        "objects_reused": changeset.objects_reused,
+        "puts": counters.puts,
+        "heads": counters.heads,
+        "retries": dict(counters.retries),
+        "lease_held_s": published.lease_held_s,
+        "reserve_lease_held_s": reserved.lease_held_s,
+        "publish_phases": dict(published.phases),
+        "cpu_s": own.ru_utime + own.ru_stime + workers.ru_utime + workers.ru_stime,
+        "root": str(changeset.root),
+    }
+
+
+def store_connections(job: dict[str, Any]) -> int:
+    return int(job["place"]["connections"])
+
+
+if __name__ == "__main__":
+    print(json.dumps(publish(json.loads(sys.stdin.read()))))
