@@ -130,7 +130,7 @@ def parse_certificate(pem: bytes) -> Certificate:
     """Read PEM text, as it stands in a ``.crt`` file and in the certificate object. Raises FormatError."""
     try:
         return x509.load_pem_x509_certificate(pem)
-    except ValueError as fault:
+    except (ValueError, x509.InvalidVersion) as fault:
         raise FormatError("certificate", f"not an X.509 certificate in PEM form ({_short(fault)})") from fault
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import pickle
 import stat
 from datetime import UTC, datetime, timedelta
@@ -233,6 +234,15 @@ def test_damaged_public_keys_and_certificates_end_in_our_own_error(bit: int, cut
                 parse(bad)
             except CvmfsError as error:
                 assert isinstance(error, FormatError)  # noqa: PT017 - many damages leave a readable key
+
+
+def test_a_certificate_of_an_unknown_version_is_our_own_error() -> None:
+    der = base64.b64decode(b"".join(SIGNER.certificate_pem.splitlines()[1:-1]))
+    version = bytes.fromhex("a003020102")  # [0] INTEGER 2: X.509 version 3
+    assert version in der
+    text = base64.encodebytes(der.replace(version, bytes.fromhex("a00302010a"), 1))
+    with pytest.raises(FormatError, match="not an X.509 certificate"):
+        parse_certificate(b"-----BEGIN CERTIFICATE-----\n" + text + b"-----END CERTIFICATE-----\n")
 
 
 def test_errors_survive_the_way_between_processes() -> None:
