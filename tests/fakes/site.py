@@ -141,12 +141,12 @@ class Job:
             return None
         return self.said[-1]
 
-    def wait_for(self, field: str, timeout_s: float = 40) -> dict[str, Any]:
-        """The next answer that has this field. Fails if the process ends without one."""
+    def wait_for(self, *fields: str, timeout_s: float = 40) -> dict[str, Any]:
+        """The next answer that has one of these fields. Fails if the process ends without one."""
         while (line := self._next(timeout_s)) is not None:
-            if field in line:
+            if line.keys() & set(fields):
                 return line
-        raise AssertionError(f"the process ended without saying {field!r}: {self.said}")
+        raise AssertionError(f"the process ended without saying {' or '.join(fields)}: {self.said}")
 
     def outcome(self, timeout_s: float = 40) -> dict[str, Any]:
         """The last thing it said, once it has ended."""
