@@ -1,31 +1,41 @@
 """Content into objects: compress, hash, skip what is stored already, hand the rest to the uploaders.
 
-Small files are packed where they are read; large pieces by one thread per processor, since compressing leaves the
-interpreter to others.
+Small files are packed where they are read, or in processes of their own where the store is files; large pieces by one
+thread per processor, since compressing leaves the interpreter to others.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Container
+from collections.abc import Callable, Container
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
+from typing import Generic, TypeVar
 
+from include.cvmfs import processes
+from include.cvmfs.allocator import keep_freed_memory
 from include.cvmfs.compression import Compression, compress
+from include.cvmfs.content_index import ContentIndex
 from include.cvmfs.digests import DigestSet, identity
 from include.cvmfs.hashes import Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.upload import Budget, Uploader
+from include.storage.file import FileStore
 from include.storage.store import Store
 
+T = TypeVar("T")
+
 PACKED_AT_ONCE_BYTES = 64 << 10
+PROCESSES_AFTER_FILES = 3000
+"""Small files that are packed before processes are started for the others: that costs as much as these."""
 
 
-class Packer:
+class Packer(Generic[T]):
     """Makes objects and sees to it that each is in the store, once.
 
-    ``known``: identities (``digests.identity``) that need not be sent. Use as a context; leaving it waits for the
-    uploads and raises the first error of the store. With ``store`` None nothing is sent, only counted.
+    ``known``: identities (``digests.identity``) that need not be sent. ``index``: spares packing a content again, if
+    its object is known. ``deliver`` gets each ticket and its digest (:meth:`take`). Use as a context; leaving it waits
+    for the uploads and raises the first error of the store. With ``store`` None nothing is sent, only counted.
     """
 
     def __init__(
@@ -37,10 +47,19 @@ class Packer:
         compression: Compression,
         connections: int,
         budget_bytes: int,
+        deliver: Callable[[T, bytes], None],
+        index: ContentIndex | None = None,
     ) -> None:
+        keep_freed_memory()
         self._known = known
         self._algorithm = algorithm
         self._compression = compression
+        self._deliver = deliver
+        self._index = index
+        self._look_up = index is not None and bool(known)
+        self._store = store
+        self._processes: processes.Processes | None = None
+        self._files_until_processes = PROCESSES_AFTER_FILES if type(store) is FileStore else -1
         self._sent = DigestSet()
         self._lock = threading.Lock()
         self._budget = Budget(budget_bytes)
@@ -50,12 +69,34 @@ class Packer:
         self.objects_reused = 0
         self.bytes_new = 0
 
+    def take(self, ticket: T, content: bytes) -> None:
+        """Store a small file's content; ``deliver`` is called in this thread, now or later. Waits when it must."""
+        key = b""
+        if self._index is not None:
+            key = self._index.key(content)
+            if self._look_up and (digest := self._reused(key, "")):
+                self._deliver(ticket, digest)
+                return
+        if self._processes is not None:
+            self._budget.check()
+            self._processes.pack((ticket, key), content)
+            return
+        self._files_until_processes -= 1
+        if not self._files_until_processes:
+            self._start_processes()
+        digest = self._pack_now(content)
+        if self._index is not None:
+            self._index.remember(key, digest)
+        self._deliver(ticket, digest)
+
+    def flush(self) -> None:
+        """Deliver all tickets."""
+        if self._processes is not None:
+            self._processes.flush()
+
     def pack(self, content: bytes) -> bytes:
-        """Store a small file's content; its digest. Waits while too much is in flight."""
-        data = compress(content, self._compression)
-        hash_ = hash_bytes(data, self._algorithm)
-        self.put(hash_, data)
-        return hash_.digest
+        """Store a small content at once; its digest. Waits while too much is in flight."""
+        return self._pack_now(content)
 
     def pack_later(self, content: bytes, suffix: str) -> Future[bytes]:
         """Store a large piece's content; its digest, when it is known. Waits while too much is in flight."""
@@ -64,13 +105,13 @@ class Packer:
 
     def put(self, hash_: ObjectHash, data: bytes) -> None:
         """Store an object that is packed already. Waits while too much is in flight; raises the first error."""
-        if self._claim(hash_, len(data)) and self._uploader:
+        if self._claim(identity(hash_), len(data)) and self._uploader:
             self._budget.take(self._uploader.cost(data))
             self._uploader.put(hash_.key, data)
         else:
             self._budget.check()
 
-    def __enter__(self) -> Packer:
+    def __enter__(self) -> Packer[T]:
         return self
 
     def __exit__(
@@ -78,9 +119,58 @@ class Packer:
     ) -> None:
         if fault is not None:
             self._budget.fail(fault)
-        self._pool.shutdown(wait=True, cancel_futures=fault is not None)
-        if self._uploader:
-            self._uploader.__exit__(kind, fault, trace)
+        try:
+            self._end_processes(failed=fault is not None)
+        except BaseException as failure:
+            self._budget.fail(failure)
+            raise
+        finally:
+            self._pool.shutdown(wait=True, cancel_futures=fault is not None)
+            if self._uploader:
+                self._uploader.__exit__(kind, fault, trace)
+
+    def _pack_now(self, content: bytes) -> bytes:
+        data = compress(content, self._compression)
+        hash_ = hash_bytes(data, self._algorithm)
+        self.put(hash_, data)
+        return hash_.digest
+
+    def _reused(self, key: bytes, suffix: str) -> bytes | None:
+        """The digest of a content that was packed before, if its object need not be sent. The index says which object
+        it is; whether the store has it, only the known set and what was sent by ourselves can say."""
+        digest = self._index.find(key) if self._index is not None else None
+        if digest is None:
+            return None
+        one = digest + suffix.encode()
+        with self._lock:
+            if one not in self._known and one not in self._sent:
+                return None
+            self.objects_reused += 1
+        return digest
+
+    def _start_processes(self) -> None:
+        count = processes.useful()
+        if count and isinstance(self._store, FileStore):
+            self._processes = processes.Processes(
+                self._store, algorithm=self._algorithm, compression=self._compression, count=count,
+                deliver=self._packed_elsewhere,
+            )  # fmt: skip
+
+    def _packed_elsewhere(self, ticket: tuple[T, bytes], digest: bytes, size: int) -> bool:
+        one, key = ticket
+        if self._index is not None:
+            self._index.remember(key, digest)
+        self._deliver(one, digest)
+        return self._claim(digest, size)
+
+    def _end_processes(self, *, failed: bool) -> None:
+        if self._processes is None:
+            return
+        try:
+            if not failed:
+                self._processes.finish()
+        finally:
+            self._processes.kill()
 
     def _pack(self, content: bytes, suffix: str) -> bytes:
         try:
@@ -90,18 +180,25 @@ class Packer:
             raise
 
     def _pack_one(self, content: bytes, suffix: str) -> bytes:
+        key = b""
+        if self._index is not None:
+            key = self._index.key(content)
+            if self._look_up and (digest := self._reused(key, suffix)):
+                self._budget.give(len(content))
+                return digest
         data = compress(content, self._compression)
         hash_ = hash_bytes(data, self._algorithm, suffix)
-        if self._claim(hash_, len(data)) and self._uploader:
+        if self._index is not None:
+            self._index.remember(key, hash_.digest)
+        if self._claim(identity(hash_), len(data)) and self._uploader:
             self._budget.give(len(content) - self._uploader.cost(data))
             self._uploader.put(hash_.key, data)
         else:
             self._budget.give(len(content))
         return hash_.digest
 
-    def _claim(self, hash_: ObjectHash, size: int) -> bool:
-        """Whether this object is ours to send; counts it either way."""
-        one = identity(hash_)
+    def _claim(self, one: bytes, size: int) -> bool:
+        """Whether the object of this identity is ours to send; counts it either way."""
         with self._lock:
             if one in self._known or not self._sent.add(one):
                 self.objects_reused += 1

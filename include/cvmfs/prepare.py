@@ -10,13 +10,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Container
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 
 from include.cvmfs.catalog import MARKER
 from include.cvmfs.changeset import Changeset
 from include.cvmfs.chunker import Chunker, ChunkLimits
 from include.cvmfs.compression import Compression
+from include.cvmfs.content_index import ContentIndex
 from include.cvmfs.errors import SourceLimitExceeded
 from include.cvmfs.hashes import PARTIAL, PLAIN, Algorithm, ObjectHash
 from include.cvmfs.packing import PACKED_AT_ONCE_BYTES, Packer
@@ -34,6 +37,7 @@ class PrepareOptions:
     """``owner``: (uid, gid) for everything, None keeps the source's; ``mtime``: Unix s for everything, None keeps.
 
     ``connections``: uploads at once; ``memory_mb``: contents in flight, in MB, beside a fixed amount for the rest.
+    ``index``: file of this machine's content index, which spares compressing what was compressed before.
     """
 
     algorithm: Algorithm = Algorithm.SHA1
@@ -44,6 +48,7 @@ class PrepareOptions:
     connections: int = 64
     memory_mb: int = 128
     limits: SourceLimits = field(default_factory=SourceLimits)
+    index: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,9 @@ def prepare(
     """
     checked_destination(destination)
     budget = max(options.memory_mb << 20, 1 << 20)
-    with Spool(source.name, owner=options.owner, mtime=options.mtime) as spool:
+    with ExitStack() as stack:
+        spool = stack.enter_context(Spool(source.name, owner=options.owner, mtime=options.mtime))
+        index = stack.enter_context(_index(options)) if options.index else None
         with Packer(
             None if dry_run else store,
             known=known,
@@ -99,6 +106,8 @@ def prepare(
             compression=options.compression,
             connections=options.connections,
             budget_bytes=budget,
+            deliver=spool.add,
+            index=index,
         ) as packer:
             reading = _Reading(source, spool, packer, options, progress)
             reading.run()
@@ -116,9 +125,14 @@ def prepare(
     )
 
 
+def _index(options: PrepareOptions) -> ContentIndex:
+    assert options.index is not None  # noqa: S101
+    return ContentIndex(options.index, algorithm=options.algorithm, compression=options.compression)
+
+
 def _changeset(
     tree: Tree,
-    packer: Packer,
+    packer: Packer[Entry],
     *,
     repository: str,
     base: Base,
@@ -177,7 +191,7 @@ class _Reading:
         self,
         source: TreeSource,
         spool: Spool,
-        packer: Packer,
+        packer: Packer[Entry],
         options: PrepareOptions,
         progress: Callable[[Progress], None] | None,
     ) -> None:
@@ -203,11 +217,14 @@ class _Reading:
                 finally:
                     content.close()
             else:
-                if entry.kind is Kind.HARDLINK and any(one.entry.path == entry.hardlink_to for one in self._waiting):
-                    self._settle(everything=True)
+                if entry.kind is Kind.HARDLINK:
+                    self._packer.flush()
+                    if any(one.entry.path == entry.hardlink_to for one in self._waiting):
+                        self._settle(everything=True)
                 self._spool.add(entry)
             if self._progress and time.monotonic() >= self._next_report:
                 self.report()
+        self._packer.flush()
         self._settle(everything=True)
         self._complete()
 
@@ -239,7 +256,7 @@ class _Reading:
         data = content.read()
         if len(data) != entry.size:
             raise self._changed(entry)
-        self._spool.add(entry, self._packer.pack(data))
+        self._packer.take(entry, data)
 
     def _pieces(self, entry: Entry, content: Content) -> list[tuple[int, int, Future[bytes]]]:
         """Cut a file as it is read. One that stays whole is an ordinary object, and has no suffix."""

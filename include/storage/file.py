@@ -67,6 +67,11 @@ class FileStore(Store):
     def traits(self) -> Traits:
         return FILE_TRAITS
 
+    @property
+    def fsync(self) -> bool:
+        """Whether a write is acknowledged only when it would survive a power failure."""
+        return self._fsync
+
     def child(self, prefix: str) -> FileStore:
         prefix = check_prefix(prefix)
         if not prefix:

@@ -1,0 +1,145 @@
+"""Remembers which object a content became, so that it need not be compressed again on the next night.
+
+A cache of this machine, keyed by BLAKE2b of the content: it may be deleted at any time, and whatever is wrong with it
+only costs time (docs/decisions, content index). It never decides whether an object must be sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import sqlite3
+import threading
+from pathlib import Path
+
+from include.cvmfs.compression import Compression
+from include.cvmfs.hashes import DIGEST_BYTES, Algorithm
+
+ENTRIES = 2_000_000
+"""At most twice as many are kept, at about 120 bytes each: those of the current generation and of the one before."""
+
+_log = logging.getLogger(__name__)
+_CHECK_BYTES = 8
+_BATCH = 2000
+_BUSY_MS = 2000
+_TABLES = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = OFF;
+PRAGMA cache_size = -8192;
+CREATE TABLE IF NOT EXISTS young (key BLOB PRIMARY KEY, object BLOB) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS old (key BLOB PRIMARY KEY, object BLOB) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS filled (entries INTEGER);
+INSERT INTO filled SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM filled);
+"""
+
+
+class ContentIndex:
+    """Digests of objects by content, for one way to compress and hash. Safe to share between threads and processes.
+
+    Nothing of it raises: an index that cannot be read or written is left alone, a damaged one is deleted.
+    """
+
+    def __init__(self, path: Path, *, algorithm: Algorithm, compression: Compression, entries: int = ENTRIES) -> None:
+        self._path = path
+        self._person = f"{algorithm.name}/{compression.name}".encode()
+        self._entries = entries
+        self._lock = threading.Lock()
+        self._new: dict[bytes, bytes] = {}
+        self._db: sqlite3.Connection | None = None
+        self.hits = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_MS / 1000)
+            self._db.executescript(_TABLES)
+        except (OSError, sqlite3.Error) as fault:
+            self._give_up(fault)
+
+    def key(self, content: bytes) -> bytes:
+        """What a content is remembered by."""
+        return hashlib.blake2b(content, digest_size=32, person=self._person).digest()
+
+    def find(self, key: bytes) -> bytes | None:
+        """The digest of the object that the content became, if that is remembered and the entry is sound."""
+        with self._lock:
+            found = self._new.get(key) or self._look_up(key)
+        if found is None or found[DIGEST_BYTES:] != _check(key, found[:DIGEST_BYTES]):
+            return None
+        self.hits += 1
+        return found[:DIGEST_BYTES]
+
+    def remember(self, key: bytes, digest: bytes) -> None:
+        """Note what a content became; it is written down now and then."""
+        with self._lock:
+            self._new[key] = digest + _check(key, digest)
+            if len(self._new) >= _BATCH:
+                self._write()
+
+    def close(self) -> None:
+        """Write down what is new."""
+        with self._lock:
+            self._write()
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    def __enter__(self) -> ContentIndex:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _look_up(self, key: bytes) -> bytes | None:
+        if self._db is None:
+            return None
+        try:
+            row = self._db.execute("SELECT object FROM young WHERE key = ?", (key,)).fetchone()
+            if row is None:
+                row = self._db.execute("SELECT object FROM old WHERE key = ?", (key,)).fetchone()
+                if row is not None:
+                    self._new[key] = bytes(row[0])  # what is used goes on into the next generation
+        except (sqlite3.Error, TypeError) as fault:
+            self._give_up(fault)
+            return None
+        return None if row is None else bytes(row[0])
+
+    def _write(self) -> None:
+        rows = sorted(self._new.items())
+        self._new.clear()
+        if self._db is None or not rows:
+            return
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._db.executemany("INSERT OR REPLACE INTO young VALUES (?, ?)", rows)
+            ((filled,),) = self._db.execute("UPDATE filled SET entries = entries + ? RETURNING entries", (len(rows),))
+            if filled >= self._entries:
+                self._age()
+            self._db.execute("COMMIT")
+        except sqlite3.Error as fault:
+            self._give_up(fault)
+
+    def _age(self) -> None:
+        assert self._db is not None  # noqa: S101
+        for statement in (
+            "DROP TABLE old",
+            "ALTER TABLE young RENAME TO old",
+            "CREATE TABLE young (key BLOB PRIMARY KEY, object BLOB) WITHOUT ROWID",
+            "UPDATE filled SET entries = 0",
+        ):
+            self._db.execute(statement)
+
+    def _give_up(self, fault: Exception) -> None:
+        """Go on without; a file that is no sound database goes, since it would stand in the way for ever."""
+        _log.warning("content index %s is not used: %s", self._path, fault)
+        if self._db is not None:
+            self._db.close()
+            self._db = None
+        if isinstance(fault, sqlite3.DatabaseError) and not isinstance(fault, sqlite3.OperationalError):
+            for suffix in ("", "-wal", "-shm"):
+                with contextlib.suppress(OSError):
+                    self._path.with_name(self._path.name + suffix).unlink()
+
+
+def _check(key: bytes, digest: bytes) -> bytes:
+    """An entry proves that it was written whole, by us, for this key."""
+    return hashlib.blake2b(digest, digest_size=_CHECK_BYTES, key=key).digest()

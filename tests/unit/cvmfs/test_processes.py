@@ -1,0 +1,122 @@
+"""Packing in processes of their own gives the same as packing at once, fails as loudly, and leaves nothing running."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from include.cvmfs import packing, processes
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.compression import Compression
+from include.cvmfs.digests import DigestSet
+from include.cvmfs.errors import SourceError
+from include.cvmfs.hashes import Algorithm
+from include.cvmfs.prepare import PrepareOptions, prepare
+from include.cvmfs.tarball import TarSource
+from include.storage.errors import StoreError, Unavailable
+from include.storage.file import FileStore
+from tests.fakes.archives import archive, file, hardlink
+from tests.fakes.recount import read_back
+
+MEMBERS = [file(f"d{number % 5}/f{number:04d}", b"%d" % (number % 900) * 50) for number in range(1000)]
+MEMBERS += [hardlink("d4/link", "d4/f0999"), file("large", b"l" * 300_000), file("last", b"last")]
+MANY = archive(MEMBERS)
+
+
+def run(store: FileStore, data: bytes = MANY, **fields: object) -> Changeset:
+    arguments: dict[str, object] = {"repository": "sw.example.org", "destination": "/a/b"} | fields
+    now = datetime(2026, 7, 1, tzinfo=UTC)
+    return prepare(TarSource(iter([data]), "x.tar"), store=store, now=now, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two processes after ten files; none is left at the end."""
+    monkeypatch.setattr(packing, "PROCESSES_AFTER_FILES", 10)
+    monkeypatch.setattr(processes, "useful", lambda: 2)
+    yield
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_the_same_objects_and_numbers_come_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    apart, alone = FileStore(tmp_path / "apart"), FileStore(tmp_path / "alone")
+    first = run(apart)
+    monkeypatch.setattr(processes, "useful", lambda: 0)
+    assert run(alone) == first
+    assert {meta.key: apart.get(meta.key) for meta in apart.list()} == {m.key: alone.get(m.key) for m in alone.list()}
+    assert (apart.counters.puts, apart.counters.bytes_put) == (alone.counters.puts, alone.counters.bytes_put)
+    assert apart.counters.puts == first.objects_new
+    read_back(apart, first.reference)
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+@pytest.mark.parametrize("compression", Compression)
+def test_whatever_the_algorithms(tmp_path: Path, algorithm: Algorithm, compression: Compression) -> None:
+    options = PrepareOptions(algorithm=algorithm, compression=compression, index=tmp_path / "index.db")
+    store = FileStore(tmp_path / "store")
+    first = run(store, options=options)
+    known = DigestSet(
+        bytes.fromhex(m.key[5:7] + m.key[8:46]) + m.key[-1:].encode() * (m.key[-1] == "C") for m in store.list()
+    )
+    again = FileStore(tmp_path / "again")
+    assert run(again, options=options, known=known).root == first.root
+    assert not list(again.list())
+
+
+def test_known_objects_are_not_written(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "store")
+    first = run(store)
+    known = DigestSet(bytes.fromhex(meta.key[5:7] + meta.key[8:46]) + meta.key[46:].encode() for meta in store.list())
+    again = FileStore(tmp_path / "again")
+    second = run(again, known=known)
+    assert (second.root, second.objects_new) == (first.root, 0)
+    assert not list(again.list())
+
+
+def test_a_full_disk_stops_the_preparation_with_the_stores_own_error(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "store")
+    run(store, archive(MEMBERS[:5]))
+    for number in range(256):
+        place = tmp_path / "store" / "data" / f"{number:02x}"
+        if not place.exists():
+            place.parent.mkdir(exist_ok=True)
+            place.write_bytes(b"in the way")
+    with pytest.raises(StoreError, match="cannot be an object and a folder"):
+        run(store)
+
+
+def test_a_process_that_dies_is_an_error_that_may_be_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = processes.Processes.pack
+    count = 0
+
+    def pack(self: processes.Processes, ticket: object, content: bytes) -> None:
+        nonlocal count
+        count += 1
+        if count == 300:
+            self._all[0]._process.kill()
+        original(self, ticket, content)
+
+    monkeypatch.setattr(processes.Processes, "pack", pack)
+    with pytest.raises(Unavailable, match="ended with code -9"):
+        run(FileStore(tmp_path / "store"))
+
+
+def test_a_bad_source_stops_the_processes(tmp_path: Path) -> None:
+    with pytest.raises(SourceError):
+        run(FileStore(tmp_path / "store"), archive([*MEMBERS, file("last", b"twice")]))
+    with pytest.raises(SourceError):
+        run(FileStore(tmp_path / "store"), MANY[: len(MANY) // 2])
+
+
+def test_processes_are_started_only_where_they_pay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    monkeypatch.undo()
+    started: list[object] = []
+    monkeypatch.setattr(processes, "Processes", lambda *a, **k: started.append(a))
+    run(FileStore(tmp_path / "store"))  # fewer files than it takes
+    assert not started
