@@ -8,18 +8,14 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import DAG, AssetAlias, CronTriggerTimetable, Param, TriggerRule, task_group
+from airflow.sdk import DAG, AssetAlias, CronTriggerTimetable, Param, TriggerRule
 
 from include.settings.load import load
 from include.settings.model import Site, Slot
 from operators.night import GateOperator, NightPlanOperator, slot_asset
-from operators.prepare import CvmfsPrepareOperator
-from operators.publish import CvmfsPublishOperator
-from operators.reserve import CvmfsReserveOperator
-from operators.verify import CvmfsVerifyOperator
+from operators.publishing import default_args, publishing_tasks
 from sensors.build import BuildSensor
 
-OWNER = "nightshift"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
 
@@ -88,17 +84,6 @@ def night_params(site: Site, slot: Slot | None) -> dict[str, Param]:
 
 def night(site: Site, slot: Slot | None) -> DAG:
     """The DAG of one slot, on its schedule; or, without a slot, the same by hand for any of them."""
-    retries = slot.retries if slot else 2
-    defaults = {
-        "owner": OWNER,
-        "retries": retries,
-        "retry_delay": timedelta(seconds=10),
-        "retry_exponential_backoff": 2.0,
-        "max_retry_delay": timedelta(minutes=5),
-        "pool": "control",
-        "priority_weight": slot.priority if slot else 10,
-        "execution_timeout": timedelta(minutes=30),
-    }
     dag_id = f"nightly_install_{slot.name}" if slot else "nightly_install"
     outlet = slot_asset(slot.name) if slot else AssetAlias("nightlies")
     dag = DAG(
@@ -117,7 +102,7 @@ def night(site: Site, slot: Slot | None) -> DAG:
         max_active_runs=4,
         max_active_tasks=32,
         dagrun_timeout=timedelta(hours=20),
-        default_args=defaults,
+        default_args=default_args(retries=slot.retries, priority=slot.priority) if slot else default_args(),
         params=night_params(site, slot),
         tags=["nightlies", "cvmfs", *([f"slot:{slot.name}"] if slot else ["by hand"])],
     )
@@ -132,41 +117,7 @@ def night(site: Site, slot: Slot | None) -> DAG:
             night=found.output,
             doc_md="Reads the index and records in the ledger what is to be published, and what is there already.",
         )
-        reserve = CvmfsReserveOperator(
-            task_id="reserve",
-            batches=plan.output,
-            pool="publish",
-            doc_md="One lease, one commit: the build's directories, an empty nested catalog at every destination.",
-        )
-
-        @task_group
-        def artifact(batch: dict[str, Any]) -> None:
-            """Prepare and publish one batch: a single artifact on most nights."""
-            prepare = CvmfsPrepareOperator(
-                task_id="prepare",
-                batch=batch,
-                pool="prepare",
-                map_index_template="{{ task.batch['name'] }}",
-                execution_timeout=timedelta(hours=6),
-                doc_md="Reads the artifact and stores what is new of it, without any lease.",
-            )
-            publish = CvmfsPublishOperator(
-                task_id="publish",
-                batch=batch,
-                pool="publish",
-                map_index_template="{{ task.batch['name'] }}",
-                doc_md="Takes a lease on the destination, swaps its catalog, commits, gives the lease back.",
-            )
-            prepare >> publish
-
-        artifacts = artifact.expand(batch=plan.output)
-        verify = CvmfsVerifyOperator(
-            task_id="verify",
-            batches=plan.output,
-            trigger_rule=TriggerRule.ALL_DONE,
-            execution_timeout=timedelta(hours=2),
-            doc_md="Takes away what failed artifacts left reserved, then reads back what was published.",
-        )
+        verify = publishing_tasks(plan.output, group_id="artifact", prepare_timeout=timedelta(hours=6))
         gate = GateOperator(
             task_id="gate",
             night=found.output,
@@ -174,7 +125,7 @@ def night(site: Site, slot: Slot | None) -> DAG:
             outlets=[outlet],
             doc_md="Reads the ledger; whatever is missing fails the run.",
         )
-        reserve >> artifacts >> verify >> gate
+        verify >> gate
     return dag
 
 

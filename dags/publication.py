@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from airflow.sdk import DAG, Param, TriggerRule, task_group
+from airflow.sdk import DAG, Param, TriggerRule
 
 from include.settings.load import load
 from include.settings.model import Site
 from operators.night import GateOperator, PublicationPlanOperator
-from operators.prepare import CvmfsPrepareOperator
-from operators.publish import CvmfsPublishOperator
-from operators.reserve import CvmfsReserveOperator
-from operators.verify import CvmfsVerifyOperator
+from operators.publishing import default_args, publishing_tasks
 
 DOC = """
 ### Publish one tree or tarball
@@ -42,15 +39,7 @@ def publication(site: Site) -> DAG:
         catchup=False,
         max_active_runs=8,
         dagrun_timeout=timedelta(hours=12),
-        default_args={
-            "owner": "nightshift",
-            "retries": 2,
-            "retry_delay": timedelta(seconds=10),
-            "retry_exponential_backoff": 2.0,
-            "max_retry_delay": timedelta(minutes=5),
-            "pool": "control",
-            "execution_timeout": timedelta(minutes=30),
-        },
+        default_args=default_args(),
         params={
             "repository": Param(
                 repositories[0], title="Repository", type="string", enum=repositories, description="Where to publish."
@@ -102,48 +91,14 @@ def publication(site: Site) -> DAG:
         plan = PublicationPlanOperator(
             task_id="plan", doc_md="Checks repository, path and source, and records the plan."
         )
-        reserve = CvmfsReserveOperator(
-            task_id="reserve",
-            batches=plan.output,
-            pool="publish",
-            doc_md="Makes the destination an empty nested catalog, with the directories above it, unless it is there.",
-        )
-
-        @task_group
-        def tree(batch: dict[str, object]) -> None:
-            """Prepare and publish the one batch."""
-            prepare = CvmfsPrepareOperator(
-                task_id="prepare",
-                batch=batch,
-                pool="prepare",
-                map_index_template="{{ task.batch['name'] }}",
-                execution_timeout=timedelta(hours=10),
-                doc_md="Reads the source and stores what is new of it, without any lease.",
-            )
-            publish = CvmfsPublishOperator(
-                task_id="publish",
-                batch=batch,
-                pool="publish",
-                map_index_template="{{ task.batch['name'] }}",
-                doc_md="Takes a lease on the destination, swaps its catalog, commits, gives the lease back.",
-            )
-            prepare >> publish
-
-        trees = tree.expand(batch=plan.output)
-        verify = CvmfsVerifyOperator(
-            task_id="verify",
-            batches=plan.output,
-            trigger_rule=TriggerRule.ALL_DONE,
-            execution_timeout=timedelta(hours=2),
-            doc_md="Reads back what was published through the public URL, with the public key only.",
-        )
+        verify = publishing_tasks(plan.output, group_id="tree", prepare_timeout=timedelta(hours=10))
         gate = GateOperator(
             task_id="gate",
             of_night=False,
             trigger_rule=TriggerRule.ALL_DONE,
             doc_md="Reads the ledger; a tree that is not published fails the run.",
         )
-        reserve >> trees >> verify >> gate
+        verify >> gate
     return dag
 
 
