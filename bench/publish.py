@@ -44,7 +44,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="nightshift-bench-"))
     try:
         with lab.store(options.store, folder, options.connections) as place:
-            bench = Bench(place, shape, templates, scratch, empty=options.past)
+            bench = Bench(place, shape, templates, scratch, empty=options.past, index=options.index)
             rounds = []
             for number in range(options.rounds):
                 rounds.append(bench.round(number))
@@ -126,6 +126,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--past", type=int, default=1, help="0: no comparison with an empty repository")
+    parser.add_argument("--index", type=int, default=1, help="0: without the content index")
     return parser.parse_args()
 
 

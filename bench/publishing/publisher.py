@@ -45,7 +45,9 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
             repository=FQRN,
             destination=job["destination"],
             now=datetime.now(UTC),
-            options=PrepareOptions(connections=store_connections(job)),
+            options=PrepareOptions(
+                connections=job["place"]["connections"], index=Path(job["index"]) if job["index"] else None
+            ),
             known=known,
             base=Base(repository.manifest.root, repository.manifest.revision),
         )
@@ -80,10 +82,6 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
         "cpu_s": own.ru_utime + own.ru_stime + workers.ru_utime + workers.ru_stime,
         "root": str(changeset.root),
     }
-
-
-def store_connections(job: dict[str, Any]) -> int:
-    return int(job["place"]["connections"])
 
 
 if __name__ == "__main__":

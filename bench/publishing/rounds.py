@@ -35,8 +35,11 @@ class Round:
 class Bench:
     """Runs rounds in a scratch folder; ``scratch`` should be on tmpfs so that disks do not count."""
 
-    def __init__(self, place: Place, shape: Shape, templates: Templates, scratch: Path, *, empty: bool) -> None:
+    def __init__(
+        self, place: Place, shape: Shape, templates: Templates, scratch: Path, *, empty: bool, index: bool
+    ) -> None:
         self.place = place
+        self._index = index
         self.shape = shape
         self._templates = templates
         self._scratch = scratch
@@ -84,7 +87,7 @@ class Bench:
             "tarball": str(tarball),
             "destination": destination(build),
             "earlier": earlier,
-            "index": str(self._scratch / "index.db"),
+            "index": str(self._scratch / "index.db") if self._index else None,
         }
 
     def _second_night(self, number: int, folder: Path, place: Place, done: Round) -> None:
