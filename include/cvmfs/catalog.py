@@ -22,6 +22,7 @@ SCHEMA = 2.5
 SCHEMA_REVISION = 7
 DEFAULT_TTL_S = 240
 MARKER = ".cvmfscatalog"
+AUTO_MARKER = ".cvmfsautocatalog"  # beside the other one: made by itself, and may go by itself
 _T = TypeVar("_T")
 _VACUUM_FREE_SHARE = 0.2
 _LATE_COLUMNS = {"xattr": "BLOB", "mtimens": "INTEGER"}  # of schema revisions 2 and 7

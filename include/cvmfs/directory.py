@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -49,6 +50,36 @@ class DirectorySource:
                     below.append((path, place))
             waiting += reversed(below)
 
+    def xattrs(self, entry: Entry, namespaces: tuple[bytes, ...]) -> Mapping[bytes, bytes]:
+        place = self._root + b"/" + entry.path.encode() if entry.path else self._root
+        try:
+            names = [os.fsencode(name) for name in os.listxattr(place, follow_symlinks=False)]
+            return {
+                name: os.getxattr(place, name, follow_symlinks=False) for name in names if name.startswith(namespaces)
+            }
+        except OSError as fault:
+            if fault.errno in (errno.ENOTSUP, errno.ENOSYS):  # a file system without any
+                return {}
+            raise _unreadable(self.name, entry.path, fault) from fault
+
+    def outline(self, *, sizes: bool) -> Iterator[tuple[str, int]]:
+        waiting = [("", self._root)]
+        while waiting:
+            above, folder = waiting.pop()
+            try:
+                with os.scandir(folder) as found:
+                    for one in found:
+                        name = os.fsdecode(one.name)
+                        path = f"{above}/{name}" if above else name
+                        if one.is_dir(follow_symlinks=False):
+                            waiting.append((path, one.path))
+                            yield path, 0
+                        else:
+                            whole = sizes and one.is_file(follow_symlinks=False)
+                            yield path, one.stat(follow_symlinks=False).st_size if whole else 0
+            except OSError as fault:
+                raise _unreadable(self.name, above, fault) from fault
+
     def _names(self, folder: bytes, path: str) -> list[bytes]:
         try:
             return sorted(os.listdir(folder))  # noqa: PTH208 - names as bytes
@@ -73,17 +104,19 @@ class DirectorySource:
             first = seen.setdefault((found.st_dev, found.st_ino), path)
             if first != path:
                 kind, hardlink_to = Kind.HARDLINK, first
+        seconds, nanoseconds = divmod(found.st_mtime_ns, 1_000_000_000)
         return Entry(
             path=path,
             kind=kind,
             mode=stat.S_IMODE(found.st_mode),
-            mtime=int(found.st_mtime_ns // 1_000_000_000),
+            mtime=seconds,
             uid=found.st_uid,
             gid=found.st_gid,
             size=found.st_size if kind is Kind.FILE else 0,
             symlink=symlink,
             hardlink_to=hardlink_to,
             device=found.st_rdev,
+            mtime_ns=nanoseconds,
         )
 
     def _open(self, place: bytes, entry: Entry) -> Content:

@@ -6,10 +6,10 @@ A source gives entries in any order, each once; content is read while the entry 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from include.cvmfs.errors import DestinationError, SourceError
 
@@ -41,8 +41,9 @@ SPECIALS = frozenset({Kind.FIFO, Kind.SOCKET, Kind.CHARACTER_DEVICE, Kind.BLOCK_
 class Entry:
     """One member of a tree. ``path`` is relative to the tree's root, which is ``""`` itself.
 
-    ``mode``: permission bits only; ``mtime``: Unix s; ``size``: bytes of a regular file, else 0; ``hardlink_to``: path
-    of an entry that came before.
+    ``mode``: permission bits only; ``mtime``: Unix s, and ``mtime_ns`` the ns that come to it (0 to 999,999,999);
+    ``size``: bytes of a regular file, else 0; ``hardlink_to``: path of an entry that came before, which then tells all
+    the rest; ``device``: number of a device; ``xattr``: the blob of those extended attributes that are to be kept.
     """
 
     path: str
@@ -55,6 +56,8 @@ class Entry:
     symlink: str = ""
     hardlink_to: str = ""
     device: int = 0
+    mtime_ns: int = 0
+    xattr: bytes | None = None
 
 
 class Content(Protocol):
@@ -84,13 +87,28 @@ class TreeSource(Protocol):
     def entries(self) -> Iterator[tuple[Entry, Opener | None]]:
         """The entries; regular files come with a way to read them before the next entry is asked for."""
 
+    def xattrs(self, entry: Entry, namespaces: tuple[bytes, ...]) -> Mapping[bytes, bytes]:
+        """Extended attributes of the current entry whose names begin with one of ``namespaces``."""
+
+
+@runtime_checkable
+class OutlinedSource(Protocol):
+    """A source that can tell what is in it without being read, as often as it is asked."""
+
+    def outline(self, *, sizes: bool) -> Iterator[tuple[str, int]]:
+        """Path and, with ``sizes``, the bytes of regular files, of all that ``entries`` would give but the root."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceLimits:
-    """What a tree may hold at most. ``ratio``: bytes out per byte of archive, looked at above ``ratio_from`` bytes."""
+    """What a tree may hold at most; ``file_bytes`` in one file, 0 for as many as in all.
+
+    ``ratio``: bytes out per byte of archive, looked at above ``ratio_from`` bytes.
+    """
 
     members: int = 5_000_000
     bytes: int = 1 << 40
+    file_bytes: int = 0
     ratio: int = 250
     ratio_from: int = 256 << 20
 

@@ -12,13 +12,16 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from include.cvmfs.catalog import MARKER
+from include.cvmfs.catalog import AUTO_MARKER, MARKER
 from include.cvmfs.errors import SourceError
+from include.cvmfs.owners import OwnerMap, fixed
 from include.cvmfs.source import SPECIALS, Entry, Kind, printable, refused
 
 _BATCH = 500
 _CACHE_KIB = 32 << 10
 _ROOT_KEY = b""
+_MARKERS = frozenset({MARKER.encode(), AUTO_MARKER.encode()})
+_DEVICES = frozenset({Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE})
 _TYPES = {
     Kind.FILE: stat.S_IFREG,
     Kind.DIRECTORY: stat.S_IFDIR,
@@ -36,11 +39,14 @@ PRAGMA cache_size = -{_CACHE_KIB};
 PRAGMA locking_mode = EXCLUSIVE;
 CREATE TABLE members (
   key BLOB PRIMARY KEY, parent INTEGER, mode INTEGER, size INTEGER, mtime INTEGER, uid INTEGER, gid INTEGER,
-  digest BLOB, symlink TEXT, file INTEGER, chunks INTEGER, linked INTEGER) WITHOUT ROWID;
+  digest BLOB, symlink TEXT, file INTEGER, chunks INTEGER, mtime_ns INTEGER, xattr BLOB, external INTEGER,
+  linked INTEGER) WITHOUT ROWID;
 CREATE TABLE pieces (file INTEGER, start INTEGER, size INTEGER, digest BLOB, PRIMARY KEY (file, start)) WITHOUT ROWID;
 BEGIN;
 """
+_INSERT = "INSERT INTO members VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 # 61440 is S_IFMT, 16384 is S_IFDIR.
+_DIRECTORIES = "SELECT key FROM members WHERE (mode & 61440) = 16384 ORDER BY key"
 _SUBDIRECTORIES = """
 SELECT substr(key, 1, parent) AS folder, count(*) FROM members
 WHERE (mode & 61440) = 16384 AND key <> x'' GROUP BY folder ORDER BY folder
@@ -78,22 +84,43 @@ class Row(NamedTuple):
     symlink: str
     file: int
     chunks: int
+    mtime_ns: int | None
+    xattr: bytes | None
+    external: int
     linked: int
 
 
 class Spool:
-    """Entries of the tree ``source``. ``owner`` and ``mtime`` replace what entries say. Use as a context."""
+    """Entries of the tree ``source``. Use as a context.
 
-    def __init__(self, source: str, *, owner: tuple[int, int] | None = None, mtime: int | None = None) -> None:
+    ``owner``: one (uid, gid) for all, or a map; ``mtime``: Unix s for all; ``mtime_ns``: keep nanoseconds;
+    ``specials``: take fifos, sockets and devices; ``external``: regular files are served by others, from their paths.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        owner: tuple[int, int] | OwnerMap | None = None,
+        mtime: int | None = None,
+        mtime_ns: bool = False,
+        specials: bool = False,
+        external: bool = False,
+    ) -> None:
         self._source = source
-        self._owner = owner
+        self._owners = fixed(*owner) if isinstance(owner, tuple) else owner
         self._mtime = mtime
+        self._mtime_ns = mtime_ns
+        self._specials = specials
+        self._external = int(external)
         self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._db.executescript(_TABLES)
         self._batch: list[tuple[Any, ...]] = []
         self._files = 0
         self._newest: int | None = None
+        self.members = 0
         self.markers: set[bytes] = set()
+        self.automatic: set[bytes] = set()
         self.stripped = 0
 
     def __enter__(self) -> Spool:
@@ -117,15 +144,17 @@ class Spool:
 
         Raises SourceError for an entry that was there before, a special file, and a hard link to what was not.
         """
-        if entry.kind in SPECIALS:
-            problem = f"is a {entry.kind.value}; special files are not published"
-            raise refused(self._source, entry.path, f"{problem}, pack the tree again without it")
+        if entry.kind in SPECIALS and not self._specials:
+            problem = f"is a {entry.kind.value}; special files are not published unless they are asked for"
+            raise refused(self._source, entry.path, f"{problem}: remove it, or allow special files")
         key = key_of(entry.path)
         parent = max(key.rfind(b"\0"), 0)
         if not key and entry.kind is not Kind.DIRECTORY:
             raise refused(self._source, entry.path or ".", f"is a {entry.kind.value} in the place of the tree's root")
-        if key[parent + 1 :] == MARKER.encode():
-            self._mark(entry, key[:parent])
+        external = self._external
+        if key[parent + 1 :] in _MARKERS:
+            self._mark(entry, key[:parent], automatic=key[parent + 1 :] != MARKER.encode())
+            external = 0
         if entry.kind is Kind.HARDLINK:
             self._link(entry, key, parent)
             return
@@ -136,15 +165,16 @@ class Spool:
         if entry.kind is Kind.SYMLINK:
             mode = 0o777
         self._files += 1
-        uid, gid = self._owner or (entry.uid, entry.gid)
-        mtime = entry.mtime if self._mtime is None else self._mtime
+        uid, gid = (entry.uid, entry.gid) if self._owners is None else self._owners.of(entry.uid, entry.gid)
+        mtime, mtime_ns = (entry.mtime, entry.mtime_ns) if self._mtime is None else (self._mtime, 0)
         if self._newest is None or mtime > self._newest:
             self._newest = mtime
-        size, number = entry.size, self._files
+        size, number = entry.device if entry.kind in _DEVICES else entry.size, self._files
         if pieces:
             self._db.executemany("INSERT INTO pieces VALUES (?,?,?,?)", [(number, *piece) for piece in pieces])
         row = (key, parent, _TYPES[entry.kind] | mode, size, mtime, uid, gid, digest, entry.symlink, number)
-        self._append((*row, len(pieces), 0))
+        more = (mtime_ns if self._mtime_ns else None, entry.xattr, external if entry.kind is Kind.FILE else 0, 0)
+        self._append((*row, len(pieces), *more))
 
     def complete(self) -> None:
         """Add the directories that were only implied. Raises SourceError for what is below something else."""
@@ -154,6 +184,44 @@ class Spool:
         if self._find(_ROOT_KEY) is None:
             self._imply(_ROOT_KEY, _ROOT_KEY)
         self._flush()
+
+    def plant(self, folder: bytes, name: str, mode: int, digest: bytes) -> None:
+        """Put an empty file into a directory of the complete spool: its owner's, and of the tree's newest time.
+
+        A file of that name that is there already stays. Raises SourceError if something else is there.
+        """
+        self._flush()
+        key = folder + b"\0" + name.encode()
+        there, above = self._find(key), self._find(folder)
+        assert above is not None  # noqa: S101 - the caller has the directory from here
+        if there is None:
+            self._files += 1
+            row = (key, len(folder), stat.S_IFREG | mode, 0, self.newest, above.uid, above.gid, digest, "", self._files)
+            self._append((*row, 0, 0 if self._mtime_ns else None, None, 0, 0))
+        elif not stat.S_ISREG(there.mode):
+            problem = f"must be a regular file, since its directory is made a nested catalog; remove {name}"
+            raise refused(self._source, path_of(key), problem)
+        (self.markers if name == MARKER else self.automatic).add(folder)
+
+    def unmark(self, folder: bytes) -> None:
+        """Take both markers out of a directory of the complete spool."""
+        self._flush()
+        keys = [(folder + b"\0" + name,) for name in _MARKERS]
+        before = self._db.total_changes
+        self._db.executemany("DELETE FROM members WHERE key = ?", keys)
+        self.members -= self._db.total_changes - before
+        self.markers.discard(folder)
+        self.automatic.discard(folder)
+
+    def directories(self) -> Iterator[bytes]:
+        """Keys of all directories, in path order."""
+        self._flush()
+        return (key for (key,) in self._db.execute(_DIRECTORIES))
+
+    def outline(self) -> Iterator[tuple[bytes, int, int]]:
+        """Key, length of the parent's part of it, and mode of all entries, in path order."""
+        self._flush()
+        return iter(self._db.execute("SELECT key, parent, mode FROM members ORDER BY key"))
 
     def rows(self) -> Iterator[Row]:
         """All entries, each directory followed by what is below it, names in byte order."""
@@ -185,22 +253,24 @@ class Spool:
 
     # -- private
 
-    def _mark(self, entry: Entry, folder: bytes) -> None:
-        if entry.kind not in (Kind.FILE, Kind.HARDLINK):
+    def _mark(self, entry: Entry, folder: bytes, *, automatic: bool) -> None:
+        if entry.kind in (Kind.FILE, Kind.HARDLINK):
+            (self.automatic if automatic else self.markers).add(folder)
+        elif not automatic:
             problem = f"is a {entry.kind.value}, but {MARKER} must be a regular file"
             raise refused(self._source, entry.path, f"{problem}; replace or remove it")
-        self.markers.add(folder)
 
     def _link(self, entry: Entry, key: bytes, parent: int) -> None:
         self._flush()
         target = key_of(entry.hardlink_to)
         found = self._find(target)
-        if found is None or not (stat.S_ISREG(found.mode) or stat.S_ISLNK(found.mode)):
+        if found is None or stat.S_ISDIR(found.mode):
             what = "is not there before it" if found is None else "is no file"
             problem = f"is a hard link to {printable(entry.hardlink_to)!r}, which {what}"
             raise refused(self._source, entry.path, f"{problem}; pack the tree again")
-        if key[parent + 1 :] == MARKER.encode() and not stat.S_ISREG(found.mode):
-            raise refused(self._source, entry.path, f"{MARKER} must be a regular file; replace or remove it")
+        if key[parent + 1 :] == MARKER.encode() and (not stat.S_ISREG(found.mode) or found.external):
+            problem = "a regular file of its own" if found.external else "a regular file"
+            raise refused(self._source, entry.path, f"{MARKER} must be {problem}; replace or remove it")
         linked = int(stat.S_ISREG(found.mode))
         if linked and not found.linked:
             self._db.execute("UPDATE members SET linked = 1 WHERE key = ?", [target])
@@ -221,8 +291,9 @@ class Spool:
                 problem = f"lies below {printable(path_of(key))!r}, which is {kind}"
                 raise refused(self._source, path_of(below), f"{problem}; pack the tree again")
             parent = max(key.rfind(b"\0"), 0)
-            uid, gid = self._owner or (0, 0)
-            self._append((key, parent, stat.S_IFDIR | 0o755, 0, self.newest, uid, gid, None, "", 0, 0, 0))
+            uid, gid = (0, 0) if self._owners is None else self._owners.of(0, 0)
+            row = (key, parent, stat.S_IFDIR | 0o755, 0, self.newest, uid, gid, None, "", 0)
+            self._append((*row, 0, 0 if self._mtime_ns else None, None, 0, 0))
             self._flush()
             if not key:
                 return
@@ -238,10 +309,11 @@ class Spool:
             return
         before = self._db.total_changes
         try:
-            self._db.executemany("INSERT INTO members VALUES (?,?,?,?,?,?,?,?,?,?,?,?)", self._batch)
+            self._db.executemany(_INSERT, self._batch)
         except sqlite3.IntegrityError:
             twice = self._batch[self._db.total_changes - before][0]
             raise refused(self._source, path_of(twice) or ".", "is there twice; pack the tree again") from None
+        self.members += len(self._batch)
         self._batch.clear()
 
 

@@ -6,10 +6,13 @@ what follows the end, and takes twice the time per member.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import BinaryIO
+from urllib.parse import unquote_to_bytes
 
 from include.cvmfs.archive import ArchiveBytes, Reader
 from include.cvmfs.errors import SourceError
@@ -28,6 +31,8 @@ from include.cvmfs.source import (
 _BLOCK = 512
 _END = bytes(_BLOCK)
 _LARGEST_EXTENSION = 1 << 20
+_DEVICE_BITS = 12, 20  # of major and minor numbers
+_XATTR, _XATTR_BASE64 = b"SCHILY.xattr.", b"LIBARCHIVE.xattr."
 _KINDS = {
     b"0": Kind.FILE,
     b"\0": Kind.FILE,
@@ -51,9 +56,11 @@ class _Extension:
     target: bytes | None = None
     size: int | None = None
     mtime: int | None = None
+    mtime_ns: int = 0
     uid: int | None = None
     gid: int | None = None
     sparse: bool = False
+    xattrs: dict[bytes, bytes] = field(default_factory=dict)
 
 
 _NOTHING = _Extension()
@@ -78,6 +85,7 @@ class TarSource:
         self._bytes = ArchiveBytes(stream, name, sha256=sha256, size=size, limits=limits)
         self._sha256: str | None = None
         self._global = _Extension()
+        self._xattrs: dict[bytes, bytes] = {}
 
     @property
     def sha256(self) -> str | None:
@@ -96,6 +104,7 @@ class TarSource:
                 extension = self._extended(flag, header, reader, extension)
                 continue
             entry = self._entry(kind, header, extension)
+            self._xattrs = extension.xattrs
             extension = _NOTHING
             if entry.kind is Kind.FILE:
                 member.left = entry.size
@@ -107,6 +116,9 @@ class TarSource:
         if extension is not _NOTHING:
             raise self._bytes.truncated()
         self._finish(reader)
+
+    def xattrs(self, entry: Entry, namespaces: tuple[bytes, ...]) -> Mapping[bytes, bytes]:  # noqa: ARG002 - the current
+        return {name: value for name, value in self._xattrs.items() if name.startswith(namespaces)}
 
     def _header(self, reader: Reader, count: int) -> bytes | None:
         header = reader.take(_BLOCK)
@@ -135,7 +147,8 @@ class TarSource:
         if extension.sparse:
             raise refused(self.name, path, "is stored as a sparse file; pack the tree again without --sparse")
         size = extension.size
-        mtime = self._global.mtime if extension.mtime is None else extension.mtime
+        timed = self._global if extension.mtime is None else extension
+        mtime, mtime_ns = timed.mtime, timed.mtime_ns
         uid = self._global.uid if extension.uid is None else extension.uid
         gid = self._global.gid if extension.gid is None else extension.gid
         mode, device = _number(header[100:108]), 0
@@ -157,8 +170,14 @@ class TarSource:
             else:
                 hardlink_to = self._hardlink_target(target, path)
         elif kind is Kind.CHARACTER_DEVICE or kind is Kind.BLOCK_DEVICE:
-            device = _device(header)
-        return Entry(path, kind, mode & 0o7777, mtime, uid, gid, size, symlink, hardlink_to, device)
+            device = self._device(header, path)
+        return Entry(path, kind, mode & 0o7777, mtime, uid, gid, size, symlink, hardlink_to, device, mtime_ns)
+
+    def _device(self, header: bytes, member: str) -> int:
+        major, minor = _number(header[329:337]), _number(header[337:345])
+        if major is None or minor is None or major >> _DEVICE_BITS[0] or minor >> _DEVICE_BITS[1]:
+            raise refused(self.name, member, "has a device number that cannot be; pack the tree again without it")
+        return os.makedev(major, minor)
 
     def _hardlink_target(self, raw: bytes, member: str) -> str:
         try:
@@ -189,6 +208,7 @@ class TarSource:
             self._read_pax(data, self._global)
             # Whatever else it says, no two members can share a name, a target or a size.
             self._global.name = self._global.target = self._global.size = None
+            self._global.xattrs.clear()
             return before
         else:
             self._read_pax(data, extension)
@@ -210,16 +230,34 @@ class TarSource:
                 extension.target = value
             elif key.startswith(b"GNU.sparse."):
                 extension.sparse = True
-            elif key in (b"size", b"uid", b"gid", b"mtime"):
-                setattr(extension, key.decode(), self._pax_number(key, value))
+            elif key in (b"size", b"uid", b"gid"):
+                setattr(extension, key.decode(), self._pax_number(key, value)[0])
+            elif key == b"mtime":
+                extension.mtime, extension.mtime_ns = self._pax_number(key, value)
+            elif key.startswith(_XATTR):
+                extension.xattrs[key.removeprefix(_XATTR)] = value
+            elif key.startswith(_XATTR_BASE64):
+                extension.xattrs.setdefault(unquote_to_bytes(key.removeprefix(_XATTR_BASE64)), self._base64(value))
 
-    def _pax_number(self, key: bytes, value: bytes) -> int:
+    def _base64(self, value: bytes) -> bytes:
+        try:
+            return base64.b64decode(value.rstrip(b"=") + b"=" * (-len(value.rstrip(b"=")) % 4), validate=True)
+        except binascii.Error:
+            raise self._bytes.damaged("is damaged: an extended attribute cannot be read") from None
+
+    def _pax_number(self, key: bytes, value: bytes) -> tuple[int, int]:
+        """The whole number below or at the value, and the billionths that come to it."""
         whole, _, fraction = value.partition(b".")
         digits = whole.removeprefix(b"-")
         if not digits.isdigit() or len(digits) > 20 or (fraction and not fraction.isdigit()):
             raise self._bytes.damaged(f"is damaged: an extended header says {printable(key + b'=' + value[:40])}")
-        number = int(whole)
-        return number - 1 if whole.startswith(b"-") and fraction.strip(b"0") else number
+        # Digits beyond the ninth are cut off; what is before 1970 is counted from the second below.
+        number, billionths = int(digits), int(fraction[:9].ljust(9, b"0"))
+        if not whole.startswith(b"-"):
+            return number, billionths
+        if fraction[9:].strip(b"0"):
+            billionths += 1
+        return (-number - 1, 1_000_000_000 - billionths) if billionths else (-number, 0)
 
     def _finish(self, reader: Reader) -> None:
         while block := reader.some(1 << 20):
@@ -270,8 +308,3 @@ def _number(field: bytes) -> int | None:
         bits = 8 * len(field)
         return value - (1 << bits) if field[0] & 0x40 else value - (1 << (bits - 1))
     return _octal(field)
-
-
-def _device(header: bytes) -> int:
-    major, minor = _number(header[329:337]) or 0, _number(header[337:345]) or 0
-    return os.makedev(major & 0xFFF, minor & 0xFFFFF)

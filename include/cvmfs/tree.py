@@ -60,7 +60,11 @@ class _Catalog:
     pieces: list[tuple[Any, ...]] = field(default_factory=list)
     regular: int = 0
     symlink: int = 0
+    special: int = 0
     directories: int = 0
+    xattr: int = 0
+    external: int = 0
+    external_file_size: int = 0
     chunked: int = 0
     chunks: int = 0
     file_size: int = 0
@@ -72,7 +76,11 @@ class _Catalog:
         counts = Counts(
             regular=self.regular,
             symlink=self.symlink,
+            special=self.special,
             dir=self.directories,
+            xattr=self.xattr,
+            external=self.external,
+            external_file_size=self.external_file_size,
             chunked=self.chunked,
             chunks=self.chunks,
             file_size=self.file_size,
@@ -83,6 +91,7 @@ class _Catalog:
         self.pieces.clear()
         self.regular = self.symlink = self.directories = self.chunked = self.chunks = 0
         self.file_size = self.chunked_size = 0
+        self.special = self.xattr = self.external = self.external_file_size = 0
 
 
 @dataclass(slots=True)
@@ -119,12 +128,17 @@ class _Builder:
         whole = Dirent("", stat.S_IFREG, hash=hashed, algorithm=algorithm, compression=compression)
         self._file_flags = whole.flags
         self._chunked_flags = whole.changed(hash=None, chunked=True).flags
+        # External files are fetched as they are.
+        external = whole.changed(external=True, compression=Compression.NONE)
+        self._external_flags = external.flags
+        self._external_chunked_flags = external.changed(hash=None, chunked=True).flags
+        self._special_flags = Dirent("", stat.S_IFIFO).flags
         self._symlink_flags = Dirent("", stat.S_IFLNK).flags
         self._directory_flags = Dirent("", stat.S_IFDIR).flags
         self._mountpoint_flags = Dirent("", stat.S_IFDIR, mountpoint=True).flags
 
     def add(self, row: Row) -> None:
-        key, parent, mode, size, mtime, uid, gid, digest, symlink, file, chunks, linked = row
+        key, parent, mode, size, mtime, uid, gid, digest, symlink, file, chunks, mtime_ns, xattr, external, linked = row
         if not key:
             self._enter_root(row)
             return
@@ -146,10 +160,17 @@ class _Builder:
         elif stat.S_ISLNK(mode):
             size, flags = len(symlink.encode()), self._symlink_flags
             holder.symlink += 1
+        elif not stat.S_ISREG(mode):
+            flags = self._special_flags
+            holder.special += 1
         else:
             flags = self._chunked_flags if chunks else self._file_flags
             holder.regular += 1
             holder.file_size += size
+            if external:
+                flags = self._external_chunked_flags if chunks else self._external_flags
+                holder.external += 1
+                holder.external_file_size += size
             if linked:
                 hardlinks = self._hardlinks(folder, file)
             if chunks:
@@ -157,9 +178,11 @@ class _Builder:
                 holder.chunks += chunks
                 holder.chunked_size += size
                 holder.pieces += [(*here, *piece) for piece in self._spool.pieces(file)]
+        if xattr is not None:
+            holder.xattr += 1
         if mtime > holder.newest:
             holder.newest = mtime
-        columns = (hardlinks, digest, size, mode, mtime, None, flags, name, symlink, uid, gid, None)
+        columns = (hardlinks, digest, size, mode, mtime, mtime_ns, flags, name, symlink, uid, gid, xattr)
         holder.rows.append((*here, *folder.path_hash, *columns))
         if len(holder.rows) >= _BATCH:
             holder.flush()
@@ -225,8 +248,9 @@ class _Builder:
 
 def _nested_entry(row: Row, name: str, links: int) -> Dirent:
     return Dirent(
-        name=name, mode=row.mode, size=DIRECTORY_BYTES, mtime=row.mtime, uid=row.uid, gid=row.gid, linkcount=links
-    )
+        name=name, mode=row.mode, size=DIRECTORY_BYTES, mtime=row.mtime, uid=row.uid, gid=row.gid, linkcount=links,
+        xattr=row.xattr, mtime_ns=row.mtime_ns,
+    )  # fmt: skip
 
 
 class _Ahead:
