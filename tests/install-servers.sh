@@ -4,6 +4,7 @@ set -eu
 
 # package:program that shows it is there
 SERVERS="mariadb-server:mariadbd chromium:chromium chromium-driver:chromedriver"
+SERVERS="$SERVERS ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd radosgw:radosgw ceph-common:ceph"
 
 missing=""
 for server in $SERVERS; do

@@ -14,7 +14,7 @@ CURES = {
     "sshd": "run tests/install-servers.sh, or install Debian's openssh-server",
     "chromium": "run tests/install-servers.sh, or install Debian's chromium",
     "chromedriver": "run tests/install-servers.sh, or install Debian's chromium-driver",
-    "radosgw": "install Debian's ceph-mon ceph-mgr ceph-osd radosgw",
+    "radosgw": "run tests/install-servers.sh, or install Debian's ceph-mon ceph-mgr ceph-osd radosgw ceph-common",
 }
 
 

@@ -1,0 +1,111 @@
+"""Ceph's S3 gateway on a throw-away cluster of its own, with one user for each key pair that is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from include.lab.servers.ceph import PACKAGES, CephCluster, ObjectStore, find_ceph
+from include.lab.servers.process import LOOPBACK, ServerError, ServerProcess, free_port
+from include.storage.errors import StoreError
+from include.storage.open import open_store
+from include.storage.options import Credentials, StoreOptions
+from include.storage.store import Store
+
+NAME = "client.rgw.a"
+
+
+class RadosgwServer:
+    """An S3 server with one user, to whom more may be added, over a cluster below `directory`."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        credentials: Credentials,
+        osds: int = 1,
+        objectstore: ObjectStore = ObjectStore.BLUESTORE,
+        port: int | None = None,
+    ) -> None:
+        self.cluster = CephCluster(directory, osds=osds, objectstore=objectstore)
+        self.credentials = credentials
+        self.port = port or free_port()
+
+    @property
+    def endpoint(self) -> str:
+        """The S3 URL, without bucket."""
+        return f"http://{LOOPBACK}:{self.port}"
+
+    def options(self, **settings: object) -> StoreOptions:
+        """Store options for this server."""
+        return StoreOptions(**{"endpoint": self.endpoint, **settings})  # type: ignore[arg-type]
+
+    def store(self, bucket: str, prefix: str = "") -> Store:
+        """A store in a bucket of this server; the bucket must exist."""
+        return open_store(f"s3://{bucket}/{prefix}", credentials=self.credentials, options=self.options())
+
+    def public_url(self, bucket: str, prefix: str = "") -> str:
+        """Where a bucket, or what is below a prefix of it, can be read without credentials if a policy allows it."""
+        return f"{self.endpoint}/{bucket}/{prefix}".rstrip("/")
+
+    def add_user(self, name: str, credentials: Credentials) -> None:
+        """One more S3 user, who may do nothing in buckets of others but what their policies say."""
+        self.cluster.run(
+            "radosgw-admin", "user", "create", f"--uid={name}", f"--display-name={name}",
+            f"--access-key={credentials.access_key}", f"--secret-key={credentials.secret_key}",
+        )  # fmt: skip
+
+    def set_quota(self, bucket: str, *, max_bytes: int | None) -> None:
+        """Let a bucket hold so many bytes; None lifts the quota. Counted in blocks of 4 kB."""
+        self.cluster.run("radosgw-admin", "quota", "set", "--quota-scope=bucket", f"--bucket={bucket}",
+                         f"--max-size={-1 if max_bytes is None else max_bytes}")  # fmt: skip
+        switch = "disable" if max_bytes is None else "enable"
+        self.cluster.run("radosgw-admin", "quota", switch, "--quota-scope=bucket", f"--bucket={bucket}")
+
+    def start(self) -> None:
+        """Start cluster and gateway, and make the user; ServerError, with nothing left running, if that fails."""
+        self.cluster.start()
+        try:
+            self.cluster.add_section(NAME, {
+                "log_file": self.cluster.directory / f"{NAME}.log",
+                "keyring": self.cluster.keyring_of(NAME),
+                "rgw_data": self.cluster.directory / "rgw",
+                "rgw_frontends": f"beast endpoint={LOOPBACK}:{self.port}",
+                "rgw_dns_name": "localhost",
+                "rgw_thread_pool_size": 128,
+            })  # fmt: skip
+            gateway = ServerProcess(
+                NAME, self._command(), log=self.cluster.directory / f"{NAME}.out", ready=self._answers,
+                env=self.cluster.environment(), ready_timeout_s=120, stop_timeout_s=5,
+            )  # fmt: skip
+            gateway.start()
+            self.cluster.daemons[NAME] = gateway
+            self.add_user("nightshift", self.credentials)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Stop gateway and cluster; the files stay."""
+        self.cluster.stop()
+
+    def _command(self) -> list[str]:
+        program = find_ceph("radosgw")
+        if program is None:
+            raise ServerError("radosgw", f"the program is missing; apt-get install --no-install-recommends {PACKAGES}")
+        return [program, "-n", NAME, "-f", "--conf", str(self.cluster.conf)]
+
+    def _answers(self) -> bool:
+        """Whether it says that there is no such bucket: it has read its own pools by then."""
+        store = open_store("s3://nightshift-ready", options=self.options(retries=0, timeout_s=10))
+        try:
+            store.head("anything")
+        except StoreError:
+            return False
+        return True
+
+    def __enter__(self) -> RadosgwServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
