@@ -15,17 +15,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from include.cvmfs.catalog import MARKER
 from include.cvmfs.changeset import Changeset
 from include.cvmfs.chunker import Chunker, ChunkLimits
 from include.cvmfs.compression import Compression
 from include.cvmfs.content_index import ContentIndex
-from include.cvmfs.errors import SourceLimitExceeded
-from include.cvmfs.hashes import PARTIAL, PLAIN, Algorithm, ObjectHash
+from include.cvmfs.cuts import Cuts, cut
+from include.cvmfs.hashes import PARTIAL, PLAIN, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.owners import OwnerMap
 from include.cvmfs.packing import PACKED_AT_ONCE_BYTES, Packer
-from include.cvmfs.source import Content, Entry, Kind, SourceLimits, TreeSource, checked_destination, printable, refused
-from include.cvmfs.spool import Spool
+from include.cvmfs.source import Content, Entry, Kind, SourceLimits, TreeSource, checked_destination, refused
+from include.cvmfs.spool import Specials, Spool, is_marker
+from include.cvmfs.survey import beyond, check_member, survey
 from include.cvmfs.tree import Tree, build_tree
+from include.cvmfs.xattrs import AttributedSource
 from include.storage.store import Store
 
 _READ_BYTES = 1 << 20
@@ -34,8 +36,11 @@ _PROGRESS_EVERY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class PrepareOptions:
-    """``owner``: (uid, gid) for everything, None keeps the source's; ``mtime``: Unix s for everything, None keeps.
+    """``owner``: (uid, gid) for everything or a map; ``mtime``: Unix s for everything; None keeps the source's.
 
+    ``mtime_ns``: keep nanoseconds, too; ``xattrs``: namespaces of the extended attributes to be kept, such as
+    ``("user.",)``; ``external``: store no file contents, only tell their hashes, since they are served from elsewhere,
+    as they are and under their paths; ``cuts``: where catalogs begin, and how large they may be.
     ``connections``: uploads at once; ``memory_mb``: contents in flight, in MB, beside a fixed amount for the rest.
     ``index``: file of this machine's content index, which spares compressing what was compressed before.
     """
@@ -43,8 +48,13 @@ class PrepareOptions:
     algorithm: Algorithm = Algorithm.SHA1
     compression: Compression = Compression.ZLIB
     chunking: ChunkLimits = field(default_factory=ChunkLimits)
-    owner: tuple[int, int] | None = None
+    owner: tuple[int, int] | OwnerMap | None = None
     mtime: int | None = None
+    mtime_ns: bool = False
+    specials: Specials = Specials.REFUSE
+    xattrs: tuple[str, ...] = ()
+    external: bool = False
+    cuts: Cuts = field(default_factory=Cuts)
     connections: int = 64
     memory_mb: int = 128
     limits: SourceLimits = field(default_factory=SourceLimits)
@@ -95,9 +105,11 @@ def prepare(
     stop. Raises SourceError, DestinationError and the store's first error; then nothing of the tree can be seen.
     """
     checked_destination(destination)
+    survey(source, destination, limits=options.limits, cuts=options.cuts, spool=lambda: _spool(source, options))
+    attributed = AttributedSource(source, options.xattrs) if options.xattrs else None
     budget = max(options.memory_mb << 20, 1 << 20)
     with ExitStack() as stack:
-        spool = stack.enter_context(Spool(source.name, owner=options.owner, mtime=options.mtime))
+        spool = stack.enter_context(_spool(source, options))
         index = stack.enter_context(_index(options)) if options.index else None
         with Packer(
             None if dry_run else store,
@@ -109,8 +121,9 @@ def prepare(
             deliver=spool.add,
             index=index,
         ) as packer:
-            reading = _Reading(source, spool, packer, options, progress)
+            reading = _Reading(attributed or source, spool, packer, options, progress)
             reading.run()
+            cut_where = cut(spool, destination, options.cuts, lambda: packer.pack(b""))
             tree = build_tree(
                 spool,
                 destination,
@@ -119,9 +132,20 @@ def prepare(
                 put=packer.put,
             )
         reading.report()
-        notes = _notes(spool)
+        notes = (*_notes(spool), *(attributed.notes() if attributed else ()), *cut_where)
     return _changeset(
         tree, packer, repository=repository, base=base, source=source, now=now, notes=notes, dry_run=dry_run
+    )
+
+
+def _spool(source: TreeSource, options: PrepareOptions) -> Spool:
+    return Spool(
+        source.name,
+        owner=options.owner,
+        mtime=options.mtime,
+        mtime_ns=options.mtime_ns,
+        specials=options.specials,
+        external=options.external,
     )
 
 
@@ -167,6 +191,8 @@ def _notes(spool: Spool) -> tuple[str, ...]:
     notes = []
     if spool.stripped:
         notes.append(f"set-uid, set-gid and sticky bits stripped from {spool.stripped} entries")
+    if spool.skipped:
+        notes.append(f"{spool.skipped} special files left out")
     if split := spool.split_links():
         notes.append(f"{split} hard-linked files have names in several directories and became separate files there")
     return tuple(notes)
@@ -226,7 +252,7 @@ class _Reading:
                 self.report()
         self._packer.flush()
         self._settle(everything=True)
-        self._complete()
+        self._spool.complete()
 
     def report(self) -> None:
         if self._progress:
@@ -240,17 +266,18 @@ class _Reading:
         self._members += 1
         self._bytes += entry.size
         limits = self._options.limits
-        if self._members > limits.members or self._bytes > limits.bytes:
-            most = f"{limits.members} members" if self._members > limits.members else f"{limits.bytes} bytes"
-            where = f"(artifact {printable(self._source.name)})"
-            raise SourceLimitExceeded(
-                printable(entry.path), f"is beyond the limit of {most}; split the tree or raise the limit {where}"
-            )
+        check_member(entry.path, self._members, entry.size, limits, self._source.name)
+        if self._bytes > limits.bytes:
+            most = f"{limits.bytes} bytes"
+            cure = "split the tree or raise the limit"
+            raise beyond(entry.path, f"is beyond the limit of {most}; {cure}", self._source.name)
 
     def _read(self, entry: Entry, content: Content) -> None:
         self._files += 1
-        if entry.size > PACKED_AT_ONCE_BYTES:
-            self._waiting.append(_Waiting(entry, self._pieces(entry, content)))
+        external = self._options.external and not is_marker(entry.path)
+        if entry.size > PACKED_AT_ONCE_BYTES or external:
+            pack = self._name if external else self._packer.pack_later
+            self._waiting.append(_Waiting(entry, self._pieces(entry, content, pack)))
             self._settle()
             return
         data = content.read()
@@ -258,13 +285,15 @@ class _Reading:
             raise self._changed(entry)
         self._packer.take(entry, data)
 
-    def _pieces(self, entry: Entry, content: Content) -> list[tuple[int, int, Future[bytes]]]:
+    def _pieces(
+        self, entry: Entry, content: Content, pack: Callable[[bytes, str], Future[bytes]]
+    ) -> list[tuple[int, int, Future[bytes]]]:
         """Cut a file as it is read. One that stays whole is an ordinary object, and has no suffix."""
         if entry.size <= self._options.chunking.min:
             data = content.read()
             if len(data) != entry.size:
                 raise self._changed(entry)
-            return [(0, len(data), self._packer.pack_later(data, PLAIN))]
+            return [(0, len(data), pack(data, PLAIN))]
         pieces: list[tuple[int, int, Future[bytes]]] = []
         held: bytes | None = None
         offset = read = 0
@@ -273,14 +302,14 @@ class _Reading:
             read += len(block)
             for piece in self._chunker.feed(block) if block else self._chunker.finish():
                 if held is not None:
-                    pieces.append((offset, len(held), self._packer.pack_later(held, PARTIAL)))
+                    pieces.append((offset, len(held), pack(held, PARTIAL)))
                     offset += len(held)
                 held = piece
             if not block:
                 break
         if read != entry.size or held is None:
             raise self._changed(entry)
-        pieces.append((offset, len(held), self._packer.pack_later(held, PARTIAL if pieces else PLAIN)))
+        pieces.append((offset, len(held), pack(held, PARTIAL if pieces else PLAIN)))
         return pieces
 
     def _settle(self, *, everything: bool = False) -> None:
@@ -293,13 +322,11 @@ class _Reading:
                 packed = [(offset, size, future.result()) for offset, size, future in waiting.pieces]
                 self._spool.add(waiting.entry, None, packed)
 
-    def _complete(self) -> None:
-        """The root of a nested catalog needs its marker; it carries the tree's newest time, so that it never varies."""
-        self._spool.complete()
-        if b"" not in self._spool.markers:
-            root = self._spool.root
-            marker = Entry(MARKER, Kind.FILE, 0o644, self._spool.newest, root.uid, root.gid)
-            self._spool.add(marker, self._packer.pack(b""))
+    def _name(self, content: bytes, suffix: str) -> Future[bytes]:
+        """The digest of what others serve, in the form in which they do: as it is."""
+        done: Future[bytes] = Future()
+        done.set_result(hash_bytes(content, self._options.algorithm, suffix).digest)
+        return done
 
     def _changed(self, entry: Entry) -> Exception:
         problem = f"changed while it was read: it does not have the {entry.size} bytes that were announced"

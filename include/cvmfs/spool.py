@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 import stat
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -67,6 +68,14 @@ SELECT count(*) FROM
 _PIECES = "SELECT start, size, digest FROM pieces WHERE file = ? ORDER BY start"
 
 
+class Specials(Enum):
+    """What becomes of fifos, sockets and devices: named and refused, taken, or left out."""
+
+    REFUSE = "refuse"
+    KEEP = "keep"
+    SKIP = "skip"
+
+
 class Row(NamedTuple):
     """One entry in path order: a tuple, because there are millions.
 
@@ -94,7 +103,7 @@ class Spool:
     """Entries of the tree ``source``. Use as a context.
 
     ``owner``: one (uid, gid) for all, or a map; ``mtime``: Unix s for all; ``mtime_ns``: keep nanoseconds;
-    ``specials``: take fifos, sockets and devices; ``external``: regular files are served by others, from their paths.
+    ``external``: regular files are served by others, from their paths.
     """
 
     def __init__(
@@ -104,7 +113,7 @@ class Spool:
         owner: tuple[int, int] | OwnerMap | None = None,
         mtime: int | None = None,
         mtime_ns: bool = False,
-        specials: bool = False,
+        specials: Specials = Specials.REFUSE,
         external: bool = False,
     ) -> None:
         self._source = source
@@ -118,6 +127,7 @@ class Spool:
         self._batch: list[tuple[Any, ...]] = []
         self._files = 0
         self._newest: int | None = None
+        self._left_out: set[str] = set()
         self.members = 0
         self.markers: set[bytes] = set()
         self.automatic: set[bytes] = set()
@@ -135,6 +145,11 @@ class Spool:
             raise SourceError(printable(self._source), f"its entries cannot be sorted ({fault}); {cure}") from fault
 
     @property
+    def skipped(self) -> int:
+        """Names of special files that were left out."""
+        return len(self._left_out)
+
+    @property
     def newest(self) -> int:
         """The newest modification time in the tree, Unix s."""
         return self._newest or 0
@@ -144,9 +159,12 @@ class Spool:
 
         Raises SourceError for an entry that was there before, a special file, and a hard link to what was not.
         """
-        if entry.kind in SPECIALS and not self._specials:
-            problem = f"is a {entry.kind.value}; special files are not published unless they are asked for"
-            raise refused(self._source, entry.path, f"{problem}: remove it, or allow special files")
+        if entry.kind in SPECIALS and self._specials is Specials.SKIP:
+            self._left_out.add(entry.path)
+            return
+        if entry.kind in SPECIALS and self._specials is Specials.REFUSE:
+            problem = f"is a {entry.kind.value}; special files are not published unless this is asked for"
+            raise refused(self._source, entry.path, f"{problem}: remove it, or have them kept or left out")
         key = key_of(entry.path)
         parent = max(key.rfind(b"\0"), 0)
         if not key and entry.kind is not Kind.DIRECTORY:
@@ -261,6 +279,9 @@ class Spool:
             raise refused(self._source, entry.path, f"{problem}; replace or remove it")
 
     def _link(self, entry: Entry, key: bytes, parent: int) -> None:
+        if entry.hardlink_to in self._left_out:
+            self._left_out.add(entry.path)
+            return
         self._flush()
         target = key_of(entry.hardlink_to)
         found = self._find(target)
@@ -315,6 +336,11 @@ class Spool:
             raise refused(self._source, path_of(twice) or ".", "is there twice; pack the tree again") from None
         self.members += len(self._batch)
         self._batch.clear()
+
+
+def is_marker(path: str) -> bool:
+    """Whether a path is that of a file which says that its directory is a nested catalog."""
+    return path.rpartition("/")[2] in (MARKER, AUTO_MARKER)
 
 
 def key_of(path: str) -> bytes:
