@@ -104,6 +104,9 @@ class Changeset:
                 "uid": entry.uid,
                 "gid": entry.gid,
                 "linkcount": entry.linkcount,
+                # Only where they are: documents of trees without them stay as they were.
+                **({} if entry.xattr is None else {"xattr": entry.xattr.hex()}),
+                **({} if entry.mtime_ns is None else {"mtime_ns": entry.mtime_ns}),
             },
             "counters": {"own": self.statistics.own.as_dict(), "below": self.statistics.below.as_dict()},
             "catalogs": self.catalogs,
@@ -166,6 +169,8 @@ class _Fields:
             uid=self.number("uid"),
             gid=self.number("gid"),
             linkcount=self.number("linkcount", least=2),
+            xattr=self._hex("xattr") if "xattr" in self._fields else None,
+            mtime_ns=self.number("mtime_ns") if "mtime_ns" in self._fields else None,
         )
 
     def counts(self) -> Counts:
@@ -208,6 +213,13 @@ class _Fields:
         if len(value) != _SHA256_DIGITS or not set(value) <= set("0123456789abcdef"):
             raise self._wrong(key, value, "a SHA-256 in hex digits")
         return value
+
+    def _hex(self, key: str) -> bytes:
+        value = self.text(key)
+        try:
+            return bytes.fromhex(value)
+        except ValueError:
+            raise self._wrong(key, value, "bytes in hex digits") from None
 
     def _time(self, key: str) -> datetime:
         value = self.text(key)

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from include.cvmfs.catalog import MARKER, Catalog, NestedRef
-from include.cvmfs.compression import decompress
+from include.cvmfs.compression import Compression, decompress
 from include.cvmfs.counters import Counts, Statistics
 from include.cvmfs.dirent import Chunk, Dirent
 from include.cvmfs.hashes import hash_bytes
@@ -77,6 +77,10 @@ def _catalog(store: Store, reference: NestedRef, outside: Dirent | None, found: 
 def _content(store: Store, entry: Dirent, chunks: tuple[Chunk, ...]) -> bytes | None:
     if not entry.is_regular:
         assert entry.hash is None
+        return None
+    if entry.external:
+        assert entry.compression is Compression.NONE
+        assert (entry.hash is None) == entry.chunked
         return None
     if not entry.chunked:
         assert entry.hash is not None
