@@ -9,8 +9,10 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import BinaryIO
 from urllib.parse import unquote_to_bytes
 
@@ -29,6 +31,7 @@ from include.cvmfs.source import (
 )
 
 _BLOCK = 512
+_ADLER = 65_521
 _END = bytes(_BLOCK)
 _LARGEST_EXTENSION = 1 << 20
 _DEVICE_BITS = 12, 20  # of major and minor numbers
@@ -127,7 +130,7 @@ class TarSource:
         if len(header) < _BLOCK and (count or header.startswith(b"\0") or not header):
             raise self._bytes.truncated()
         stored = _octal(header[148:156])
-        if len(header) < _BLOCK or stored != sum(header) - sum(header[148:156]) + 8 * 32:
+        if len(header) < _BLOCK or stored is None or not _sums_up(header, stored):
             if count:
                 raise self._bytes.damaged(f"is damaged: header {count + 1} has a wrong checksum")
             raise SourceError(
@@ -289,6 +292,12 @@ class _Member:
         pass
 
 
+def _sums_up(header: bytes, stored: int) -> bool:
+    """Whether all bytes, those of the checksum counted as blanks, add up to it; Adler's low half is one more."""
+    expected = stored - 8 * 32 + sum(header[148:156])
+    return zlib.adler32(header) & 0xFFFF == (expected + 1) % _ADLER and 0 <= expected <= 255 * _BLOCK
+
+
 def _text(field: bytes) -> bytes:
     return field.partition(b"\0")[0]
 
@@ -301,6 +310,7 @@ def _octal(field: bytes) -> int | None:
         return None
 
 
+@lru_cache(1024)  # modes, owners and times are mostly those of the member before
 def _number(field: bytes) -> int | None:
     """Octal digits, or (first bit set) a big-endian two's complement."""
     if field[0] & 0x80:

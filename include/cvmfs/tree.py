@@ -10,7 +10,9 @@ import hashlib
 import stat
 import struct
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from threading import BoundedSemaphore
 from typing import Any
 
 from include.cvmfs.catalog import Catalog, NestedRef, Packed
@@ -22,6 +24,7 @@ from include.cvmfs.spool import Row, Spool
 
 DIRECTORY_BYTES = 4096  # what a directory's row says, whatever the source's file system thinks
 _BATCH = 1000
+_PACKED_AT_ONCE = 2  # catalogs, by threads: compressing leaves the interpreter to the maker of the next one
 _GROUP_BITS = 32
 _split = struct.Struct("<qq").unpack
 
@@ -45,10 +48,25 @@ def build_tree(
     put: Callable[[ObjectHash, bytes], None],
 ) -> Tree:
     """Make the catalogs of a complete spool for the absolute path ``destination`` and hand them to ``put``."""
-    builder = _Builder(spool, destination, algorithm, compression, put)
-    for row in spool.rows():
-        builder.add(row)
-    return builder.finish()
+    with ThreadPoolExecutor(_PACKED_AT_ONCE, thread_name_prefix="pack-catalog") as pool:
+        builder = _Builder(spool, destination, algorithm, compression, put, pool)
+        for row in spool.rows():
+            builder.add(row)
+        return builder.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class _Closed:
+    """A catalog that is complete; it is compressed and stored beside the making of the next one."""
+
+    path: str
+    packed: Future[Packed]
+    statistics: Statistics
+
+    @property
+    def reference(self) -> NestedRef:
+        packed = self.packed.result()
+        return NestedRef(self.path, packed.hash, packed.size)
 
 
 @dataclass(slots=True)
@@ -71,6 +89,7 @@ class _Catalog:
     chunked_size: int = 0
     groups: int = 0
     newest: int = 0
+    below: list[_Closed] = field(default_factory=list)
 
     def flush(self) -> None:
         counts = Counts(
@@ -114,8 +133,11 @@ class _Builder:
         algorithm: Algorithm,
         compression: Compression,
         put: Callable[[ObjectHash, bytes], None],
+        pool: ThreadPoolExecutor,
     ) -> None:
         self._spool = spool
+        self._pool = pool
+        self._packing = BoundedSemaphore(2 * _PACKED_AT_ONCE)
         self._destination = destination.encode()
         self._algorithm = algorithm
         self._put = put
@@ -192,9 +214,9 @@ class _Builder:
     def finish(self) -> Tree:
         while len(self._open) > 1:
             self._leave()
-        reference, statistics = self._close(self._open.pop())
+        closed = self._close(self._open.pop())
         assert self._root_entry is not None  # noqa: S101 - a complete spool begins with its root
-        return Tree(reference, self._root_entry, statistics, self._catalogs)
+        return Tree(closed.reference, self._root_entry, closed.statistics, self._catalogs)
 
     def _enter_root(self, row: Row) -> None:
         links = 2 + sum(count for _, count in self._subdirectories.at(row.key))
@@ -217,22 +239,30 @@ class _Builder:
         folder = self._open.pop()
         if not folder.is_root:
             return
-        reference, statistics = self._close(folder)
         above = self._open[-1].holder
-        above.catalog.set_nested(reference, statistics.total)
+        above.below.append(self._close(folder))
         above.newest = max(above.newest, folder.holder.newest)
 
-    def _close(self, folder: _Folder) -> tuple[NestedRef, Statistics]:
+    def _close(self, folder: _Folder) -> _Closed:
         holder = folder.holder
         holder.flush()
         catalog = holder.catalog
+        for closed in holder.below:
+            catalog.set_nested(closed.reference, closed.statistics.total)
         catalog.set_property("revision", 1)
         catalog.set_property("last_modified", holder.newest)
-        packed: Packed = catalog.pack(self._algorithm)
-        statistics = catalog.statistics
+        database, statistics = catalog.to_bytes(), catalog.statistics
         catalog.close()
-        self._put(packed.hash, packed.data)
-        return NestedRef(folder.path.decode(), packed.hash, packed.size), statistics
+        self._packing.acquire()
+        return _Closed(folder.path.decode(), self._pool.submit(self._pack, database), statistics)
+
+    def _pack(self, database: bytes) -> Packed:
+        try:
+            packed = Packed.of(database, self._algorithm)
+            self._put(packed.hash, packed.data)
+        finally:
+            self._packing.release()
+        return packed
 
     def _hardlinks(self, folder: _Folder, file: int) -> int:
         """Names of one file in one directory are a group; groups are numbered as they come up in the catalog."""
