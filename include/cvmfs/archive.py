@@ -1,6 +1,7 @@
 """The bytes of an archive: counted, summed and unpacked (.gz, .xz, .zst by their magic) as they pass, never kept.
 
-Whatever an archive claims, at most one block and one decompressor's window of it are in memory.
+Whatever an archive claims, at most two blocks and one decompressor's window of it are in memory. A thread reads and
+sums up the next block meanwhile.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import hashlib
 import lzma
 import zlib
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, ClassVar, Protocol
 
 import zstandard
@@ -27,7 +29,10 @@ _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"  # preceded by a byte 0x50 to 0x5f
 
 
 class ArchiveBytes:
-    """The unpacked bytes of one archive. Iterate once; afterwards :meth:`verify` tells whether it was the right one."""
+    """The unpacked bytes of one archive. Iterate once; afterwards :meth:`verify` tells whether it was the right one.
+
+    ``packed=False`` gives the bytes as they are.
+    """
 
     def __init__(
         self,
@@ -37,14 +42,17 @@ class ArchiveBytes:
         sha256: str | None = None,
         size: int | None = None,
         limits: SourceLimits | None = None,
+        packed: bool = True,
     ) -> None:
         self.name = printable(name)
         self.received = 0
-        self._blocks = _blocks_of(stream)
+        self._blocks = blocks_of(stream)
+        self._packed = packed
         self._sum = hashlib.sha256()
         self._sha256 = sha256.lower() if sha256 else None
         self._size = size
         self._limits = limits or SourceLimits()
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-archive")
 
     def __iter__(self) -> Iterator[bytes]:
         raw = self._raw()
@@ -55,8 +63,12 @@ class ArchiveBytes:
                 break
         if not first:
             raise self.damaged("is empty")
-        codec = _codec_of(first)
+        codec = _codec_of(first) if self._packed else None
         return _chained(first, raw) if codec is None else self._unpacked(codec, _chained(first, raw))
+
+    def close(self) -> None:
+        """Nothing is read any more when this returns."""
+        self._reader.shutdown(wait=True, cancel_futures=True)
 
     def verify(self) -> str:
         """Read what is left, compare length and sum with what was announced, return the sum. Raises SourceError."""
@@ -78,12 +90,19 @@ class ArchiveBytes:
         return self.damaged(f"is truncated: it ends after {self.received} bytes{expected}")
 
     def _raw(self) -> Iterator[bytes]:
-        for block in self._blocks:
+        ahead = self._reader.submit(self._next)
+        while (block := ahead.result()) is not None:
+            ahead = self._reader.submit(self._next)
             self.received += len(block)
             if self._size is not None and self.received > self._size:
                 raise self.damaged(f"has more than the {self._size} bytes that are expected")
-            self._sum.update(block)
             yield block
+
+    def _next(self) -> bytes | None:
+        block = next(self._blocks, None)
+        if block is not None:
+            self._sum.update(block)
+        return block
 
     def _unpacked(self, codec: type[_Codec], blocks: Iterator[bytes]) -> Iterator[bytes]:
         produced = 0
@@ -247,7 +266,8 @@ def _codec_of(first: bytes) -> type[_Codec] | None:
     return None
 
 
-def _blocks_of(stream: BinaryIO | Iterable[bytes]) -> Iterator[bytes]:
+def blocks_of(stream: BinaryIO | Iterable[bytes]) -> Iterator[bytes]:
+    """The blocks of a binary file, or those that it is."""
     read = getattr(stream, "read", None)
     if read is None:
         return iter(stream)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ from include.cvmfs.cuts import Cuts, cut
 from include.cvmfs.hashes import PARTIAL, PLAIN, Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.owners import OwnerMap
 from include.cvmfs.packing import PACKED_AT_ONCE_BYTES, Packer
-from include.cvmfs.source import Content, Entry, Kind, SourceLimits, TreeSource, checked_destination, refused
+from include.cvmfs.source import Content, Entry, Kind, Opener, SourceLimits, TreeSource, checked_destination, refused
 from include.cvmfs.spool import Specials, Spool, is_marker
 from include.cvmfs.survey import beyond, check_member, survey
 from include.cvmfs.tree import Tree, build_tree
@@ -234,7 +234,19 @@ class _Reading:
         self._bytes = 0
 
     def run(self) -> None:
-        for entry, opener in self._source.entries():
+        entries = self._source.entries()
+        try:
+            self._take(entries)
+        finally:
+            # A source may read ahead: it must have stopped before what it reads from is closed.
+            if isinstance(entries, Generator):
+                entries.close()
+        self._packer.flush()
+        self._settle(everything=True)
+        self._spool.complete()
+
+    def _take(self, entries: Iterator[tuple[Entry, Opener | None]]) -> None:
+        for entry, opener in entries:
             self._count(entry)
             if opener is not None:
                 content = opener()
@@ -250,9 +262,6 @@ class _Reading:
                 self._spool.add(entry)
             if self._progress and time.monotonic() >= self._next_report:
                 self.report()
-        self._packer.flush()
-        self._settle(everything=True)
-        self._spool.complete()
 
     def report(self) -> None:
         if self._progress:

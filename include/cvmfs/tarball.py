@@ -95,6 +95,12 @@ class TarSource:
         return self._sha256
 
     def entries(self) -> Iterator[tuple[Entry, Opener | None]]:
+        try:
+            yield from self._members()
+        finally:
+            self._bytes.close()
+
+    def _members(self) -> Iterator[tuple[Entry, Opener | None]]:
         reader = Reader(iter(self._bytes))
         member = _Member(reader, self._bytes)
         extension = _NOTHING
