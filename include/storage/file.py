@@ -119,8 +119,12 @@ class FileStore(Store):
     @_in_our_words
     def put(self, key: str, data: bytes) -> None:
         path = self._path(key)
-        with self._staged(path, data) as temporary:
+        temporary = self._stage(path, data)
+        try:
             os.rename(temporary, path)  # noqa: PTH104
+        except BaseException:
+            _discard(temporary)
+            raise
         self._written(path, data)
 
     @_in_our_words
@@ -128,13 +132,13 @@ class FileStore(Store):
         path = self._path(key)
         if os.path.lexists(path):
             return False
-        with self._staged(path, data) as temporary:
-            try:
-                os.link(temporary, path)  # a rename would replace
-            except FileExistsError:
-                return False
-            finally:
-                os.unlink(temporary)  # noqa: PTH108
+        temporary = self._stage(path, data)
+        try:
+            os.link(temporary, path)  # a rename would replace
+        except FileExistsError:
+            return False
+        finally:
+            _discard(temporary)
         self._written(path, data)
         return True
 
@@ -189,9 +193,8 @@ class FileStore(Store):
                     raise BadKey(f"key {key!r} is refused: {part!r} is a name of the file store's own", key=key)
         return self._base + key
 
-    @contextlib.contextmanager
-    def _staged(self, path: str, data: bytes) -> Iterator[str]:
-        """A complete temporary file beside ``path``, removed if it is not moved away."""
+    def _stage(self, path: str, data: bytes) -> str:
+        """A complete temporary file beside ``path``, for the caller to move or remove."""
         folder = path.rpartition("/")[0]
         temporary = f"{folder}/{_STAGED}{os.getpid()}-{threading.get_native_id()}-{next(_serial)}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -202,18 +205,17 @@ class FileStore(Store):
             descriptor = os.open(temporary, flags, 0o666)
         try:
             try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[os.write(descriptor, rest) :]
+                written = os.write(descriptor, data)
+                while written < len(data):
+                    written += os.write(descriptor, memoryview(data)[written:])
                 if self._fsync:
                     os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            yield temporary
         except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)  # noqa: PTH108
+            _discard(temporary)
             raise
+        return temporary
 
     def _written(self, path: str, data: bytes) -> None:
         if self._fsync:
@@ -241,6 +243,11 @@ _STAGED = ".~"
 _LOCK_FOLDER = ".lock"
 _WEAK = "W/"
 _serial = itertools.count()
+
+
+def _discard(temporary: str) -> None:
+    with contextlib.suppress(OSError):
+        os.unlink(temporary)  # noqa: PTH108
 
 
 def _content_version(data: bytes) -> Version:
