@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from operators.base import NightshiftOperator, batches_of, clock, tries_left
@@ -38,18 +40,33 @@ class CvmfsPrepareOperator(NightshiftOperator):
         from include.nightlies.steps.errors import BatchFailed
         from include.nightlies.steps.prepare import prepare_batch
 
-        # Whoever commits under a lease on this machine must not wait for us.
-        os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
         (batch,) = batches_of(self.batch)
-        outcome = prepare_batch(
-            self.connections(), batch, try_number=context["ti"].try_number, clock=clock, progress=_Reporter(self.log)
-        )
+        with _yielding():
+            outcome = prepare_batch(
+                self.connections(),
+                batch,
+                try_number=context["ti"].try_number,
+                clock=clock,
+                progress=_Reporter(self.log),
+            )
         if outcome.failures:
             error = BatchFailed(outcome.failures)
             if not outcome.done or (error.retryable and tries_left(context)):
                 raise error if len(batch.items) > 1 else next(iter(outcome.failures.values()))
             self.log.warning("going on with %d of %d artifacts: %s", len(outcome.done), len(batch.items), error)
         return outcome.to_json()
+
+
+@contextmanager
+def _yielding() -> Iterator[None]:
+    """Lower the priority of this thread and of those it starts: a commit on this machine must not wait for us."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    os.setpriority(os.PRIO_PROCESS, 0, max(before, NICENESS))
+    try:
+        yield
+    finally:
+        with suppress(PermissionError):  # only root may go back; a task's process ends here anyway
+            os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
 class _Reporter:
