@@ -7,48 +7,24 @@ Format: docs/formats.md, catalogs. A catalog knows its own rows only; how catalo
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 
+from include.cvmfs.catalog_file import CatalogFile
 from include.cvmfs.compression import compress, decompress
 from include.cvmfs.counters import NAMES, Counts, Statistics
 from include.cvmfs.dirent import COLUMNS, Chunk, Dirent
 from include.cvmfs.errors import CatalogError, ObjectDamaged
 from include.cvmfs.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes, path_hash
+from include.cvmfs.schema import columns_of, count, empty_image, open_image, revision_fault, schema_fault, upgrade
 
-SCHEMA = 2.5
-SCHEMA_REVISION = 7
 DEFAULT_TTL_S = 240
 MARKER = ".cvmfscatalog"
 AUTO_MARKER = ".cvmfsautocatalog"  # beside the other one: made by itself, and may go by itself
-_T = TypeVar("_T")
 _VACUUM_FREE_SHARE = 0.2
-_LATE_COLUMNS = {"xattr": "BLOB", "mtimens": "INTEGER"}  # of schema revisions 2 and 7
-
-_BIND_TABLE = (
-    "CREATE TABLE IF NOT EXISTS bind_mountpoints"
-    " (path TEXT, sha1 TEXT, size INTEGER, CONSTRAINT pk_bind_mountpoints PRIMARY KEY (path))"
-)
-_TABLES = f"""
-CREATE TABLE catalog (
-  md5path_1 INTEGER, md5path_2 INTEGER, parent_1 INTEGER, parent_2 INTEGER, hardlinks INTEGER, hash BLOB,
-  size INTEGER, mode INTEGER, mtime INTEGER, mtimens INTEGER, flags INTEGER, name TEXT, symlink TEXT,
-  uid INTEGER, gid INTEGER, xattr BLOB, CONSTRAINT pk_catalog PRIMARY KEY (md5path_1, md5path_2));
-CREATE INDEX idx_catalog_parent ON catalog (parent_1, parent_2);
-CREATE TABLE chunks (
-  md5path_1 INTEGER, md5path_2 INTEGER, offset INTEGER, size INTEGER, hash BLOB,
-  CONSTRAINT pk_chunks PRIMARY KEY (md5path_1, md5path_2, offset, size),
-  FOREIGN KEY (md5path_1, md5path_2) REFERENCES catalog(md5path_1, md5path_2));
-CREATE TABLE nested_catalogs (path TEXT, sha1 TEXT, size INTEGER, CONSTRAINT pk_nested_catalogs PRIMARY KEY (path));
-{_BIND_TABLE};
-CREATE TABLE statistics (counter TEXT, value INTEGER, CONSTRAINT pk_statistics PRIMARY KEY (counter));
-CREATE TABLE properties (key TEXT, value TEXT, CONSTRAINT pk_properties PRIMARY KEY (key));
-INSERT INTO properties VALUES ('schema', '{SCHEMA}'), ('schema_revision', '{SCHEMA_REVISION}'), ('revision', '0');
-"""
 _INSERT = f"INSERT INTO catalog (md5path_1, md5path_2, parent_1, parent_2, {', '.join(COLUMNS)}) VALUES ({'?,' * 15}?)"
-_CHUNK = "INSERT INTO chunks VALUES (?,?,?,?,?)"
+_CHUNK = "INSERT INTO chunks (md5path_1, md5path_2, offset, size, hash) VALUES (?,?,?,?,?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +59,14 @@ def name_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-class Catalog:
+class Catalog(CatalogFile):
     """One catalog. ``path`` is its mount path (``""`` for the repository's root catalog)."""
 
     def __init__(self, connection: sqlite3.Connection, path: str) -> None:
-        self._db = connection
-        self.path = path
-        self._columns = {row[1] for row in self._all("PRAGMA table_info(catalog)")}
-        self._select = ", ".join(name if name in self._columns else f"NULL AS {name}" for name in COLUMNS)
+        super().__init__(connection, path)
+        self._writable = False
+        self._uncounted: tuple[str, ...] = ()
+        self._look_at_columns()
         self._statistics = self._read_statistics()
 
     # -- opening and closing
@@ -98,7 +74,7 @@ class Catalog:
     @classmethod
     def create(cls, path: str, root_entry: Dirent) -> Catalog:
         """A new catalog with the entry of its own root directory; nested ones get ``root_prefix``."""
-        catalog = cls(_open(_template()), path)
+        catalog = cls(open_image(empty_image()), path)
         if path:
             catalog.set_property("root_prefix", path)
         catalog.add(path, root_entry.changed(nested_root=bool(path), mountpoint=False, name=name_of(path)))
@@ -109,15 +85,15 @@ class Catalog:
         """Open the bytes of a catalog's SQLite file. Raises CatalogError for what is none, or of a newer schema."""
         if not database.startswith(b"SQLite format 3\0"):
             raise CatalogError("", "the object is not an SQLite file")
-        connection = _open(database)
+        connection = open_image(database)
         try:
             properties = dict(connection.execute("SELECT key, value FROM properties"))
-            schema = float(properties.get("schema", 1.0))
-        except (sqlite3.Error, ValueError, TypeError) as fault:
-            raise CatalogError("", f"not a catalog: {fault}") from fault
+            fault = schema_fault(properties)
+        except (sqlite3.Error, ValueError, TypeError) as error:
+            raise CatalogError("", f"not a catalog: {error}") from error
         path = str(properties.get("root_prefix") or "")
-        if abs(schema - SCHEMA) > 0.0005:
-            raise CatalogError(path, f"has schema {schema}, this program reads {SCHEMA}")
+        if fault is not None:
+            raise CatalogError(path, f"the catalog {fault}")
         return cls(connection, path)
 
     @classmethod
@@ -141,24 +117,7 @@ class Catalog:
             self._run("VACUUM")
         return self._db.serialize()
 
-    def close(self) -> None:
-        self._db.close()
-
     # -- properties
-
-    def get_property(self, key: str) -> str | None:
-        row = self._one("SELECT value FROM properties WHERE key = ?", key)
-        return None if row is None or row[0] is None else str(row[0])
-
-    def set_property(self, key: str, value: object) -> None:
-        self._run("INSERT OR REPLACE INTO properties VALUES (?,?)", key, str(value))
-
-    def _number(self, key: str, default: int = 0) -> int:
-        text = self.get_property(key)
-        try:
-            return default if text is None else int(text)
-        except ValueError:
-            raise CatalogError(self.path, f"property {key} is {text!r}, not a number") from None
 
     @property
     def revision(self) -> int:
@@ -193,6 +152,17 @@ class Catalog:
             raise CatalogError(self.path, "the catalog has no entry for its own root")
         return entry
 
+    @property
+    def lacks_counters_below(self) -> bool:
+        """Whether the file, of an older revision, does not have all counters of what is nested below it."""
+        return bool(self._uncounted)
+
+    def complete_counters(self, below: Counts) -> None:
+        """Give the counters that the file lacks their values, out of what was counted in the nested catalogs."""
+        known = self._statistics.below.as_dict() | {name: getattr(below, name) for name in self._uncounted}
+        self._statistics = Statistics(self._statistics.own, Counts(**known))
+        self._uncounted = ()
+
     def lookup(self, path: str) -> Dirent | None:
         row = self._one(f"SELECT {self._select} FROM catalog WHERE md5path_1=? AND md5path_2=?", *path_hash(path))
         return None if row is None else Dirent.from_row(row)
@@ -211,16 +181,21 @@ class Catalog:
         return tuple(Chunk(o, s, entry.chunk_hash(bytes(h))) for o, s, h in self._all(sql, *path_hash(path)))
 
     def nested(self) -> list[NestedRef]:
-        return self._references("SELECT path, sha1, size FROM nested_catalogs ORDER BY path")
+        return self._references(f"SELECT path, sha1, {self._size} FROM nested_catalogs ORDER BY path")
 
     def nested_at(self, path: str) -> NestedRef | None:
-        rows = self._references("SELECT path, sha1, size FROM nested_catalogs WHERE path = ?", path)
+        rows = self._references(f"SELECT path, sha1, {self._size} FROM nested_catalogs WHERE path = ?", path)
         return rows[0] if rows else None
 
     def bind_mountpoints(self) -> list[str]:
-        if not self._one("SELECT 1 FROM sqlite_master WHERE name = 'bind_mountpoints'"):
+        if not self._has_binds:
             return []
         return [str(row[0]) for row in self._all("SELECT path FROM bind_mountpoints ORDER BY path")]
+
+    def bind_at(self, path: str) -> NestedRef | None:
+        """The catalog that a bind mountpoint shows."""
+        rows = self._references("SELECT path, sha1, size FROM bind_mountpoints WHERE path = ?", path)
+        return rows[0] if rows else None
 
     def object_hashes(self) -> Iterator[tuple[ObjectHash, int | None]]:
         """Every data object that the rows refer to, with its uncompressed size in bytes; external files apart."""
@@ -272,15 +247,39 @@ class Catalog:
             raise CatalogError(path, "no such entry to remove")
         here = path_hash(path)
         pieces = self._run("DELETE FROM chunks WHERE md5path_1=? AND md5path_2=?", *here)
+        if entry.bind and self._has_binds:
+            self._run("DELETE FROM bind_mountpoints WHERE path = ?", path)
         self._run("DELETE FROM catalog WHERE md5path_1=? AND md5path_2=?", *here)
         self._count(Counts() - Counts.of(entry, pieces))
         return entry
+
+    def remove_tree(self, path: str) -> None:
+        """Remove an entry and all rows below it; nested catalogs there must have been removed before."""
+        entry = self.lookup(path)
+        if entry is None:
+            raise CatalogError(path, "no such entry to remove")
+        gone, paths = [Counts.of(entry)], [path]
+        pending = [path] if entry.is_directory else []
+        while pending:
+            above = pending.pop()
+            for child in self.listing(above):
+                here = f"{above}/{child.name}"
+                gone.append(Counts.of(child))
+                paths.append(here)
+                if child.is_directory:
+                    pending.append(here)
+        keys = [path_hash(one) for one in paths]
+        chunks = self._many("DELETE FROM chunks WHERE md5path_1=? AND md5path_2=?", keys)
+        self._many("DELETE FROM catalog WHERE md5path_1=? AND md5path_2=?", keys)
+        if self._has_binds:
+            self._many("DELETE FROM bind_mountpoints WHERE path=?", [(one,) for one in paths])
+        self._count(Counts() - Counts(chunks=chunks) - Counts.sum(gone))
 
     def set_nested(self, reference: NestedRef, grown: Counts) -> None:
         """Point a mountpoint at a catalog; ``grown``: what this adds to the counters below (self and subtree)."""
         new = self.nested_at(reference.path) is None
         row = (reference.path, str(reference.hash), reference.size)
-        self._run("INSERT OR REPLACE INTO nested_catalogs VALUES (?,?,?)", *row)
+        self._run("INSERT OR REPLACE INTO nested_catalogs (path, sha1, size) VALUES (?,?,?)", *row)
         self._statistics = Statistics(self._statistics.own + Counts(nested=int(new)), self._statistics.below + grown)
 
     def remove_nested(self, path: str, shrunk: Counts) -> None:
@@ -292,27 +291,84 @@ class Catalog:
     def next_hardlink_group(self) -> int:
         return int((self._one("SELECT max(hardlinks) >> 32 FROM catalog") or (0,))[0] or 0) + 1
 
+    def set_bind(self, reference: NestedRef) -> None:
+        """Say what a bind mountpoint shows; it counts for nothing."""
+        row = (reference.path, str(reference.hash), reference.size)
+        self._run("INSERT OR REPLACE INTO bind_mountpoints (path, sha1, size) VALUES (?,?,?)", *row)
+
+    def move(self, source: str, target: str) -> None:
+        """Let an entry and all rows below it stand at another, free place of this catalog; their content stays.
+
+        The paths of nested catalogs and bind mountpoints go along. Parents' link counts are the caller's to adapt.
+        """
+        entry = self.lookup(source)
+        if entry is None:
+            raise CatalogError(source, "no such entry to move")
+        parent = path_hash(parent_of(target)) if target else (0, 0)
+        rows = [(*path_hash(source), *path_hash(target), *parent)]
+        pending = [(source, target, *path_hash(source))] if entry.is_directory else []
+        while pending:
+            above, new_above, *key = pending.pop()
+            parent = path_hash(new_above)
+            sql = "SELECT name, flags & 1, md5path_1, md5path_2 FROM catalog WHERE parent_1=? AND parent_2=?"
+            for name, is_directory, *old in self._all(sql, *key):
+                new = f"{new_above}/{name}"
+                rows.append((*old, *path_hash(new), *parent))
+                if is_directory:
+                    pending.append((f"{above}/{name}", new, *old))
+        where = "WHERE md5path_1=?1 AND md5path_2=?2"
+        self._run("BEGIN")
+        self._many(f"UPDATE catalog SET md5path_1=?3, md5path_2=?4, parent_1=?5, parent_2=?6 {where}", rows)
+        self._many(f"UPDATE chunks SET md5path_1=?3, md5path_2=?4 {where}", (row[:4] for row in rows))
+        new_key = path_hash(target)
+        self._run("UPDATE catalog SET name=? WHERE md5path_1=? AND md5path_2=?", name_of(target), *new_key)
+        below = f"{source}/"
+        for table in ("nested_catalogs", "bind_mountpoints"):
+            paths = [str(row[0]) for row in self._all(f"SELECT path FROM {table}")]
+            moved = [(target + p[len(source) :], p) for p in paths if p == source or p.startswith(below)]
+            self._many(f"UPDATE {table} SET path=? WHERE path=?", moved)
+        self._run("COMMIT")
+
+    def move_to(self, path: str) -> None:
+        """Let this be the catalog of another mount path: every path in it is written anew. Raises CatalogError."""
+        source = self.path
+        self.move(source, path)
+        self.set_property("root_prefix", path)
+        self.path = path
+
     def make_writable(self) -> None:
-        """Bring a catalog of an older revision of the schema up to the one that we write."""
-        for column, kind in _LATE_COLUMNS.items():
-            if column not in self._columns:
-                self._run(f"ALTER TABLE catalog ADD COLUMN {column} {kind}")
-        if "size" not in {row[1] for row in self._all("PRAGMA table_info(nested_catalogs)")}:
-            self._run("ALTER TABLE nested_catalogs ADD COLUMN size INTEGER DEFAULT 0")
-        self._run(_BIND_TABLE)
-        if int(float(self.get_property("schema_revision") or 0)) < SCHEMA_REVISION:
-            self.set_property("schema_revision", SCHEMA_REVISION)
-        self._columns |= set(_LATE_COLUMNS)
-        self._select = ", ".join(COLUMNS)
+        """Bring a catalog of an older revision of the schema up to the one that we write; refuse a newer one."""
+        if self._writable:
+            return
+        try:
+            fault = revision_fault({"schema_revision": self.get_property("schema_revision")})
+        except ValueError as error:
+            raise CatalogError(self.path, f"damaged catalog: {error}") from error
+        if fault is not None:
+            raise CatalogError(self.path, f"the catalog {fault}")
+        self._guarded(lambda: upgrade(self._db))
+        self._look_at_columns()
+        self._writable = True
 
     # -- private
 
     def _count(self, change: Counts) -> None:
         self._statistics = Statistics(self._statistics.own + change, self._statistics.below)
 
+    def _look_at_columns(self) -> None:
+        present = self._guarded(lambda: columns_of(self._db, "catalog"))
+        self._select = ", ".join(name if name in present else f"NULL AS {name}" for name in COLUMNS)
+        self._size = "size" if "size" in self._guarded(lambda: columns_of(self._db, "nested_catalogs")) else "0"
+        self._has_binds = bool(self._guarded(lambda: columns_of(self._db, "bind_mountpoints")))
+
     def _read_statistics(self) -> Statistics:
+        """The counters of the file; own ones that an older revision lacks are counted."""
         values = {str(k): int(v or 0) for k, v in self._all("SELECT counter, value FROM statistics")}
-        own = Counts(**{n: values.get(f"self_{n}", 0) for n in NAMES})
+        absent = [n for n in NAMES if f"self_{n}" not in values]
+        counted = self._guarded(lambda: count(self._db, absent)) if absent else {}
+        own = Counts(**{n: counted[n] if n in counted else values[f"self_{n}"] for n in NAMES})
+        nested = own.nested or self._one("SELECT 1 FROM nested_catalogs LIMIT 1")
+        self._uncounted = tuple(n for n in NAMES if nested and f"subtree_{n}" not in values)
         return Statistics(own, Counts(**{n: values.get(f"subtree_{n}", 0) for n in NAMES}))
 
     def stored_counter_names(self) -> set[str]:
@@ -324,43 +380,3 @@ class Catalog:
             NestedRef(str(p), ObjectHash.parse(str(h), suffix=CATALOG), int(s or 0))
             for p, h, s in self._all(sql, *values)
         ]
-
-    def _all(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        return self._guarded(lambda: self._db.execute(sql, values).fetchall())
-
-    def _one(self, sql: str, *values: object) -> tuple[Any, ...] | None:
-        row: tuple[Any, ...] | None = self._guarded(lambda: self._db.execute(sql, values).fetchone())
-        return row
-
-    def _run(self, sql: str, *values: object) -> int:
-        return self._guarded(lambda: self._db.execute(sql, values).rowcount)
-
-    def _many(self, sql: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        self._guarded(lambda: self._db.executemany(sql, rows))
-
-    def _guarded(self, step: Callable[[], _T]) -> _T:
-        try:
-            return step()
-        except sqlite3.IntegrityError as fault:
-            raise CatalogError(self.path, f"two entries at one path ({fault})") from fault
-        except (sqlite3.Error, OverflowError) as fault:
-            raise CatalogError(self.path, f"damaged catalog: {fault}") from fault
-
-
-def _open(database: bytes) -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    connection.deserialize(database)
-    connection.execute("PRAGMA trusted_schema = OFF")
-    return connection
-
-
-@cache
-def _template() -> bytes:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.executescript("BEGIN;" + _TABLES + "COMMIT;")
-    connection.executemany(
-        "INSERT INTO statistics VALUES (?,0)", [(f"{half}_{n}",) for half in ("self", "subtree") for n in NAMES]
-    )
-    image = connection.serialize()
-    connection.close()
-    return image

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
-from include.cvmfs.catalog import Catalog
+from include.cvmfs.catalog import Catalog, NestedRef
 from include.cvmfs.compression import decompress
+from include.cvmfs.counters import Counts
 from include.cvmfs.errors import CatalogError, ObjectDamaged, ObjectMissing
 from include.cvmfs.hashes import CATALOG, ObjectHash, hash_bytes
 from include.storage.errors import NotFound
@@ -23,6 +24,7 @@ class CatalogCache:
         self._budget = budget
         self._held = 0
         self._files: OrderedDict[bytes, bytes] = OrderedDict()
+        self._totals: dict[bytes, Counts] = {}
         self._lock = threading.Lock()
 
     def open(self, hash_: ObjectHash) -> Catalog:
@@ -55,6 +57,23 @@ class CatalogCache:
             self._held += len(database)
             while self._held > self._budget:
                 self._held -= len(self._files.popitem(last=False)[1])
+
+    def completed(self, catalog: Catalog) -> Catalog:
+        """The same catalog, with the counters that one of an older revision lacks, counted in the catalogs below.
+
+        Only a first writer comes to this: catalogs as we write them lack none.
+        """
+        if catalog.lacks_counters_below:
+            catalog.complete_counters(Counts.sum([Counts(), *map(self.totals, catalog.nested())]))
+        return catalog
+
+    def totals(self, reference: NestedRef) -> Counts:
+        """The counters of a nested catalog and of all below it."""
+        if (known := self._totals.get(reference.hash.digest)) is None:
+            catalog = self.completed(self.open_nested(reference.path, reference.hash))
+            known = self._totals[reference.hash.digest] = catalog.statistics.total
+            catalog.close()
+        return known
 
     def open_nested(self, path: str, hash_: ObjectHash) -> Catalog:
         """Open the catalog mounted at ``path`` and require that it says so itself."""

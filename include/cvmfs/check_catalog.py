@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from include.cvmfs.catalog import MARKER, SCHEMA, name_of, parent_of
+from include.cvmfs.catalog import MARKER, name_of, parent_of
 from include.cvmfs.check_entry import Tally, entry_faults, hardlink_faults, name_fault, transition_faults, type_fault
 from include.cvmfs.compression import Compression
 from include.cvmfs.counters import NAMES, Counts
@@ -21,6 +21,7 @@ from include.cvmfs.dirent import COLUMNS, Dirent
 from include.cvmfs.errors import FormatError
 from include.cvmfs.findings import Findings, Subject
 from include.cvmfs.hashes import CATALOG, DIGEST_BYTES, ObjectHash
+from include.cvmfs.schema import SCHEMA
 
 Note = Callable[[ObjectHash, str, int, Compression], None]
 """Told of every object that an entry needs: hash, path, uncompressed size in bytes, form of storage."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,6 +41,12 @@ class Counts:
     def entries(self) -> int:
         """Rows of a catalog that has these counters as its own."""
         return self.regular + self.symlink + self.special + self.dir
+
+    @classmethod
+    def sum(cls, many: Iterable[Counts]) -> Counts:
+        """All of them together."""
+        columns = zip(*(attrgetter(*NAMES)(one) for one in many), strict=True)
+        return cls(*map(sum, columns))
 
     @classmethod
     def of(cls, entry: Dirent, chunks: int = 0) -> Counts:

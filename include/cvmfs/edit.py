@@ -15,7 +15,7 @@ from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.compression import compress
 from include.cvmfs.counters import Counts
 from include.cvmfs.dirent import Chunk, Dirent
-from include.cvmfs.errors import DestinationError
+from include.cvmfs.errors import CatalogError, DestinationError
 from include.cvmfs.hashes import CATALOG, ObjectHash, hash_bytes
 from include.cvmfs.view import Node, View, is_below
 
@@ -47,11 +47,16 @@ class Edit(View):
 
     # -- entries
 
-    def add(self, path: str, entry: Dirent, chunks: Iterable[Chunk] = ()) -> None:
-        """Put a file, symlink or plain directory at a free place. Raises DestinationError."""
+    def add(self, path: str, entry: Dirent, chunks: Iterable[Chunk] = (), *, shows: NestedRef | None = None) -> None:
+        """Put a file, symlink or plain directory at a free place; ``shows``: the catalog of a bind mountpoint.
+
+        Raises DestinationError.
+        """
         self._require_free(path)
         node = self._writable(self.holder(path))
         node.catalog.add(path, entry.changed(name=name_of(path), mountpoint=False, nested_root=False), chunks)
+        if shows is not None:
+            node.catalog.set_bind(NestedRef(path, shows.hash, shows.size))
         if entry.is_directory:
             self._link(parent_of(path), 1)
 
@@ -107,6 +112,59 @@ class Edit(View):
         if entry.hardlink_group:
             self._unlink(parent_of(path), entry.hardlink_group)
 
+    def move(self, source: str, target: str) -> None:
+        """Let a file, or a directory with all below it, stand at another, free place; no content is read or stored.
+
+        Nested catalogs are rewritten for their new paths. Hard links stay groups within their directories; a single
+        name that leaves its directory becomes a file of its own. Raises DestinationError.
+        """
+        entry = self.lookup(source)
+        if entry is None or not source:
+            what = "the root of a repository cannot be moved" if not source else "nothing is there to move"
+            raise DestinationError(source, what)
+        if is_below(target, source):
+            raise DestinationError(target, f"lies inside {source}, which is to be moved there; choose another place")
+        self._require_free(target)
+        old, new = self._writable(self.holder(source)), self._writable(self.holder(target))
+        nodes = self._nodes_below(source, entry)
+        leaves_group = bool(entry.hardlink_group) and parent_of(source) != parent_of(target)
+        if leaves_group:
+            old.catalog.update(source, entry.changed(linkcount=1, hardlink_group=0))
+        if old is new:
+            old.catalog.move(source, target)
+        else:
+            self._carry(old.catalog, new.catalog, source, target)
+        for path in [key for key in self._nodes if is_below(key, source)]:
+            del self._nodes[path]
+        for node in nodes:
+            if node.parent is old:
+                node.parent = new
+            node.catalog.move_to(target + node.path[len(source) :])
+            self._nodes[node.path] = node
+        if leaves_group:
+            self._unlink(parent_of(source), entry.hardlink_group)
+        if entry.is_directory and parent_of(source) != parent_of(target):
+            self._link(parent_of(source), -1)
+            self._link(parent_of(target), 1)
+
+    def symlink(self, path: str, target: str, *, now: int, owner: tuple[int, int] = (0, 0)) -> bool:
+        """Let a symlink at ``path`` lead to ``target``; one that is there is replaced, and nothing else is.
+
+        Returns whether there was anything to do. Raises DestinationError. ``now``: Unix s, ``owner``: uid and gid.
+        """
+        there = self.lookup(path)
+        if there is not None:
+            if not there.is_symlink:
+                kind = "directory" if there.is_directory else "file"
+                raise DestinationError(path, f"a {kind} stands there and is not replaced by a link; remove it first")
+            if there.symlink == target:
+                return False
+            self.remove(path)
+        uid, gid = owner
+        size = len(target.encode())
+        self.add(path, Dirent("", stat.S_IFLNK | 0o777, size=size, mtime=now, uid=uid, gid=gid, symlink=target))
+        return True
+
     def touch(self, path: str, entry: Dirent) -> None:
         """Give a directory the mode, owner, times, size and attributes of ``entry``; both sides of a mountpoint."""
         for node, row in self._rows_of_directory(path):
@@ -158,17 +216,54 @@ class Edit(View):
             node.dirty = True
         return node
 
+    def _opened(self, catalog: Catalog) -> Catalog:
+        # Before anything is added to them: what an older revision does not count would be counted twice.
+        return self.catalogs.completed(catalog)
+
     def _remove(self, path: str, entry: Dirent) -> None:
-        if entry.is_directory and not entry.mountpoint:
-            for child in self.listing(path):
-                self._remove(f"{path}/{child.name}", child)
         node = self._writable(self.holder(path))
-        if entry.mountpoint:
-            node.catalog.remove_nested(path, self._totals(path))
+        if entry.is_directory:
+            for reference in [one for one in node.catalog.nested() if is_below(one.path, path)]:
+                node.catalog.remove_nested(reference.path, self._totals(reference.path))
             self._forget(path)
-        node.catalog.remove(path)
+        node.catalog.remove_tree(path)
         if entry.is_directory:
             self._link(parent_of(path), -1)
+
+    def _nodes_below(self, path: str, entry: Dirent) -> list[Node]:
+        """All catalogs mounted at a path or below it, opened, to be changed."""
+        around = self.holder(path).catalog
+        pending = [one.path for one in around.nested() if is_below(one.path, path)] if entry.is_directory else []
+        found = []
+        while pending:
+            node = self._writable(self.inside(pending.pop()))
+            found.append(node)
+            pending += [one.path for one in node.catalog.nested()]
+        return found
+
+    def _carry(self, old: Catalog, new: Catalog, source: str, target: str) -> None:
+        """Take an entry and all rows below it from one catalog into another; link groups get numbers of the new one."""
+        groups: dict[int, int] = {}
+        next_group = new.next_hardlink_group()
+        pending = [(source, target)]
+        while pending:
+            here, there = pending.pop()
+            entry = old.lookup(here)
+            if entry is None:
+                raise CatalogError(here, "its row is not where its parent and name say")
+            if entry.hardlink_group:
+                group = groups.setdefault(entry.hardlink_group, next_group + len(groups))
+                entry = entry.changed(hardlink_group=group)
+            new.add(there, entry.changed(name=name_of(there)), old.chunks(here, entry) if entry.chunked else ())
+            if entry.mountpoint and (nested := old.nested_at(here)) is not None:
+                known = self._totals(here)
+                old.remove_nested(here, known)
+                new.set_nested(NestedRef(there, nested.hash, nested.size), known)
+            elif entry.bind and (bind := old.bind_at(here)) is not None:
+                new.set_bind(NestedRef(there, bind.hash, bind.size))
+            elif entry.is_directory:
+                pending += [(f"{here}/{child.name}", f"{there}/{child.name}") for child in old.listing(here)]
+        old.remove_tree(source)
 
     def _unlink(self, directory: str, group: int) -> None:
         """One link of a group is gone: the others count one less, and a last one is no group any more."""

@@ -78,6 +78,7 @@ class _Found:
             _alike(one, two)
             and self.side.links_of(one) == other.side.links_of(two)
             and self._same_chunks(one, other, two)
+            and not (one.bind and self.side.view.bind_at(self.path) != other.side.view.bind_at(self.path))
         )
 
     def is_identical_to(self, other: _Found) -> bool:
@@ -179,7 +180,7 @@ class _Merge:
             entry = entry.changed(hardlink_group=self._group(path, entry.hardlink_group))
         # The directory starts empty; what is put into it counts its links up again.
         added = entry.changed(linkcount=2) if entry.is_directory else entry
-        self.edit.add(path, added, self.new.chunks(path, entry))
+        self.edit.add(path, added, self.new.chunks(path, entry), shows=self.new.bind_at(path))
         if entry.is_directory:
             for child in self.new.listing(path):
                 self._add(f"{path}/{child.name}", child)
@@ -189,7 +190,7 @@ class _Merge:
         reference = self.new.nested_at(path)
         if reference is None:
             raise MergeError(path, "a mountpoint without a nested catalog")
-        catalog = self.new.inside(path).catalog
+        catalog = self.new.catalogs.completed(self.new.inside(path).catalog)
         size = len(self.new.catalogs.database(reference.hash))
         self.edit.hang(NestedRef(path, reference.hash, size), catalog.root_entry, catalog.statistics.total)
 

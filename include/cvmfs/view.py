@@ -48,7 +48,7 @@ class View:
     def __init__(self, catalogs: CatalogCache, root: ObjectHash) -> None:
         self.catalogs = catalogs
         self.root_hash = root
-        catalog = catalogs.open_nested("", root)
+        catalog = self._opened(catalogs.open_nested("", root))
         self._nodes: dict[str, Node] = {"": Node(catalog, None, catalog.statistics.total)}
 
     @property
@@ -70,6 +70,11 @@ class View:
         """The reference to the catalog mounted exactly at ``path``, if one is."""
         return self.holder(path).catalog.nested_at(path) if path else None
 
+    def bind_at(self, path: str) -> NestedRef | None:
+        """The catalog that the bind mountpoint at ``path`` shows, if one is there."""
+        entry = self.lookup(path)
+        return self.holder(path).catalog.bind_at(path) if entry is not None and entry.bind else None
+
     def holder(self, path: str) -> Node:
         """The node whose catalog has the row of ``path`` among its parent's rows."""
         return self.inside(parent_of(path)) if path else self.root
@@ -87,7 +92,7 @@ class View:
         return node
 
     def _open(self, reference: NestedRef, parent: Node) -> Node:
-        catalog = self.catalogs.open_nested(reference.path, reference.hash)
+        catalog = self._opened(self.catalogs.open_nested(reference.path, reference.hash))
         if reference.size and len(self.catalogs.database(reference.hash)) != reference.size:
             raise CatalogError(
                 reference.path, f"the nested catalog is not of the {reference.size} bytes recorded above it"
@@ -95,3 +100,7 @@ class View:
         node = Node(catalog, parent, catalog.statistics.total)
         self._nodes[reference.path] = node
         return node
+
+    def _opened(self, catalog: Catalog) -> Catalog:
+        """Whatever is to be done to a catalog before its counters are relied on."""
+        return catalog
