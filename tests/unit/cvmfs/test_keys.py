@@ -241,7 +241,7 @@ def test_a_certificate_of_an_unknown_version_is_our_own_error() -> None:
     version = bytes.fromhex("a003020102")  # [0] INTEGER 2: X.509 version 3
     assert version in der
     text = base64.encodebytes(der.replace(version, bytes.fromhex("a00302010a"), 1))
-    with pytest.raises(FormatError, match="not an X.509 certificate"):
+    with pytest.raises(FormatError, match=r"not an X\.509 certificate"):
         parse_certificate(b"-----BEGIN CERTIFICATE-----\n" + text + b"-----END CERTIFICATE-----\n")
 
 
