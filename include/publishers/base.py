@@ -9,6 +9,7 @@ from typing import Protocol
 
 from include.cvmfs.changeset import Changeset
 from include.cvmfs.commit import NewTag
+from include.cvmfs.edit import Edit
 from include.cvmfs.hashes import ObjectHash
 
 
@@ -55,3 +56,13 @@ class Publisher(Protocol):
     ) -> Published: ...
 
     def remove(self, path: str, *, owner: str, now: datetime) -> Published: ...
+
+    def change(
+        self,
+        lease_path: str,
+        apply: Callable[[Edit], None],
+        *,
+        owner: str,
+        now: datetime,
+        tag: NewTag | None = None,
+    ) -> Published: ...

@@ -21,7 +21,7 @@ from include.cvmfs.changeset import Changeset
 from include.cvmfs.commit import NewTag, load_history, store_all
 from include.cvmfs.counters import Counts
 from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
+from include.cvmfs.edit import Edit, NewRoot
 from include.cvmfs.errors import (
     BaseChanged,
     CatalogError,
@@ -152,7 +152,49 @@ class NativePublisher:
             held_s = time.monotonic() - held
         return self._outcome(path, manifest, self._read_manifest(), held, clock, held_s=held_s)
 
+    def change(
+        self,
+        lease_path: str,
+        apply: Callable[[Edit], None],
+        *,
+        owner: str,
+        now: datetime,
+        tag: NewTag | None = None,
+    ) -> Published:
+        """Commit whatever ``apply`` does to an edit, all of it below ``lease_path``, as one revision.
+
+        It is tried, and its catalogs are stored, before the lease is taken; under the lease it is done again only if
+        somebody published meanwhile. A change that does nothing makes no revision unless it is to be tagged. Raises
+        what ``apply`` raises, PathBusy, and what a commit raises.
+        """
+        clock = _Clock()
+        with clock.phase("rehearsal"):
+            manifest, new = self._rehearsed(apply, now)
+        if new is None and tag is None:
+            return self._outcome(lease_path, manifest, manifest, time.monotonic(), clock, unchanged=True)
+        with self._gateway.lease(self.fqrn, lease_path, hostname=owner) as lease:
+            held = time.monotonic()
+            with clock.phase("base"):
+                rehearsed, manifest = manifest, self._read_manifest()
+                if manifest.root != rehearsed.root:
+                    manifest, new = self._rehearsed(apply, now)
+            with clock.phase("commit"):
+                self._settled(lease, manifest, new.hash if new else manifest.root, tag)
+            held_s = time.monotonic() - held
+        return self._outcome(lease_path, manifest, self._read_manifest(), held, clock, held_s=held_s)
+
     # -- private
+
+    def _rehearsed(self, apply: Callable[[Edit], None], now: datetime) -> tuple[Manifest, NewRoot | None]:
+        """The current manifest and what a change makes of it, stored; None if that is nothing."""
+        manifest = self._read_manifest()
+        edit = Edit(self._catalogs, manifest.root)
+        apply(edit)
+        if not edit.changed:
+            return manifest, None
+        new = edit.finish(int(now.timestamp()))
+        store_all(self._store, [(packed.hash.key, packed.data) for packed in new.catalogs] + list(new.objects))
+        return manifest, new
 
     def _confirmed(self, changeset: Changeset, revision: int) -> Manifest:
         """The current manifest; if somebody replaced the tree by now, what the manifest of our revision said."""
@@ -241,13 +283,16 @@ class NativePublisher:
             new = edit.finish(int(now.timestamp()))
             store_all(self._store, [(packed.hash.key, packed.data) for packed in new.catalogs] + list(new.objects))
         with clock.phase("commit"):
-            try:
-                return self._gateway.commit(lease, manifest.root, new.hash, tag=tag)
-            except CommitUnclear:
-                after = self._read_manifest()
-                if self._holds(after, manifest.root, new.hash, lease.path):
-                    return after.revision
-                raise
+            return self._settled(lease, manifest, new.hash, tag)
+
+    def _settled(self, lease: Lease, manifest: Manifest, new: ObjectHash, tag: NewTag | None) -> int:
+        try:
+            return self._gateway.commit(lease, manifest.root, new, tag=tag)
+        except CommitUnclear:
+            after = self._read_manifest()
+            if self._holds(after, manifest.root, new, lease.path):
+                return after.revision
+            raise
 
     def _holds(self, after: Manifest, base: ObjectHash, new: ObjectHash, lease_path: str) -> bool:
         """Whether nothing of a change is left to be done to a revision."""
