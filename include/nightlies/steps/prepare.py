@@ -26,6 +26,9 @@ Clock = Callable[[], datetime]
 
 log = logging.getLogger(__name__)
 
+CONTENT_INDEX = "content-index.db"
+"""Below the site's ``var``; a cache, shared by all preparations of a machine."""
+
 
 def prepare_batch(
     connections: Connections,
@@ -123,6 +126,7 @@ def _changeset(
             algorithm=Algorithm.named(settings.hash.value),
             connections=connections.site.store(settings.store).connections,
             limits=SourceLimits(members=settings.limits.members, bytes=int(settings.limits.bytes)),
+            index=connections.site.paths.var / CONTENT_INDEX,
         ),
         known=known,
         base=Base(manifest.root, manifest.revision),
