@@ -18,7 +18,7 @@ from publishing import lab
 from publishing.machine import description
 from publishing.repositories import NESTED_CATALOGS, REFLOG_ROWS, TAGS, Templates, summary
 from publishing.rounds import EMPTY, PAST, Bench, Round
-from publishing.trees import FILE_BYTES, Shape
+from publishing.trees import Shape
 
 VOID = 3
 FLOOR_SPREAD = 0.10
@@ -28,10 +28,10 @@ FILES_PER_NIGHT = 3_800_000
 
 def main() -> int:
     options = _options()
-    shape = Shape(options.files, options.folders)
+    shape = Shape(options.files, options.folders, options.file_bytes)
     print(f"machine: {description()}")
     print(
-        f"{shape.files} files of {FILE_BYTES} B in {shape.folders} folders, store {options.store}, "
+        f"{shape.files} files of {shape.file_bytes} B in {shape.folders} folders, store {options.store}, "
         f"{options.connections} connections, {options.rounds} rounds"
     )
     cache = Path(tempfile.gettempdir()) / "nightshift-bench-repositories"
@@ -121,6 +121,7 @@ def _conclude(rounds: list[Round], shape: Shape, options: argparse.Namespace) ->
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=25_000)
+    parser.add_argument("--file-bytes", type=int, default=4096)
     parser.add_argument("--folders", type=int, default=25)
     parser.add_argument("--store", default="weed", help="weed, radosgw, file (tmpfs) or file:///folder")
     parser.add_argument("--rounds", type=int, default=5)
