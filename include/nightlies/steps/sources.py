@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from include.cvmfs.artifact import open_artifact
 from include.cvmfs.directory import DirectorySource
 from include.cvmfs.source import SourceLimits, TreeSource
-from include.cvmfs.tarball import TarSource
 from include.nightlies.steps.errors import ArtifactMissing, ArtifactSize, SourceNotAllowed
 from include.nightlies.steps.values import Item
 from include.publishers.connect import Connections
@@ -53,7 +53,7 @@ def opened(connections: Connections, item: Item, limits: Limits) -> TreeSource:
     if item.size is not None and meta.size != item.size:
         raise ArtifactSize(item.name, where, meta.size, item.size)
     allowed = SourceLimits(members=limits.members, bytes=int(limits.bytes))
-    return TarSource(store.stream(key), item.name, sha256=item.sha256, size=meta.size, limits=allowed)
+    return open_artifact(store.stream(key), item.name, sha256=item.sha256, size=meta.size, limits=allowed)
 
 
 def _folder(store: Store, key: str) -> Path | None:
