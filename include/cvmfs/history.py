@@ -15,18 +15,25 @@ _UNDO_TAGS = {TRUNK: "current HEAD", TRUNK_PREVIOUS: "default undo target"}
 _LONGEST_NAME = 255
 _COLUMNS = "name, hash, revision, timestamp, size, description, branch"
 _INSERT = f"INSERT INTO tags ({_COLUMNS}, channel) VALUES (?, ?, ?, ?, ?, ?, ?, 0)"  # noqa: S608
-_TABLES = """
-CREATE TABLE properties (key TEXT, value TEXT, CONSTRAINT pk_properties PRIMARY KEY (key));
-CREATE TABLE branches (branch TEXT, parent TEXT, initial_revision INTEGER, CONSTRAINT pk_branch PRIMARY KEY (branch),
+_REVISION = 3
+_BRANCHES = """
+CREATE TABLE IF NOT EXISTS branches
+  (branch TEXT, parent TEXT, initial_revision INTEGER, CONSTRAINT pk_branch PRIMARY KEY (branch),
   FOREIGN KEY (parent) REFERENCES branches (branch),
-  CHECK ((branch <> '') OR (parent IS NULL)), CHECK ((branch = '') OR (parent IS NOT NULL)));
+  CHECK ((branch <> '') OR (parent IS NULL)), CHECK ((branch = '') OR (parent IS NOT NULL)))"""
+_RECYCLE_BIN = (
+    "CREATE TABLE IF NOT EXISTS recycle_bin (hash TEXT, flags INTEGER, CONSTRAINT pk_hash PRIMARY KEY (hash))"
+)
+_TABLES = f"""
+CREATE TABLE properties (key TEXT, value TEXT, CONSTRAINT pk_properties PRIMARY KEY (key));
+{_BRANCHES};
 CREATE TABLE tags (name TEXT, hash TEXT, revision INTEGER, timestamp INTEGER, channel INTEGER, description TEXT,
   size INTEGER, branch TEXT, CONSTRAINT pk_tags PRIMARY KEY (name),
   FOREIGN KEY (branch) REFERENCES branches (branch));
-CREATE TABLE recycle_bin (hash TEXT, flags INTEGER, CONSTRAINT pk_hash PRIMARY KEY (hash));
-INSERT INTO properties VALUES ('schema', '1.0'), ('schema_revision', '3');
+{_RECYCLE_BIN};
+INSERT INTO properties VALUES ('schema', '1.0'), ('schema_revision', '{_REVISION}');
 INSERT INTO branches VALUES ('', NULL, 0);
-"""
+"""  # noqa: S608
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +82,10 @@ def check_tag_name(name: str) -> str:
 
 
 class History(Database):
-    """A history database, schema 1.0 revision 3. It is published only with at least one tag in it (:meth:`pack`)."""
+    """A history database, schema 1.0 revision 3; one of an older revision is brought up to it when it is opened.
+
+    It is published only with at least one tag in it (:meth:`pack`).
+    """
 
     WHAT = "history"
     TABLES = {  # noqa: RUF012
@@ -88,6 +98,34 @@ class History(Database):
         history = cls._create(_TABLES)
         history.set_property("fqrn", fqrn)
         return history
+
+    def _check_tables(self) -> None:
+        if self._revision() < _REVISION:
+            self._upgrade()
+        super()._check_tables()
+
+    def _revision(self) -> int:
+        text = self.get_property("schema_revision") or "0"
+        try:
+            return int(float(text))
+        except (ValueError, OverflowError):
+            raise FormatError(self.WHAT, f"its schema has the revision {text[:20]!r}, which is no number") from None
+
+    def _upgrade(self) -> None:
+        """Add what came with later revisions: sizes, the table that is kept empty, branches."""
+        present = {str(row[1]) for row in self._all("PRAGMA table_info(tags)")}
+        for column in ("size INTEGER DEFAULT 0", "branch TEXT DEFAULT ''"):
+            if present and column.partition(" ")[0] not in present:
+                self._run(f"ALTER TABLE tags ADD COLUMN {column}")
+        self._run(_RECYCLE_BIN)
+        self._run(_BRANCHES)
+        self._run("INSERT OR IGNORE INTO branches VALUES ('', NULL, 0)")
+        self.set_property("schema_revision", str(_REVISION))
+
+    def _require_writable(self) -> None:
+        if (revision := self._revision()) > _REVISION:
+            what = f"is of revision {revision} of its schema, this program writes {_REVISION}"
+            raise FormatError(self.WHAT, f"{what}; use a newer version of this program")
 
     @property
     def fqrn(self) -> str:
@@ -185,11 +223,13 @@ class History(Database):
         return hash_bytes(data, algorithm, HISTORY), data
 
     def _insert(self, tag: Tag) -> None:
+        self._require_writable()
         if not self._all("SELECT 1 FROM branches WHERE branch = ?", tag.branch):
             raise TagError(tag.name, f"is to be on branch {tag.branch!r}, which does not exist; use an existing branch")
         self._run(_INSERT, *tag.to_row())
 
     def _delete(self, name: str) -> int:
+        self._require_writable()
         return self._run("DELETE FROM tags WHERE name = ?", name)
 
     def _prune_branches(self) -> None:
