@@ -17,10 +17,10 @@ DATE ?=
 SLOT ?=
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format check test test-full servers nightly up down status docs clean bench-publish
+.PHONY: help venv lock format check test test-full servers nightly up down status docs clean bench-publish bench-publish-curves
 
 help:  ## this list
-	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(STAMP)  ## the Python environment in .venv, as requirements.txt locks it
 
@@ -86,6 +86,11 @@ PAST ?= 1
 
 bench-publish: $(STAMP)  ## publish against its own floor [FILES= FOLDERS= STORE=weed|radosgw|file|file:///… ROUNDS= PAST=1 FULL=1]
 	@$(BIN)/python bench/publish.py --files $(FILES) --folders $(FOLDERS) --store $(STORE) --rounds $(ROUNDS) --past $(PAST)
+
+bench-publish-curves: FILES = 5000
+bench-publish-curves: FOLDERS = 5
+bench-publish-curves: $(STAMP)  ## plots against connections and publishers, into bench/results [FILES= FOLDERS= STORE=]
+	@$(BIN)/python bench/publish_curves.py --files $(FILES) --folders $(FOLDERS) --store $(STORE)
 
 clean:  ## stop the services; remove the environment, state and caches
 	@if [ -x $(BIN)/nightshift ]; then $(BIN)/nightshift lab down; fi

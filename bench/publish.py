@@ -16,8 +16,8 @@ from pathlib import Path
 
 from publishing import lab
 from publishing.machine import description
-from publishing.repositories import NESTED_CATALOGS, REFLOG_ROWS, TAGS, Templates, summary
-from publishing.rounds import EMPTY, PAST, Bench, Round
+from publishing.repositories import EMPTY, NESTED_CATALOGS, PAST, REFLOG_ROWS, TAGS, Templates, summary
+from publishing.rounds import Bench, Round
 from publishing.trees import Shape
 
 VOID = 3

@@ -32,6 +32,7 @@ from include.storage.open import open_store
 from include.storage.store import Store
 
 FQRN = "bench.nightshift.test"
+PAST, EMPTY = "past", "empty"
 REFLOG_ROWS = 50_000
 TAGS = 200
 NESTED_CATALOGS = 3_000
@@ -72,7 +73,7 @@ class Templates:
         master, signer = generate_master(), generate_repository_key(FQRN, datetime.now(UTC))
         save_signer(self.keys, FQRN, signer)
         self.public_key.write_bytes(format_public_key(master.public_key()))
-        for name in ("empty", "past"):
+        for name in (EMPTY, PAST):
             store = open_store((self.folder / name).as_uri())
             create_repository(store, FQRN, master=master, signer=signer, now=datetime.now(UTC))
         self._age(store)

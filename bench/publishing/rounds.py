@@ -15,10 +15,8 @@ from typing import Any
 from publishing import lab
 from publishing.machine import BENCH, Idle, Ran, run, start
 from publishing.places import Place
-from publishing.repositories import TOP, Templates
+from publishing.repositories import EMPTY, PAST, TOP, Templates
 from publishing.trees import Shape, write_files, write_tarball
-
-PAST, EMPTY = "past", "empty"
 
 
 @dataclass(slots=True)

@@ -1,0 +1,69 @@
+"""Line plots as SVG, without a library: a few series over a logarithmic or plain axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+_WIDTH, _HEIGHT = 720, 420
+_LEFT, _RIGHT, _TOP, _BOTTOM = 80, 20, 50, 60
+_COLOURS = ("#1f6fb4", "#999999", "#c0392b", "#2e8b57", "#8e44ad")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A named line through points (x, y)."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+
+
+def line_plot(title: str, x_label: str, y_label: str, series: Sequence[Series], *, log_x: bool = False) -> str:
+    """The plot as the text of an SVG file; the vertical axis begins at zero."""
+    places = sorted({x for one in series for x, _ in one.points})
+    low, high = (math.log2(value) if log_x else value for value in (places[0], places[-1]))
+    top = _round_up(max(y for one in series for _, y in one.points))
+
+    def across(x: float) -> float:
+        share = ((math.log2(x) if log_x else x) - low) / ((high - low) or 1)
+        return _LEFT + share * (_WIDTH - _LEFT - _RIGHT)
+
+    def up(y: float) -> float:
+        return _HEIGHT - _BOTTOM - y / top * (_HEIGHT - _TOP - _BOTTOM)
+
+    box = f'viewBox="0 0 {_WIDTH} {_HEIGHT}"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {box} font-family="sans-serif" font-size="13">',
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+        _text(_WIDTH / 2, 22, title, size=16),
+        _text(_WIDTH / 2, _HEIGHT - 14, x_label),
+        f'<g transform="translate(18 {_HEIGHT / 2}) rotate(-90)">{_text(0, 0, y_label)}</g>',
+    ]
+    for step in range(6):
+        y = top * step / 5
+        parts.append(
+            f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{up(y):.1f}" y2="{up(y):.1f}" stroke="#dddddd"/>'
+            + _text(_LEFT - 8, up(y) + 4, f"{y:,.0f}", anchor="end")
+        )
+    parts += [_text(across(x), _HEIGHT - _BOTTOM + 20, f"{x:g}") for x in places]
+    for number, one in enumerate(series):
+        colour = _COLOURS[number % len(_COLOURS)]
+        line = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in one.points)
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        parts += [f'<circle cx="{across(x):.1f}" cy="{up(y):.1f}" r="3.5" fill="{colour}"/>' for x, y in one.points]
+        at = _LEFT + 12 + number * 200
+        parts.append(f'<rect x="{at}" y="{_TOP - 18}" width="14" height="4" fill="{colour}"/>')
+        parts.append(_text(at + 20, _TOP - 12, one.name, anchor="start"))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _text(x: float, y: float, words: str, *, size: int = 13, anchor: str = "middle") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _round_up(value: float) -> float:
+    """To one, two or five times a power of ten, so that five steps are round numbers."""
+    unit = 10 ** math.floor(math.log10(value or 1))
+    return next(unit * factor for factor in (1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10) if unit * factor >= value)
