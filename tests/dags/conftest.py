@@ -8,6 +8,7 @@ HOME = airflowhome.use()
 
 # ruff: noqa: E402 - Airflow reads its environment when it is first imported
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -43,6 +44,7 @@ class MiniSite:
     connections: Connections
     gateway_url: str
     dags: dict[str, DAG] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
     defaults: dict[str, dict[str, object]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -66,7 +68,10 @@ class MiniSite:
         """Run a DAG as Airflow does, in this process; triggers run inline."""
         # test() leaves a run's parameters in the DAG, where the next run of this process would find them
         conf = {**self.defaults[dag_id], **conf}
-        run = self.dags[dag_id].test(logical_date=logical_date, run_after=datetime.now(UTC), run_conf=conf)
+        with pytest.MonkeyPatch.context() as patch:
+            for variable, value in self.environment.items():
+                patch.setenv(variable, value)
+            run = self.dags[dag_id].test(logical_date=logical_date, run_after=datetime.now(UTC), run_conf=conf)
         name = f"{dag_id}/{run.run_id}"
         states = {
             f"{ti.task_id}[{ti.map_index}]" if ti.map_index >= 0 else ti.task_id: str(ti.state)
@@ -110,19 +115,30 @@ def site(weed: WeedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     create_repository(store, FQRN, master=master, signer=signer, now=now)
     (folder / "repository.pub").write_bytes(format_public_key(master.public_key()))
     (folder / "trees").mkdir()
-    with _gateway(folder, store, signer) as url, pytest.MonkeyPatch.context() as environment:
+    with _gateway(folder, store, signer) as url:
         port = url.rpartition(":")[2].partition("/")[0]
         file = folder / "site.yaml"
         file.write_text(_SITE.format(folder=folder, endpoint=weed.endpoint, fqrn=FQRN))
-        for name, value in {
+        environment = {
             "NIGHTSHIFT_CONFIG": str(file),
             "AIRFLOW_CONN_STORE": _connection("object_store"),
             "AIRFLOW_CONN_GATEWAY": _connection("cvmfs_gateway", host="127.0.0.1", port=int(port)),
-        }.items():
-            environment.setenv(name, value)
-        connections = Connections(load(), EnvSecrets())
-        yield MiniSite(folder, connections, url, _airflow())
+        }
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            connections = Connections(load(), EnvSecrets({**os.environ}))
+            dags = _airflow()
+        yield MiniSite(folder, connections, url, dags, environment)
         connections.ledger.dispose()
+
+
+@pytest.fixture(autouse=True)
+def _environment_of_the_site(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each test that is on the site, and for no test that comes after these."""
+    if "site" in request.fixturenames:
+        for name, value in request.getfixturevalue("site").environment.items():
+            monkeypatch.setenv(name, value)
 
 
 def _connection(kind: str, **more: object) -> str:
