@@ -322,6 +322,7 @@ class Spool:
 
     def _append(self, row: tuple[Any, ...]) -> None:
         self._batch.append(row)
+        self.members += 1
         if len(self._batch) >= _BATCH:
             self._flush()
 
@@ -334,7 +335,6 @@ class Spool:
         except sqlite3.IntegrityError:
             twice = self._batch[self._db.total_changes - before][0]
             raise refused(self._source, path_of(twice) or ".", "is there twice; pack the tree again") from None
-        self.members += len(self._batch)
         self._batch.clear()
 
 

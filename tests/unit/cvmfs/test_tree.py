@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import random
 import stat
-from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -19,44 +17,15 @@ from include.cvmfs.counters import Counts
 from include.cvmfs.errors import SourceError
 from include.cvmfs.hashes import Algorithm
 from include.cvmfs.prepare import PrepareOptions, prepare
-from include.cvmfs.source import Entry, Kind, Opener
+from include.cvmfs.source import Entry, Kind
 from include.cvmfs.spool import Spool
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import Found, read_back
+from tests.fakes.trees import ListedSource, a_file, a_folder, a_hard_link, a_link
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 SMALL_CHUNKS = PrepareOptions(chunking=ChunkLimits(1 << 16, 1 << 17, 1 << 18))
-
-
-class ListedSource:
-    """Entries from a list, in its order."""
-
-    sha256 = None
-
-    def __init__(self, members: list[tuple[Entry, bytes | None]], name: str = "listed") -> None:
-        self.name = name
-        self._members = members
-
-    def entries(self) -> Iterator[tuple[Entry, Opener | None]]:
-        for entry, data in self._members:
-            yield entry, None if data is None else (lambda data=data: io.BytesIO(data))
-
-
-def a_file(path: str, data: bytes = b"", **fields: int) -> tuple[Entry, bytes | None]:
-    return Entry(path, Kind.FILE, fields.pop("mode", 0o644), fields.pop("mtime", 1000), size=len(data), **fields), data
-
-
-def a_folder(path: str, **fields: int) -> tuple[Entry, bytes | None]:
-    return Entry(path, Kind.DIRECTORY, fields.pop("mode", 0o755), fields.pop("mtime", 1000), **fields), None
-
-
-def a_link(path: str, target: str) -> tuple[Entry, bytes | None]:
-    return Entry(path, Kind.SYMLINK, 0o777, 1000, symlink=target), None
-
-
-def a_hard_link(path: str, target: str) -> tuple[Entry, bytes | None]:
-    return Entry(path, Kind.HARDLINK, 0o600, 1, hardlink_to=target), None
 
 
 def publish(

@@ -1,0 +1,115 @@
+"""The rules of .cvmfsdirtab match as in the stock tools; expectations follow those of their own tests."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.cvmfs.dirtab import Dirtab
+from include.cvmfs.errors import FormatError
+
+RULES = """\
+# these are positive rules:
+/usr/*
+  /usr/local/*
+
+# these are negative rules:
+! /usr/.svn
+!/usr/local/.git
+ ! /usr/local/x86*
+"""
+
+
+@pytest.mark.parametrize("text", ["", "# a comment\n #another\n", "  \n\n    \n", "!\n ! \n"])
+def test_a_file_without_rules_matches_nothing(text: str) -> None:
+    dirtab = Dirtab.parse(text)
+    assert dirtab.rules == ()
+    assert not dirtab.matches("/usr")
+
+
+@pytest.mark.parametrize(
+    "path", ["/usr/local", "/usr/bin", "/usr/svn", "/usr/.git", "/usr/local/lib", "/usr/local/git"]
+)
+def test_directories_of_positive_rules_match(path: str) -> None:
+    assert Dirtab.parse(RULES).matches(path)
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/usr", "/usr/local/bin/x86", "/usr/.svn", "/usr/local/.git", "/usr/local/x86", "/usr/local/x86_64", "/var", ""],
+)
+def test_others_and_those_of_negative_rules_do_not(path: str) -> None:
+    assert not Dirtab.parse(RULES).matches(path)
+
+
+def test_negative_rules_may_be_relative_and_reach_over_directories() -> None:
+    dirtab = Dirtab.parse("/usr/bin/*\n/usr/include/*\n! *.exe\n! */include/*.hpp\n")
+    assert dirtab.matches("/usr/bin/bash")
+    assert dirtab.matches("/usr/bin/root.exe.bak")
+    assert not dirtab.matches("/usr/include/random.hpp")
+    assert not dirtab.matches("/usr/bin/root.exe")
+    for path in ("/usr/local/include/bar.exe", "/root/include/stdio.hpp", "/root/include/tr1/stdio.hpp"):
+        assert dirtab.opposes(path)
+    for path in ("/usr/bin/sh", "/var/log/messages", "/usr/local/src/test.hpp"):
+        assert not dirtab.opposes(path)
+
+
+def test_a_question_mark_is_one_byte_within_a_name() -> None:
+    dirtab = Dirtab.parse("/foo/*\n!/usr/bi?\n!/foo/b*\n")
+    assert dirtab.opposes("/usr/bin")
+    assert not dirtab.opposes("/usr/bi")
+    assert not dirtab.opposes("/usr/binary")
+    assert not dirtab.opposes("/usr/bi/")
+    assert not dirtab.matches("/foo/ball")
+    assert Dirtab.parse("/a?").matches("/ab")
+    assert not Dirtab.parse("/a?").matches("/aé")
+    assert Dirtab.parse("/a??").matches("/aé")
+
+
+def test_characters_of_regular_expressions_are_themselves() -> None:
+    dirtab = Dirtab.parse("/a.b/[x]+(y)$^{1}|\n")
+    assert dirtab.matches("/a.b/[x]+(y)$^{1}|")
+    assert not dirtab.matches("/aXb/[x]+(y)$^{1}|")
+
+
+def test_a_backslash_takes_the_meaning_away() -> None:
+    dirtab = Dirtab.parse("/a\\*b/c\\?d/e\\\\f\n")
+    assert dirtab.matches("/a*b/c?d/e\\f")
+    assert not dirtab.matches("/aXb/c?d/e\\f")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("/ok\nusr/local\n", "line 2: 'usr/local' is not absolute"),
+        ("/\n", "line 1: '/' names the root"),
+        ("! /usr/\\bin\n", "line 1: .* has a backslash before something else"),
+        ("/usr/bin\\\n", "line 1: .* has a backslash before something else"),
+        ("/usr/bin/*\n\n!/usr/bin/*", r"line 3: '!/usr/bin/\*' contradicts line 1"),
+        ("!/usr//bin/\n/usr/bin", "line 2: '/usr/bin' contradicts line 1"),
+        (b"/caf\xe9", "is not UTF-8"),
+    ],
+)
+def test_bad_files_are_refused_by_line(text: str | bytes, problem: str) -> None:
+    with pytest.raises(FormatError, match=r"^\.cvmfsdirtab") as fault:
+        Dirtab.parse(text)
+    assert re.search(problem, str(fault.value))
+
+
+def test_the_same_pattern_relative_and_absolute_is_no_contradiction() -> None:
+    dirtab = Dirtab.parse("/a\n! a\n/a\n")
+    assert dirtab.matches("/a")
+
+
+@given(
+    st.lists(st.text("ab*?\\/", max_size=6), max_size=4), st.lists(st.text("ab", min_size=1, max_size=3), max_size=3)
+)
+def test_any_text_is_rules_or_an_error(lines: list[str], names: list[str]) -> None:
+    try:
+        dirtab = Dirtab.parse("\n".join(lines))
+    except FormatError:
+        return
+    dirtab.matches("/" + "/".join(names))
