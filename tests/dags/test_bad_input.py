@@ -35,7 +35,8 @@ def test_each_bad_artifact_fails_alone_with_its_reason_and_leaves_nothing_to_be_
         "NotUtf8": (packed([Member(b"caf\xe9", b"x")]), {}, "not UTF-8"),
         "Device": (packed([Member(b"dev/null", type=b"3", device=(1, 3))]), {}, "device"),
         "TooMany": (packed([file(f"f{number}") for number in range(2100)]), {}, "limit"),
-        "Bomb": (packed([file("zeros", bytes(60 << 20))]), {}, "limit"),
+        "Bomb": (packed([file(f"zeros{number}", bytes(9 << 20)) for number in range(6)]), {}, "is beyond the limit of"),
+        "Large": (packed([file("image.iso", bytes(11 << 20))]), {}, "image.iso: has 11534336 bytes, more than"),
         "Twice": (packed([file("a", b"1"), folder("a")]), {}, "a"),
     }
     for project, (data, change, _) in bad.items():

@@ -11,14 +11,13 @@ from include.cvmfs.changeset import Changeset
 from include.cvmfs.hashes import Algorithm
 from include.cvmfs.prepare import Base, PrepareOptions, Progress, prepare
 from include.cvmfs.repository import Repository
-from include.cvmfs.source import SourceLimits
 from include.nightlies import builds, records
 from include.nightlies.errors import PublicationUnknown
 from include.nightlies.records import Figures, Publication
 from include.nightlies.states import Phase, State
 from include.nightlies.steps.errors import FailedBefore
 from include.nightlies.steps.known import earlier_destinations, known_objects
-from include.nightlies.steps.sources import opened
+from include.nightlies.steps.sources import opened, source_limits
 from include.nightlies.steps.values import Batch, Item, Outcome
 from include.publishers.connect import Connections
 
@@ -125,7 +124,7 @@ def _changeset(
         options=PrepareOptions(
             algorithm=Algorithm.named(settings.hash.value),
             connections=connections.site.store(settings.store).connections,
-            limits=SourceLimits(members=settings.limits.members, bytes=int(settings.limits.bytes)),
+            limits=source_limits(settings.limits),
             index=connections.site.paths.var / CONTENT_INDEX,
         ),
         known=known,

@@ -52,8 +52,12 @@ def opened(connections: Connections, item: Item, limits: Limits) -> TreeSource:
         raise ArtifactMissing(item.name, where)
     if item.size is not None and meta.size != item.size:
         raise ArtifactSize(item.name, where, meta.size, item.size)
-    allowed = SourceLimits(members=limits.members, bytes=int(limits.bytes))
-    return open_artifact(store.stream(key), item.name, sha256=item.sha256, size=meta.size, limits=allowed)
+    return open_artifact(store.stream(key), item.name, sha256=item.sha256, size=meta.size, limits=source_limits(limits))
+
+
+def source_limits(limits: Limits) -> SourceLimits:
+    """What an artifact may hold, in the words of those who read it."""
+    return SourceLimits(members=limits.members, bytes=int(limits.bytes), file_bytes=int(limits.file_size))
 
 
 def _folder(store: Store, key: str) -> Path | None:
