@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from include.storage.errors import BadStoreUrl, Forbidden, Rejected, StoreError, Unavailable
 from include.storage.open import DEFAULTS, split_s3_url
 from include.storage.options import Credentials, StoreOptions
 from include.storage.refusals import BY_CODE, BY_STATUS, DROPPED, Failure, Refusal
+from include.storage.roles import Role, bucket_policy
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -51,6 +53,28 @@ def allow_public_read(
     client = admin_client(credentials, options)
     try:
         policy = with_public_read(_policy_of(client, bucket), bucket, below)
+        client.put_bucket_policy(Bucket=bucket, Policy=json.dumps(policy))
+    except ClientError as error:
+        raise _translate(error, bucket) from None
+    except BotoCoreError as error:
+        raise _unreachable(error, bucket) from None
+
+
+def allow_roles(
+    url: str,
+    credentials: Credentials,
+    options: StoreOptions,
+    *,
+    repositories: Iterable[str],
+    principals: Mapping[Role, str],
+) -> None:
+    """Give each role its rights in the repositories below the URL; other people's rules stay, ours are replaced."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    bucket, _ = split_s3_url(url)
+    client = admin_client(credentials, options)
+    try:
+        policy = bucket_policy(url, repositories, principals, others=_policy_of(client, bucket))
         client.put_bucket_policy(Bucket=bucket, Policy=json.dumps(policy))
     except ClientError as error:
         raise _translate(error, bucket) from None

@@ -108,7 +108,7 @@ def read_failure(error: Exception) -> Failure:
     text = str(error)
     line, _, debug = text.partition("\n\nDebug source:")
     status = int(found[1]) if (found := _STATUS.search(line)) else None
-    code = found[1] if (found := _CODE.search(line)) else None
+    code = (found[1] or found[2]) if (found := _CODE.search(line)) else None
     said = found[1].strip()[:200] if (found := _MESSAGE.search(line)) else ""
     if code in BY_CODE:
         return Failure(BY_CODE[code], status, code, said)
@@ -138,6 +138,6 @@ def _innermost(debug: str) -> str:
 
 
 _STATUS = re.compile(r"status code: (\d{3})")
-_CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>")
+_CODE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>|\(code: ([A-Za-z0-9]+)\)")  # the other one: of a key of many
 _MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
 _DETAIL = re.compile(r'(?:message|error): "?([A-Za-z][^",\n]*)')

@@ -4,30 +4,54 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from include.lab.servers.ceph import ObjectStore
+from include.lab.servers.radosgw import RadosgwServer
+from include.lab.servers.s3 import S3Server
 from include.lab.servers.weed import WeedServer
 from include.storage.buckets import allow_public_read, ensure_bucket
+from include.storage.file import FileStore
 from include.storage.options import Credentials
+from include.storage.roles import Role
 from include.storage.store import Store
 from tests.fakes.faultproxy import FaultProxy
 
 BUCKET = "nights"
+OWNER = Credentials("nightshift", "not-a-secret")
+USERS = {role.value: Credentials(role.value, f"{role.value}-not-a-secret") for role in Role if role is not Role.READER}
+S3_SERVERS = [pytest.param(name, marks=pytest.mark.server(name)) for name in ("weed", "radosgw")]
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
 def weed(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[WeedServer]:
-    """An S3 server with a bucket ``nights`` that everybody may read."""
+    """SeaweedFS with a bucket ``nights`` that everybody may read, and users without rights."""
     need("weed")
     folder = tmp_path_factory.mktemp("weed")
-    with WeedServer(
-        folder / "data", credentials=Credentials("nightshift", "not-a-secret"), log=folder / "log"
-    ) as server:
-        ensure_bucket(f"s3://{BUCKET}", server.credentials, server.options())
-        allow_public_read(f"s3://{BUCKET}", server.credentials, server.options())
+    with WeedServer(folder / "data", credentials=OWNER, log=folder / "log", users=USERS) as server:
+        _public_bucket(server)
         yield server
+
+
+@pytest.fixture(scope="session")
+def radosgw(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RadosgwServer]:
+    """Ceph, in memory, with the same bucket and the same users."""
+    need("radosgw")
+    folder = tmp_path_factory.mktemp("ceph") / "cluster"
+    with RadosgwServer(folder, credentials=OWNER, objectstore=ObjectStore.MEMSTORE) as server:
+        for name, keys in USERS.items():
+            server.add_user(name, keys)
+        _public_bucket(server)
+        yield server
+
+
+@pytest.fixture(params=S3_SERVERS)
+def s3_server(request: pytest.FixtureRequest) -> S3Server:
+    """Each S3 server in turn."""
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
@@ -37,19 +61,40 @@ def s3_prefix() -> str:
 
 
 @pytest.fixture
-def s3_store(weed: WeedServer, s3_prefix: str) -> Store:
+def s3_store(s3_server: S3Server, s3_prefix: str) -> Store:
     """An empty store on S3."""
-    return weed.store(BUCKET, s3_prefix)
+    return s3_server.store(BUCKET, s3_prefix)
 
 
 @pytest.fixture
-def public_url(weed: WeedServer, s3_prefix: str) -> str:
+def public_url(s3_server: S3Server, s3_prefix: str) -> str:
     """Where everybody reads what ``s3_store`` holds."""
-    return weed.public_url(BUCKET, s3_prefix)
+    return s3_server.public_url(BUCKET, s3_prefix)
+
+
+@pytest.fixture(params=["file", *S3_SERVERS])
+def any_store(request: pytest.FixtureRequest, s3_prefix: str, tmp_path: Path) -> Store:
+    """An empty store of each kind in turn."""
+    if request.param == "file":
+        return FileStore(tmp_path / "any-store")
+    return request.getfixturevalue(request.param).store(BUCKET, s3_prefix)
 
 
 @pytest.fixture
-def weed_proxy(weed: WeedServer) -> Iterator[FaultProxy]:
+def any_public_url(any_store: Store, request: pytest.FixtureRequest, s3_prefix: str) -> str:
+    """Where everybody reads what ``any_store`` holds."""
+    if isinstance(any_store, FileStore):
+        return any_store.url
+    return request.getfixturevalue(request.node.callspec.params["any_store"]).public_url(BUCKET, s3_prefix)
+
+
+@pytest.fixture
+def s3_proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
     """A proxy before the S3 server that does harm when told to."""
-    with FaultProxy(weed.endpoint) as proxy:
+    with FaultProxy(s3_server.endpoint) as proxy:
         yield proxy
+
+
+def _public_bucket(server: S3Server) -> None:
+    ensure_bucket(f"s3://{BUCKET}", server.credentials, server.options())
+    allow_public_read(f"s3://{BUCKET}", server.credentials, server.options())

@@ -40,7 +40,7 @@ def find_ceph(program: str = "ceph-mon") -> str | None:
 
 
 class CephCluster:
-    """A cluster with all its files in `directory`, which must not exist yet. Started once; then OSDs may come and go."""
+    """A cluster with all its files in `directory`, which must not exist yet. Started once."""
 
     def __init__(
         self,

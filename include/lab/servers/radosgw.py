@@ -6,16 +6,19 @@ from pathlib import Path
 
 from include.lab.servers.ceph import PACKAGES, CephCluster, ObjectStore, find_ceph
 from include.lab.servers.process import LOOPBACK, ServerError, ServerProcess, free_port
+from include.lab.servers.s3 import S3Server
 from include.storage.errors import StoreError
 from include.storage.open import open_store
-from include.storage.options import Credentials, StoreOptions
-from include.storage.store import Store
+from include.storage.options import Credentials
+from include.storage.roles import Server
 
 NAME = "client.rgw.a"
 
 
-class RadosgwServer:
+class RadosgwServer(S3Server):
     """An S3 server with one user, to whom more may be added, over a cluster below `directory`."""
+
+    kind = Server.RADOSGW
 
     def __init__(
         self,
@@ -34,18 +37,6 @@ class RadosgwServer:
     def endpoint(self) -> str:
         """The S3 URL, without bucket."""
         return f"http://{LOOPBACK}:{self.port}"
-
-    def options(self, **settings: object) -> StoreOptions:
-        """Store options for this server."""
-        return StoreOptions(**{"endpoint": self.endpoint, **settings})  # type: ignore[arg-type]
-
-    def store(self, bucket: str, prefix: str = "") -> Store:
-        """A store in a bucket of this server; the bucket must exist."""
-        return open_store(f"s3://{bucket}/{prefix}", credentials=self.credentials, options=self.options())
-
-    def public_url(self, bucket: str, prefix: str = "") -> str:
-        """Where a bucket, or what is below a prefix of it, can be read without credentials if a policy allows it."""
-        return f"{self.endpoint}/{bucket}/{prefix}".rstrip("/")
 
     def add_user(self, name: str, credentials: Credentials) -> None:
         """One more S3 user, who may do nothing in buckets of others but what their policies say."""
@@ -69,7 +60,8 @@ class RadosgwServer:
                 "log_file": self.cluster.directory / f"{NAME}.log",
                 "keyring": self.cluster.keyring_of(NAME),
                 "rgw_data": self.cluster.directory / "rgw",
-                "rgw_frontends": f"beast endpoint={LOOPBACK}:{self.port}",
+                # without tcp_nodelay every small GET waits 40 ms for its body
+                "rgw_frontends": f"beast endpoint={LOOPBACK}:{self.port} tcp_nodelay=1",
                 "rgw_dns_name": "localhost",
                 "rgw_thread_pool_size": 128,
             })  # fmt: skip
@@ -102,10 +94,3 @@ class RadosgwServer:
         except StoreError:
             return False
         return True
-
-    def __enter__(self) -> RadosgwServer:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

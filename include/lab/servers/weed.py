@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from include.lab.servers.process import LOOPBACK, ServerError, ServerProcess, free_port
+from include.lab.servers.s3 import S3Server
 from include.storage.errors import NotFound, StoreError
 from include.storage.open import open_store
-from include.storage.options import Credentials, StoreOptions
-from include.storage.store import Store
+from include.storage.options import Credentials
+from include.storage.roles import Server
 
 SOCKET_FOLDER = Path("/tmp")  # noqa: S108 - the program's choice
 GRPC_OFFSET = 10_000  # each port has a gRPC twin this far above
@@ -40,8 +43,32 @@ def find_weed() -> str | None:
     return shutil.which("weed", path=sysconfig.get_path("scripts")) or shutil.which("weed")
 
 
-class WeedServer:
-    """An S3 server with one user. ``command``, ``environment`` and ``ready`` are for a process manager."""
+def identities(owner: Credentials, users: Mapping[str, Credentials]) -> dict[str, Any]:
+    """The program's file of users (``-s3.config``), in place of its environment: the owner, and those without rights.
+
+    A user without actions has just what bucket policies give; any action of one would come on top.
+    """
+
+    def identity(name: str, keys: Credentials, actions: list[str]) -> dict[str, Any]:
+        pair = {"accessKey": keys.access_key, "secretKey": keys.secret_key}
+        return {"name": name, "credentials": [pair], "actions": actions}
+
+    everything = ["Admin", "Read", "Write", "List", "Tagging"]
+    return {
+        "identities": [
+            identity("owner", owner, everything),
+            *(identity(name, keys, []) for name, keys in users.items()),
+        ]
+    }
+
+
+class WeedServer(S3Server):
+    """An S3 server with one user who owns everything, and ``users`` who may do only what policies say.
+
+    ``command``, ``environment`` and ``ready`` are for a process manager.
+    """
+
+    kind = Server.SEAWEEDFS
 
     def __init__(
         self,
@@ -51,30 +78,20 @@ class WeedServer:
         ports: WeedPorts | None = None,
         log: Path | None = None,
         host: str = LOOPBACK,
+        users: Mapping[str, Credentials] | None = None,
     ) -> None:
         self.directory = directory
         self.credentials = credentials
         self.ports = ports or WeedPorts.free()
         self.log = log or directory.parent / f"{directory.name}.log"
         self.host = host
+        self.users = dict(users or {})
         self._process: ServerProcess | None = None
 
     @property
     def endpoint(self) -> str:
         """The S3 URL, without bucket."""
         return f"http://{self.host}:{self.ports.s3}"
-
-    def options(self, **settings: object) -> StoreOptions:
-        """Store options for this server."""
-        return StoreOptions(**{"endpoint": self.endpoint, **settings})  # type: ignore[arg-type]
-
-    def store(self, bucket: str, prefix: str = "") -> Store:
-        """A store in a bucket of this server; the bucket must exist."""
-        return open_store(f"s3://{bucket}/{prefix}", credentials=self.credentials, options=self.options())
-
-    def public_url(self, bucket: str, prefix: str = "") -> str:
-        """Where a bucket, or what is below a prefix of it, can be read without credentials if a policy allows it."""
-        return f"{self.endpoint}/{bucket}/{prefix}".rstrip("/")
 
     def command(self) -> list[str]:
         """The command line; it holds no secret."""
@@ -102,6 +119,7 @@ class WeedServer:
             f"-admin.port={ports.admin}",
             "-admin.ui=false",
             "-webdav=false",
+            *([f"-s3.config={self._identities}"] if self.users else []),
         ]
 
     def environment(self) -> Mapping[str, str]:
@@ -128,6 +146,9 @@ class WeedServer:
     def start(self) -> None:
         """Start it here and wait until it is ready; ServerError if it is not."""
         self.directory.mkdir(parents=True, exist_ok=True)
+        if self.users:
+            self._identities.touch(mode=0o600)
+            self._identities.write_text(json.dumps(identities(self.credentials, self.users)))
         self._process = ServerProcess(
             "weed",
             self.command(),
@@ -150,6 +171,10 @@ class WeedServer:
         if self._process is not None:
             self._process.kill()
 
+    @property
+    def _identities(self) -> Path:
+        return self.directory / "identities.json"
+
     def _remove_sockets(self) -> None:
         """It makes local sockets in a fixed folder, named by port, and does not remove them."""
         for port in dataclasses.astuple(self.ports):
@@ -163,10 +188,3 @@ class WeedServer:
         if self._process is None:
             raise ServerError("weed", "is not started")
         return self._process
-
-    def __enter__(self) -> WeedServer:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()

@@ -15,6 +15,7 @@ from include.cvmfs.digests import DigestSet, identity
 from include.cvmfs.hashes import ObjectHash
 from include.cvmfs.prepare import PrepareOptions, prepare
 from include.cvmfs.tarball import TarSource
+from include.lab.servers.s3 import S3Server
 from include.storage.errors import Forbidden, StoreError
 from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions
@@ -23,7 +24,6 @@ from tests.fakes.archives import archive, file, hardlink, symlink
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.recount import read_back
 
-pytestmark = pytest.mark.server("weed")
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 BIG = random.Random(1).randbytes(3_000_000)
 TREE = archive(
@@ -63,26 +63,26 @@ def test_a_second_run_with_what_is_stored_as_known_sends_nothing(s3_store: Store
     assert s3_store.counters.puts == before
 
 
-def test_wrong_credentials_stop_it_at_once(weed: object, s3_store: Store, s3_prefix: str) -> None:
-    options = weed.options()  # type: ignore[attr-defined]
+def test_wrong_credentials_stop_it_at_once(s3_server: S3Server, s3_store: Store, s3_prefix: str) -> None:
+    options = s3_server.options()
     refused = open_store(f"s3://nights/{s3_prefix}", credentials=Credentials("nightshift", "wrong"), options=options)
     with pytest.raises(Forbidden):
         run(refused)
     assert list(s3_store.list()) == []
 
 
-def test_a_server_that_is_not_there_is_the_stores_own_error(weed: object, s3_prefix: str) -> None:
-    options = replace(weed.options(), endpoint="http://127.0.0.1:9", retries=0, timeout_s=2)  # type: ignore[attr-defined]
+def test_a_server_that_is_not_there_is_the_stores_own_error(s3_server: S3Server, s3_prefix: str) -> None:
+    options = replace(s3_server.options(), endpoint="http://127.0.0.1:9", retries=0, timeout_s=2)
     gone = open_store(f"s3://nights/{s3_prefix}", credentials=Credentials("a", "b"), options=options)
     with pytest.raises(StoreError) as failure:
         run(gone)
     assert failure.value.retryable
 
 
-def test_a_storm_of_refusals_is_survived_and_counted(weed: object, weed_proxy: FaultProxy, s3_prefix: str) -> None:
-    weed_proxy.answer(503, times=40, method="PUT")
-    options = StoreOptions(endpoint=weed_proxy.url, retries=8)
-    store = open_store(f"s3://nights/{s3_prefix}", credentials=weed.credentials, options=options)  # type: ignore[attr-defined]
+def test_a_storm_of_refusals_is_survived_and_counted(s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str) -> None:
+    s3_proxy.answer(503, times=40, method="PUT")
+    options = StoreOptions(endpoint=s3_proxy.url, retries=8)
+    store = open_store(f"s3://nights/{s3_prefix}", credentials=s3_server.credentials, options=options)
     changeset = run(store)
     assert store.counters.retries == {"503": 40}
     assert store.counters.puts == changeset.objects_new

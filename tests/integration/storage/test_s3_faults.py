@@ -6,26 +6,28 @@ from collections.abc import Mapping
 
 import pytest
 
-from include.lab.servers.weed import WeedServer
+from include.lab.servers.s3 import S3Server
 from include.storage.errors import Conflict, StoreFull, Unavailable, Unsupported
 from include.storage.open import open_store
 from include.storage.options import StoreOptions, Traits
 from include.storage.probe import probe
+from include.storage.roles import Server
 from include.storage.store import Store
 from tests.fakes.faultproxy import FaultProxy
 
-pytestmark = pytest.mark.server("weed")
-
 
 @pytest.fixture
-def store(weed: WeedServer, weed_proxy: FaultProxy, s3_prefix: str) -> Store:
+def store(s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str) -> Store:
     """Through the proxy, with short patience."""
-    return opened(weed, weed_proxy, s3_prefix)
+    return opened(s3_server, s3_proxy, s3_prefix)
 
 
-def opened(weed: WeedServer, proxy: FaultProxy, prefix: str, **settings: object) -> Store:
-    options = StoreOptions(**{"endpoint": proxy.url, "timeout_s": 5, "retries": 3, **settings})  # type: ignore[arg-type]
-    return open_store(f"s3://nights/{prefix}", credentials=weed.credentials, options=options)
+def opened(server: S3Server, proxy: FaultProxy, prefix: str, **settings: object) -> Store:
+    known = Traits(put_if_absent=True, replace=True, bulk_delete=True, etag_quotes=server.kind is not Server.RADOSGW)
+    options = StoreOptions(
+        **{"endpoint": proxy.url, "timeout_s": 5, "retries": 3, "traits": known, **settings}  # type: ignore[arg-type]
+    )
+    return open_store(f"s3://nights/{prefix}", credentials=server.credentials, options=options)
 
 
 def conditional(headers: Mapping[str, str]) -> bool:
@@ -41,62 +43,62 @@ def unquoted(headers: Mapping[str, str]) -> bool:
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-def test_a_passing_status_is_repeated_and_counted(store: Store, weed_proxy: FaultProxy, status: int) -> None:
-    weed_proxy.answer(status, times=2, method="PUT")
+def test_a_passing_status_is_repeated_and_counted(store: Store, s3_proxy: FaultProxy, status: int) -> None:
+    s3_proxy.answer(status, times=2, method="PUT")
     store.put("a", b"1")
     assert store.get("a") == b"1"
     assert store.counters.retries == {str(status): 2}
     assert store.counters.puts == 1
 
 
-def test_dropped_connections_are_repeated_and_counted(store: Store, weed_proxy: FaultProxy) -> None:
-    weed_proxy.cut(method="PUT")
-    weed_proxy.cut(method="PUT", after_forwarding=True)
+def test_dropped_connections_are_repeated_and_counted(store: Store, s3_proxy: FaultProxy) -> None:
+    s3_proxy.cut(method="PUT")
+    s3_proxy.cut(method="PUT", after_forwarding=True)
     store.put("a", b"1")
-    weed_proxy.cut(method="GET", body_bytes=0)
+    s3_proxy.cut(method="GET", body_bytes=0)
     assert store.get("a") == b"1"
     assert store.counters.retries == {"connection": 3}
 
 
 def test_an_answer_that_does_not_come_in_time_is_repeated(
-    weed: WeedServer, weed_proxy: FaultProxy, s3_prefix: str
+    s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str
 ) -> None:
-    store = opened(weed, weed_proxy, s3_prefix, timeout_s=0.5)
-    held = weed_proxy.hold(method="GET")
+    store = opened(s3_server, s3_proxy, s3_prefix, timeout_s=0.5)
+    held = s3_proxy.hold(method="GET")
     store.put("a", b"1")
     assert store.get("a") == b"1"
     assert store.counters.retries == {"timeout": 1}
     held.release()
 
 
-def test_a_lasting_failure_says_how_often_it_was_tried(store: Store, weed_proxy: FaultProxy) -> None:
-    weed_proxy.answer(503, times=None)
+def test_a_lasting_failure_says_how_often_it_was_tried(store: Store, s3_proxy: FaultProxy) -> None:
+    s3_proxy.answer(503, times=None)
     with pytest.raises(Unavailable, match=r"a in s3://nights.*gave up after 4 attempts") as caught:
         store.put("a", b"1")
     assert caught.value.cause == "503"
-    assert weed_proxy.count("PUT") == 4
+    assert s3_proxy.count("PUT") == 4
 
 
-def test_a_full_store_is_not_asked_again(store: Store, weed_proxy: FaultProxy) -> None:
-    weed_proxy.answer(507, times=None, method="PUT")
+def test_a_full_store_is_not_asked_again(store: Store, s3_proxy: FaultProxy) -> None:
+    s3_proxy.answer(507, times=None, method="PUT")
     with pytest.raises(StoreFull, match="no space left"):
         store.put("a", b"1")
-    assert weed_proxy.count("PUT") == 1
+    assert s3_proxy.count("PUT") == 1
 
 
-def test_a_stream_goes_on_where_it_broke(store: Store, weed_proxy: FaultProxy) -> None:
+def test_a_stream_goes_on_where_it_broke(store: Store, s3_proxy: FaultProxy) -> None:
     data = os.urandom(3 << 20)
     store.put("a", data)
-    weed_proxy.cut(method="GET", body_bytes=1 << 20)
-    weed_proxy.cut(method="GET", body_bytes=1 << 19)
+    s3_proxy.cut(method="GET", body_bytes=1 << 20)
+    s3_proxy.cut(method="GET", body_bytes=1 << 19)
     assert b"".join(store.stream("a", block=1 << 16)) == data
     assert store.counters.retries == {"connection": 2}
-    assert weed_proxy.count("GET") == 3
+    assert s3_proxy.count("GET") == 3
 
 
-def test_a_stream_never_mixes_two_versions(store: Store, weed_proxy: FaultProxy) -> None:
+def test_a_stream_never_mixes_two_versions(store: Store, s3_proxy: FaultProxy) -> None:
     store.put("a", bytes(2 << 20))
-    weed_proxy.cut(method="GET", body_bytes=1 << 20)
+    s3_proxy.cut(method="GET", body_bytes=1 << 20)
     stream = store.stream("a", block=1 << 16)
     next(stream)
     store.put("a", b"\1" * (2 << 20))
@@ -104,35 +106,33 @@ def test_a_stream_never_mixes_two_versions(store: Store, weed_proxy: FaultProxy)
         list(stream)
 
 
-def test_a_listing_goes_on_where_it_broke(store: Store, weed_proxy: FaultProxy) -> None:
+def test_a_listing_goes_on_where_it_broke(store: Store, s3_proxy: FaultProxy) -> None:
     for n in range(10):
         store.put(f"data/{n}", b"")
-    weed_proxy.answer(503, method="GET", path=r"\?.*list-type=2")
+    s3_proxy.answer(503, method="GET", path=r"\?.*list-type=2")
     assert [meta.key for meta in store.list()] == [f"data/{n}" for n in range(10)]
     assert store.counters.retries == {"503": 1}
 
 
-def test_put_if_absent_whose_answer_was_lost_is_ours_if_our_bytes_are_there(
-    store: Store, weed_proxy: FaultProxy
-) -> None:
-    weed_proxy.cut(method="PUT", after_forwarding=True)
+def test_put_if_absent_whose_answer_was_lost_is_ours_if_our_bytes_are_there(store: Store, s3_proxy: FaultProxy) -> None:
+    s3_proxy.cut(method="PUT", after_forwarding=True)
     assert store.put_if_absent("a", b"ours") is True
-    weed_proxy.answer(500, method="PUT", after_forwarding=True)
+    s3_proxy.answer(500, method="PUT", after_forwarding=True)
     assert store.put_if_absent("b", b"ours") is True
-    assert weed_proxy.count("PUT") == 2
+    assert s3_proxy.count("PUT") == 2
 
 
 def test_put_if_absent_whose_answer_was_lost_is_not_ours_if_other_bytes_are_there(
-    store: Store, weed_proxy: FaultProxy
+    store: Store, s3_proxy: FaultProxy
 ) -> None:
     store.put("a", b"theirs")
-    weed_proxy.answer(500, method="PUT")
+    s3_proxy.answer(500, method="PUT")
     assert store.put_if_absent("a", b"ours") is False
     assert store.get("a") == b"theirs"
 
 
-def test_put_if_absent_that_did_not_happen_is_repeated(store: Store, weed_proxy: FaultProxy) -> None:
-    weed_proxy.cut(method="PUT")
+def test_put_if_absent_that_did_not_happen_is_repeated(store: Store, s3_proxy: FaultProxy) -> None:
+    s3_proxy.cut(method="PUT")
     assert store.put_if_absent("a", b"ours") is True
     assert store.get("a") == b"ours"
     assert store.counters.retries == {"connection": 1}
@@ -140,27 +140,27 @@ def test_put_if_absent_that_did_not_happen_is_repeated(store: Store, weed_proxy:
 
 @pytest.mark.parametrize("fault", ["cut", "500", "412"])
 def test_a_replacement_whose_answer_was_lost_is_done_if_our_bytes_are_there(
-    store: Store, weed_proxy: FaultProxy, fault: str
+    store: Store, s3_proxy: FaultProxy, fault: str
 ) -> None:
     store.put("a", b"base")
     _, base = store.get_versioned("a")
     if fault == "cut":
-        weed_proxy.cut(when=conditional, after_forwarding=True)
+        s3_proxy.cut(when=conditional, after_forwarding=True)
     else:
-        weed_proxy.answer(int(fault), when=conditional, after_forwarding=True)
+        s3_proxy.answer(int(fault), when=conditional, after_forwarding=True)
     version = store.replace("a", b"ours", expected=base)
     assert store.get_versioned("a") == (b"ours", version)
-    assert sum(seen.method == "PUT" for seen in weed_proxy.seen) == 2
+    assert sum(seen.method == "PUT" for seen in s3_proxy.seen) == 2
 
 
 @pytest.mark.parametrize("fault", ["cut", "500", "503", "409"])
-def test_a_replacement_that_did_not_happen_is_repeated(store: Store, weed_proxy: FaultProxy, fault: str) -> None:
+def test_a_replacement_that_did_not_happen_is_repeated(store: Store, s3_proxy: FaultProxy, fault: str) -> None:
     store.put("a", b"base")
     _, base = store.get_versioned("a")
     if fault == "cut":
-        weed_proxy.cut(when=conditional)
+        s3_proxy.cut(when=conditional)
     else:
-        weed_proxy.answer(int(fault), when=conditional)
+        s3_proxy.answer(int(fault), when=conditional)
     version = store.replace("a", b"ours", expected=base)
     assert store.get_versioned("a") == (b"ours", version)
     assert sum(store.counters.retries.values()) == 1
@@ -168,24 +168,24 @@ def test_a_replacement_that_did_not_happen_is_repeated(store: Store, weed_proxy:
 
 @pytest.mark.parametrize("status", [412, 500])
 def test_a_replacement_that_lost_to_another_writer_is_a_conflict(
-    store: Store, weed_proxy: FaultProxy, status: int
+    store: Store, s3_proxy: FaultProxy, status: int
 ) -> None:
     store.put("a", b"base")
     _, base = store.get_versioned("a")
     store.put("a", b"theirs")
-    weed_proxy.answer(status, when=conditional)
+    s3_proxy.answer(status, when=conditional)
     with pytest.raises(Conflict, match="another writer"):
         store.replace("a", b"ours", expected=base)
     assert store.get("a") == b"theirs"
 
 
 def test_a_replacement_that_arrives_after_another_does_not_undo_it(
-    weed: WeedServer, weed_proxy: FaultProxy, s3_prefix: str
+    s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str
 ) -> None:
-    slow, quick = opened(weed, weed_proxy, s3_prefix), weed.store("nights", s3_prefix)
+    slow, quick = opened(s3_server, s3_proxy, s3_prefix), s3_server.store("nights", s3_prefix)
     quick.put("a", b"base")
     _, base = quick.get_versioned("a")
-    held = weed_proxy.hold(when=conditional)
+    held = s3_proxy.hold(when=conditional)
     outcome: list[object] = []
 
     def replace() -> None:
@@ -205,77 +205,74 @@ def test_a_replacement_that_arrives_after_another_does_not_undo_it(
 
 
 def test_a_server_that_takes_etags_only_without_quotes_is_understood_and_remembered(
-    store: Store, weed_proxy: FaultProxy
+    s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str
 ) -> None:
-    weed_proxy.answer(412, code="PreconditionFailed", times=None, when=quoted)
+    store = opened(s3_server, s3_proxy, s3_prefix, traits=None)
+    s3_proxy.answer(412, code="PreconditionFailed", times=None, when=quoted)
     store.put("a", b"0")
     _, version = store.get_versioned("a")
     version = store.replace("a", b"1", expected=version)
-    assert [seen.status for seen in weed_proxy.seen if seen.method == "PUT"] == [200, 412, 200]
-    weed_proxy.seen.clear()
+    assert [seen.status for seen in s3_proxy.seen if seen.method == "PUT"] == [200, 412, 200]
+    s3_proxy.seen.clear()
     store.child("x").put("y", b"")
     version = store.replace("a", b"2", expected=version)
-    assert [seen.status for seen in weed_proxy.seen] == [200, 200]
+    assert [seen.status for seen in s3_proxy.seen] == [200, 200]
     assert store.get_versioned("a") == (b"2", version)
     assert store.counters.retries == {}
 
 
 def test_a_probed_spelling_of_etags_is_used_from_the_start(
-    weed: WeedServer, weed_proxy: FaultProxy, s3_prefix: str
+    s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str
 ) -> None:
     traits = Traits(put_if_absent=True, replace=True, bulk_delete=True, etag_quotes=False)
-    store = opened(weed, weed_proxy, s3_prefix, traits=traits)
+    store = opened(s3_server, s3_proxy, s3_prefix, traits=traits)
     store.put("a", b"0")
     _, version = store.get_versioned("a")
-    weed_proxy.answer(412, when=unquoted)
-    weed_proxy.seen.clear()
+    s3_proxy.answer(412, when=unquoted)
+    s3_proxy.seen.clear()
     store.replace("a", b"1", expected=version)
-    assert {seen.status for seen in weed_proxy.seen if seen.method == "PUT"} == {412, 200}
+    assert {seen.status for seen in s3_proxy.seen if seen.method == "PUT"} == {412, 200}
 
 
-def test_a_store_that_ignores_conditions_is_found_out(store: Store, weed_proxy: FaultProxy) -> None:
+def test_a_store_that_ignores_conditions_is_found_out(store: Store, s3_proxy: FaultProxy) -> None:
     # Answers success to every conditional write, as a server does that does not look at the header.
-    weed_proxy.answer(200, times=None, method="PUT", when=conditional, headers={"ETag": '"1"'})
+    s3_proxy.answer(200, times=None, method="PUT", when=conditional, headers={"ETag": '"1"'})
     traits = probe(store, writers=3)
     assert (traits.put_if_absent, traits.replace) == (False, False)
 
 
-def test_a_store_without_bulk_delete_is_found_out_and_cleaned_all_the_same(
-    store: Store, weed_proxy: FaultProxy
-) -> None:
-    weed_proxy.answer(501, code="NotImplemented", times=None, method="POST")
+def test_a_store_without_bulk_delete_is_found_out_and_cleaned_all_the_same(store: Store, s3_proxy: FaultProxy) -> None:
+    s3_proxy.answer(501, code="NotImplemented", times=None, method="POST")
     assert probe(store, writers=2).bulk_delete is False
     assert list(store.list()) == []
 
 
 def test_conditions_that_a_store_ignores_are_not_relied_on(
-    weed: WeedServer, weed_proxy: FaultProxy, s3_prefix: str
+    s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str
 ) -> None:
     traits = Traits(put_if_absent=False, replace=False, bulk_delete=True)
-    store = opened(weed, weed_proxy, s3_prefix, traits=traits)
+    store = opened(s3_server, s3_proxy, s3_prefix, traits=traits)
     store.put("a", b"0")
     _, version = store.get_versioned("a")
     with pytest.raises(Unsupported, match="ignores If-None-Match"):
         store.put_if_absent("b", b"")
     with pytest.raises(Unsupported, match="declare that there is a single writer"):
         store.replace("a", b"1", expected=version)
-    single = opened(weed, weed_proxy, s3_prefix, traits=traits, single_writer=True)
+    single = opened(s3_server, s3_proxy, s3_prefix, traits=traits, single_writer=True)
     newer = single.replace("a", b"1", expected=version)
     assert single.get_versioned("a") == (b"1", newer)
     with pytest.raises(Conflict):
         single.replace("a", b"2", expected=version)
 
 
-def test_a_store_that_loses_what_it_acknowledged_is_what_the_proxy_can_play(
-    store: Store, weed_proxy: FaultProxy
-) -> None:
-    weed_proxy.pretend()
+def test_a_store_that_loses_what_it_acknowledged_is_what_the_proxy_can_play(store: Store, s3_proxy: FaultProxy) -> None:
+    s3_proxy.pretend()
     store.put("a", b"lost")
     assert not store.exists("a")
 
 
-def test_an_acl_is_sent_when_it_is_configured(weed: WeedServer, weed_proxy: FaultProxy, s3_prefix: str) -> None:
+def test_an_acl_is_sent_when_it_is_configured(s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str) -> None:
     sent = []
-    weed_proxy.pretend(when=lambda headers: sent.append(headers.get("x-amz-acl")) or True)
-    opened(weed, weed_proxy, s3_prefix, acl="public-read").put("a", b"")
+    s3_proxy.pretend(when=lambda headers: sent.append(headers.get("x-amz-acl")) or True)
+    opened(s3_server, s3_proxy, s3_prefix, acl="public-read").put("a", b"")
     assert sent == ["public-read"]

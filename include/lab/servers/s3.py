@@ -1,0 +1,50 @@
+"""What the S3 servers of the lab have in common: an endpoint, its owner's key pair, and users without rights."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Self
+
+from include.storage.open import open_store
+from include.storage.options import Credentials, StoreOptions
+from include.storage.roles import Server
+from include.storage.store import Store
+
+
+class S3Server(ABC):
+    """A server that runs while the context lasts. ``credentials`` own all buckets."""
+
+    kind: Server
+    credentials: Credentials
+
+    @property
+    @abstractmethod
+    def endpoint(self) -> str:
+        """The S3 URL, without bucket."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it here and wait until it is ready; ServerError if it is not."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop it; its files stay."""
+
+    def options(self, **settings: object) -> StoreOptions:
+        """Store options for this server."""
+        return StoreOptions(**{"endpoint": self.endpoint, **settings})  # type: ignore[arg-type]
+
+    def store(self, bucket: str, prefix: str = "") -> Store:
+        """A store in a bucket of this server; the bucket must exist."""
+        return open_store(f"s3://{bucket}/{prefix}", credentials=self.credentials, options=self.options())
+
+    def public_url(self, bucket: str, prefix: str = "") -> str:
+        """Where a bucket, or what is below a prefix of it, can be read without credentials if a policy allows it."""
+        return f"{self.endpoint}/{bucket}/{prefix}".rstrip("/")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -1,0 +1,116 @@
+"""Who may do what in a repository's bucket: S3 policies by role, such that none can do another's work.
+
+One bucket policy says everything: its users have no rights of their own. Permissions: docs/formats.md, credentials.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from include.storage.errors import BadStoreUrl
+from include.storage.open import split_s3_url
+
+SID = "Nightshift"  # what our statements' names begin with
+SCRATCH = ".nightshift-probe-*/*"  # where include.storage.probe tries what a store keeps
+
+
+class Role(enum.Enum):
+    """A kind of work on a repository's objects, by credentials of its own."""
+
+    PUBLISHER = "publisher"
+    """Stores objects. Cannot make them visible, nor delete any."""
+    GATEWAY = "gateway"
+    """Switches manifests, and stores the catalogs and histories that it merges. Cannot delete."""
+    COLLECTOR = "collector"
+    """Deletes objects. Can store none, and cannot touch what is signed."""
+    READER = "reader"
+    """Everybody: reads objects whose name it knows. Needs no credentials."""
+
+
+class Server(enum.Enum):
+    """How a kind of server names a user in a policy."""
+
+    AWS = "aws"
+    RADOSGW = "radosgw"
+    SEAWEEDFS = "seaweedfs"
+
+    def principal(self, user: str, account: str = "") -> str:
+        """The name of a user. `account`: AWS's twelve digits, or radosgw's tenant."""
+        match self:
+            case Server.AWS if len(account) != 12 or not account.isdigit():
+                raise BadStoreUrl("an AWS principal needs the account's twelve digits: give --account", key="")
+            case Server.SEAWEEDFS:
+                account = account or "000000000000"  # that of identities which name none
+        return f"arn:aws:iam::{account}:user/{user}"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a role may do; `below` are keys relative to a repository, or None for the bucket itself."""
+
+    name: str
+    actions: tuple[str, ...]
+    below: tuple[str, ...] | None
+
+
+# Listing is what makes a store answer "absent" instead of "forbidden" to those who ask for an object that is not there.
+_READ = (Grant("Get", ("s3:GetObject",), ("*",)), Grant("List", ("s3:ListBucket",), None))
+_PROBE = Grant("Probe", ("s3:PutObject", "s3:DeleteObject"), (SCRATCH,))
+_PUT = ("s3:PutObject", "s3:AbortMultipartUpload")
+
+GRANTS: Mapping[Role, tuple[Grant, ...]] = {
+    Role.PUBLISHER: (*_READ, Grant("Put", _PUT, ("data/*",)), _PROBE),
+    Role.GATEWAY: (*_READ, Grant("Put", _PUT, ("data/*", ".cvmfs*")), _PROBE),
+    Role.COLLECTOR: (
+        *_READ,
+        Grant("Delete", ("s3:DeleteObject",), ("data/*",)),
+        # its own records: the generation of collections and the lists of what it condemned
+        Grant("Keep", ("s3:PutObject", "s3:DeleteObject"), (".nightshift/*",)),
+    ),
+    Role.READER: (Grant("Get", ("s3:GetObject",), ("*",)),),
+}
+
+
+def bucket_policy(
+    url: str, repositories: Iterable[str], principals: Mapping[Role, str], *, others: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The policy of the bucket of ``s3://bucket/prefix``, for repositories below it.
+
+    ``principals``: each role's user as ``Server.principal`` names it; a role that is missing gets nothing, and readers
+    need none. Statements of ``others``, an existing policy, stay unless they are ours.
+    """
+    bucket, prefix = split_s3_url(url)
+    places = [f"{prefix}/{fqrn}" if prefix else fqrn for fqrn in repositories]
+    ours = [
+        {**_statement(role, grant, bucket, places), "Principal": {"AWS": [_principal(role, principals)]}}
+        for role, grants in GRANTS.items()
+        if role is Role.READER or role in principals
+        for grant in grants
+    ]
+    kept = [one for one in (others or {}).get("Statement", []) if not str(one.get("Sid", "")).startswith(SID)]
+    return {"Version": "2012-10-17", "Statement": [*kept, *ours]}
+
+
+def user_policy(url: str, repositories: Iterable[str], role: Role) -> dict[str, Any]:
+    """The same as a policy of the user, for servers where users have policies: attach one of the two, not both."""
+    bucket, prefix = split_s3_url(url)
+    places = [f"{prefix}/{fqrn}" if prefix else fqrn for fqrn in repositories]
+    return {"Version": "2012-10-17", "Statement": [_statement(role, grant, bucket, places) for grant in GRANTS[role]]}
+
+
+def _statement(role: Role, grant: Grant, bucket: str, places: Sequence[str]) -> dict[str, Any]:
+    arn = f"arn:aws:s3:::{bucket}"
+    below = [arn] if grant.below is None else [f"{arn}/{place}/{key}" for place in places for key in grant.below]
+    return {
+        "Sid": f"{SID}{role.value.capitalize()}{grant.name}",
+        "Effect": "Allow",
+        "Action": list(grant.actions),
+        "Resource": below,
+    }
+
+
+def _principal(role: Role, principals: Mapping[Role, str]) -> str:
+    return "*" if role is Role.READER else principals[role]
