@@ -14,7 +14,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from include.cvmfs.catalog import NestedRef, name_of
+from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.counters import NAMES, Counts, Statistics
+from include.cvmfs.digests import DigestSet, identity
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.errors import DestinationError, FormatError
 from include.cvmfs.hashes import CATALOG, ObjectHash
@@ -29,7 +31,8 @@ class Changeset:
     """``root``, ``root_size``: the catalog's hash and the size of its SQLite file in bytes.
 
     ``base_root`` and ``base_revision``: what the destination was derived from; ``generation``: the collection that had
-    run last when this was begun. ``stored`` is False after a dry run: such a changeset must not be published.
+    ended last when this was begun (``generation.Look.completed``), at ``created``. ``stored`` is False after a dry run:
+    such a changeset must not be published.
     """
 
     repository: str
@@ -124,6 +127,24 @@ class Changeset:
         if with_times:
             document["created"] = self.created.astimezone(UTC).isoformat()
         return document
+
+
+def objects_of(changeset: Changeset, catalogs: CatalogCache) -> DigestSet:
+    """The identities of everything that it needs, sent or reused: its own catalogs name all of it.
+
+    Raises ObjectMissing and what else reading catalogs raises.
+    """
+    found = DigestSet()
+    pending = [changeset.reference]
+    while pending:
+        reference = pending.pop()
+        found.add(identity(reference.hash.with_suffix(CATALOG)))
+        catalog = catalogs.open_nested(reference.path, reference.hash)
+        for name, _ in catalog.object_hashes():
+            found.add(identity(name))
+        pending.extend(catalog.nested())
+        catalog.close()
+    return found
 
 
 class _Fields:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
+from include.cvmfs.errors import FormatError
 from include.cvmfs.hashes import DIGEST_BYTES, ObjectHash
 
 _PREFIX_BYTES = 2
+_KEY = re.compile(r"data/([0-9a-f]{2})/([0-9a-f]{38}(?:-[a-z0-9]+)?[A-Z]?)")
 
 
 def identity(hash_: ObjectHash) -> bytes:
     """What tells one object of a store from all others: the digest, and the suffix letter of those that have one."""
     return hash_.digest + hash_.suffix.encode()
+
+
+def hash_of_key(key: str) -> ObjectHash:
+    """The object that is stored under a key, the other way round than ``ObjectHash.key``. Raises FormatError."""
+    match = _KEY.fullmatch(key)
+    if match is None:
+        raise FormatError("object key", f"{key[:80]!r} is not that of a content-addressed object")
+    return ObjectHash.parse(match[1] + match[2])
 
 
 class DigestSet:
@@ -44,6 +55,16 @@ class DigestSet:
             tails += tail
         self._count += 1
         return True
+
+    def discard(self, one: bytes) -> None:
+        """Forget an identity, if it is there."""
+        tails, tail = self._tails(one), one[_PREFIX_BYTES:DIGEST_BYTES]
+        place = tails.find(tail) if tails else -1
+        while tails and place >= 0 and place % len(tail):
+            place = tails.find(tail, place + 1)
+        if tails and place >= 0:
+            del tails[place : place + len(tail)]
+            self._count -= 1
 
     def _tails(self, one: bytes) -> bytearray | None:
         buckets = self._buckets.get(one[DIGEST_BYTES:])

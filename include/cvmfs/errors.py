@@ -16,12 +16,19 @@ CvmfsError
 ├── SourceError(member, detail)           an input tree or archive that cannot be taken
 │   └── SourceLimitExceeded(member, detail)
 ├── DestinationError(path, detail)        nothing can be hung there, or nothing is there to take away
+├── TargetError(path, detail)             a place on this machine's disk where nothing can be written
 ├── TagError(name, detail)                a tag that cannot be made, moved or found
 ├── MergeError(path, detail)              two changes of one base that exclude each other
 └── CommitError                           the switch to a new revision did not happen; the old one stands
     ├── ManifestConflict(fqrn, detail)    another writer switched first             (retryable)
     ├── BaseChanged(path, detail)         the destination is not what we derived from  (retryable)
-    └── LeaseExpired(path, detail)        the lease ran out before the switch       (retryable)
+    ├── LeaseExpired(path, detail)        the lease ran out before the switch       (retryable)
+    ├── PrepareAgain                      the changeset can no longer be published; its tree can   (retryable)
+    │   ├── ChangesetExpired(path, detail)    older than a changeset may become
+    │   ├── ObjectsCollected(path, detail)    a collection since has taken some of its objects
+    │   └── ObjectsLost(path, detail)     the store acknowledged some of its objects and has them not
+    ├── CollectionRunning(path, detail)   some of its objects are condemned: publish when it ended     (retryable)
+    └── GenerationMoved(fqrn, detail)     a collection went on since the change was judged; judge again (retryable)
 """
 
 from __future__ import annotations
@@ -190,6 +197,17 @@ class DestinationError(CvmfsError):
         self.detail = detail
 
 
+class TargetError(CvmfsError):
+    """``path`` is a place on this machine's disk."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path}: {detail}")
+        self.path = path
+        self.detail = detail
+
+
 class TagError(CvmfsError):
     """``name`` is the tag's name."""
 
@@ -250,4 +268,53 @@ class LeaseExpired(CommitError):
     ) -> None:
         super().__init__(f"{path}: {detail}")
         self.path = path
+        self.detail = detail
+
+
+class PrepareAgain(CommitError):
+    """The changeset for ``path`` needs objects that are not sure to be there; prepared again, it can be published."""
+
+    retryable: ClassVar[bool] = True
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path}: {detail}; prepare it again")
+        self.path = path
+        self.detail = detail
+
+
+class ChangesetExpired(PrepareAgain):
+    """Its orphans are no longer spared by the collector."""
+
+
+class ObjectsCollected(PrepareAgain):
+    """A collection ran since it was begun, and some of what it needs was on its list, or may have been."""
+
+
+class ObjectsLost(PrepareAgain):
+    """Some of what it needs was sent, but is not in the store; ``keys`` names them."""
+
+    def __init__(self, path: str, detail: str, keys: tuple[str, ...] = ()) -> None:
+        super().__init__(path, detail)
+        self.keys = keys
+
+
+class CollectionRunning(CommitError):
+    """What the changeset for ``path`` needs is about to be deleted; sent now, it might be deleted too."""
+
+    retryable: ClassVar[bool] = True
+
+    def __init__(self, path: str, detail: str) -> None:
+        super().__init__(f"{path}: {detail}; publish when the collection has ended")
+        self.path = path
+        self.detail = detail
+
+
+class GenerationMoved(CommitError):
+    """The collection generation is not the one at which the change was judged; a new judgement may let it pass."""
+
+    retryable: ClassVar[bool] = True
+
+    def __init__(self, fqrn: str, detail: str) -> None:
+        super().__init__(f"repository {fqrn}: {detail}; judge the change again and commit it again")
+        self.fqrn = fqrn
         self.detail = detail

@@ -26,6 +26,8 @@ GatewayError
     ├── BaseMoved           the destination is not what the change was derived from       retryable
     ├── ManifestMoved       other writers kept winning the switch                         retryable
     ├── ReflogMissing       the repository's reference log is absent or does not match
+    ├── CollectionMoved     a collection went on since the change was judged              retryable
+    ├── TagRefused          the tag cannot be made: taken, or not a name for one
     ├── RootMissing         a root hash of the commit cannot be read                      retryable
     ├── ReceiverFailed      the receiver broke off; the change may have been published    retryable
     └── StorageFailed       the gateway could not write to the repository's store         retryable
@@ -197,6 +199,15 @@ class ManifestMoved(CommitFailed):
     cure = "try again"
 
 
+class CollectionMoved(CommitFailed):
+    retryable = True
+    cure = "compare the change's objects with the collection's list again, then commit again"
+
+
+class TagRefused(CommitFailed):
+    cure = "choose another tag, or remove the one of that name"
+
+
 class ReflogMissing(CommitFailed):
     cure = "repair the repository's reference log on the gateway, then try again"
 
@@ -257,12 +268,14 @@ REASONS: tuple[tuple[_Match, str, type[GatewayError]], ...] = (
     (_Match.PREFIX, "missing_reflog", ReflogMissing),
     (_Match.PREFIX, "base_mismatch", BaseMoved),
     (_Match.PREFIX, "manifest_conflict", ManifestMoved),
+    (_Match.PREFIX, "generation_moved", CollectionMoved),
     (_Match.PREFIX, "unknown_root", RootMissing),
     (_Match.PREFIX, "storage_error", StorageFailed),
     (_Match.EXACT, "uploader_error", StorageFailed),
     (_Match.EXACT, "other_error", StorageFailed),
     (_Match.PREFIX, "runtime error", ReceiverFailed),
     (_Match.PREFIX, "worker '", ReceiverFailed),
+    (_Match.PREFIX, "miscellaneous: tag", TagRefused),
     (_Match.EXACT, "miscellaneous", CommitFailed),
     (_Match.PREFIX, "invalid ", BadRequest),
 )

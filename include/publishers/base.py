@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -39,6 +39,14 @@ class Published:
     phases: Mapping[str, float] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Outcome of taking reservations away. ``removed``: what went; with nothing to remove no revision was made."""
+
+    revision: int
+    removed: tuple[str, ...]
+
+
 class Publisher(Protocol):
     """One repository's publisher. ``owner`` is the text shown to others as the holder of a lease."""
 
@@ -56,6 +64,8 @@ class Publisher(Protocol):
     ) -> Published: ...
 
     def remove(self, path: str, *, owner: str, now: datetime) -> Published: ...
+
+    def release(self, paths: Collection[str], *, floor: str | None, owner: str, now: datetime) -> Released: ...
 
     def change(
         self,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,6 +20,7 @@ from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.changeset import Changeset
 from include.cvmfs.commit import NewTag, load_history, store_all
 from include.cvmfs.counters import Counts
+from include.cvmfs.digests import hash_of_key, identity
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.edit import Edit, NewRoot
 from include.cvmfs.errors import (
@@ -30,18 +31,23 @@ from include.cvmfs.errors import (
     MergeError,
     ObjectDamaged,
     ObjectMissing,
+    ObjectsLost,
     RepositoryError,
 )
+from include.cvmfs.generation import Look, look
 from include.cvmfs.hashes import CATALOG, ObjectHash
 from include.cvmfs.manifest import Manifest
 from include.cvmfs.merge import merge
 from include.cvmfs.view import View, ancestors, is_below
 from include.gateway.client import GatewayClient, Lease
-from include.gateway.errors import CommitUnclear
-from include.publishers.base import Published, Reserved
+from include.gateway.errors import CollectionMoved, CommitUnclear
+from include.publishers.base import Published, Released, Reserved
+from include.publishers.clearance import Clearance, require_spared
+from include.publishers.reserved import topmost
 from include.storage.store import Store
 
 _DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
+_JUDGEMENTS = 3
 _RESERVED = Counts(regular=1, dir=1)  # a reserved destination: its own directory and the catalog's marker
 
 
@@ -84,7 +90,7 @@ class NativePublisher:
             return Reserved(manifest.revision, ())
         started = time.monotonic()
         with self._gateway.lease(self.fqrn, _common(missing), hostname=owner) as lease:
-            manifest = self._read_manifest()
+            seen, manifest = look(self._store), self._read_manifest()
             created = self._missing(manifest, destinations)
             if created and not all(is_below(path, lease.path) for path in created):
                 raise BaseChanged(lease.path, "directories above it went away meanwhile; reserve again")
@@ -95,7 +101,9 @@ class NativePublisher:
                     edit.make_nested(path, entry)
                 else:
                     edit.add(path, entry)
-            revision = self._commit(lease, manifest, edit, now, None, _Clock()) if created else manifest.revision
+            revision = manifest.revision
+            if created:
+                revision = self._commit(lease, manifest, edit, now, None, _Clock(), seen)
         return Reserved(revision, tuple(created), time.monotonic() - started)
 
     def publish(
@@ -113,11 +121,33 @@ class NativePublisher:
         ``replace=False`` refuses a destination that holds anything. ``on_lease`` is told how to give the lease back,
         for whoever must do so from outside. A destination that holds this very tree already is left as it is.
         Raises PathBusy, DestinationError, BaseChanged (the destination is not what the change was derived from),
-        ObjectMissing and other CvmfsErrors for a changeset that is not in the store, and what a commit raises.
+        PrepareAgain and CollectionRunning for a changeset whose objects are not all sure to be there (docs/decisions,
+        collections), other CvmfsErrors for one that is damaged or of another repository, and what a commit raises.
         """
+        for attempt in range(_JUDGEMENTS):
+            try:
+                return self._publish(changeset, owner, now, replace, tag, on_lease)
+            except CollectionMoved:  # a collector was between our look and the switch: look again
+                if attempt == _JUDGEMENTS - 1:
+                    raise
+        raise AssertionError  # the last attempt returns or raises
+
+    def _publish(
+        self,
+        changeset: Changeset,
+        owner: str,
+        now: datetime,
+        replace: bool,
+        tag: NewTag | None,
+        on_lease: Callable[[Callable[[], object]], None] | None,
+    ) -> Published:
         path, clock = changeset.destination, _Clock()
+        clearance = Clearance(self._store, self._catalogs, changeset)
         with clock.phase("changeset"):
-            root_entry, totals = self._stored(changeset)
+            catalog = self._stored(changeset)
+            root_entry, totals = catalog.root_entry, catalog.statistics.total
+            clearance.require_catalogs(catalog)
+            clearance.fault(look(self._store), now)  # what takes long is done before the lease
         started = time.monotonic()
         with self._gateway.lease(self.fqrn, path, hostname=owner) as lease:
             if on_lease:
@@ -125,16 +155,18 @@ class NativePublisher:
             held = time.monotonic()
             clock.phases["lease"] = held - started
             with clock.phase("base"):
-                manifest = self._read_manifest()
+                seen, manifest = look(self._store), self._read_manifest()
                 edit = Edit(self._catalogs, manifest.root)
                 there = edit.nested_at(path)
             if _is(there, changeset.root) and (tag is None or self._tagged(manifest, tag, changeset)):
                 self._gateway.drop(lease)
                 return self._outcome(path, manifest, manifest, held, clock, unchanged=True)
+            if (fault := clearance.fault(seen, now)) is not None:
+                raise fault
             with clock.phase("hang"):
                 self._require_base(edit, there, changeset, replace=replace)
                 edit.hang(NestedRef(path, changeset.root, changeset.root_size), root_entry, totals)
-            revision = self._commit(lease, manifest, edit, now, tag, clock)
+            revision = self._commit(lease, manifest, edit, now, tag, clock, seen)
             held_s = time.monotonic() - held
         with clock.phase("confirm"):
             after = self._confirmed(changeset, revision)
@@ -145,10 +177,10 @@ class NativePublisher:
         clock = _Clock()
         with self._gateway.lease(self.fqrn, path, hostname=owner) as lease:
             held = time.monotonic()
-            manifest = self._read_manifest()
+            seen, manifest = look(self._store), self._read_manifest()
             edit = Edit(self._catalogs, manifest.root)
             edit.remove(path)
-            self._commit(lease, manifest, edit, now, None, clock)
+            self._commit(lease, manifest, edit, now, None, clock, seen)
             held_s = time.monotonic() - held
         return self._outcome(path, manifest, self._read_manifest(), held, clock, held_s=held_s)
 
@@ -175,15 +207,49 @@ class NativePublisher:
         with self._gateway.lease(self.fqrn, lease_path, hostname=owner) as lease:
             held = time.monotonic()
             with clock.phase("base"):
-                rehearsed, manifest = manifest, self._read_manifest()
+                rehearsed, seen, manifest = manifest, look(self._store), self._read_manifest()
                 if manifest.root != rehearsed.root:
                     manifest, new = self._rehearsed(apply, now)
+                if new is not None:
+                    fresh = [packed.hash for packed in new.catalogs] + [hash_of_key(key) for key, _ in new.objects]
+                    require_spared(self._store, seen, lease.path, [identity(one) for one in fresh])
             with clock.phase("commit"):
-                self._settled(lease, manifest, new.hash if new else manifest.root, tag)
+                self._settled(lease, manifest, new.hash if new else manifest.root, tag, seen)
             held_s = time.monotonic() - held
         return self._outcome(lease_path, manifest, self._read_manifest(), held, clock, held_s=held_s)
 
+    def release(self, paths: Collection[str], *, floor: str | None, owner: str, now: datetime) -> Released:
+        """Take away those of ``paths`` that are reserved and still empty, and what is empty without them.
+
+        Only directories below ``floor`` go with their last child. They are looked at under the lease: what somebody
+        published meanwhile stays. One lease, one commit; none when there is nothing to take away. Raises PathBusy,
+        and what a commit raises.
+        """
+        manifest = self._read_manifest()
+        empty = self._empty(manifest, paths, floor)
+        if not empty:
+            return Released(manifest.revision, ())
+        with self._gateway.lease(self.fqrn, _common(empty), hostname=owner) as lease:
+            seen, manifest = look(self._store), self._read_manifest()
+            empty = [path for path in self._empty(manifest, paths, floor) if is_below(path, lease.path)]
+            revision = manifest.revision
+            if empty:
+                edit = Edit(self._catalogs, manifest.root)
+                for path in empty:
+                    edit.remove(path)
+                revision = self._commit(lease, manifest, edit, now, None, _Clock(), seen)
+        return Released(revision, tuple(empty))
+
     # -- private
+
+    def _empty(self, manifest: Manifest, paths: Collection[str], floor: str | None) -> Sequence[str]:
+        view = View(self._catalogs, manifest.root)
+        empty = [
+            path
+            for path in paths
+            if view.nested_at(path) is not None and view.inside(path).catalog.statistics.total == _RESERVED
+        ]
+        return topmost(empty, floor, lambda above: [entry.name for entry in view.listing(above)])
 
     def _rehearsed(self, apply: Callable[[Edit], None], now: datetime) -> tuple[Manifest, NewRoot | None]:
         """The current manifest and what a change makes of it, stored; None if that is nothing."""
@@ -208,8 +274,8 @@ class NativePublisher:
             raise BaseChanged(path, f"the gateway reported success, but revision {revision} does not hold it")
         return dataclasses.replace(after, root=view.root_hash, revision=revision)
 
-    def _stored(self, changeset: Changeset) -> tuple[Dirent, Counts]:
-        """The root entry and counters of the changeset's catalog, which is read from the store itself and verified.
+    def _stored(self, changeset: Changeset) -> Catalog:
+        """The changeset's catalog, read from the store itself and verified.
 
         Once it hangs it is what readers get, and what it counts stays in the counters of all catalogs above.
         """
@@ -221,9 +287,7 @@ class NativePublisher:
         try:
             database = CatalogCache(self._store, budget=0).database(root)
         except ObjectMissing:
-            raise ObjectMissing(
-                root.key, f"the catalog prepared for {path} is not in the store; prepare it again"
-            ) from None
+            raise ObjectsLost(path, f"its root catalog {root.key} is not in the store", (root.key,)) from None
         except FormatError as fault:
             raise ObjectDamaged(root.key, f"the catalog prepared for {path} is unreadable ({fault})") from fault
         catalog = Catalog.load(database)
@@ -231,7 +295,7 @@ class NativePublisher:
             raise CatalogError(path, f"the changeset names a catalog that was made for {catalog.path or '/'}")
         if (catalog.statistics, len(database)) != (changeset.statistics, changeset.root_size):
             raise CatalogError(path, "the prepared catalog is not as its changeset describes it; prepare it again")
-        return catalog.root_entry, catalog.statistics.total
+        return catalog
 
     def _tagged(self, manifest: Manifest, tag: NewTag, changeset: Changeset) -> bool:
         """Whether the tag names a revision that holds the changeset: an earlier try came as far as that."""
@@ -277,17 +341,19 @@ class NativePublisher:
             raise BaseChanged(path, f"revision {base} that this was derived from was collected; derive again") from None
 
     def _commit(
-        self, lease: Lease, manifest: Manifest, edit: Edit, now: datetime, tag: NewTag | None, clock: _Clock
+        self, lease: Lease, manifest: Manifest, edit: Edit, now: datetime, tag: NewTag | None, clock: _Clock, seen: Look
     ) -> int:
         with clock.phase("upload"):
             new = edit.finish(int(now.timestamp()))
+            fresh = [packed.hash for packed in new.catalogs] + [hash_of_key(key) for key, _ in new.objects]
+            require_spared(self._store, seen, lease.path, [identity(one) for one in fresh])
             store_all(self._store, [(packed.hash.key, packed.data) for packed in new.catalogs] + list(new.objects))
         with clock.phase("commit"):
-            return self._settled(lease, manifest, new.hash, tag)
+            return self._settled(lease, manifest, new.hash, tag, seen)
 
-    def _settled(self, lease: Lease, manifest: Manifest, new: ObjectHash, tag: NewTag | None) -> int:
+    def _settled(self, lease: Lease, manifest: Manifest, new: ObjectHash, tag: NewTag | None, seen: Look) -> int:
         try:
-            return self._gateway.commit(lease, manifest.root, new, tag=tag)
+            return self._gateway.commit(lease, manifest.root, new, tag=tag, generation=seen.token)
         except CommitUnclear:
             after = self._read_manifest()
             if self._holds(after, manifest.root, new, lease.path):

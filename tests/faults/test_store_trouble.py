@@ -172,8 +172,8 @@ def test_a_lost_catalog_of_the_publisher_is_refused_before_it_takes_a_lease(
     before = site.files()
     to_store.pretend(times=1, path=CATALOGS)
     told = publisher(site).outcome()
-    assert told["error"] == "ObjectMissing"
-    assert told["key"] in told["message"]
+    assert (told["error"], told["retryable"]) == ("ObjectsLost", True)
+    assert "data/" in told["message"]
     assert "prepare it again" in told["message"]
     assert to_gateway.count("POST", r"/leases$") == 0
     assert site.files() == before

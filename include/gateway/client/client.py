@@ -162,8 +162,18 @@ class GatewayClient:
         self._can_renew = True
         return replace(lease, expires_monotonic=_deadline(reply, sent_at))
 
-    def commit(self, lease: Lease, old_root: ObjectHash, new_root: ObjectHash, *, tag: NewTag | None = None) -> int:
+    def commit(
+        self,
+        lease: Lease,
+        old_root: ObjectHash,
+        new_root: ObjectHash,
+        *,
+        tag: NewTag | None = None,
+        generation: str = "",
+    ) -> int:
         """Publish the change ``old_root`` -> ``new_root``; returns the new revision, and the lease is gone.
+
+        ``generation``: of collections, when the change was judged; our own gateway refuses it once that has moved.
 
         A reply that was lost is asked for again. Raises CommitUnclear if it cannot be had any more: our own service
         remembers the outcome, a stock gateway does not. After any other error the lease stands and must be dropped.
@@ -176,6 +186,7 @@ class GatewayClient:
                 "tag_name": tag.name if tag else "",
                 "tag_channel": 0,
                 "tag_description": tag.description if tag else "",
+                **({"generation": generation} if generation else {}),
             }
         ).encode()
         call = Call(

@@ -26,7 +26,10 @@ _THREADS = 16
 
 @dataclass(frozen=True, slots=True)
 class CommitOrder:
-    """What the holder of a lease wants committed; ``lease_path`` is ``""`` for the whole repository."""
+    """What the holder of a lease wants committed; ``lease_path`` is ``""`` for the whole repository.
+
+    ``generation``: of collections, as the holder saw it when he judged the change; ``""`` if he knows of none.
+    """
 
     repository: str
     lease_path: str
@@ -34,6 +37,7 @@ class CommitOrder:
     new_root: ObjectHash
     tag_name: str
     tag_description: str
+    generation: str = ""
 
 
 class Committer(Protocol):
@@ -52,6 +56,8 @@ REASONS: tuple[tuple[type[Exception], str], ...] = (
     (cvmfs.BaseChanged, "base_mismatch"),
     (cvmfs.ManifestConflict, "manifest_conflict"),
     (cvmfs.ReflogError, "missing_reflog"),
+    (cvmfs.GenerationMoved, "generation_moved"),
+    (cvmfs.TagError, "miscellaneous: tag"),
     (cvmfs.ObjectError, "unknown_root"),
     (cvmfs.CvmfsError, "miscellaneous"),
     (StoreError, "storage_error"),
@@ -121,7 +127,9 @@ class CommitQueue:
 
     def _run(self, digest: bytes, row: LeaseRow, request: CommitRequest) -> int:
         roots = request.roots()
-        order = CommitOrder(row.repository, row.path, *roots, request.tag_name, request.tag_description)
+        order = CommitOrder(
+            row.repository, row.path, *roots, request.tag_name, request.tag_description, request.generation
+        )
         try:
             revision = self._committer.commit(
                 order, before_switch=lambda: self._table.begin_switch(digest, row.epoch).result()

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.commit import NewTag, commit_change
+from include.cvmfs.generation import require_unmoved
 from include.cvmfs.keys import Signer
 from include.gateway.service.commits import CommitOrder
 from include.gateway.service.config import RepositoryConfig, ServiceConfig
@@ -36,6 +37,11 @@ class StoreCommitter:
     def commit(self, order: CommitOrder, *, before_switch: Callable[[], None]) -> int:
         opened = self._open(order.repository)
         now = time.time()
+
+        def barrier() -> None:
+            require_unmoved(opened.store, order.generation, fqrn=order.repository)
+            before_switch()
+
         head = commit_change(
             opened.store,
             fqrn=order.repository,
@@ -46,7 +52,7 @@ class StoreCommitter:
             tag=_tag(order, now),
             now=int(now),
             catalogs=opened.catalogs,
-            before_switch=before_switch,
+            before_switch=barrier,
         )
         return head.manifest.revision
 

@@ -52,18 +52,19 @@ class LeaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """Body of ``POST /leases/<token>``; hashes as sent."""
+    """Body of ``POST /leases/<token>``; hashes as sent. ``generation``: our own member, which stock gateways ignore."""
 
     old_root: str
     new_root: str
     tag_name: str
     tag_description: str
+    generation: str = ""
 
     @classmethod
     def parse(cls, body: bytes) -> CommitRequest:
         """Raises Malformed (HTTP 400). The hashes are looked at only once the lease is known: ``roots``."""
         members = _json_object(body)
-        names = ("old_root_hash", "new_root_hash", "tag_name", "tag_description")
+        names = ("old_root_hash", "new_root_hash", "tag_name", "tag_description", "generation")
         return cls(*(_text(members, name) for name in names))
 
     def roots(self) -> tuple[ObjectHash, ObjectHash]:

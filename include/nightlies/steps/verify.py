@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from include.cvmfs.catalog import MARKER
-from include.cvmfs.errors import CvmfsError, DestinationError
+from include.cvmfs.errors import CommitError, CvmfsError, DestinationError
 from include.cvmfs.repository import Repository
-from include.gateway.errors import PathBusy
+from include.gateway.errors import CommitFailed, PathBusy
 from include.nightlies import records
 from include.nightlies.records import Publication
 from include.nightlies.states import State
@@ -63,7 +62,8 @@ def verify_run(connections: Connections, run: str, *, clock: Clock, sample: int 
 def tidy_run(connections: Connections, batches: Sequence[Batch], *, owner: str, clock: Clock) -> tuple[str, ...]:
     """Take away the destinations that were reserved for artifacts that then failed: nothing of them stays to be seen.
 
-    A path that is busy is left as it is, empty; the next run that installs it finds it reserved.
+    One lease and one commit for all. If a path is busy they are left as they are, empty; the next run that installs
+    them finds them reserved.
     """
     if not batches or batches[0].dry_run:
         return ()
@@ -71,44 +71,16 @@ def tidy_run(connections: Connections, batches: Sequence[Batch], *, owner: str, 
     failed = [one for one in records.publications_of_run(connections.ledger, batch.run) if one.state is State.FAILED]
     if not failed:
         return ()
-    repository = connections.head(batch.repository)
-    empty = {one.destination for one in failed if _is_reserved(repository, one.destination)}
     floor = batch.nested[-1] if batch.nested else None
-    publisher, removed = connections.publisher(batch.repository), []
-    for path in topmost(empty, floor, lambda above: [entry.name for entry in repository.listing(above)]):
-        try:
-            publisher.remove(path, owner=owner, now=clock())
-        except (PathBusy, DestinationError) as error:
-            log.warning("%s stays reserved and empty: %s", path, error)
-            continue
-        removed.append(path)
+    publisher = connections.publisher(batch.repository)
+    try:
+        done = publisher.release([one.destination for one in failed], floor=floor, owner=owner, now=clock())
+    except (PathBusy, DestinationError, CommitError, CommitFailed) as error:
+        log.warning("what was reserved and stays empty is left for the next run: %s", error)
+        return ()
+    for path in done.removed:
         log.info("%s: taken away again, since nothing of it could be installed", path)
-    return tuple(removed)
-
-
-def topmost(paths: Collection[str], floor: str | None, children: Callable[[str], Sequence[str]]) -> tuple[str, ...]:
-    """The fewest directories whose removal takes away exactly `paths` and what would be empty without them.
-
-    Only directories below `floor` are given up for their children; without one none is. `.cvmfscatalog` is no child.
-    """
-    found = set(paths)
-    pending = sorted(found)
-    while floor is not None and pending:
-        above = pending.pop().rpartition("/")[0]
-        if above in found or not above.startswith(f"{floor}/"):
-            continue
-        inside = {f"{above}/{name}" for name in children(above) if name != MARKER}
-        if inside <= found:
-            found = (found - inside) | {above}
-            pending.append(above)
-    return tuple(sorted(found))
-
-
-def _is_reserved(repository: Repository, destination: str) -> bool:
-    """Whether nothing but the marker of an empty nested catalog is there."""
-    if repository.nested_at(destination) is None:
-        return False
-    return [entry.name for entry in repository.listing(destination)] == [MARKER]
+    return done.removed
 
 
 def _read_back(repository: Repository, publication: Publication, sample: int) -> ReadBack:

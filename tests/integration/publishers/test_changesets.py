@@ -14,10 +14,12 @@ from include.cvmfs.counters import Counts, Statistics
 from include.cvmfs.errors import (
     BaseChanged,
     CatalogError,
+    ChangesetExpired,
     CvmfsError,
     DestinationError,
     ObjectDamaged,
     ObjectMissing,
+    ObjectsLost,
     RepositoryError,
 )
 from include.cvmfs.hashes import CATALOG, Algorithm, ObjectHash
@@ -86,7 +88,7 @@ def no_catalog(site: ThreadSite, changeset: Changeset) -> Changeset:
 @pytest.mark.parametrize(
     ("spoil", "error", "words"),
     [
-        (lost, ObjectMissing, "data/.*prepare it again"),
+        (lost, ObjectsLost, "data/.*prepare it again"),
         (damaged, ObjectDamaged, "data/"),
         (emptied, ObjectDamaged, "data/"),
         (elsewhere, CatalogError, f"made for {DESTINATION}"),
@@ -94,7 +96,7 @@ def no_catalog(site: ThreadSite, changeset: Changeset) -> Changeset:
         (missized, CatalogError, "not as its changeset describes it"),
         (foreign, RepositoryError, "other.example.org"),
         (of_a_dry_run, ObjectMissing, "dry run"),
-        (no_catalog, ObjectMissing, "data/"),
+        (no_catalog, ObjectsLost, "data/"),
     ],
 )
 def test_a_changeset_that_is_not_what_it_says_is_refused_without_a_lease(
@@ -191,7 +193,7 @@ def test_a_lost_reply_to_a_reservation_is_not_taken_for_success_because_the_dire
     wanted = ["/nightlies/other/b1/alpha/x86_64", "/nightlies/third/b1/alpha/x86_64"]
 
     class Unclear(type(worker._gateway)):  # type: ignore[misc]
-        def commit(self, lease: object, old_root: ObjectHash, new_root: ObjectHash, *, tag: object = None) -> int:
+        def commit(self, lease: object, old_root: ObjectHash, new_root: ObjectHash, **_: object) -> int:
             self.drop(lease)  # it never arrived; then a rival adds as many directories as we wanted to
             rivals = ["/nightlies/fourth/b1/alpha/x86_64", "/nightlies/fifth/b1/alpha/x86_64"]
             reserved.worker().reserve(rivals, nested=[], owner="rival", now=NOW)
@@ -253,7 +255,12 @@ def test_repositories_of_other_hash_algorithms_are_published_to(
 def test_publishers_whose_clocks_differ_by_years_publish_all_the_same(reserved: ThreadSite) -> None:
     for years, destination in ((30, DESTINATIONS[0]), (-30, DESTINATIONS[1]), (0, DESTINATIONS[2])):
         when = NOW + timedelta(days=365 * years)
-        reserved.worker().publish(reserved.prepared(destination, FILES), owner="test", now=when)
+        changeset = reserved.prepared(destination, FILES)
+        if years:
+            with pytest.raises(ChangesetExpired):
+                reserved.worker().publish(changeset, owner="test", now=when)
+        # a worker prepares by the clock that it publishes by
+        reserved.worker().publish(replace(changeset, created=when), owner="test", now=when)
     reserved.assert_sound()
     assert abs(reserved.head().manifest.timestamp - NOW.timestamp()) < 600
 

@@ -1,0 +1,269 @@
+"""The collection generation: what a garbage collection and those who publish beside it know of each other.
+
+One small document in the repository's store, which only the collector writes, by compare-and-swap. The protocol is
+docs/decisions, "A collection and publications see each other". Readers and stock tools know nothing of it; where it
+is absent, the time of the last collection in the stock status file plays its part.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from include.cvmfs.errors import FormatError, GenerationMoved
+from include.storage.errors import NotFound
+from include.storage.store import Store, Version
+
+KEY = ".nightshift/generation"
+STATUS_KEY = ".cvmfs_status.json"
+CHANGESET_LIFE = timedelta(hours=24)
+"""A changeset that began longer ago is prepared again; so is what a journal of sent objects says."""
+ORPHAN_GRACE = timedelta(hours=48)
+"""A collector spares what was stored later than this ago and nothing names: twice the life of a changeset, since one
+that began in its last moment may rely on what an interrupted preparation sent a life before."""
+TAKEOVER = timedelta(hours=1)
+"""A running collection whose document is older than this is taken for dead, and another may take it up."""
+CLOCK_SKEW = timedelta(hours=1)
+FORMAT = 1
+_WHAT = "collection generation"
+_DIGITS = frozenset("0123456789abcdef")
+
+
+class Phase(Enum):
+    """What the collection of this number does."""
+
+    IDLE = "idle"
+    MARKING = "marking"
+    CONDEMNED = "condemned"
+    SWEEPING = "sweeping"
+
+    @property
+    def has_list(self) -> bool:
+        """Whether a list of what is going to be deleted is out."""
+        return self in {Phase.CONDEMNED, Phase.SWEEPING}
+
+
+class Step(Enum):
+    """What a collector does to the document."""
+
+    BEGIN = "begin"
+    RENEW = "renew"
+    CONDEMN = "condemn"
+    SWEEP = "sweep"
+    END = "end"
+    ABANDON = "abandon"
+    BEGIN_ANEW = "begin anew"
+
+
+# Nothing is deleted before SWEEPING: until then a collection may be abandoned, or begun anew by another collector. A
+# sweep can only be finished, since changesets are judged by its list.
+MOVES: dict[tuple[Phase, Step], Phase] = {
+    (Phase.IDLE, Step.BEGIN): Phase.MARKING,
+    (Phase.MARKING, Step.RENEW): Phase.MARKING,
+    (Phase.MARKING, Step.CONDEMN): Phase.CONDEMNED,
+    (Phase.MARKING, Step.ABANDON): Phase.IDLE,
+    (Phase.MARKING, Step.BEGIN_ANEW): Phase.MARKING,
+    (Phase.CONDEMNED, Step.RENEW): Phase.CONDEMNED,
+    (Phase.CONDEMNED, Step.SWEEP): Phase.SWEEPING,
+    (Phase.CONDEMNED, Step.ABANDON): Phase.IDLE,
+    (Phase.CONDEMNED, Step.BEGIN_ANEW): Phase.MARKING,
+    (Phase.SWEEPING, Step.RENEW): Phase.SWEEPING,
+    (Phase.SWEEPING, Step.END): Phase.IDLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """A collection that ended: its list (SHA-256 in hex; None if it deleted nothing) and when."""
+
+    number: int
+    condemned: str | None
+    ended: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """The document. ``number``: of the collection that runs, or ran last (0: none yet); ``since``: when it was written.
+
+    ``condemned``: SHA-256 of the list that is out. ``past``: the collections that a changeset may have missed.
+    """
+
+    number: int
+    phase: Phase
+    since: datetime
+    condemned: str | None = None
+    past: tuple[Past, ...] = ()
+
+    @property
+    def completed(self) -> int:
+        """The last collection that ended: what a changeset that begins now takes down."""
+        return self.number if self.phase is Phase.IDLE else self.number - 1
+
+    @property
+    def token(self) -> str:
+        """Names number and phase. While it stays the same, what was found free of condemned objects stays so."""
+        return f"{self.number}:{self.phase.value}"
+
+    def after(self, step: Step, now: datetime, *, condemned: str | None = None) -> Generation:
+        """The document after a step. ``condemned`` comes with CONDEMN and SWEEP. Raises ValueError for no such move."""
+        phase = MOVES.get((self.phase, step))
+        if phase is None:
+            raise ValueError(f"a collection that is {self.phase.value} cannot {step.value}")
+        if (condemned is not None) is not (step in {Step.CONDEMN, Step.SWEEP}):
+            raise ValueError(f"{step.value} {'takes no' if condemned else 'needs a'} list of condemned objects")
+        past = self.past
+        if step in {Step.END, Step.ABANDON, Step.BEGIN_ANEW}:
+            deleted = self.condemned if step is Step.END else None
+            past = (*(one for one in past if now - one.ended < ORPHAN_GRACE), Past(self.number, deleted, now))
+        number = self.number + (step in {Step.BEGIN, Step.BEGIN_ANEW})
+        if step is Step.RENEW:
+            condemned = self.condemned
+        return replace(self, number=number, phase=phase, since=now, condemned=condemned, past=past)
+
+    def format(self) -> bytes:
+        """The document as JSON, one line."""
+        document = {
+            "format": FORMAT,
+            "number": self.number,
+            "phase": self.phase.value,
+            "since": _time_text(self.since),
+            "condemned": self.condemned,
+            "past": [[one.number, one.condemned, _time_text(one.ended)] for one in self.past],
+        }
+        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, data: bytes) -> Generation:
+        """Read :meth:`format`. Raises FormatError for anything else."""
+        try:
+            fields = json.loads(data)
+            if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+                raise ValueError(f"is not of format {FORMAT}")
+            past = tuple(
+                Past(_number(number), _list_name(condemned), _time(ended))
+                for number, condemned, ended in fields["past"]
+            )
+            phase, condemned = Phase(fields["phase"]), _list_name(fields["condemned"])
+            if phase.has_list is not (condemned is not None):
+                raise ValueError(f"is {phase.value} {'with' if condemned else 'without'} a list of condemned objects")
+            return cls(_number(fields["number"]), phase, _time(fields["since"]), condemned, past)
+        except (ValueError, KeyError, TypeError, RecursionError) as fault:
+            raise FormatError(_WHAT, f"{KEY} cannot be read: {fault}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was seen of collections at one moment: the document, or the stock tools' last collection (Unix s, 0: none).
+
+    Take it before the manifest is read: what a newer manifest preserves cannot have been collected by then.
+    """
+
+    generation: Generation | None = None
+    last_collection: int = 0
+    version: Version | None = None
+
+    @property
+    def completed(self) -> int:
+        """What a changeset that begins now takes down as its generation."""
+        return self.last_collection if self.generation is None else self.generation.completed
+
+    @property
+    def token(self) -> str:
+        """Equal tokens: nothing has happened that could have taken an object away."""
+        return f"gc:{self.last_collection}" if self.generation is None else self.generation.token
+
+    @property
+    def running_list(self) -> str | None:
+        """The list of what is about to be deleted: it counts as absent until the collection has ended."""
+        return None if self.generation is None else self.generation.condemned
+
+    def lists_since(self, began: int) -> tuple[str, ...] | None:
+        """The lists of the collections that ended since generation ``began``; None when that cannot be told."""
+        if began == self.completed:
+            return ()
+        if self.generation is None or began > self.completed:
+            return None
+        missed = {one.number: one.condemned for one in self.generation.past if one.number > began}
+        if missed.keys() != set(range(began + 1, self.completed + 1)):
+            return None
+        return tuple(name for _, name in sorted(missed.items()) if name is not None)
+
+
+def look(store: Store) -> Look:
+    """See what the repository's store says of collections: one request, a second where there is no document.
+
+    Raises FormatError for a document that cannot be read, and StoreError.
+    """
+    try:
+        data, version = store.get_versioned(KEY)
+    except NotFound:
+        return Look(last_collection=_last_collection(store))
+    return Look(Generation.parse(data), version=version)
+
+
+def write(store: Store, generation: Generation, *, expected: Version | None) -> Version:
+    """The collector's compare-and-swap. Raises Conflict if another collector came first."""
+    return store.replace(KEY, generation.format(), expected=expected)
+
+
+def require_unmoved(store: Store, token: str, *, fqrn: str) -> None:
+    """The barrier of commits, called right before the switch: what the publisher saw must still hold.
+
+    ``token`` is ``Look.token`` of when the publisher judged its change, empty from one who knows of no generations; he
+    may commit unless a list is out. One small read. Raises GenerationMoved, FormatError, StoreError.
+    """
+    try:
+        generation = Generation.parse(store.get(KEY))
+    except NotFound:
+        if token and not token.startswith("gc:"):
+            raise GenerationMoved(fqrn, f"the change was judged at {token}, but {KEY} is gone") from None
+        return
+    if generation.phase.has_list if not token else token != generation.token:
+        seen = f"judged at {token}" if token else "not judged"
+        raise GenerationMoved(fqrn, f"the change was {seen}, the collection is at {generation.token} now")
+
+
+def _last_collection(store: Store) -> int:
+    """When the stock collector ended last, in Unix seconds; what cannot be read still differs from what was before."""
+    try:
+        data = store.get(STATUS_KEY)
+    except NotFound:
+        return 0
+    try:
+        text = json.loads(data).get("last_gc") or ""
+    except (ValueError, AttributeError, RecursionError):
+        raise FormatError("repository status", f"{STATUS_KEY} is not a JSON object") from None
+    if not text:
+        return 0
+    for form in ("%a %b %d %H:%M:%S %Z %Y", "%a %d %b %Y %H:%M:%S %Z", "%Y-%m-%dT%H:%M:%SZ"):
+        try:
+            return int(datetime.strptime(" ".join(str(text).split()), form).replace(tzinfo=UTC).timestamp())
+        except ValueError:
+            continue
+    return int.from_bytes(str(text).encode()[-7:])
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 53:
+        raise ValueError(f"{str(value)[:40]!r} is not the number of a collection")
+    return value
+
+
+def _list_name(value: Any) -> str | None:
+    if value is not None and not (isinstance(value, str) and len(value) == 64 and set(value) <= _DIGITS):
+        raise ValueError(f"{str(value)[:80]!r} is not the name of a list")
+    return value
+
+
+def _time(value: Any) -> datetime:
+    time = datetime.fromisoformat(value)
+    if time.tzinfo is None:
+        raise ValueError(f"{value!r} is a time without its zone")
+    return time.astimezone(UTC)
+
+
+def _time_text(time: datetime) -> str:
+    return time.astimezone(UTC).isoformat()

@@ -1,0 +1,25 @@
+"""Which directories to take away so that reservations of which nothing came leave no trace; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from include.cvmfs.catalog import MARKER
+
+
+def topmost(paths: Collection[str], floor: str | None, children: Callable[[str], Sequence[str]]) -> tuple[str, ...]:
+    """The fewest directories whose removal takes away exactly `paths` and what would be empty without them.
+
+    Only directories below `floor` are given up for their children; without one none is. `.cvmfscatalog` is no child.
+    """
+    found = set(paths)
+    pending = sorted(found)
+    while floor is not None and pending:
+        above = pending.pop().rpartition("/")[0]
+        if above in found or not above.startswith(f"{floor}/"):
+            continue
+        inside = {f"{above}/{name}" for name in children(above) if name != MARKER}
+        if inside <= found:
+            found = (found - inside) | {above}
+            pending.append(above)
+    return tuple(sorted(found))
