@@ -97,7 +97,8 @@ class Edit(View):
         else:
             before = self._totals(path)
             parent = self._writable(self.holder(path))
-            parent.catalog.update(path, _mountpoint(path, root_entry))
+            # What hides a place is no part of the tree that hangs there.
+            parent.catalog.update(path, _mountpoint(path, root_entry.changed(hidden=there.hidden)))
         self._forget(path)
         parent.catalog.set_nested(reference, totals - before)
 

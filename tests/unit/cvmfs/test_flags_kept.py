@@ -1,0 +1,134 @@
+"""Hidden entries and bind mountpoints are not ours to make; edits and merges around them leave them as they are."""
+
+from __future__ import annotations
+
+import stat
+
+from include.cvmfs.catalog import Catalog, NestedRef
+from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.counters import Counts
+from include.cvmfs.dirent import Dirent, Flag
+from include.cvmfs.edit import Edit
+from include.cvmfs.hashes import ObjectHash, hash_bytes
+from include.cvmfs.merge import merge
+from include.cvmfs.view import View
+from tests.fakes.memorystore import MemoryStore
+
+DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
+FILE = Dirent("", stat.S_IFREG | 0o644, size=1, hash=hash_bytes(b"x"))
+SHOWN = NestedRef("/.cvmfs/v1", hash_bytes(b"some revision", suffix="C"), 4096)
+
+
+class Virtual:
+    """A repository whose root has a hidden directory with a bind mountpoint, as stock tools make for snapshots."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.cache = CatalogCache(self.store)
+        catalog = Catalog.create("", DIRECTORY.changed(linkcount=4))
+        catalog.add("/.cvmfs", DIRECTORY.changed(name=".cvmfs", hidden=True, linkcount=3))
+        catalog.add(SHOWN.path, DIRECTORY.changed(name="v1", bind=True, hidden=True))
+        catalog.set_bind(SHOWN)
+        catalog.add("/sw", DIRECTORY.changed(name="sw"))
+        packed = catalog.pack()
+        self.store.put(packed.hash.key, packed.data)
+        self.root = packed.hash
+
+    def keep(self, edit: Edit) -> ObjectHash:
+        new = edit.finish(1)
+        for packed in new.catalogs:
+            self.store.put(packed.hash.key, packed.data)
+        return new.hash
+
+    def nested(self, path: str) -> tuple[NestedRef, Dirent, Counts]:
+        catalog = Catalog.create(path, DIRECTORY)
+        catalog.add(f"{path}/.cvmfscatalog", FILE.changed(name=".cvmfscatalog"))
+        packed = catalog.pack()
+        self.store.put(packed.hash.key, packed.data)
+        return NestedRef(path, packed.hash, packed.size), catalog.root_entry, catalog.statistics.total
+
+    def assert_kept(self, root: ObjectHash) -> View:
+        view = View(self.cache, root)
+        above, below = view.lookup("/.cvmfs"), view.lookup(SHOWN.path)
+        assert above is not None
+        assert below is not None
+        assert above.flags == Flag.DIRECTORY | Flag.HIDDEN
+        assert below.flags == Flag.DIRECTORY | Flag.HIDDEN | Flag.BIND
+        catalog = view.root.catalog
+        assert catalog.bind_mountpoints() == [SHOWN.path]
+        assert view.bind_at(SHOWN.path) == SHOWN
+        assert catalog.statistics.own.nested == len(catalog.nested())
+        return view
+
+
+def test_edits_beside_them_leave_them() -> None:
+    repository = Virtual()
+    edit = Edit(repository.cache, repository.root)
+    edit.add("/sw/f", FILE)
+    edit.hang(*repository.nested("/sw/tree"))
+    edit.touch("", DIRECTORY.changed(mtime=7))
+    edit.move("/sw/f", "/g")
+    edit.remove("/g")
+    repository.assert_kept(repository.keep(edit))
+
+
+def test_attributes_of_a_bind_mountpoint_change_and_it_stays_one() -> None:
+    repository = Virtual()
+    edit = Edit(repository.cache, repository.root)
+    below = edit.lookup(SHOWN.path)
+    assert below is not None
+    edit.touch(SHOWN.path, below.changed(mtime=77))
+    view = repository.assert_kept(repository.keep(edit))
+    assert view.lookup(SHOWN.path) == below.changed(mtime=77)
+
+
+def test_a_removed_bind_mountpoint_is_registered_no_more() -> None:
+    for path in (SHOWN.path, "/.cvmfs"):
+        repository = Virtual()
+        edit = Edit(repository.cache, repository.root)
+        edit.remove(path)
+        view = View(repository.cache, repository.keep(edit))
+        assert view.root.catalog.bind_mountpoints() == []
+        assert view.lookup(SHOWN.path) is None
+
+
+def test_a_bind_mountpoint_that_moves_is_registered_where_it_went() -> None:
+    repository = Virtual()
+    edit = Edit(repository.cache, repository.root)
+    edit.move(SHOWN.path, "/.cvmfs/v2")
+    view = View(repository.cache, repository.keep(edit))
+    assert view.bind_at("/.cvmfs/v2") == NestedRef("/.cvmfs/v2", SHOWN.hash, SHOWN.size)
+    assert view.root.catalog.bind_mountpoints() == ["/.cvmfs/v2"]
+
+
+def test_a_merge_takes_over_what_was_bound_and_keeps_what_is() -> None:
+    repository = Virtual()
+    bound = Edit(repository.cache, repository.root)
+    bound.add("/sw/old", DIRECTORY.changed(bind=True, hidden=True), shows=NestedRef("/sw/old", SHOWN.hash, 0))
+    beside = Edit(repository.cache, repository.root)
+    beside.add("/f", FILE)
+    edit = merge(
+        repository.cache,
+        base=repository.root,
+        new=repository.keep(bound),
+        current=repository.keep(beside),
+        lease_path="/sw",
+    )
+    view = View(repository.cache, repository.keep(edit))
+    assert view.root.catalog.bind_mountpoints() == [SHOWN.path, "/sw/old"]
+    old = view.lookup("/sw/old")
+    assert old is not None
+    assert (old.bind, old.hidden) == (True, True)
+
+
+def test_a_hidden_mountpoint_stays_hidden_when_its_tree_is_replaced() -> None:
+    repository = Virtual()
+    edit = Edit(repository.cache, repository.root)
+    reference, root_entry, totals = repository.nested("/sw/tree")
+    edit.hang(reference, root_entry.changed(hidden=True), totals)
+    again = Edit(repository.cache, repository.keep(edit))
+    again.hang(*repository.nested("/sw/tree"))
+    entry = View(repository.cache, repository.keep(again)).lookup("/sw/tree")
+    assert entry is not None
+    assert entry.hidden
+    assert entry.mountpoint

@@ -1,0 +1,181 @@
+"""Trees with all that a catalog can tell are published, found sound by a full check, and leave nothing when they go."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from include.cvmfs.autocatalog import Weights
+from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.check import check
+from include.cvmfs.chunker import ChunkLimits
+from include.cvmfs.commit import commit_change, read_head, store_all
+from include.cvmfs.counters import Statistics
+from include.cvmfs.create import create_repository
+from include.cvmfs.cuts import Cuts
+from include.cvmfs.dirtab import Dirtab
+from include.cvmfs.edit import Edit
+from include.cvmfs.hashes import Algorithm, ObjectHash
+from include.cvmfs.keys import format_public_key, generate_master, generate_repository_key
+from include.cvmfs.owners import IdMap, OwnerMap
+from include.cvmfs.prepare import PrepareOptions, prepare
+from include.cvmfs.repository import Repository
+from include.cvmfs.source import Entry, Kind
+from include.cvmfs.spool import Specials
+from include.cvmfs.xattrs import pack_xattrs
+from tests.fakes.memorystore import MemoryStore
+from tests.fakes.recount import read_back
+from tests.fakes.trees import ListedSource, Members
+
+FQRN = "test.example.org"
+NOW = datetime(2026, 7, 1, tzinfo=UTC)
+MASTER = generate_master()
+SIGNER = generate_repository_key(FQRN, NOW)
+NAMES = ["a", "b", "lib", ".cvmfscatalog", ".cvmfsautocatalog", "é"]
+
+XATTRS = st.dictionaries(st.sampled_from([b"user.a", b"user.b"]), st.binary(max_size=3), max_size=2)
+NODES = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from([Kind.FILE, Kind.FILE, Kind.SYMLINK, Kind.FIFO, Kind.BLOCK_DEVICE, Kind.DIRECTORY]),
+        "mode": st.integers(0, 0o7777),
+        "mtime": st.integers(-5, 2_000_000_000),
+        "mtime_ns": st.integers(0, 999_999_999),
+        "owner": st.tuples(st.integers(0, 3), st.integers(0, 3)),
+        "xattrs": XATTRS,
+        "content": st.one_of(st.binary(max_size=30), st.integers(200, 30_000).map(lambda size: b"%05d" % size * size)),
+        "link": st.booleans(),
+    }
+)
+TREES = st.dictionaries(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map("/".join), NODES, max_size=14)
+OPTIONS = st.builds(
+    PrepareOptions,
+    algorithm=st.sampled_from(list(Algorithm)),
+    chunking=st.just(ChunkLimits(1 << 12, 1 << 13, 1 << 14)),
+    owner=st.sampled_from([None, (5, 6), OwnerMap(IdMap({1: 2, 2: 1}), IdMap({3: 0}, 9))]),
+    mtime=st.sampled_from([None, 77]),
+    mtime_ns=st.booleans(),
+    specials=st.just(Specials.KEEP),
+    xattrs=st.sampled_from([(), ("user.",)]),
+    external=st.booleans(),
+    cuts=st.builds(
+        Cuts,
+        dirtab=st.sampled_from([None, Dirtab.parse("/x/*\n! */b\n")]),
+        auto=st.sampled_from([None, Weights(5, 2)]),
+    ),
+)
+
+
+class WithXattrs(ListedSource):
+    """Entries whose attributes are told apart from them."""
+
+    def __init__(self, members: Members, attributes: dict[str, dict[bytes, bytes]]) -> None:
+        super().__init__(members)
+        self._attributes = attributes
+
+    def xattrs(self, entry: Entry, namespaces: tuple[bytes, ...]) -> dict[bytes, bytes]:
+        found = self._attributes.get(entry.path, {})
+        return {name: value for name, value in found.items() if name.startswith(namespaces)}
+
+
+def members_of(tree: dict[str, dict[str, object]]) -> tuple[Members, dict[str, dict[bytes, bytes]]]:
+    """A tree out of arbitrary nodes: what is below something else makes that a directory, markers are files."""
+    members: Members = []
+    attributes: dict[str, dict[bytes, bytes]] = {}
+    previous: dict[str, str] = {}
+    for path, node in sorted(tree.items()):
+        parts = path.split("/")
+        if any(".cvmfs" in part for part in parts[:-1]):
+            continue
+        kind = node["kind"]
+        if any(other.startswith(path + "/") for other in tree):
+            kind = Kind.DIRECTORY
+        if ".cvmfs" in parts[-1]:
+            kind = Kind.FILE
+        folder = "/".join(parts[:-1])
+        content = node["content"] if kind is Kind.FILE and ".cvmfs" not in path else b""
+        if kind is Kind.FILE and node["link"] and folder in previous and ".cvmfs" not in path:
+            members.append((Entry(path, Kind.HARDLINK, 0, 0, hardlink_to=previous[folder]), None))
+            continue
+        uid, gid = node["owner"]
+        entry = Entry(
+            path, kind, node["mode"], node["mtime"], uid, gid, len(content),
+            symlink="target" if kind is Kind.SYMLINK else "",
+            device=2049 if kind is Kind.BLOCK_DEVICE else 0,
+            mtime_ns=node["mtime_ns"],
+        )  # fmt: skip
+        members.append((entry, content if kind is Kind.FILE else None))
+        attributes[path] = node["xattrs"]
+        if kind is Kind.FILE and ".cvmfs" not in path:
+            previous[folder] = path
+    return members, attributes
+
+
+def commit(store: MemoryStore, edit: Edit, old: ObjectHash) -> None:
+    new = edit.finish(1)
+    store_all(store, [(packed.hash.key, packed.data) for packed in new.catalogs] + list(new.objects))
+    commit_change(
+        store, fqrn=FQRN, signer=SIGNER, lease_path="/x", old_root=old, new_root=new.hash, now=int(NOW.timestamp())
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(tree=TREES, options=OPTIONS)
+def test_any_tree_is_published_soundly_and_goes_without_a_trace(
+    tree: dict[str, dict[str, object]], options: PrepareOptions
+) -> None:
+    store = MemoryStore()
+    create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW, algorithm=options.algorithm)
+    members, attributes = members_of(tree)
+
+    def prepared(given: Members):  # type: ignore[no-untyped-def]
+        source = WithXattrs(given, attributes)
+        return prepare(source, store=store, repository=FQRN, destination="/x", now=NOW, options=options)
+
+    changeset = prepared(members)
+    assert prepared(members).root == changeset.root
+    found, statistics = read_back(store, changeset.reference)
+    assert statistics == changeset.statistics
+    for entry, content in members:
+        one = found.get(f"/x/{entry.path}")
+        if one is None:
+            assert options.cuts.auto
+            assert ".cvmfs" in entry.path
+            continue
+        if entry.kind is Kind.HARDLINK:
+            continue
+        if options.xattrs:
+            assert one.entry.xattr == pack_xattrs(attributes[entry.path])
+        else:
+            assert one.entry.xattr is None
+        if options.mtime is None:
+            assert one.entry.mtime == entry.mtime
+        assert (one.entry.mtime_ns is not None) is options.mtime_ns
+        if content is not None and not one.entry.external:
+            assert one.content == content
+
+    before = statistics_of(store)
+    head = read_head(store, FQRN)
+    edit = Edit(CatalogCache(store), head.manifest.root)
+    edit.hang(changeset.reference, found["/x"].entry.changed(nested_root=False), statistics.total)
+    commit(store, edit, head.manifest.root)
+    report = check(opened(store), contents=True)
+    assert not report.problems, report.problems
+    assert statistics_of(store).below.regular == statistics.total.regular
+
+    head = read_head(store, FQRN)
+    edit = Edit(CatalogCache(store), head.manifest.root)
+    edit.remove("/x")
+    commit(store, edit, head.manifest.root)
+    assert statistics_of(store) == before
+    assert not check(opened(store), contents=True).problems
+
+
+def opened(store: MemoryStore) -> Repository:
+    return Repository.open(store, fqrn=FQRN, public_keys=[format_public_key(MASTER.public_key())], now=NOW)
+
+
+def statistics_of(store: MemoryStore) -> Statistics:
+    repository = opened(store)
+    return repository.catalogs.open(repository.manifest.root).statistics
