@@ -1,4 +1,4 @@
-"""A repository on the S3 server, the real gateway service before it, and publishers as different workers have them."""
+"""A repository on each kind of store, the real gateway service before it, and publishers as different workers have them."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class ThreadSite(Site):
 
 
 @pytest.fixture
-def site(s3_store: Store, public_url: str, tmp_path: Path) -> Iterator[ThreadSite]:
-    site = ThreadSite(tmp_path, s3_store, public_url)
+def site(any_store: Store, any_public_url: str, tmp_path: Path) -> Iterator[ThreadSite]:
+    site = ThreadSite(tmp_path, any_store, any_public_url)
     site.create()
     site.start()
     yield site

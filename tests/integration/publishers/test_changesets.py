@@ -238,9 +238,9 @@ def test_destinations_of_all_kinds_are_reserved_published_and_removed(site: Thre
 
 @pytest.mark.parametrize("algorithm", [Algorithm.RMD160, Algorithm.SHAKE128])
 def test_repositories_of_other_hash_algorithms_are_published_to(
-    site: ThreadSite, s3_store: Store, algorithm: Algorithm
+    site: ThreadSite, any_store: Store, algorithm: Algorithm
 ) -> None:
-    s3_store.delete([found.key for found in s3_store.list()])
+    any_store.delete([found.key for found in any_store.list()])
     site.algorithm = algorithm
     site.create()
     site.reserve()
