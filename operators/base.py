@@ -1,4 +1,4 @@
-"""What every operator of Nightshift has: the site's connections, its names in the ledger and on leases, a clock."""
+"""What every operator of Nightshift has: the site's connections, its name on leases, a clock."""
 
 from __future__ import annotations
 
@@ -6,27 +6,15 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import BaseOperator, BaseSensorOperator
+from airflow.sdk import BaseOperator
 
-from operators.retry import RetryByKind
+from hooks.retry import RetryByKind
+from hooks.site import OnSite
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from include.nightlies.steps.values import Batch
-    from include.publishers.connect import Connections
-
-
-class OnSite:
-    """What operators and sensors share. Heavy imports are made when a task runs, never when a DAG is parsed."""
-
-    def connections(self) -> Connections:
-        """Clients of the configured site, with Airflow's connections as secrets."""
-        from hooks.secrets import AirflowSecrets
-        from include.publishers.connect import Connections
-        from include.settings.load import load
-
-        return Connections(load(), AirflowSecrets())
 
 
 class NightshiftOperator(OnSite, BaseOperator):
@@ -37,22 +25,9 @@ class NightshiftOperator(OnSite, BaseOperator):
         super().__init__(**kwargs)
 
 
-class NightshiftSensor(OnSite, BaseSensorOperator):
-    """A sensor that looks once and then is deferred; `timeout` and `poke_interval` (seconds) as for every sensor."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        kwargs.setdefault("retry_policy", RetryByKind())
-        super().__init__(**kwargs)
-
-
 def clock() -> datetime:
     """The time that the steps record."""
     return datetime.now(UTC)
-
-
-def run_name(context: Context) -> str:
-    """What the ledger calls this run: unique among the DAGs that share it."""
-    return f"{context['dag'].dag_id}/{context['run_id']}"
 
 
 def owner_name(context: Context) -> str:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.exceptions import AirflowSkipException
 
-from operators.base import NightshiftOperator, clock, run_name
+from hooks.site import run_name
+from operators.base import NightshiftOperator, clock
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from operators.base import NightshiftOperator, batches_of, clock, owner_name, run_name
+from hooks.site import run_name
+from operators.base import NightshiftOperator, batches_of, clock, owner_name
 from operators.links import RepositoryLink
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo
 
 from airflow.sdk.exceptions import AirflowFailException
 
-from operators.base import NightshiftSensor, run_name
+from hooks.site import run_name
+from sensors.base import NightshiftSensor
 from sensors.objects import NotThere
 from triggers.objects import POLL_S, BuildTrigger
 

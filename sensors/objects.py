@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from operators.base import NightshiftSensor
+from sensors.base import NightshiftSensor
 from triggers.objects import POLL_S, ObjectTrigger
 
 if TYPE_CHECKING:

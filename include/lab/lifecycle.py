@@ -21,12 +21,12 @@ from include.lab import components
 from include.lab.airflow_api import AirflowApi
 from include.lab.environment import ADMIN, Lab
 from include.lab.errors import LabError, ServiceFailed
-from include.lab.pools import pools
 from include.lab.ports import check_free
 from include.lab.readiness import NotReady, wait
 from include.lab.services import Service, postgres_server, resolved, services
 from include.lab.supervise import ProcessState, Supervisor, end_marked, marked_processes
 from include.settings.load import load
+from include.settings.pools import pools
 
 STORAGE_READY_S = 30.0
 AIRFLOW_READY_S = 240.0  # the first start compiles all of Airflow, on whatever else the machine does

@@ -13,10 +13,10 @@ from airflow.sdk import DAG, TriggerRule
 from airflow.serialization.serialized_objects import DagSerialization
 
 from docs.generate_dags import PAGE, example_dags, render
-from include.lab.pools import pools
+from hooks.retry import RetryByKind
 from include.settings.load import load
+from include.settings.pools import pools
 from operators.night import GateOperator
-from operators.retry import RetryByKind
 from tests.fakes import airflowhome
 
 DAGS = airflowhome.ROOT / "dags"

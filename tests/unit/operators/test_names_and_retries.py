@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 from airflow.sdk import RetryAction
 
+from hooks.retry import RetryByKind
+from hooks.site import run_name
 from include.cvmfs.errors import DestinationError, ManifestConflict, SourceError
 from include.gateway.errors import BadSignature, PathBusy
 from include.nightlies.steps.errors import ArtifactMissing, ArtifactSize, BatchFailed, GateClosed
 from include.storage.errors import Unavailable
-from operators.base import batches_of, owner_name, run_name, tries_left
-from operators.retry import RetryByKind
+from operators.base import batches_of, owner_name, tries_left
 from tests.fakes.taskcontext import task_context
 
 
