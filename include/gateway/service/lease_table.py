@@ -7,6 +7,7 @@ meanwhile: otherwise the next holder could derive its change from a revision tha
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -71,12 +72,12 @@ class LeaseTable:
         file.parent.mkdir(parents=True, exist_ok=True)
         self._lock_fd = _lock(file)
         try:
+            _make_private(file)
             connection = lease_rows.connect(str(file), writer=True)
             _prepare_schema(connection)
             connection.execute("BEGIN IMMEDIATE")
             lease_rows.carry_over(connection, clock, self._longest_ns)
             connection.execute("COMMIT")
-            file.chmod(0o600)
             self._reader = lease_rows.connect(str(file), writer=False)
         except sqlite3.Error as error:
             os.close(self._lock_fd)
@@ -275,6 +276,17 @@ def _lock(file: Path) -> int:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     return descriptor
+
+
+def _make_private(file: Path) -> None:
+    """Nobody else reads the state, nor what SQLite keeps beside it, which gets the mode that the file has by then.
+
+    No umask does this: it would also hide what a commit writes into a store that is a folder.
+    """
+    file.touch(mode=0o600)
+    for path in (file, *(file.with_name(file.name + suffix) for suffix in ("-wal", "-shm"))):
+        with contextlib.suppress(FileNotFoundError):
+            path.chmod(0o600)
 
 
 def _prepare_schema(connection: sqlite3.Connection) -> None:

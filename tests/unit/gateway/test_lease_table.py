@@ -99,6 +99,31 @@ def test_tokens_are_long_random_and_kept_as_digests_only(table: LeaseTable, tmp_
     assert (tmp_path / "gateway" / "state.db").stat().st_mode & 0o077 == 0
 
 
+def test_nobody_else_reads_the_state_nor_what_lies_beside_it(open_table: OpenTable, tmp_path: Path) -> None:
+    folder = tmp_path / "gateway"
+
+    def modes() -> dict[str, int]:
+        return {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+
+    take(open_table(), "/a")
+    assert modes() == dict.fromkeys(("state.db", "state.db-shm", "state.db-wal", "state.db.lock"), 0o600)
+
+
+def test_a_state_that_an_older_gateway_left_open_to_others_is_closed_to_them(
+    open_table: OpenTable, tmp_path: Path
+) -> None:
+    first = open_table()
+    take(first, "/a")
+    folder = tmp_path / "gateway"
+    left = {path: path.read_bytes() for path in folder.iterdir() if not path.name.endswith(".lock")}
+    first.close()
+    for path, content in left.items():  # as after a crash: closing would have folded them into the file
+        path.write_bytes(content)
+        path.chmod(0o644)
+    assert len(open_table().listed()) == 1
+    assert {path.stat().st_mode & 0o777 for path in left} == {0o600}
+
+
 def test_leases_outlive_a_restart_with_the_time_they_had_left(open_table: OpenTable, clock: ManualClock) -> None:
     table = open_table()
     held = take(table, "/a")
