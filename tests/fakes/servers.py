@@ -24,11 +24,9 @@ def find(program: str) -> str | None:
 
 
 def need(server: str) -> str:
-    """The path of a server program; without it the test is skipped by name, or fails if CI is set."""
+    """The path of a server program; without it the test is skipped by name (and the skip fails if CI is set)."""
     program = find(server)
     if program is not None:
         return program
     reason = f"needs the server {server}: {CURES.get(server, 'install it')}"
-    if os.environ.get("CI"):
-        pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
