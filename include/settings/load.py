@@ -12,8 +12,21 @@ from pydantic import BaseModel, ValidationError
 
 from include.settings.errors import InvalidSettings, Problem, SettingsFileMissing
 from include.settings.marked import Location, Marked, dotted, read
-from include.settings.model import PROJECT_ROOT, Gateway, Limits, Paths, RemoteSite, Repository, Site, Slot, Store
+from include.settings.model import (
+    PROJECT_ROOT,
+    Gateway,
+    Limits,
+    Owner,
+    Paths,
+    Prepare,
+    RemoteSite,
+    Repository,
+    Site,
+    Slot,
+    Store,
+)
 
+_INNER_BLOCKS: Mapping[str, type[BaseModel]] = {"limits": Limits, "prepare": Prepare, "owner": Owner}
 _BLOCKS: Mapping[str, type[BaseModel]] = {
     "gateway": Gateway,
     "paths": Paths,
@@ -131,9 +144,10 @@ def _shown(given: str | None) -> str | None:
 
 def _known_keys(location: Location) -> str:
     model: type[BaseModel] = _BLOCKS.get(str(location[0]), Site) if len(location) > 1 else Site
-    if model is Repository and "limits" in location[:-1]:
-        model = Limits
-    known = sorted(set(model.model_fields) - ({"name"} if model not in (Site, Limits) else set()))
+    for inner in location[:-1] if model is Repository else ():
+        model = _INNER_BLOCKS.get(str(inner), model)
+    named = model is not Site and model not in _INNER_BLOCKS.values()
+    known = sorted(set(model.model_fields) - ({"name"} if named else set()))
     near = difflib.get_close_matches(str(location[-1]), known, n=1)
     return f"Did you mean `{near[0]}`?" if near else f"Remove it; known keys are {', '.join(known)}."
 

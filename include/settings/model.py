@@ -196,6 +196,39 @@ class Limits(_Block):
     file_size: Annotated[ByteSize, Field(gt=0)] = ByteSize(20 * 1024**3)
 
 
+class Owner(_Block):
+    """Whose everything is."""
+
+    uid: Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
+    gid: Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
+
+
+class Prepare(_Block):
+    """What is kept of a tree, and where it is cut into catalogs. All of it follows the stock tools' options."""
+
+    specials: Literal["refuse", "keep", "skip"] = "refuse"
+    xattrs: tuple[str, ...] = ()
+    """Namespaces of the extended attributes to be kept, such as `user.`."""
+    mtime_ns: bool = False
+    owner: Owner | None = None
+    uid_map: SitePath | None = None
+    gid_map: SitePath | None = None
+    """Files with a line `from to` for each id; `*` for all others."""
+    dirtab: bool = False
+    """Whether the rules of the repository's own /.cvmfsdirtab count."""
+    autocatalogs: bool = False
+    autocatalogs_max: Annotated[int, Field(ge=2)] = 100_000
+    autocatalogs_min: Annotated[int, Field(ge=1)] = 1_000
+    catalog_entries: Annotated[int, Field(ge=0)] = 500_000
+    """More in one catalog are refused; 0 for no limit."""
+
+    @model_validator(mode="after")
+    def _one_owner(self) -> Prepare:
+        if self.owner and (self.uid_map or self.gid_map):
+            raise fault("an owner for everything and a map of owners", "Keep one of them.")
+        return self
+
+
 class Store(_Block):
     """An object store: where it is and how it is spoken to. `connection` carries its access key and secret."""
 
@@ -225,6 +258,7 @@ class Repository(_Block):
     manifest_writers: Annotated[int, Field(ge=1)] = 1
     """How many gateways may switch this repository's manifest at once; more than one needs conditional replace."""
     limits: Limits = Limits()
+    prepare: Prepare = Prepare()
 
     @property
     def fqrn(self) -> str:

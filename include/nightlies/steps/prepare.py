@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 
 from include.cvmfs.changeset import Changeset
 from include.cvmfs.hashes import Algorithm
-from include.cvmfs.prepare import Base, PrepareOptions, Progress, prepare
+from include.cvmfs.prepare import Base, Progress, prepare
 from include.cvmfs.repository import Repository
 from include.nightlies import builds, records
 from include.nightlies.errors import PublicationUnknown
@@ -20,6 +21,7 @@ from include.nightlies.steps.known import earlier_destinations, known_objects
 from include.nightlies.steps.sources import opened, source_limits
 from include.nightlies.steps.values import Batch, Item, Outcome
 from include.publishers.connect import Connections
+from include.publishers.trees import tree_options
 
 Clock = Callable[[], datetime]
 
@@ -121,7 +123,8 @@ def _changeset(
         repository=batch.repository,
         destination=item.destination,
         now=clock(),
-        options=PrepareOptions(
+        options=replace(
+            tree_options(settings.prepare, repository),
             algorithm=Algorithm.named(settings.hash.value),
             connections=connections.site.store(settings.store).connections,
             limits=source_limits(settings.limits),

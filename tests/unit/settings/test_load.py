@@ -50,6 +50,32 @@ def test_a_right_file_is_understood(parsed, tmp_path):
     assert site.paths.root == tmp_path
 
 
+def test_what_is_kept_of_trees_is_set_for_a_repository(parsed, tmp_path):
+    assert parsed().repository("nightlies.example.org").prepare.specials == "refuse"
+    block = "limits: {members: 10, bytes: 1GiB}"
+    changed = f"{block}\n    prepare: {{xattrs: [user.], uid_map: owners.map, autocatalogs: true}}"
+    prepare = parsed((block, changed)).repository("nightlies.example.org").prepare
+    assert (prepare.xattrs, prepare.autocatalogs, prepare.catalog_entries) == (("user.",), True, 500_000)
+    assert prepare.uid_map == tmp_path / "owners.map"
+
+
+@pytest.mark.parametrize(
+    ("block", "says"),
+    [
+        ("{xatrs: [user.]}", "Did you mean `xattrs`?"),
+        ("{owner: {uid: 1, gidd: 2}}", "Did you mean `gid`?"),
+        ("{specials: maybe}", "'refuse', 'keep' or 'skip'"),
+        ("{owner: {uid: 1, gid: 2}, uid_map: x}", "Keep one of them"),
+    ],
+)
+def test_bad_settings_for_trees_are_named(parsed, block, says):
+    limits = "limits: {members: 10, bytes: 1GiB}"
+    with pytest.raises(InvalidSettings) as fault:
+        parsed((limits, f"{limits}\n    prepare: {block}"))
+    assert "repositories.nightlies.example.org.prepare" in str(fault.value)
+    assert says in str(fault.value)
+
+
 def test_settings_are_frozen(parsed):
     with pytest.raises(ValidationError, match="frozen"):
         parsed().slot("main").priority = 3

@@ -1,0 +1,55 @@
+"""How the trees for a repository are prepared: its settings, as options of the engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from include.cvmfs.autocatalog import Weights
+from include.cvmfs.cuts import Cuts
+from include.cvmfs.dirtab import NAME, Dirtab
+from include.cvmfs.errors import FormatError
+from include.cvmfs.owners import IdMap, OwnerMap
+from include.cvmfs.prepare import PrepareOptions
+from include.cvmfs.repository import Repository
+from include.cvmfs.spool import Specials
+from include.settings.model import Prepare
+
+
+def tree_options(settings: Prepare, repository: Repository) -> PrepareOptions:
+    """Options for metadata and catalogs; the rest is the caller's. ``repository``: the current revision.
+
+    Raises FormatError for an owner map or a dirtab that cannot be read.
+    """
+    weights = Weights(settings.autocatalogs_max, settings.autocatalogs_min) if settings.autocatalogs else None
+    return PrepareOptions(
+        owner=_owner(settings),
+        mtime_ns=settings.mtime_ns,
+        specials=Specials(settings.specials),
+        xattrs=settings.xattrs,
+        cuts=Cuts(_dirtab(repository) if settings.dirtab else None, weights, settings.catalog_entries),
+    )
+
+
+def _owner(settings: Prepare) -> tuple[int, int] | OwnerMap | None:
+    if settings.owner is not None:
+        return settings.owner.uid, settings.owner.gid
+    if settings.uid_map is None and settings.gid_map is None:
+        return None
+    return OwnerMap(_ids(settings.uid_map), _ids(settings.gid_map))
+
+
+def _ids(path: Path | None) -> IdMap:
+    if path is None:
+        return IdMap()
+    try:
+        return IdMap.parse(path.read_text(), str(path))
+    except (OSError, UnicodeDecodeError) as fault:
+        raise FormatError(str(path), f"cannot be read ({fault}); write it, or take it out of the settings") from fault
+
+
+def _dirtab(repository: Repository) -> Dirtab | None:
+    """The rules in the repository; None if it has no such file."""
+    entry = repository.lookup(f"/{NAME}")
+    if entry is None:
+        return None
+    return Dirtab.parse(repository.read(f"/{NAME}"), f"/{NAME} of {repository.manifest.fqrn}")

@@ -1,0 +1,73 @@
+"""Settings of a repository become options for its trees, with the maps and rules that they name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from include.cvmfs.autocatalog import Weights
+from include.cvmfs.errors import FormatError
+from include.cvmfs.owners import OwnerMap
+from include.cvmfs.repository import Repository
+from include.cvmfs.spool import Specials
+from include.publishers.trees import tree_options
+from include.settings.model import Owner, Prepare
+from tests.fakes.memorystore import MemoryStore
+from tests.fakes.minirepo import FQRN, NOW, MiniRepository, public_key
+
+
+def repository(dirtab: bytes | None = None) -> Repository:
+    mini = MiniRepository(MemoryStore())
+    if dirtab is not None:
+        mini.file("/.cvmfsdirtab", dirtab)
+    mini.build().publish()
+    return Repository.open(mini.store, fqrn=FQRN, public_keys=[public_key()], now=NOW)
+
+
+def test_nothing_is_kept_or_cut_unless_it_is_set() -> None:
+    options = tree_options(Prepare(), repository(b"/a\n"))
+    assert (options.owner, options.mtime_ns, options.specials, options.xattrs) == (None, False, Specials.REFUSE, ())
+    assert (options.cuts.dirtab, options.cuts.auto, options.cuts.entries) == (None, None, 500_000)
+
+
+def test_all_that_is_set_is_there(tmp_path: Path) -> None:
+    settings = Prepare(
+        specials="keep",
+        xattrs=("user.",),
+        mtime_ns=True,
+        owner=Owner(uid=3, gid=4),
+        autocatalogs=True,
+        autocatalogs_max=500,
+        catalog_entries=0,
+    )
+    options = tree_options(settings, repository())
+    assert (options.owner, options.mtime_ns, options.specials) == ((3, 4), True, Specials.KEEP)
+    assert (options.xattrs, options.cuts.auto, options.cuts.entries) == (("user.",), Weights(500, 1_000), 0)
+
+
+def test_owner_maps_are_read_from_their_files(tmp_path: Path) -> None:
+    (tmp_path / "uid.map").write_text("1 2\n* 9\n")
+    options = tree_options(Prepare.model_construct(uid_map=tmp_path / "uid.map", gid_map=None), repository())
+    assert isinstance(options.owner, OwnerMap)
+    assert options.owner.of(1, 7) == (2, 7)
+    assert options.owner.of(5, 7) == (9, 7)
+
+
+@pytest.mark.parametrize("text", [None, b"\xff", b"not a rule"])
+def test_an_owner_map_that_cannot_be_read_is_named(tmp_path: Path, text: bytes | None) -> None:
+    if text is not None:
+        (tmp_path / "gid.map").write_bytes(text)
+    settings = Prepare.model_construct(uid_map=None, gid_map=tmp_path / "gid.map")
+    with pytest.raises(FormatError, match=r"gid\.map"):
+        tree_options(settings, repository())
+
+
+def test_the_repositorys_own_dirtab_counts_if_this_is_set() -> None:
+    settings = Prepare(dirtab=True)
+    dirtab = tree_options(settings, repository(b"/nightlies/*\n")).cuts.dirtab
+    assert dirtab is not None
+    assert dirtab.matches("/nightlies/a")
+    assert tree_options(settings, repository()).cuts.dirtab is None
+    with pytest.raises(FormatError, match=r"^/\.cvmfsdirtab of mini\.example\.org, line 1: 'relative'"):
+        tree_options(settings, repository(b"relative\n"))
