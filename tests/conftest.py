@@ -11,7 +11,6 @@ import pytest
 from include.storage.file import FileStore
 from tests.fakes import servers
 
-
 FOREIGN = ("NIGHTSHIFT_", "AIRFLOW_CONN_", "AWS_")
 PROXIES = ("HTTP_PROXY", "http_proxy")
 
