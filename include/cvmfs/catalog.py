@@ -208,6 +208,15 @@ class Catalog(CatalogFile):
         for digest, flags, size in self._all(sql):
             yield ObjectHash(bytes(digest), algorithms[flags >> 8 & 7], "P"), size
 
+    def identities(self) -> Iterator[bytes]:
+        """The data objects of :meth:`object_hashes` as ``digests.identity`` has them, each once: for millions."""
+        for (digest,) in self._all("SELECT DISTINCT hash FROM catalog WHERE length(hash) = 20 AND (flags & 128) = 0"):
+            yield bytes(digest)
+        joined = "chunks JOIN catalog USING (md5path_1, md5path_2)"
+        sql = f"SELECT DISTINCT chunks.hash FROM {joined} WHERE length(chunks.hash) = 20 AND (flags & 128) = 0"
+        for (digest,) in self._all(sql):
+            yield bytes(digest) + b"P"
+
     # -- writing
 
     def add(self, path: str, entry: Dirent, chunks: Iterable[Chunk] = ()) -> None:
@@ -370,10 +379,6 @@ class Catalog(CatalogFile):
         nested = own.nested or self._one("SELECT 1 FROM nested_catalogs LIMIT 1")
         self._uncounted = tuple(n for n in NAMES if nested and f"subtree_{n}" not in values)
         return Statistics(own, Counts(**{n: values.get(f"subtree_{n}", 0) for n in NAMES}))
-
-    def stored_counter_names(self) -> set[str]:
-        """The counters that the file really holds; readers of a damaged catalog want to know."""
-        return {str(row[0]) for row in self._all("SELECT counter FROM statistics")}
 
     def _references(self, sql: str, *values: object) -> list[NestedRef]:
         return [

@@ -119,10 +119,6 @@ def generate_repository_key(fqrn: str, now: datetime) -> Signer:
     return Signer(key, certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def generate_gateway_key(key_id: str) -> GatewayKey:
-    return GatewayKey(key_id, secrets.token_urlsafe(32))
-
-
 # -- certificates and public keys as bytes
 
 
@@ -207,18 +203,6 @@ def load_gateway_key(path: Path) -> GatewayKey:
             return GatewayKey.parse(_read(path).decode())
         except UnicodeDecodeError as fault:
             raise FormatError("gateway key", "is not text") from fault
-
-
-def load_public_keys(path: Path) -> list[rsa.RSAPublicKey]:
-    """The public master keys in a ``.pub`` file, or in all of them in a folder. Raises KeyFileError."""
-    files = sorted(path.glob(f"*{KeyFile.PUBLIC.value}")) if path.is_dir() else [path]
-    if not files:
-        raise KeyFileError(str(path), f"holds no {KeyFile.PUBLIC.value} file; get the repository's public key")
-    keys = []
-    for file in files:
-        with _naming(file, "get the repository's public key again"):
-            keys += parse_public_keys(_read(file))
-    return keys
 
 
 def load_private_key(path: Path) -> rsa.RSAPrivateKey:

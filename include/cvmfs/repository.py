@@ -19,7 +19,7 @@ from include.cvmfs.trust import Trusted, fetch_trusted
 from include.cvmfs.walk import Tree
 from include.storage.errors import NotFound
 from include.storage.open import open_store
-from include.storage.store import Store, Version
+from include.storage.store import Store
 
 
 class Repository(Tree):
@@ -67,11 +67,6 @@ class Repository(Tree):
     def verified(self) -> bool:
         """Whether signatures were checked against a given master key."""
         return self.trusted.verified
-
-    @property
-    def head_version(self) -> Version | None:
-        """The store's version of the manifest that was read, for compare-and-swap; None if the store gives none."""
-        return self.trusted.version
 
     def history(self) -> History | None:
         """The tags; None for a repository without any. Raises ObjectMissing, ObjectDamaged, FormatError, StoreError."""

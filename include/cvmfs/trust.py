@@ -16,8 +16,8 @@ from include.cvmfs.keys import Certificate, parse_certificate, parse_public_keys
 from include.cvmfs.manifest import Manifest, SignedManifest
 from include.cvmfs.objects import load
 from include.cvmfs.whitelist import SignedWhitelist, Whitelist
-from include.storage.errors import NotFound, StoreError, Unsupported
-from include.storage.store import Store, Version
+from include.storage.errors import NotFound, StoreError
+from include.storage.store import Store
 
 _REMOTE = ("http://", "https://", "s3://")
 _CERTIFICATE_BYTES = 1 << 20
@@ -48,13 +48,9 @@ class Failure(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Trusted:
-    """A manifest that was read. ``verified``: signed by whom the whitelist lists, which a given master key signed.
-
-    ``version`` is the store's version of the manifest for compare-and-swap, if the store gives one.
-    """
+    """A manifest that was read. ``verified``: signed by whom the whitelist lists, which a given master key signed."""
 
     signed: SignedManifest
-    version: Version | None
     verified: bool
     certificate: Certificate | None = None
     whitelist: Whitelist | None = None
@@ -94,7 +90,7 @@ def fetch_trusted(
     if not public_keys and not is_local(store):
         raise SignatureError("manifest", f"{store.url} is not local: give the repository's public key to verify it")
     with _failing(Failure.DOWNLOAD):
-        data, version = _fetch_manifest(store, name)
+        data = _fetch_manifest(store, name)
     with _failing(Failure.ROOT_PATH_MISMATCH if _of_other_root(data) else Failure.INCOMPLETE):
         signed = Manifest.parse(data)
     manifest = signed.manifest
@@ -108,7 +104,7 @@ def fetch_trusted(
                 manifest.fqrn, f"the manifest is of revision {manifest.revision}, time {manifest.timestamp}, but {seen}"
             )
     if not public_keys:
-        return Trusted(signed, version, verified=False)
+        return Trusted(signed, verified=False)
     with _failing(Failure.BAD_CERTIFICATE):
         certificate = load_certificate(store, manifest)
     with _failing(Failure.BAD_SIGNATURE):
@@ -119,7 +115,7 @@ def fetch_trusted(
         whitelists.verify(whitelist, keys, fqrn=manifest.fqrn, now=now)
     with _failing(Failure.INVALID_CERTIFICATE):
         whitelists.verify(whitelist, keys, fqrn=manifest.fqrn, now=now, certificate=certificate)
-    return Trusted(signed, version, True, certificate, whitelist.whitelist)
+    return Trusted(signed, True, certificate, whitelist.whitelist)
 
 
 def load_certificate(store: Store, manifest: Manifest) -> Certificate:
@@ -136,12 +132,9 @@ def _fetch_whitelist(store: Store, fqrn: str) -> SignedWhitelist:
         raise RepositoryError(fqrn, f"no {whitelists.KEY} in {store.url}; sign one with the master key") from None
 
 
-def _fetch_manifest(store: Store, name: str) -> tuple[bytes, Version | None]:
+def _fetch_manifest(store: Store, name: str) -> bytes:
     try:
-        try:
-            return store.get_versioned(manifests.KEY)
-        except Unsupported:
-            return store.get(manifests.KEY), None
+        return store.get(manifests.KEY)
     except NotFound:
         raise RepositoryError(name, f"no {manifests.KEY} at {store.url}; check the URL") from None
 

@@ -130,25 +130,6 @@ def changeset(bind: Bind, digest: str) -> ChangesetRecord | None:
     return None if row is None else _changeset(row)
 
 
-def latest_changeset(bind: Bind, repository: str, destination: str, source_sha256: str) -> ChangesetRecord | None:
-    """The newest changeset that was made of this artifact for this destination, or None.
-
-    Its objects may have been collected since: compare `generation` before relying on them.
-    """
-    query = (
-        select(changesets)
-        .where(
-            changesets.c.place == place(repository, destination),
-            changesets.c.source_sha256 == source_sha256,
-        )
-        .order_by(changesets.c.created_at.desc(), changesets.c.digest)
-        .limit(1)
-    )
-    with reading(bind) as connection:
-        row = connection.execute(query).mappings().first()
-    return None if row is None else _changeset(row)
-
-
 def _record_artifact(connection: Connection, build_row: int, artifact: Artifact, now: datetime) -> None:
     values = {
         "url": artifact.url,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, func, insert, select, update
+from sqlalchemy import Connection, RowMapping, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from include.ledger.engine import Bind, reading, writing
@@ -249,11 +249,6 @@ def publications_of_run(bind: Bind, run_id: str) -> tuple[Publication, ...]:
     return _all(bind, _joined().where(publications.c.run_id == run_id).order_by(*order))
 
 
-def publications_of_build(bind: Bind, build: int) -> tuple[Publication, ...]:
-    """The publications of a build's artifacts over all runs, the newest first."""
-    return _all(bind, _joined().where(artifacts.c.build == build).order_by(*_NEWEST))
-
-
 def history(bind: Bind, repository: str, destination: str, *, limit: int = 100) -> tuple[Publication, ...]:
     """What became of a destination over the runs, the newest first."""
     where = publications.c.place == place(repository, destination)
@@ -271,15 +266,6 @@ def recorded_nested_hash(bind: Bind, repository: str, destination: str, sha256: 
     with reading(bind) as connection:
         found: str | None = connection.scalar(query)
     return found
-
-
-def count_by_state(bind: Bind, run_id: str) -> Mapping[State, int]:
-    """How many publications of a run are in each state; states without any are left out."""
-    query = (
-        select(publications.c.state, func.count()).where(publications.c.run_id == run_id).group_by(publications.c.state)
-    )
-    with reading(bind) as connection:
-        return {State(state): count for state, count in connection.execute(query)}
 
 
 _FIGURES = tuple(one.name for one in fields(Figures) if one.name != "seconds")

@@ -23,13 +23,11 @@ from include.cvmfs.keys import (
     Signer,
     fingerprint,
     format_public_key,
-    generate_gateway_key,
     generate_master,
     generate_repository_key,
     load_gateway_key,
     load_master,
     load_private_key,
-    load_public_keys,
     load_signer,
     parse_certificate,
     parse_public_keys,
@@ -64,7 +62,7 @@ def test_files_are_named_as_the_stock_tools_name_them(tmp_path: Path) -> None:
 def test_secrets_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     save_master(tmp_path, FQRN, MASTER)
     save_signer(tmp_path, FQRN, SIGNER)
-    save_gateway_key(tmp_path, FQRN, generate_gateway_key("key1"))
+    save_gateway_key(tmp_path, FQRN, GatewayKey("key1", "s3cr3t"))
     modes = {kind: mode(kind.path(tmp_path, FQRN)) for kind in KeyFile}
     secret = {KeyFile.MASTER, KeyFile.REPOSITORY, KeyFile.GATEWAY}
     assert modes == {kind: 0o600 if kind in secret else 0o644 for kind in KeyFile}
@@ -77,7 +75,7 @@ def test_keys_read_back_as_what_was_written(tmp_path: Path) -> None:
     loaded = load_signer(tmp_path, FQRN)
     assert loaded.certificate_pem == SIGNER.certificate_pem
     assert loaded.private_key.private_numbers() == SIGNER.private_key.private_numbers()
-    public = load_public_keys(tmp_path / f"{FQRN}.pub")
+    public = parse_public_keys((tmp_path / f"{FQRN}.pub").read_bytes())
     assert [key.public_numbers() for key in public] == [MASTER.public_key().public_numbers()]
 
 
@@ -88,18 +86,6 @@ def test_nothing_is_overwritten_and_no_half_pair_is_left(tmp_path: Path, kind: K
     with pytest.raises(KeyFileError, match="not overwritten"):
         save_master(tmp_path, FQRN, MASTER)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
-
-
-def test_a_folder_of_public_keys_gives_all_of_them(tmp_path: Path) -> None:
-    (tmp_path / "a.pub").write_bytes(PUBLIC_PEM)
-    (tmp_path / "b.pub").write_bytes(PUBLIC_PEM + PUBLIC_PEM)
-    (tmp_path / "c.key").write_text("not looked at")
-    assert len(load_public_keys(tmp_path)) == 3
-
-
-def test_an_empty_folder_of_public_keys_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(KeyFileError, match="get the repository's public key"):
-        load_public_keys(tmp_path)
 
 
 def test_certificates_are_what_the_stock_tools_make() -> None:

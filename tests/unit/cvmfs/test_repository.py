@@ -33,7 +33,7 @@ from include.cvmfs.repository import Repository
 from include.cvmfs.trust import Failure, failure_of
 from include.cvmfs.walk import Tree
 from include.cvmfs.whitelist import KEY as WHITELIST_KEY
-from include.storage.errors import NotFound, StoreError, Unavailable, Unsupported
+from include.storage.errors import NotFound, StoreError, Unavailable
 from include.storage.file import FileStore
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, SECONDS, MiniRepository, public_key, sample
@@ -72,7 +72,6 @@ def test_a_signed_repository_is_opened_and_verified(store: MemoryStore, algorith
     assert repository.verified
     assert repository.fqrn == FQRN
     assert repository.manifest.revision == 1
-    assert repository.head_version == store.get_versioned(MANIFEST_KEY)[1]
     assert [path for path, _ in repository.walk()] == ALL_PATHS
 
 
@@ -233,15 +232,6 @@ def test_an_unreachable_store_is_a_failed_download(mini: MiniRepository, store: 
     assert failure_of(refused.value) is Failure.DOWNLOAD
     assert str(failure_of(refused.value)) == "1 - failed to download"
     assert failure_of(ValueError()) is Failure.UNKNOWN
-
-
-def test_a_store_without_versions_is_read_all_the_same(mini: MiniRepository, store: MemoryStore) -> None:
-    def refuse(key: str) -> None:
-        raise Unsupported("no versions", key=key)
-
-    store.get = lambda key: store.objects[key]  # type: ignore[method-assign]
-    store.get_versioned = refuse  # type: ignore[method-assign, assignment]
-    assert opened(store).head_version is None
 
 
 # -- reading
