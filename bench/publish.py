@@ -13,6 +13,7 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from publishing import lab
 from publishing.machine import description
@@ -64,7 +65,7 @@ def _tell(number: int, one: Round, shape: Shape) -> None:
         print(
             f"  {arm:6} {shape.files / out['seconds']:,.0f} files/s, {one.floor_s / out['seconds']:.2f} of the floor "
             f"(idle {ran.idle:.0%}); s: {phases}; CPU {1000 * out['cpu_s'] / shape.files:.3f} s/1,000, "
-            f"{ran.rss_mb:.0f} MB, {out['puts']} PUTs, {out['heads']} HEADs, lease {out['lease_held_s']:.3f} s"
+            f"{ran.rss_mb:.0f} MB, {out['puts']} PUTs, {_heads(out)}, lease {out['lease_held_s']:.3f} s"
         )
         if out["retries"]:
             print(f"         retries {out['retries']}")
@@ -75,9 +76,14 @@ def _tell(number: int, one: Round, shape: Shape) -> None:
             f"  second night {shape.files / out['seconds']:,.0f} files/s, {one.tar_floor_s / out['seconds']:.2f} of "
             f"tar-and-hash ({shape.files / one.tar_floor_s:,.0f} files/s); s: {phases}; "
             f"CPU {1000 * out['cpu_s'] / shape.files:.3f} s/1,000, {one.second.rss_mb:.0f} MB, {out['puts']} PUTs for "
-            f"{shape.changed} changed files and {out['catalogs']} catalogs, {out['heads']} HEADs"
+            f"{shape.changed} changed files and {out['catalogs']} catalogs, {_heads(out)}; "
+            f"peaks of its own process {' '.join(f'{name} {mb}' for name, mb in out['peaks_mb'].items())} MB"
         )
     sys.stdout.flush()
+
+
+def _heads(out: dict[str, Any]) -> str:
+    return f"{out['heads']} HEADs ({out['heads_of_prepare']} in prepare)"
 
 
 def _conclude(rounds: list[Round], shape: Shape, options: argparse.Namespace) -> int:

@@ -37,7 +37,7 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
 
     repository = head()
     known = known_objects(repository, tuple(job["earlier"])) if job["earlier"] else DigestSet()
-    at_known = time.monotonic()
+    at_known, peak_known = time.monotonic(), _peak_mb()
     with Path(job["tarball"]).open("rb", buffering=0) as stream:
         changeset = prepare(
             TarSource(stream, "bench.tar"),
@@ -51,7 +51,8 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
             known=known,
             base=Base(repository.manifest.root, repository.manifest.revision),
         )
-    prepared = time.monotonic()
+    prepared, peak_prepared = time.monotonic(), _peak_mb()
+    heads_of_prepare = store.counters.heads
     with GatewayClient(job["gateway"], job["key_id"], job["secret"]) as gateway:
         publisher = NativePublisher(FQRN, store, gateway, lambda: head().manifest)
         destination = changeset.destination
@@ -69,6 +70,8 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
             "reserve": at_reserved - prepared,
             "publish": ended - at_reserved,
         },
+        "peaks_mb": {"known": peak_known, "prepare": peak_prepared, "publish": _peak_mb()},
+        "heads_of_prepare": heads_of_prepare,
         "files": changeset.files,
         "catalogs": changeset.catalogs,
         "objects_new": changeset.objects_new,
@@ -82,6 +85,10 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
         "cpu_s": own.ru_utime + own.ru_stime + workers.ru_utime + workers.ru_stime,
         "root": str(changeset.root),
     }
+
+
+def _peak_mb() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
-from include.cvmfs.digests import DigestSet, identity
+from include.cvmfs.digests import DigestSet
 from include.cvmfs.errors import CvmfsError
+from include.cvmfs.known import add_identities
 from include.cvmfs.walk import Tree
 from include.ledger.engine import Bind, reading
 from include.nightlies.records import Publication
@@ -50,8 +51,7 @@ def known_objects(tree: Tree, destinations: tuple[str, ...]) -> DigestSet:
     for path in destinations:
         try:
             if tree.lookup(path) is not None:
-                for name, _ in tree.objects_below(path):
-                    found.add(identity(name))
+                add_identities(tree, path, found)
         except CvmfsError:
             continue  # damage elsewhere is for the check to report; here it only costs a look at the store
     return found

@@ -1,0 +1,76 @@
+"""What is known of a subtree is exactly what its catalogs name, whatever they are cut into."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime
+
+import pytest
+
+from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.changeset import Changeset, objects_of
+from include.cvmfs.chunker import ChunkLimits
+from include.cvmfs.commit import read_head, switch
+from include.cvmfs.create import create_repository
+from include.cvmfs.digests import DigestSet, identity
+from include.cvmfs.edit import Edit
+from include.cvmfs.errors import CvmfsError
+from include.cvmfs.keys import generate_master, generate_repository_key
+from include.cvmfs.known import add_identities
+from include.cvmfs.prepare import PrepareOptions, prepare
+from include.cvmfs.tarball import TarSource
+from include.cvmfs.walk import Tree
+from tests.fakes.archives import archive, file
+from tests.fakes.memorystore import MemoryStore
+
+FQRN = "sw.example.org"
+NOW = datetime(2026, 7, 1, tzinfo=UTC)
+MEMBERS = [file(f"d{number % 3}/f{number}", b"%d" % (number % 70)) for number in range(100)]
+MEMBERS += [file(f"d{number}/.cvmfscatalog") for number in range(3)] + [file("d1/deep/.cvmfscatalog")]
+MEMBERS += [file("d1/big", random.Random(1).randbytes(500_000))]
+
+
+@pytest.fixture
+def published() -> tuple[MemoryStore, Tree, Changeset]:
+    store = MemoryStore()
+    signer = generate_repository_key(FQRN, NOW)
+    head = create_repository(store, FQRN, master=generate_master(), signer=signer, now=NOW)
+    options = PrepareOptions(chunking=ChunkLimits(1 << 16, 1 << 17, 1 << 18))
+    source = TarSource(iter([archive(MEMBERS)]), "x.tar")
+    made = prepare(source, store=store, repository=FQRN, destination="/top", now=NOW, options=options)
+    edit = Edit(CatalogCache(store), head.manifest.root)
+    edit.hang(made.reference, made.root_entry, made.statistics.total)
+    switch(store, head, edit.finish(1_790_000_000), signer=signer, now=1_790_000_000)
+    return store, Tree(store, CatalogCache(store), read_head(store, FQRN).manifest.root), made
+
+
+def slowly(tree: Tree, path: str) -> set[bytes]:
+    return {identity(name) for name, _ in tree.objects_below(path)}
+
+
+@pytest.mark.parametrize("path", ["/top", "/top/d1", "/top/d1/f1", "/top/d1/big"])
+def test_it_is_what_the_entries_name(published: tuple[MemoryStore, Tree, Changeset], path: str) -> None:
+    _, tree, _ = published
+    found = DigestSet()
+    add_identities(tree, path, found)
+    expected = slowly(tree, path)
+    assert len(found) == len(expected)
+    assert all(one in found for one in expected)
+
+
+def test_it_is_what_the_changeset_needed(published: tuple[MemoryStore, Tree, Changeset]) -> None:
+    store, tree, made = published
+    found, needed = DigestSet(), objects_of(made, CatalogCache(store))
+    add_identities(tree, "/top", found)
+    assert len(found) == len(needed) == len(slowly(tree, "/top"))
+
+
+def test_a_catalog_that_is_gone_is_an_error_and_the_rest_stays(published: tuple[MemoryStore, Tree, Changeset]) -> None:
+    store, tree, _ = published
+    reference = tree.nested_at("/top/d1/deep")
+    assert reference is not None
+    store.delete([reference.hash.with_suffix("C").key])
+    found = DigestSet()
+    with pytest.raises(CvmfsError):
+        add_identities(Tree(store, CatalogCache(store), tree.root), "/top", found)
+    assert len(found) > 0
