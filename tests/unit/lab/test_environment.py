@@ -52,6 +52,13 @@ def test_the_execution_api_follows_the_port(lab: Lab) -> None:
     assert moved["AIRFLOW__API__BASE_URL"] == "http://127.0.0.1:9999"
 
 
+def test_connections_are_tested_by_their_forms_in_the_lab_and_nowhere_else_unasked(lab: Lab) -> None:
+    assert lab.environment({})["AIRFLOW__CORE__TEST_CONNECTION"] == "Enabled"
+    ours = configparser.ConfigParser(interpolation=None)
+    ours.read(ROOT / "airflow.cfg")
+    assert ours["core"]["test_connection"] == "Disabled"
+
+
 def test_airflow_s_file_holds_no_secret_and_only_names_that_airflow_knows() -> None:
     # Found, not imported: an import would make a home folder for Airflow.
     airflow = importlib.util.find_spec("airflow")
