@@ -177,6 +177,16 @@ class Edit(View):
 
     # -- closing
 
+    def require_room(self, *, nested: int, root: int) -> None:
+        """Raise CatalogError for a catalog that grew to more entries than it may have; 0 is no limit."""
+        for node in self._dirty():
+            most = nested if node.path else root
+            entries = node.catalog.statistics.own.entries
+            if most and entries > most and entries > self._entries_before(node):
+                problem = f"its catalog would have {entries} entries, more than {most}"
+                cure = "let directories below it be nested catalogs, each with a .cvmfscatalog, or raise the limit"
+                raise CatalogError(node.path, f"{problem}; {cure}")
+
     def finish(self, now: int) -> NewRoot:
         """Close what changed, children before parents, up to a new root catalog one revision on. ``now``: Unix s."""
         self._writable(self.root)
@@ -202,6 +212,12 @@ class Edit(View):
         )
 
     # -- private
+
+    def _entries_before(self, node: Node) -> int:
+        before = node.parent.catalog.nested_at(node.path) if node.parent else NestedRef("", self.root_hash, 0)
+        if before is None or before.hash.is_null:
+            return 0
+        return self.catalogs.open(before.hash).statistics.own.entries
 
     def _dirty(self) -> list[Node]:
         for node in list(self._nodes.values()):

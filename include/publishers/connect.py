@@ -90,7 +90,14 @@ class Connections:
         def read_manifest() -> Manifest:
             return self.head(fqrn).manifest
 
-        return NativePublisher(fqrn, self.repository_store(fqrn), self.gateway(fqrn), read_manifest)
+        return NativePublisher(
+            fqrn,
+            self.repository_store(fqrn),
+            self.gateway(fqrn),
+            read_manifest,
+            catalog_entries=settings.prepare.catalog_entries,
+            root_entries=settings.prepare.root_entries,
+        )
 
     @cached_property
     def ledger(self) -> Engine:

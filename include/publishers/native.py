@@ -67,10 +67,23 @@ class _Clock:
 
 
 class NativePublisher:
-    """Publishes to one repository. ``read_manifest`` returns the current manifest, its signature verified."""
+    """Publishes to one repository. ``read_manifest`` returns the current manifest, its signature verified.
 
-    def __init__(self, fqrn: str, store: Store, gateway: GatewayClient, read_manifest: Callable[[], Manifest]) -> None:
+    ``catalog_entries``, ``root_entries``: what a catalog, and the root catalog, may grow to; 0 is no limit.
+    """
+
+    def __init__(
+        self,
+        fqrn: str,
+        store: Store,
+        gateway: GatewayClient,
+        read_manifest: Callable[[], Manifest],
+        *,
+        catalog_entries: int = 0,
+        root_entries: int = 0,
+    ) -> None:
         self.fqrn = fqrn
+        self._most = {"nested": catalog_entries, "root": root_entries}
         self._store = store
         self._gateway = gateway
         self._read_manifest = read_manifest
@@ -344,6 +357,7 @@ class NativePublisher:
         self, lease: Lease, manifest: Manifest, edit: Edit, now: datetime, tag: NewTag | None, clock: _Clock, seen: Look
     ) -> int:
         with clock.phase("upload"):
+            edit.require_room(**self._most)
             new = edit.finish(int(now.timestamp()))
             fresh = [packed.hash for packed in new.catalogs] + [hash_of_key(key) for key, _ in new.objects]
             require_spared(self._store, seen, lease.path, [identity(one) for one in fresh])

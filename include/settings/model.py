@@ -220,7 +220,8 @@ class Prepare(_Block):
     autocatalogs_max: Annotated[int, Field(ge=2)] = 100_000
     autocatalogs_min: Annotated[int, Field(ge=1)] = 1_000
     catalog_entries: Annotated[int, Field(ge=0)] = 500_000
-    """More in one catalog are refused; 0 for no limit."""
+    root_entries: Annotated[int, Field(ge=0)] = 200_000
+    """More in one catalog, or in the repository's root catalog, are refused; 0 for no limit."""
 
     @model_validator(mode="after")
     def _one_owner(self) -> Prepare:

@@ -13,7 +13,7 @@ from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.counters import Counts
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.edit import Edit, NewRoot
-from include.cvmfs.errors import BaseChanged, DestinationError, MergeError
+from include.cvmfs.errors import BaseChanged, CatalogError, DestinationError, MergeError
 from include.cvmfs.hashes import ObjectHash, hash_bytes
 from include.cvmfs.merge import merge
 from include.cvmfs.view import View
@@ -311,3 +311,23 @@ def test_merging_disjoint_changes_commutes(left: dict, right: dict) -> None:
     other = merge(repository.cache, base=base, new=p, current=q, lease_path="/s/p")
     trees = [assert_consistent(repository.cache, repository.keep(edit)) for edit in (one, other)]
     assert trees[0] == trees[1]
+
+
+def test_a_catalog_that_grows_too_large_is_refused_before_it_is_stored(repository: Repository) -> None:
+    edit = repository.edit()
+    edit.make_nested("/n", DIRECTORY)
+    for name in "abc":
+        edit.add(f"/n/{name}", file())
+    edit.require_room(nested=5, root=2)
+    with pytest.raises(CatalogError, match=r"^/n: its catalog would have 5 entries, more than 4; let directories"):
+        edit.require_room(nested=4, root=2)
+    with pytest.raises(CatalogError, match=r"^/: its catalog would have 2 entries, more than 1"):
+        edit.require_room(nested=0, root=1)
+    edit.require_room(nested=0, root=0)
+    again = repository.edit(repository.keep(edit))
+    again.remove("/n/a")
+    again.require_room(nested=2, root=1)  # what shrinks, or stays as large, may be too large still
+    again.add("/n/d", file())
+    again.add("/n/e", file())
+    with pytest.raises(CatalogError, match="would have 6 entries"):
+        again.require_room(nested=2, root=1)
