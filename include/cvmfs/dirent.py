@@ -126,7 +126,7 @@ class Dirent:
         try:
             algorithm = _ALGORITHMS[flags >> 8 & 7]
             compression = Compression(flags >> 11 & 7)
-            content = ObjectHash(bytes(digest), algorithm) if digest else None
+            content = ObjectHash(_blob(digest), algorithm) if digest else None
             if content and len(content.digest) != 20:
                 raise ValueError(f"a hash of {len(content.digest)} bytes")
             return cls(
@@ -149,12 +149,18 @@ class Dirent:
                 direct_io=bool(flags & Flag.DIRECT_IO),
                 algorithm=algorithm,
                 compression=compression,
-                xattr=bytes(xattr) if xattr is not None else None,
+                xattr=_blob(xattr) if xattr is not None else None,
                 mtime_ns=mtimens,
             )
-        except (TypeError, ValueError, IndexError, AttributeError) as fault:
+        except (TypeError, ValueError, IndexError, AttributeError, OverflowError) as fault:
             raise FormatError("catalog row", f"entry {name!r}: {fault}") from fault
 
     def chunk_hash(self, digest: bytes) -> ObjectHash:
         """The hash of one of this file's chunks; algorithm and suffix follow from the file's row."""
         return ObjectHash(digest, self.algorithm, PARTIAL)
+
+
+def _blob(value: object) -> bytes:
+    if not isinstance(value, bytes):  # of a number, bytes() would make as many zeros
+        raise ValueError(f"{type(value).__name__} where bytes belong")
+    return value
