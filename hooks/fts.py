@@ -50,7 +50,7 @@ class FtsHook(BaseHook):
         return session
 
     def test_connection(self) -> tuple[bool, str]:
-        """Who the server takes us for (`GET /whoami`); for the form's button, where `test_connection` of airflow.cfg is enabled."""
+        """Who the server takes us for (`GET /whoami`); for the form's button, in the lab."""
         import requests
 
         from include.settings.errors import SettingsError

@@ -33,7 +33,7 @@ class CvmfsGatewayHook(BaseHook):
         return GatewayClient(base_url(connection, port=4929), connection.login or "", connection.password or "")
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the gateway answers as one, and which repositories it serves; for the form's button, where `test_connection` of airflow.cfg is enabled."""
+        """Whether the gateway answers as one, and which repositories it serves; for the form's button, in the lab."""
         from include.gateway.errors import GatewayError
         from include.settings.errors import SettingsError
 

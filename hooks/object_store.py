@@ -61,7 +61,7 @@ class ObjectStoreHook(BaseHook):
         )
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the bucket named in the extra can be listed; for the form's button, where `test_connection` of airflow.cfg is enabled."""
+        """Whether the bucket named in the extra can be listed; for the form's button, in the lab."""
         from include.settings.errors import SettingsError
         from include.storage.errors import StoreError
 
