@@ -38,7 +38,7 @@ def stream(store: Store, name: ObjectHash, how: Compression, *, size: int, block
 
     The last piece is handed out after the hash was found right. Raises ObjectMissing, ObjectDamaged, StoreError.
     """
-    digest, unpack = _hasher(name.algorithm), _unpacker(how)
+    digest, unpack = hasher(name.algorithm), _unpacker(how)
     held, total = b"", 0
     try:
         for stored in store.stream(name.key, block=block):
@@ -88,7 +88,7 @@ class _ShakeHasher:
         return self._state.digest(DIGEST_BYTES)
 
 
-def _hasher(algorithm: Algorithm) -> _Hasher:
+def hasher(algorithm: Algorithm) -> _Hasher:
     if algorithm is Algorithm.SHAKE128:
         return _ShakeHasher()
     return _FixedHasher("sha1" if algorithm is Algorithm.SHA1 else "ripemd160")

@@ -39,36 +39,48 @@ class Tree:
 
     def lookup(self, path: str) -> Dirent | None:
         """The entry at a path, or None. A mountpoint's is the row of the catalog above."""
-        path = _clean(path)
+        path = clean_path(path)
         return self._inside(parent_of(path)).lookup(path) if path else self._inside("").lookup("")
 
     def entry(self, path: str) -> Dirent:
         """As :meth:`lookup`; raises CatalogError when nothing is there."""
         found = self.lookup(path)
         if found is None:
-            raise CatalogError(_clean(path), f"no such file or directory in the revision {self.root}")
+            raise CatalogError(clean_path(path), f"no such file or directory in the revision {self.root}")
         return found
 
     def listing(self, path: str) -> list[Dirent]:
         """The entries directly below a directory, in name order (bytes)."""
-        path = _clean(path)
+        path = clean_path(path)
         if not self.entry(path).is_directory:
             raise CatalogError(path, "is not a directory")
         return self._inside(path).listing(path)
 
     def chunks(self, path: str) -> tuple[Chunk, ...]:
         """The pieces of a chunked file in order; none for any other entry."""
-        path = _clean(path)
+        path = clean_path(path)
         entry = self.entry(path)
         return self._inside(parent_of(path)).chunks(path, entry) if entry.chunked else ()
 
     def catalog_at(self, path: str) -> Catalog:
         """The catalog with the rows of what stands in the directory ``path``; to be read only, and not closed."""
-        return self._inside(_clean(path))
+        return self._inside(clean_path(path))
+
+    def holder(self, path: str) -> Catalog:
+        """The catalog that has the row of ``path``, a mountpoint's above it; to be read only, and not closed."""
+        path = clean_path(path)
+        return self._inside(parent_of(path)) if path else self._inside("")
+
+    def mounted(self, path: str, above: Catalog) -> Catalog:
+        """The catalog mounted at ``path``, whose row is in the catalog ``above``."""
+        reference = above.nested_at(path)
+        if reference is None:
+            raise CatalogError(path, "is a mountpoint, but no nested catalog is registered for it")
+        return self._open(path, reference.hash)
 
     def nested_at(self, path: str) -> NestedRef | None:
         """The reference to the catalog mounted exactly at ``path``, if one is."""
-        path = _clean(path)
+        path = clean_path(path)
         return self._inside(parent_of(path)).nested_at(path) if path else None
 
     # -- content
@@ -79,7 +91,7 @@ class Tree:
 
     def stream(self, path: str, *, block: int = 1 << 20) -> Iterator[bytes]:
         """The content of a regular file in pieces. The last piece of each object comes after its hash was verified."""
-        path = _clean(path)
+        path = clean_path(path)
         entry = self.entry(path)
         if not entry.is_regular:
             what = f"a symlink to {entry.symlink}" if entry.is_symlink else "not a regular file"
@@ -92,7 +104,7 @@ class Tree:
 
     def walk(self, path: str = "") -> Iterator[tuple[str, Dirent]]:
         """The entry at ``path`` and everything below it with its path, parents first, in name order (bytes)."""
-        path = _clean(path)
+        path = clean_path(path)
         entry = self.entry(path)
         yield path, entry
         if not entry.is_directory:
@@ -106,11 +118,11 @@ class Tree:
             here, child, catalog = found
             yield here, child
             if child.is_directory and not child.bind:
-                levels.append(self._below(here, self._mounted(here, catalog) if child.mountpoint else catalog))
+                levels.append(self._below(here, self.mounted(here, catalog) if child.mountpoint else catalog))
 
     def catalogs_below(self, path: str = "") -> Iterator[NestedRef]:
         """Every nested catalog mounted at ``path`` or below it, parents first; for the root its own catalog too."""
-        path = _clean(path)
+        path = clean_path(path)
         own = self.nested_at(path) if path else NestedRef("", self.root, 0)
         if own is not None:
             pending = [own]
@@ -128,7 +140,7 @@ class Tree:
 
         An object that several files share comes several times. External files have none.
         """
-        path = _clean(path)
+        path = clean_path(path)
         if path and self.nested_at(path) is None:
             catalog = self._inside(parent_of(path))
             for here, entry in self._rows_of_one_catalog(path, catalog):
@@ -185,12 +197,6 @@ class Tree:
                 catalog = self._open(step, reference.hash)
         return catalog
 
-    def _mounted(self, path: str, above: Catalog) -> Catalog:
-        reference = above.nested_at(path)
-        if reference is None:
-            raise CatalogError(path, "is a mountpoint, but no nested catalog is registered for it")
-        return self._open(path, reference.hash)
-
     def _open(self, path: str, name: ObjectHash) -> Catalog:
         key = (path, name.digest)
         with self._lock:
@@ -220,7 +226,7 @@ def _objects(path: str, entry: Dirent, catalog: Catalog) -> Iterator[tuple[Objec
         yield from ((chunk.hash, chunk.size) for chunk in catalog.chunks(path, entry))
 
 
-def _clean(path: str) -> str:
+def clean_path(path: str) -> str:
     """Absolute, without a slash at its end, the root as ``""``. Raises CatalogError for what names no place."""
     plain = f"/{path.strip('/')}" if path.strip("/") else ""
     if any(part in {"", ".", ".."} for part in plain.split("/")[1:]):

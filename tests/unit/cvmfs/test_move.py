@@ -1,0 +1,171 @@
+"""A moved tree is the same tree at another place; its catalogs are rewritten, and no data object is touched."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from include.cvmfs.edit import Edit
+from include.cvmfs.errors import DestinationError
+from include.cvmfs.walk import Tree
+from tests.fakes.local import DIRECTORY, TREES, LocalRepository, make_folder
+from tests.fakes.minirepo import sample
+
+Facts = dict[str, tuple[Any, ...]]
+
+
+def below(tree: Tree, top: str) -> Facts:
+    """What stands below a path, relative to it."""
+    return {
+        path[len(top) :]: (
+            entry.changed(name="" if path == top else entry.name, hardlink_group=bool(entry.hardlink_group)),
+            [(piece.offset, piece.hash) for piece in tree.chunks(path)],
+        )
+        for path, entry in tree.walk(top)
+    }
+
+
+@settings(max_examples=30, deadline=None)
+@given(nodes=TREES, target=st.sampled_from(["/a/there", "/b/c/there", "/nest/there", "/there", "/a/x2"]))
+def test_a_move_there_and_back_gives_the_same_tree(nodes: dict[str, dict[str, Any]], target: str) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        repository = LocalRepository()
+        repository.publish(make_folder(Path(temporary) / "tree", nodes), "/a/x")
+
+        def frame(edit: Edit) -> None:
+            edit.add("/b", DIRECTORY)
+            edit.add("/b/c", DIRECTORY)
+            edit.make_nested("/nest", DIRECTORY)
+
+        repository.change(frame)
+        before, statistics = below(repository.opened(), ""), repository.statistics()
+        tree = below(repository.opened(), "/a/x")
+        objects = {key for key in repository.store.objects if not key.endswith("C")}
+        repository.change(lambda edit: edit.move("/a/x", target))
+        assert repository.problems() == []
+        assert below(repository.opened(), target) == tree
+        assert repository.opened().lookup("/a/x") is None
+        repository.change(lambda edit: edit.move(target, "/a/x"))
+        assert repository.problems() == []
+        assert below(repository.opened(), "") == before
+        assert repository.statistics() == statistics
+        gone = {key for key in repository.store.objects if key.startswith("data/") and key[-1] not in "CH"} - objects
+        assert gone == set()
+
+
+@pytest.fixture
+def repository() -> LocalRepository:
+    repository = LocalRepository()
+    mini = sample(repository.store)
+    mini.publish()
+    return repository
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("/sw/app", "/sw/other"),
+        ("/sw/app", "/empty/app"),
+        ("/sw/app/lib", "/sw/lib"),
+        ("/sw/app/lib", "/empty/lib"),
+        ("/sw/app/lib/deep", "/sw/app/deep"),
+        ("/sw", "/empty/sw"),
+        ("/sw/app/big", "/sw/big"),
+        ("/sw/link", "/sw/app/lib/deep/link"),
+        ("/sw/pipe", "/pipe"),
+    ],
+)
+def test_everything_can_be_moved_everywhere(repository: LocalRepository, source: str, target: str) -> None:
+    before, tree = below(repository.opened(), ""), below(repository.opened(), source)
+    lease = next(p for p in ("/sw/app", "/sw", "") if source.startswith(f"{p}/") and target.startswith(f"{p}/"))
+    repository.change(lambda edit: edit.move(source, target), lease=lease)
+    assert repository.problems() == []
+    assert below(repository.opened(), target) == tree
+    repository.change(lambda edit: edit.move(target, source), lease=lease)
+    assert repository.problems() == []
+    assert below(repository.opened(), "") == before
+
+
+def test_a_name_that_leaves_its_directory_leaves_its_links(repository: LocalRepository) -> None:
+    repository.change(lambda edit: edit.move("/sw/app/one", "/sw/one"))
+    opened = repository.opened()
+    assert repository.problems() == []
+    for path in ("/sw/one", "/sw/app/two"):
+        assert (opened.entry(path).linkcount, opened.entry(path).hardlink_group) == (1, 0)
+    assert opened.read("/sw/one") == opened.read("/sw/app/two") == b"shared"
+
+
+def test_a_new_name_in_the_same_directory_keeps_its_links(repository: LocalRepository) -> None:
+    repository.change(lambda edit: edit.move("/sw/app/one", "/sw/app/three"), lease="/sw/app")
+    opened = repository.opened()
+    assert repository.problems() == []
+    assert opened.entry("/sw/app/three").hardlink_group == opened.entry("/sw/app/two").hardlink_group != 0
+
+
+def test_what_was_changed_in_the_same_edit_moves_along(repository: LocalRepository) -> None:
+    def change(edit: Edit) -> None:
+        edit.add("/sw/app/lib/deep/new", DIRECTORY)
+        edit.make_nested("/sw/app/fresh", DIRECTORY)
+        edit.move("/sw/app", "/empty/app")
+        edit.remove("/empty/app/run")
+        edit.move("/empty/app/lib/deep", "/deep")
+
+    repository.change(change)
+    assert repository.problems() == []
+    opened = repository.opened()
+    assert opened.entry("/deep/new").is_directory
+    assert opened.nested_at("/empty/app/fresh") is not None
+    assert opened.lookup("/empty/app/run") is None
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "words"),
+    [
+        ("", "/sw/x", "the root of a repository cannot be moved"),
+        ("/nowhere", "/x", "nothing is there to move"),
+        ("/sw", "/sw/app/x", "lies inside /sw"),
+        ("/sw", "/sw", "lies inside /sw"),
+        ("/readme", "/sw", "something stands there already"),
+        ("/readme", "/no/where", "its parent /no does not exist"),
+        ("/readme", "/sw/plain/x", "is not a directory"),
+    ],
+)
+def test_what_cannot_be_moved_is_refused(repository: LocalRepository, source: str, target: str, words: str) -> None:
+    with pytest.raises(DestinationError, match=words):
+        repository.change(lambda edit: edit.move(source, target))
+
+
+def test_a_link_is_made_replaced_and_left_alone(repository: LocalRepository) -> None:
+    done: list[bool] = []
+
+    def link(target: str) -> Any:
+        return lambda edit: done.append(edit.symlink("/sw/latest", target, now=9, owner=(3, 4)))
+
+    for target in ("a", "b", "b"):
+        repository.change(link(target))
+    assert done == [True, True, False]
+    entry = repository.opened().entry("/sw/latest")
+    assert (entry.symlink, entry.mtime, entry.uid, entry.gid) == ("b", 9, 3, 4)
+    assert repository.problems() == []
+    with pytest.raises(DestinationError, match="a directory stands there and is not replaced by a link"):
+        repository.change(lambda edit: edit.symlink("/sw/app", "x", now=1))
+
+
+def test_removing_a_directory_takes_its_nested_catalogs_along(repository: LocalRepository) -> None:
+    before = repository.statistics()
+
+    def change(edit: Edit) -> None:
+        edit.add("/sw/dir", DIRECTORY)
+        edit.add("/sw/dir/plain", DIRECTORY)
+        edit.make_nested("/sw/dir/plain/nested", DIRECTORY)
+        edit.make_nested("/sw/dir/plain/nested/deep", DIRECTORY)
+
+    repository.change(change)
+    repository.change(lambda edit: edit.remove("/sw/dir"))
+    assert repository.statistics() == before
+    assert repository.problems() == []
