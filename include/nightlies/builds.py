@@ -109,7 +109,7 @@ def builds_of(bind: Bind, slot: str, build_date: date) -> tuple[BuildRecord, ...
 
 
 def save_changeset(bind: Bind, record: ChangesetRecord) -> None:
-    """Keep a changeset; the same digest again changes nothing."""
+    """Keep a changeset; of the same digest the one that was begun last."""
     values = asdict(record) | {"place": place(record.repository, record.destination)}
 
     def work(connection: Connection) -> None:
@@ -119,6 +119,11 @@ def save_changeset(bind: Bind, record: ChangesetRecord) -> None:
                     connection.execute(insert(changesets).values(**values))
             except IntegrityError:
                 pass  # two tries stored the same changeset in the same moment
+        connection.execute(
+            update(changesets)
+            .where(changesets.c.digest == record.digest, changesets.c.created_at < record.created_at)
+            .values(body=record.body, created_at=record.created_at)
+        )
 
     writing(bind, work)
 
@@ -127,6 +132,22 @@ def changeset(bind: Bind, digest: str) -> ChangesetRecord | None:
     """The changeset of that digest, or None."""
     with reading(bind) as connection:
         row = connection.execute(select(changesets).where(changesets.c.digest == digest)).mappings().first()
+    return None if row is None else _changeset(row)
+
+
+def latest_changeset(bind: Bind, repository: str, destination: str, source_sha256: str) -> ChangesetRecord | None:
+    """The changeset of this artifact for this destination that was begun last, or None."""
+    query = (
+        select(changesets)
+        .where(
+            changesets.c.place == place(repository, destination),
+            changesets.c.source_sha256 == source_sha256,
+        )
+        .order_by(changesets.c.created_at.desc(), changesets.c.digest)
+        .limit(1)
+    )
+    with reading(bind) as connection:
+        row = connection.execute(query).mappings().first()
     return None if row is None else _changeset(row)
 
 

@@ -125,3 +125,16 @@ installed = Table(
     Column("updated_at", UtcTime, nullable=False),
     **TABLE_OPTIONS,
 )
+
+damaged = Table(
+    "damaged",
+    metadata,
+    # what a repository needs and its store has not, or not whole; see include/nightlies/damage.py
+    Column("repository", NAME, primary_key=True),
+    Column("object", hexadecimal(64), primary_key=True),
+    Column("path", exact(1024), nullable=False),
+    Column("reason", long_text(), nullable=False),
+    Column("stored_size", BigInteger),
+    Column("found_at", UtcTime, nullable=False),
+    **TABLE_OPTIONS,
+)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
+from include.cvmfs.condemned import condemned_among
 from include.cvmfs.digests import DigestSet
 from include.cvmfs.errors import CvmfsError
+from include.cvmfs.generation import Look
 from include.cvmfs.known import add_identities
 from include.cvmfs.walk import Tree
 from include.ledger.engine import Bind, reading
@@ -55,3 +57,10 @@ def known_objects(tree: Tree, destinations: tuple[str, ...]) -> DigestSet:
         except CvmfsError:
             continue  # damage elsewhere is for the check to report; here it only costs a look at the store
     return found
+
+
+def leave_condemned(known: DigestSet, look: Look, tree: Tree) -> None:
+    """Take out what a collection is about to delete."""
+    if look.running_list is not None:
+        for one in condemned_among(tree.store, look.running_list, known):
+            known.discard(one)

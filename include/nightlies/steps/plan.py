@@ -9,7 +9,8 @@ from datetime import date, datetime
 
 from include.cvmfs.repository import Repository
 from include.cvmfs.source import checked_destination
-from include.nightlies import builds, records
+from include.cvmfs.view import is_below
+from include.nightlies import builds, damage, records
 from include.nightlies.destinations import build_directory, destination, overlapping
 from include.nightlies.errors import BuildMissing, DependencyCycle, NightlyError
 from include.nightlies.index import Artifact, BuildIndex
@@ -138,8 +139,14 @@ def nested_directories(slot: Slot, index: BuildIndex) -> tuple[str, ...]:
 
 
 def held_already(connections: Connections, repository: Repository, publication: Publication) -> str | None:
-    """The nested hash at the destination, if it is the one under which this very artifact was published; else None."""
+    """The nested hash at the destination, if it is the one under which this very artifact was published; else None.
+
+    A destination that lost objects does not hold it: preparing it again sends them again.
+    """
     if publication.artifact_sha256 is None:
+        return None
+    damages = damage.of_repository(connections.ledger, publication.repository)
+    if any(is_below(one.path, publication.destination) for one in damages):
         return None
     recorded = records.recorded_nested_hash(
         connections.ledger, publication.repository, publication.destination, publication.artifact_sha256

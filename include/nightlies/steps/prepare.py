@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 
-from include.cvmfs.changeset import Changeset
+from include.cvmfs.changeset import Changeset, objects_of
+from include.cvmfs.digests import hash_of_key, identity
+from include.cvmfs.generation import Look, look
 from include.cvmfs.hashes import Algorithm
 from include.cvmfs.prepare import Base, Progress, prepare
 from include.cvmfs.repository import Repository
-from include.nightlies import builds, records
+from include.cvmfs.sent import JournaledStore, SentJournal
+from include.cvmfs.trust import is_local
+from include.nightlies import builds, damage, records
+from include.nightlies.damage import Damage
 from include.nightlies.errors import PublicationUnknown
 from include.nightlies.records import Figures, Publication
 from include.nightlies.states import Phase, State
 from include.nightlies.steps.errors import FailedBefore
-from include.nightlies.steps.known import earlier_destinations, known_objects
+from include.nightlies.steps.known import earlier_destinations, known_objects, leave_condemned
 from include.nightlies.steps.sources import opened, source_limits
 from include.nightlies.steps.values import Batch, Item, Outcome
 from include.publishers.connect import Connections
@@ -28,7 +34,8 @@ Clock = Callable[[], datetime]
 log = logging.getLogger(__name__)
 
 CONTENT_INDEX = "content-index.db"
-"""Below the site's ``var``; a cache, shared by all preparations of a machine."""
+SENT = "sent"
+"""Below the site's ``var``; caches, shared by all preparations of a machine."""
 
 
 def prepare_batch(
@@ -42,6 +49,7 @@ def prepare_batch(
     """Prepare every item that is not prepared yet; one that fails is recorded with its reason, and the others go on."""
     outcome = Outcome()
     repository: Repository | None = None
+    seen = Look()
     for item in batch.items:
         publication = records.publication(connections.ledger, batch.key(item))
         try:
@@ -53,9 +61,12 @@ def prepare_batch(
                 log.info("%s: %s already, %s", item.name, publication.state.value, publication.reason)
                 outcome.done.append(publication)
                 continue
-            repository = repository or connections.head(batch.repository)
+            if repository is None:
+                # in this order: what a manifest read later preserves was not collected before
+                seen = look(connections.repository_store(batch.repository))
+                repository = connections.head(batch.repository)
             outcome.done.append(
-                _prepare_one(connections, repository, batch, item, publication, try_number, clock, progress)
+                _prepare_one(connections, repository, seen, batch, item, publication, try_number, clock, progress)
             )
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one artifact, the others go on
             outcome.failures[item.name] = error
@@ -70,6 +81,7 @@ def _nothing_to_do(publication: Publication) -> bool:
 def _prepare_one(
     connections: Connections,
     repository: Repository,
+    seen: Look,
     batch: Batch,
     item: Item,
     publication: Publication,
@@ -88,7 +100,9 @@ def _prepare_one(
     move(State.PREPARING, f"try {try_number}")
     started = time.monotonic()
     try:
-        changeset = _changeset(connections, repository, batch, item, publication, clock, progress)
+        changeset = prepare_item(
+            connections, repository, seen, batch, item, publication, clock=clock, progress=progress
+        )
     except Exception as error:
         move(State.FAILED, str(error), error_class=type(error).__name__)
         raise
@@ -97,44 +111,78 @@ def _prepare_one(
     if batch.dry_run:
         there = " and replace what is at its destination" if repository.nested_at(item.destination) else ""
         return move(State.SKIPPED, f"dry run: would publish {said}{there}", figures)
-    builds.save_changeset(ledger, _record(changeset))
     log.info("%s: prepared %s", item.name, said)
     for note in changeset.notes:
         log.info("%s: %s", item.name, note)
     return move(State.PREPARED, "; ".join([f"prepared {said}", *changeset.notes]), figures)
 
 
-def _changeset(
+def prepare_item(
     connections: Connections,
     repository: Repository,
+    seen: Look,
     batch: Batch,
     item: Item,
     publication: Publication,
+    *,
     clock: Clock,
-    progress: Callable[[Item, Progress], None] | None,
+    progress: Callable[[Item, Progress], None] | None = None,
+    lost: Collection[str] = (),
 ) -> Changeset:
+    """Make an item's changeset and keep it in the ledger. ``seen`` was looked up before ``repository`` was opened.
+
+    What an earlier revision preserves and what an interrupted try has sent is not sent again; unless it is condemned,
+    damaged, or among the keys that are known to be ``lost``.
+    """
     settings = connections.site.repository(batch.repository)
     source = opened(connections, item, settings.limits)
+    store, now, manifest = connections.repository_store(batch.repository), clock(), repository.manifest
     known = known_objects(repository, earlier_destinations(connections.ledger, publication))
-    manifest = repository.manifest
-    return prepare(
-        source,
-        store=connections.repository_store(batch.repository),
-        repository=batch.repository,
-        destination=item.destination,
-        now=clock(),
-        options=replace(
-            tree_options(settings.prepare, repository),
-            algorithm=Algorithm.named(settings.hash.value),
-            connections=connections.site.store(settings.store).connections,
-            limits=source_limits(settings.limits),
-            index=connections.site.paths.var / CONTENT_INDEX,
-        ),
-        known=known,
-        base=Base(manifest.root, manifest.revision),
-        progress=(lambda done: progress(item, done)) if progress else None,
-        dry_run=batch.dry_run,
-    )
+    with ExitStack() as stack:
+        journal = None
+        if not batch.dry_run and not is_local(store):  # where the store is files, to look is to write
+            about = (store.url, item.destination, item.source, item.sha256)
+            journal = SentJournal(connections.site.paths.var / SENT, about=about, generation=seen.completed, now=now)
+            stack.enter_context(journal)
+            for one in journal.known:
+                known.add(one)
+            store = JournaledStore(store, journal)
+        leave_condemned(known, seen, repository)
+        damages = damage.of_repository(connections.ledger, batch.repository)
+        for key in {*lost, *(one.key for one in damages)}:
+            known.discard(identity(hash_of_key(key)))
+        changeset = prepare(
+            source,
+            store=store,
+            repository=batch.repository,
+            destination=item.destination,
+            now=now,
+            options=replace(
+                tree_options(settings.prepare, repository),
+                algorithm=Algorithm.named(settings.hash.value),
+                connections=connections.site.store(settings.store).connections,
+                limits=source_limits(settings.limits),
+                index=connections.site.paths.var / CONTENT_INDEX,
+            ),
+            known=known,
+            base=Base(manifest.root, manifest.revision, seen.completed),
+            progress=(lambda done: progress(item, done)) if progress else None,
+            dry_run=batch.dry_run,
+        )
+        if changeset.stored:
+            builds.save_changeset(connections.ledger, _record(changeset))
+            _mended(connections, repository, changeset, damages)
+        if journal is not None:
+            journal.remove()
+    return changeset
+
+
+def _mended(connections: Connections, repository: Repository, changeset: Changeset, damages: Sequence[Damage]) -> None:
+    """What was damaged and is part of the changeset was sent again: then it is damaged no more."""
+    if damages:
+        needed = objects_of(changeset, repository.catalogs)
+        sent = [one for one in damages if one.identity in needed]
+        damage.look_again(connections.ledger, changeset.repository, repository.store, sent)
 
 
 def figures_of(changeset: Changeset, *, seconds: float) -> Figures:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from include.cvmfs.changeset import Changeset
 from include.cvmfs.commit import NewTag
-from include.gateway.errors import PathBusy
-from include.nightlies import builds, records
+from include.cvmfs.errors import BaseChanged, ObjectsLost, PrepareAgain
+from include.cvmfs.generation import look
+from include.gateway.errors import BaseMoved, PathBusy
+from include.nightlies import builds, damage, records
+from include.nightlies.damage import Damage
 from include.nightlies.errors import PublicationUnknown
 from include.nightlies.records import Figures, Publication
 from include.nightlies.states import Phase, State
 from include.nightlies.steps.errors import FailedBefore
+from include.nightlies.steps.prepare import figures_of, prepare_item
 from include.nightlies.steps.values import Batch, Item, Outcome
 from include.publishers.base import Published, Publisher
 from include.publishers.connect import Connections
@@ -106,20 +111,63 @@ def _publish_one(
             figures=figures, error_class=error_class,
         )  # fmt: skip
 
-    # written before anything is done: a process that outlived its task finds here that it was replaced
-    move(State.PUBLISHING, f"try {try_number}")
+    def hang(changeset: Changeset) -> Published:
+        # written before anything is done: a process that outlived its task finds here that it was replaced
+        move(State.PUBLISHING, f"try {try_number}")
+        tag = NewTag(batch.tag, f"{item.destination} from {item.source}") if batch.tag else None
+        return publisher.publish(changeset, owner=owner, now=clock(), replace=batch.replace, tag=tag, on_lease=on_lease)
+
+    again: Again | None = None
     try:
         changeset = _changeset(connections, publication)
-        tag = NewTag(batch.tag, f"{item.destination} from {item.source}") if batch.tag else None
-        done = publisher.publish(changeset, owner=owner, now=clock(), replace=batch.replace, tag=tag, on_lease=on_lease)
+        try:
+            done = hang(changeset)
+        except (PrepareAgain, BaseChanged, BaseMoved) as stale:
+            if not _is_for_us(stale, publication):
+                raise
+            again = _prepared_again(connections, batch, item, publication, stale, clock)
+            done = hang(again.changeset)
     except PathBusy:
         raise
     except Exception as error:
         move(State.FAILED, str(error), error_class=type(error).__name__)
         raise
     state, reason = _reached(done, interrupted=interrupted)
+    if again is not None:
+        reason = f"{reason}; prepared again, since {again.why}"
     log.info("%s: %s, %s, lease held %.3f s", item.name, state.value, reason, done.lease_held_s)
-    return move(state, reason, _figures(done))
+    return move(state, reason, _figures(done, again))
+
+
+def _is_for_us(stale: Exception, publication: Publication) -> bool:
+    """Whether this try prepares the tree again: at once if objects are gone; if another publication came in between,
+    only a later try than the one that was told so, and then what it derives from is what stands there now."""
+    return isinstance(stale, PrepareAgain) or publication.error_class in {BaseChanged.__name__, BaseMoved.__name__}
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A tree that this step had to prepare once more, why, and how long that took."""
+
+    changeset: Changeset
+    why: str
+    seconds: float
+
+
+def _prepared_again(
+    connections: Connections, batch: Batch, item: Item, publication: Publication, stale: Exception, clock: Clock
+) -> Again:
+    log.warning("%s: preparing it again: %s", item.name, stale)
+    started = time.monotonic()
+    lost: tuple[str, ...] = ()
+    if isinstance(stale, ObjectsLost):
+        lost = stale.keys
+        found = [Damage(key, item.destination, "sent, acknowledged, and not in the store") for key in lost]
+        damage.note(connections.ledger, batch.repository, found, now=clock())
+    seen = look(connections.repository_store(batch.repository))  # before the manifest, as for any preparation
+    repository = connections.head(batch.repository)
+    changeset = prepare_item(connections, repository, seen, batch, item, publication, clock=clock, lost=lost)
+    return Again(changeset, str(stale), time.monotonic() - started)
 
 
 def _reached(done: Published, *, interrupted: bool) -> tuple[State, str]:
@@ -131,18 +179,25 @@ def _reached(done: Published, *, interrupted: bool) -> tuple[State, str]:
 
 
 def _changeset(connections: Connections, publication: Publication) -> Changeset:
-    record = builds.changeset(connections.ledger, publication.changeset or "")
+    """The publication's changeset, or a newer one of the same tree: an earlier try may have prepared it again."""
+    ledger, repository, path = connections.ledger, publication.repository, publication.destination
+    record = builds.changeset(ledger, publication.changeset or "")
     if record is None:
-        raise FailedBefore(publication.destination, f"its changeset {publication.changeset} is not in the ledger.")
+        raise FailedBefore(path, f"its changeset {publication.changeset} is not in the ledger.")
+    newest = builds.latest_changeset(ledger, repository, path, record.source_sha256)
+    if newest is not None and newest.root_hash == record.root_hash:
+        record = newest
     return Changeset.parse(record.body)
 
 
-def _figures(done: Published) -> Figures:
-    return Figures(
+def _figures(done: Published, again: Again | None) -> Figures:
+    prepared = Figures() if again is None else figures_of(again.changeset, seconds=again.seconds)
+    return replace(
+        prepared,
         revision_before=done.revision_before,
         revision_after=done.revision,
         root_hash=str(done.root_hash),
         nested_hash=str(done.nested_hash) if done.nested_hash else None,
         lease_held_s=round(done.lease_held_s, 6),
-        seconds={phase: round(seconds, 6) for phase, seconds in done.phases.items()},
+        seconds={**prepared.seconds, **{phase: round(seconds, 6) for phase, seconds in done.phases.items()}},
     )

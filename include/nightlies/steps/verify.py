@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from include.cvmfs.errors import CommitError, CvmfsError, DestinationError
+from include.cvmfs.errors import CommitError, CvmfsError, DestinationError, ObjectError
 from include.cvmfs.repository import Repository
 from include.gateway.errors import CommitFailed, PathBusy
-from include.nightlies import records
+from include.nightlies import damage, records
+from include.nightlies.damage import Damage
 from include.nightlies.records import Publication
 from include.nightlies.states import State
 from include.nightlies.steps.errors import NotVerified
@@ -38,7 +39,8 @@ class ReadBack:
 def verify_run(connections: Connections, run: str, *, clock: Clock, sample: int = SAMPLE_FILES) -> tuple[ReadBack, ...]:
     """Walk every destination of the run that is published, and read a sample of its files.
 
-    What reads back is noted in the ledger. Raises NotVerified with every problem once all were looked at.
+    What reads back is noted in the ledger, and so are objects that do not. Raises NotVerified with every problem once
+    all were looked at.
     """
     good = [one for one in records.publications_of_run(connections.ledger, run) if one.state.good]
     problems: list[str] = []
@@ -51,6 +53,9 @@ def verify_run(connections: Connections, run: str, *, clock: Clock, sample: int 
             done.append(_read_back(opened[publication.repository], publication, sample))
         except (CvmfsError, StoreError) as error:
             problems.append(f"{publication.destination}: {error}")
+            if isinstance(error, ObjectError):
+                found = Damage(error.key, publication.destination, str(error))
+                damage.note(connections.ledger, publication.repository, [found], now=clock())
             continue
         records.note_verified(connections.ledger, publication.key, now=clock())
     if problems:
