@@ -1,4 +1,4 @@
-"""A repository on each kind of store, the real gateway service before it, and publishers as different workers have them."""
+"""A repository on each kind of store, the real gateway service, and publishers as different workers have them."""
 
 from __future__ import annotations
 
