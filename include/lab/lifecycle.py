@@ -13,7 +13,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,7 +23,8 @@ from include.lab.environment import ADMIN, Lab
 from include.lab.errors import LabError, ServiceFailed
 from include.lab.ports import check_free
 from include.lab.readiness import NotReady, wait
-from include.lab.services import Service, postgres_server, resolved, services
+from include.lab.servers.weed_command import left_sockets
+from include.lab.services import Service, postgres_server, resolved, services, weed_ports
 from include.lab.supervise import ProcessState, Supervisor, end_marked, marked_processes
 from include.settings.load import load
 from include.settings.pools import pools
@@ -128,7 +129,7 @@ def _down(lab: Lab, say: Say) -> int:
         supervisor.stop_programs([name for name in running if name in foundations], timeout_s=STOP_S)
         supervisor.shutdown(timeout_s=STOP_S)
     _end_leftovers(lab, say)
-    for path in (supervisor.socket, supervisor.pid_file, *_weed_sockets(lab)):
+    for path in (supervisor.socket, supervisor.pid_file, *left_sockets(weed_ports(lab.ports))):
         path.unlink(missing_ok=True)
     return stopped
 
@@ -233,13 +234,6 @@ def _write_passwords(lab: Lab) -> None:
     path.touch(mode=0o600)
     path.chmod(0o600)
     path.write_text(json.dumps({ADMIN: lab.secrets.admin_password}))
-
-
-def _weed_sockets(lab: Lab) -> list[Path]:
-    """Sockets that SeaweedFS makes in a fixed folder, by gRPC port, and never removes."""
-    ports = (port for name, port in asdict(lab.ports).items() if name.endswith("_grpc"))
-    folder = Path("/tmp")  # noqa: S108 - its choice
-    return [path for port in ports for path in folder.glob(f"seaweedfs-*-grpc-{port}.sock")]
 
 
 def _recover(lab: Lab, supervisor: Supervisor, say: Say) -> None:

@@ -12,7 +12,10 @@ from include.lab.environment import Lab
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.postgres import Postgres
 from include.lab.readiness import airflow_answers, gateway_answers, weed_answers
+from include.lab.servers.weed_command import WeedPorts, weed_command
 from include.lab.supervise import Program
+
+WEED_PORTS = tuple(one.name for one in fields(Ports) if one.name.startswith(("s3", "weed_")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,30 +41,12 @@ def services(lab: Lab, *, airflow: bool) -> tuple[Service, ...]:
 def weed(lab: Lab) -> Service:
     """SeaweedFS, all in one process, with its S3 interface on loopback."""
     ports, place = lab.ports, lab.place
-    flags = {
-        "dir": place.weed,
-        "ip": LOOPBACK,
-        "ip.bind": LOOPBACK,
-        "s3.port": ports.s3,
-        "s3.port.grpc": ports.s3_grpc,
-        "s3.port.iceberg": 0,
-        "s3.port.lance": 0,
-        "s3.domainName": "localhost",
-        "s3.localSocket": place.socket("s3.sock"),
-        "master.port": ports.weed_master,
-        "master.port.grpc": ports.weed_master_grpc,
-        "master.telemetry": "false",
-        "volume.port": ports.weed_volume,
-        "volume.port.grpc": ports.weed_volume_grpc,
-        "filer.port": ports.weed_filer,
-        "filer.port.grpc": ports.weed_filer_grpc,
-        "filer.localSocket": place.socket("filer.sock"),
-        "admin.port": ports.weed_admin,
-        "admin.port.grpc": ports.weed_admin_grpc,
-        "admin.ui": "false",
-        "webdav": "false",
-    }
-    command = (_program("weed"), "-logtostderr=true", "mini", *(f"-{key}={value}" for key, value in flags.items()))
+    command = weed_command(
+        _program("weed"),
+        place.weed,
+        weed_ports(ports),
+        sockets=(place.socket("filer.sock"), place.socket("s3.sock")),
+    )
     program = Program(
         "weed",
         command,
@@ -70,13 +55,17 @@ def weed(lab: Lab) -> Service:
             "AWS_SECRET_ACCESS_KEY": "%(ENV_NIGHTSHIFT_S3_SECRET_KEY)s",
         },
     )
-    opened = tuple(name for name in (one.name for one in fields(Ports)) if name.startswith(("s3", "weed_")))
     return Service(
         program,
-        opened,
+        WEED_PORTS,
         lambda: weed_answers(lab.s3_url, lab.secrets.s3_access_key, lab.secrets.s3_secret_key),
         lab.s3_url,
     )
+
+
+def weed_ports(ports: Ports) -> WeedPorts:
+    """Those ports of a lab that SeaweedFS listens on."""
+    return WeedPorts(**{name.removeprefix("weed_"): getattr(ports, name) for name in WEED_PORTS})
 
 
 def gateway(lab: Lab) -> Service:

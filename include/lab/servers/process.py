@@ -149,17 +149,16 @@ class ServerProcess:
             os.killpg(self.pid, number)
 
 
-def free_port(*, twin: int = 0) -> int:
-    """A TCP port of loopback that nobody listens on, nor on ``port + twin``; not handed out twice by this process.
+def free_port() -> int:
+    """A TCP port of loopback that nobody listens on; not handed out twice by this process.
 
     From below the range that the kernel uses for outgoing connections, which could take it before the server does.
     """
     with _ports_lock:
         for _ in range(1000):
-            port = random.randrange(12_000, 32_000 - twin)  # noqa: S311 - not a secret
-            wanted = {port, port + twin}
-            if not (wanted & _ports_given) and all(_is_free(number) for number in wanted):
-                _ports_given.update(wanted)
+            port = random.randrange(12_000, 32_000)  # noqa: S311 - not a secret
+            if port not in _ports_given and _is_free(port):
+                _ports_given.add(port)
                 return port
     raise ServerError("free_port", "no free port found between 12000 and 32000; stop what listens there")
 

