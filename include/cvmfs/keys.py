@@ -197,6 +197,11 @@ def save_gateway_key(folder: Path, fqrn: str, key: GatewayKey) -> None:
     _write_new({KeyFile.GATEWAY.path(folder, fqrn): key.format().encode()})
 
 
+def save_key_file(folder: Path, fqrn: str, kind: KeyFile, data: bytes) -> None:
+    """Write one of a repository's files as it is. Raises KeyFileError if it is there already."""
+    _write_new({kind.path(folder, fqrn): data})
+
+
 def load_gateway_key(path: Path) -> GatewayKey:
     with _naming(path, "write 'plain_text <id> <secret>' into it, as the gateway's operator gave them"):
         try:

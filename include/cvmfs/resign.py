@@ -1,0 +1,87 @@
+"""The whitelist for another while: what the holder of the master key does, and nobody else can.
+
+Until it expires a whitelist vouches for the certificates that may sign manifests (docs/formats.md, whitelist).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+
+from include.cvmfs import whitelist as whitelists
+from include.cvmfs.commit import read_head
+from include.cvmfs.errors import RepositoryError, SignatureError, WhitelistError
+from include.cvmfs.keys import Certificate, fingerprint
+from include.cvmfs.manifest import Manifest
+from include.cvmfs.signing import Scheme, SignedLetter
+from include.cvmfs.trust import load_certificate
+from include.cvmfs.whitelist import DEFAULT_VALIDITY, Whitelist, lists
+from include.storage.errors import NotFound
+from include.storage.store import Store
+
+SOON = timedelta(hours=12)
+LONGEST = timedelta(days=365)
+
+
+def expiry_warning(whitelist: Whitelist, now: datetime) -> str | None:
+    """What to say of a whitelist that expires in less than 12 hours, with the cure; None while it lasts longer."""
+    left = whitelist.expires - now
+    if left >= SOON:
+        return None
+    cure = f"resign it where the master key is: nightshift repo resign {whitelist.fqrn}"
+    if left <= timedelta(0):
+        return f"the whitelist expired at {whitelist.expires:%Y-%m-%d %H:%M} UTC, clients refuse it; {cure}"
+    hours = left.total_seconds() / 3600
+    return f"the whitelist expires in {hours:.1f} hours, at {whitelist.expires:%Y-%m-%d %H:%M} UTC; {cure}"
+
+
+def resign(
+    store: Store,
+    fqrn: str,
+    master: RSAPrivateKey,
+    *,
+    now: datetime,
+    validity: timedelta = DEFAULT_VALIDITY,
+    certificates: tuple[Certificate, ...] = (),
+) -> Whitelist:
+    """Sign the repository's whitelist again, from ``now`` (aware) on, and store it.
+
+    ``certificates`` are listed beside those that are listed already; one that signs the current manifest must be among
+    them. Raises SignatureError if the whitelist was signed with another master key, WhitelistError, RepositoryError.
+    """
+    if not timedelta(0) < validity <= LONGEST:
+        raise WhitelistError(fqrn, f"is to last {validity.days} days; choose 1 to {LONGEST.days}")
+    manifest = read_head(store, fqrn).manifest
+    renewed = _listing(_current(store, fqrn, master).renewed(now, validity), certificates, manifest)
+    signs_now = load_certificate(store, manifest)
+    if not lists(renewed, signs_now):
+        own = fingerprint(signs_now, manifest.root.algorithm)
+        raise WhitelistError(fqrn, f"does not list {own}, which signs the current manifest; give it with --certificate")
+    store.put(whitelists.KEY, whitelists.sign(renewed, master, manifest.root.algorithm))
+    return renewed
+
+
+def _current(store: Store, fqrn: str, master: RSAPrivateKey) -> Whitelist:
+    """The whitelist that is there, expired or not, provided that this very key signed it."""
+    try:
+        signed = Whitelist.parse(store.get(whitelists.KEY))
+    except NotFound:
+        raise RepositoryError(fqrn, f"no {whitelists.KEY} in {store.url}; create the repository first") from None
+    letter = SignedLetter(signed.letter, signed.hash, signed.signature)
+    if not letter.is_intact or not letter.is_signed_by([master.public_key()], Scheme.NO_DIGEST_INFO):
+        what = "was not signed with this master key, so clients would not believe what it signs"
+        raise SignatureError("whitelist", f"{what}; use the key of {fqrn}")
+    if signed.whitelist.fqrn != fqrn:
+        raise WhitelistError(fqrn, f"the one found there is that of {signed.whitelist.fqrn!r}; check the store")
+    return signed.whitelist
+
+
+def _listing(whitelist: Whitelist, certificates: tuple[Certificate, ...], manifest: Manifest) -> Whitelist:
+    marks = list(whitelist.fingerprints)
+    for certificate in certificates:
+        mark = fingerprint(certificate, manifest.root.algorithm, whitelist.fqrn)
+        if mark.hash not in [one.hash for one in marks]:
+            marks.append(mark)
+    return replace(whitelist, fingerprints=tuple(marks))

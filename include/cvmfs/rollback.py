@@ -1,0 +1,103 @@
+"""Back to a tag: a new revision whose tree is the tag's (docs/formats.md, history: rollback).
+
+As with the stock tools, the tags of later revisions go, the tag itself then names the new revision, and so does
+``trunk``; ``trunk-previous`` goes. Needs the signing key. What was published since stays in the store until collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from include.cvmfs.catalog import Packed
+from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.commit import Head, load_history, publish, read_head, store_all, store_history
+from include.cvmfs.errors import ObjectMissing, TagError
+from include.cvmfs.hashes import CATALOG
+from include.cvmfs.history import TRUNK, TRUNK_PREVIOUS, History, Tag
+from include.cvmfs.keys import Signer
+from include.cvmfs.walk import Tree
+from include.storage.store import Store
+
+UNDO = TRUNK_PREVIOUS  # what is gone back to if no tag is given
+
+
+def _ignore(_: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackPlan:
+    """What a rollback would do: from the current revision to the tree of ``tag``; ``lost`` are the tags that go."""
+
+    head: Head
+    tag: Tag
+    lost: tuple[Tag, ...]
+
+    @property
+    def changes_nothing(self) -> bool:
+        return self.tag.hash.digest == self.head.manifest.root.digest
+
+
+def plan_rollback(store: Store, fqrn: str, name: str = UNDO) -> RollbackPlan:
+    """Look up the tag and what going back to it costs. Raises TagError for a tag that cannot be gone back to."""
+    head = read_head(store, fqrn)
+    history = load_history(store, head.manifest)
+    tag = history.tag(name)
+    if tag is None:
+        cure = "there is nothing to undo" if name == UNDO else "list them with: nightshift repo tag list"
+        raise TagError(name, f"no such tag; {cure}")
+    if tag.branch:
+        raise TagError(name, f"is on branch {tag.branch!r}; going back is offered on the default branch only")
+    undo = (TRUNK, TRUNK_PREVIOUS)
+    lost = [one for one in history.tags() if one.revision > tag.revision and not one.branch and one.name not in undo]
+    return RollbackPlan(head, tag, tuple(one for one in lost if one.name != name))
+
+
+def rollback(
+    store: Store,
+    plan: RollbackPlan,
+    *,
+    signer: Signer,
+    now: int,
+    verified: Callable[[int], None] = _ignore,
+) -> Head:
+    """Make the revision. ``now``: Unix s; ``verified`` is told how many catalogs were found sound so far.
+
+    All catalogs of the tag's tree are read first: what a collection or an accident took is not offered to readers.
+    Going back to what is there already changes nothing. Raises ManifestConflict if somebody published since the plan
+    was made, ObjectMissing and other CvmfsErrors for a tree that is not whole.
+    """
+    head, tag = plan.head, plan.tag
+    if plan.changes_nothing:
+        return head
+    manifest, cache = head.manifest, CatalogCache(store)
+    for number, _ in enumerate(Tree(store, cache, tag.hash).catalogs_below(), 1):
+        verified(number)
+    catalog = cache.completed(cache.open_nested("", tag.hash))
+    catalog.make_writable()
+    catalog.set_property("revision", manifest.revision + 1)
+    catalog.set_property("last_modified", now)
+    catalog.set_property("previous_revision", manifest.root)
+    packed: Packed = catalog.pack(manifest.root.algorithm)
+    store_all(store, [(packed.hash.key, packed.data)])
+    if not store.exists(packed.hash.key):
+        raise ObjectMissing(packed.hash.key, f"{store.url} acknowledged it, but does not have it; try again")
+    timestamp = max(now, manifest.timestamp)
+    again = replace(tag, hash=packed.hash, revision=manifest.revision + 1, timestamp=timestamp, size=packed.size)
+    draft = replace(
+        manifest,
+        root=packed.hash.with_suffix(CATALOG), root_size=packed.size, revision=manifest.revision + 1,
+        ttl=catalog.ttl, timestamp=timestamp, history=store_history(store, manifest, _rolled_back(plan, again)),
+    )  # fmt: skip
+    return publish(store, head, draft, signer=signer, now=now)
+
+
+def _rolled_back(plan: RollbackPlan, again: Tag) -> Callable[[History], None]:
+    def change(history: History) -> None:
+        if plan.lost:
+            history.remove(*(tag.name for tag in plan.lost))
+        if again.name not in (TRUNK, TRUNK_PREVIOUS):
+            history.move(again)
+        history.rotate_trunk(again, rollback=True)
+
+    return change

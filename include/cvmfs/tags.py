@@ -1,0 +1,170 @@
+"""Named revisions made, removed and pruned by rule, where the signing key is: tags change without a new root.
+
+A tag tells hash, revision, time and size of a root catalog; the manifest is signed anew, its revision stays
+(docs/formats.md, history).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+
+from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.commit import Head, load_history, publish, read_head, store_history
+from include.cvmfs.errors import CatalogError, ManifestConflict, TagError
+from include.cvmfs.hashes import CATALOG, ObjectHash
+from include.cvmfs.history import TRUNK, TRUNK_PREVIOUS, History, Tag, check_tag_name
+from include.cvmfs.keys import Signer
+from include.storage.store import Store
+
+_ATTEMPTS = 8
+_KEPT_BY_COMMITS = (TRUNK, TRUNK_PREVIOUS)
+
+
+@dataclass(frozen=True, slots=True)
+class PruneRule:
+    """Which tags go: of those whose names match, the ``keep`` of the highest revisions stay, and whatever is not older
+    than ``older_than``. Commits' own tags always stay."""
+
+    keep: int = 0
+    older_than: timedelta | None = None
+    match: str = "*"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of a tag, and why."""
+
+    tag: Tag
+    remove: bool
+    reason: str
+
+
+def decide(tags: Sequence[Tag], rule: PruneRule, now: datetime) -> list[Decision]:
+    """What the rule makes of these tags, latest revision first."""
+    ordered = sorted(tags, key=lambda tag: (-tag.revision, -tag.timestamp, tag.name))
+    decisions, place = [], 0
+    for tag in ordered:
+        if tag.name in _KEPT_BY_COMMITS:
+            decisions.append(Decision(tag, False, "is kept by every commit"))
+            continue
+        if not fnmatchcase(tag.name, rule.match):
+            decisions.append(Decision(tag, False, f"does not match {rule.match}"))
+            continue
+        place += 1
+        age = now.timestamp() - tag.timestamp
+        if place <= rule.keep:
+            decisions.append(Decision(tag, False, f"is number {place} of the {rule.keep} that stay"))
+        elif rule.older_than is not None and age <= rule.older_than.total_seconds():
+            decisions.append(Decision(tag, False, f"is {_days(age)} old, not older than {_days_of(rule.older_than)}"))
+        else:
+            older = f", {_days(age)} old" if rule.older_than is not None else ""
+            decisions.append(Decision(tag, True, f"is number {place}, {rule.keep} stay{older}"))
+    return decisions
+
+
+def tag_of(catalogs: CatalogCache, name: str, root: ObjectHash, description: str = "") -> Tag:
+    """A tag for a root catalog, its figures read from the catalog itself.
+
+    Raises TagError for what is no root catalog, ObjectMissing for what is not in the store.
+    """
+    check_tag_name(name)
+    root = root.with_suffix(CATALOG)
+    try:
+        catalog = catalogs.open_nested("", root)
+    except CatalogError as fault:
+        raise TagError(name, f"{root} is no root catalog ({fault.detail}); give the hash of a revision") from None
+    size = len(catalogs.database(root))
+    tag = Tag(name, root, catalog.revision, catalog.last_modified, size, description)
+    catalog.close()
+    return tag
+
+
+def change_tags(store: Store, fqrn: str, change: Callable[[History], None], *, signer: Signer, now: int) -> Head:
+    """Store the tags as ``change`` leaves them, and sign a manifest of the same revision that names them.
+
+    ``now``: Unix s. What another writer does meanwhile is met by changing his tags. Raises TagError,
+    ManifestConflict when others keep being faster, and what reading and storing raise.
+    """
+    for attempt in range(_ATTEMPTS):
+        head = read_head(store, fqrn)
+        history = store_history(store, head.manifest, change)
+        draft = replace(head.manifest, history=history, timestamp=max(now, head.manifest.timestamp))
+        try:
+            return publish(store, head, draft, signer=signer, now=now)
+        except ManifestConflict:
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError  # the last attempt returns or raises
+
+
+def add_tag(
+    store: Store,
+    fqrn: str,
+    name: str,
+    revision: str | None,
+    *,
+    signer: Signer,
+    now: int,
+    description: str = "",
+    move: bool = False,
+) -> Tag:
+    """Give a revision (a tag's name or a root hash; None: the newest) a name, and return the tag.
+
+    ``move``: a tag of that name is moved, and keeps its description if none is given. One that stands there already
+    as it is to be is left alone. Raises TagError and what :func:`change_tags` raises.
+    """
+    catalogs = CatalogCache(store)
+    head = read_head(store, fqrn)
+    history = load_history(store, head.manifest)
+    before = history.tag(check_tag_name(name))
+    tag = tag_of(catalogs, name, _root(history, revision, head.manifest.root), description)
+    if before is not None:
+        tag = replace(tag, description=description or before.description, branch=before.branch)
+        if tag == before:
+            return before
+
+    def change(history: History) -> None:
+        if move:
+            history.move(tag)
+        else:
+            history.add(tag)
+
+    change_tags(store, fqrn, change, signer=signer, now=now)
+    return tag
+
+
+def remove_tags(store: Store, fqrn: str, names: Sequence[str], *, signer: Signer, now: int) -> int:
+    """Take names away from their revisions, which a collection may then take; how many there were.
+
+    A name that is not there is no error: an earlier try came as far. Raises TagError for names kept by commits.
+    """
+    present = [name for name in names if _is_there(store, fqrn, check_tag_name(name))]
+    if present:
+        change_tags(store, fqrn, lambda history: _drop(history, present), signer=signer, now=now)
+    return len(present)
+
+
+def _drop(history: History, names: Sequence[str]) -> None:
+    history.remove(*names)
+
+
+def _is_there(store: Store, fqrn: str, name: str) -> bool:
+    return load_history(store, read_head(store, fqrn).manifest).tag(name) is not None
+
+
+def _root(history: History, revision: str | None, newest: ObjectHash) -> ObjectHash:
+    if revision is None:
+        return newest
+    found = history.tag(revision)
+    return found.hash if found is not None else ObjectHash.parse(revision, suffix=CATALOG)
+
+
+def _days(seconds: float) -> str:
+    return f"{seconds / 86400:.1f} days"
+
+
+def _days_of(delta: timedelta) -> str:
+    return _days(delta.total_seconds())

@@ -1,0 +1,145 @@
+"""The whitelist is renewed by the master key's holder only, and said to be near its end in time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from include.cvmfs.errors import KeyFileError, RepositoryError, SignatureError, WhitelistError
+from include.cvmfs.keyimport import import_keys
+from include.cvmfs.keys import (
+    GatewayKey,
+    KeyFile,
+    format_public_key,
+    generate_master,
+    generate_repository_key,
+    save_gateway_key,
+    save_master,
+    save_signer,
+)
+from include.cvmfs.repository import Repository
+from include.cvmfs.resign import expiry_warning, resign
+from include.cvmfs.whitelist import KEY, Whitelist
+from tests.fakes.memorystore import MemoryStore
+from tests.fakes.minirepo import FQRN, NOW, MiniRepository, master_key, public_key, sample, signer
+
+LATER = NOW + timedelta(days=40)
+
+
+@pytest.fixture
+def mini() -> MiniRepository:
+    built = sample(MemoryStore())
+    built.publish()
+    return built
+
+
+def test_an_expired_whitelist_is_in_force_again(mini: MiniRepository) -> None:
+    renewed = resign(mini.store, FQRN, master_key(), now=LATER, validity=timedelta(days=7))
+    assert renewed.expires == LATER + timedelta(days=7)
+    opened = Repository.open(mini.store, fqrn=FQRN, public_keys=[public_key()], now=LATER)
+    assert opened.trusted.whitelist == renewed
+
+
+def test_another_certificate_can_be_listed_beside(mini: MiniRepository) -> None:
+    other = generate_repository_key(FQRN, NOW)
+    for _ in range(2):
+        renewed = resign(mini.store, FQRN, master_key(), now=NOW, certificates=(other.certificate,))
+        assert len(renewed.fingerprints) == 2
+    Repository.open(mini.store, fqrn=FQRN, public_keys=[public_key()], now=NOW)
+
+
+def test_another_master_key_is_refused(mini: MiniRepository) -> None:
+    before = mini.store.get(KEY)
+    with pytest.raises(SignatureError, match="not signed with this master key"):
+        resign(mini.store, FQRN, generate_master(), now=NOW)
+    assert mini.store.get(KEY) == before
+
+
+def test_an_absent_whitelist_and_silly_times_are_refused(mini: MiniRepository) -> None:
+    for days in (0, -1, 1000):
+        with pytest.raises(WhitelistError, match="choose 1 to 365"):
+            resign(mini.store, FQRN, master_key(), now=NOW, validity=timedelta(days=days))
+    mini.store.delete([KEY])
+    with pytest.raises(RepositoryError, match=r"no \.cvmfswhitelist"):
+        resign(mini.store, FQRN, master_key(), now=NOW)
+
+
+def test_whoever_signs_now_must_be_listed(mini: MiniRepository) -> None:
+    own = signer()
+    from tests.fakes import minirepo
+
+    minirepo.signer = lambda: generate_repository_key(FQRN, NOW)  # type: ignore[assignment]
+    try:
+        mini.write_whitelist()
+    finally:
+        minirepo.signer = lambda: own  # type: ignore[assignment]
+    with pytest.raises(WhitelistError, match="give it with --certificate"):
+        resign(mini.store, FQRN, master_key(), now=NOW)
+    resign(mini.store, FQRN, master_key(), now=NOW, certificates=(own.certificate,))
+    Repository.open(mini.store, fqrn=FQRN, public_keys=[public_key()], now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("left_h", "words"),
+    [(13, None), (12, None), (11.5, "expires in 11.5 hours"), (0, "expired at"), (-5, "expired at")],
+)
+def test_the_end_is_announced_half_a_day_before(left_h: float, words: str | None) -> None:
+    whitelist = Whitelist(FQRN, NOW, NOW + timedelta(hours=left_h), ())
+    said = expiry_warning(whitelist, NOW)
+    assert (said is None) if words is None else (said is not None and words in said and "repo resign" in said)
+
+
+# -- keys of stock repositories
+
+
+@pytest.fixture
+def stock(tmp_path: Path) -> Path:
+    folder = tmp_path / "etc"
+    save_master(folder, FQRN, master_key())
+    save_signer(folder, FQRN, signer())
+    save_gateway_key(folder, FQRN, GatewayKey("id", "secret"))
+    return folder
+
+
+def test_keys_are_taken_over_once_and_privately(mini: MiniRepository, stock: Path, tmp_path: Path) -> None:
+    target = tmp_path / "keys"
+    dry = import_keys(mini.store, FQRN, stock, target, now=NOW, dry_run=True)
+    assert len(dry.copied) == 5
+    assert not target.exists()
+    done = import_keys(mini.store, FQRN, stock, target, now=NOW)
+    assert set(done.copied) == set(KeyFile)
+    for kind in KeyFile:
+        path = kind.path(target, FQRN)
+        assert path.read_bytes() == kind.path(stock, FQRN).read_bytes()
+        assert path.stat().st_mode & 0o777 == kind.mode
+    again = import_keys(mini.store, FQRN, stock, target, now=NOW)
+    assert (again.copied, set(again.present)) == ((), set(KeyFile))
+
+
+def test_a_gateway_without_the_master_key_is_enough(mini: MiniRepository, stock: Path, tmp_path: Path) -> None:
+    KeyFile.MASTER.path(stock, FQRN).unlink()
+    done = import_keys(mini.store, FQRN, stock, tmp_path / "keys", now=NOW)
+    assert done.absent == (KeyFile.MASTER,)
+
+
+@pytest.mark.parametrize("kind", [KeyFile.PUBLIC, KeyFile.CERTIFICATE, KeyFile.REPOSITORY, KeyFile.MASTER])
+def test_keys_of_something_else_are_refused(mini: MiniRepository, stock: Path, tmp_path: Path, kind: KeyFile) -> None:
+    other = tmp_path / "other"
+    save_master(other, FQRN, generate_master())
+    save_signer(other, FQRN, generate_repository_key(FQRN, NOW))
+    kind.path(stock, FQRN).write_bytes(kind.path(other, FQRN).read_bytes())
+    with pytest.raises((KeyFileError, SignatureError)):
+        import_keys(mini.store, FQRN, stock, tmp_path / "keys", now=NOW)
+    assert not (tmp_path / "keys").exists()
+
+
+def test_what_is_there_is_not_overwritten(mini: MiniRepository, stock: Path, tmp_path: Path) -> None:
+    save_gateway_key(tmp_path / "keys", FQRN, GatewayKey("other", "other"))
+    with pytest.raises(KeyFileError, match="exists and is another"):
+        import_keys(mini.store, FQRN, stock, tmp_path / "keys", now=NOW)
+    KeyFile.PUBLIC.path(stock, FQRN).unlink()
+    with pytest.raises(KeyFileError, match="name the folder"):
+        import_keys(mini.store, FQRN, stock, tmp_path / "keys", now=NOW)
+    assert format_public_key(master_key().public_key()) == public_key()
