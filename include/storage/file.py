@@ -56,8 +56,11 @@ class FileStore(Store):
 
     writable = True
 
-    def __init__(self, root: Path, *, fsync: bool = False, counters: Counters | None = None) -> None:
+    def __init__(
+        self, root: Path, *, fsync: bool = False, counters: Counters | None = None, home: _Home | None = None
+    ) -> None:
         self.root = root
+        self._home = home or _Home(str(root))
         self.url = root.as_uri()
         self.counters = counters or Counters()
         self._base = str(root).rstrip("/") + "/"
@@ -76,7 +79,7 @@ class FileStore(Store):
         prefix = check_prefix(prefix)
         if not prefix:
             return self
-        return FileStore(Path(self._path(prefix)), fsync=self._fsync, counters=self.counters)
+        return FileStore(Path(self._path(prefix)), fsync=self._fsync, counters=self.counters, home=self._home)
 
     @_in_our_words
     def get(self, key: str) -> bytes:
@@ -201,7 +204,7 @@ class FileStore(Store):
         try:
             descriptor = os.open(temporary, flags, 0o666)
         except FileNotFoundError:
-            os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+            self._home.make(folder, path.removeprefix(self._base))
             descriptor = os.open(temporary, flags, 0o666)
         try:
             try:
@@ -237,6 +240,25 @@ class FileStore(Store):
             yield
         finally:
             os.close(descriptor)
+
+
+class _Home:
+    """The folder that a store and its children are in. Made when first written to, but not again once it was there.
+
+    It may be a mount point: what is written where a file system was is lost when that comes back.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._seen = os.path.isdir(path)  # noqa: PTH112
+
+    def make(self, folder: str, key: str) -> None:
+        """Make the folder of an object."""
+        if self._seen and not os.path.isdir(self._path):  # noqa: PTH112
+            cure = "mount its file system, or create the folder and what was in it"
+            raise NotFound(f"{key} in {self._path}: the store's folder is gone; {cure}", key=key)
+        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        self._seen = True
 
 
 _STAGED = ".~"

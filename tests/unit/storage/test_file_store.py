@@ -245,6 +245,20 @@ def test_writes_are_synchronised_when_asked(tmp_path: Path, monkeypatch: pytest.
     assert len(synchronised) == 2
 
 
+def test_a_store_whose_folder_vanished_is_not_made_again_elsewhere(tmp_path: Path) -> None:
+    store = FileStore(tmp_path / "mounted")
+    store.child("repo").put("data/ab/1", b"")
+    (tmp_path / "mounted").rename(tmp_path / "unmounted")
+    for action in (lambda: store.put("data/cd/2", b""), lambda: store.child("repo").put_if_absent("data/cd/2", b"")):
+        with pytest.raises(NotFound, match=r"data/cd/2 in .*mounted.*: the store's folder is gone; mount") as caught:
+            action()
+        assert caught.value.key == "data/cd/2"
+    assert not (tmp_path / "mounted").exists()
+    (tmp_path / "unmounted").rename(tmp_path / "mounted")
+    store.child("repo").put("data/cd/2", b"")
+    assert files_below(tmp_path / "mounted") == {"repo/data/ab/1", "repo/data/cd/2"}
+
+
 def test_counters_tell_what_was_asked_also_through_children(file_store: FileStore) -> None:
     file_store.child("x").put("a", b"123")
     file_store.get("x/a")

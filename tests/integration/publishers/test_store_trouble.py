@@ -1,0 +1,270 @@
+"""Each kind of store in trouble under a publication: survived and counted, or ended with key and cure and no harm."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.check import check
+from include.lab.servers.radosgw import RadosgwServer
+from include.lab.servers.s3 import S3Server
+from include.publishers.native import NativePublisher
+from include.storage.buckets import admin_client, allow_roles, ensure_bucket
+from include.storage.errors import Forbidden, NotFound, StoreError, StoreFull
+from include.storage.file import FileStore
+from include.storage.open import open_store
+from include.storage.options import Credentials, Traits
+from include.storage.roles import Role, Server
+from include.storage.store import Store
+from tests.fakes.faultproxy import Fault, FaultProxy
+from tests.fakes.site import DESTINATIONS, FQRN
+from tests.integration.conftest import USERS
+from tests.integration.publishers.conftest import ThreadSite
+
+NOW = datetime.now(UTC)
+DESTINATION = DESTINATIONS[0]
+FILES = {f"d{number % 3}/{number}": os.urandom(2000) for number in range(60)}
+OBJECTS = r"/data/../\w+$"
+
+
+def through(
+    server: S3Server, proxy: FaultProxy, url: str, keys: Credentials | None = None, **settings: object
+) -> Store:
+    known = Traits(True, True, True, etag_quotes=server.kind is not Server.RADOSGW)
+    options = server.options(endpoint=proxy.url, traits=known, **settings)
+    return open_store(url, credentials=keys or server.credentials, options=options)
+
+
+@pytest.fixture
+def s3_site(s3_server: S3Server, s3_prefix: str, tmp_path: Path) -> Iterator[ThreadSite]:
+    """A repository, reserved, with its gateway straight at the store; publishers change ``store`` to go round."""
+    site = ThreadSite(tmp_path, s3_server.store("nights", s3_prefix), s3_server.public_url("nights", s3_prefix))
+    site.create()
+    site.start()
+    site.reserve()
+    yield site
+    site.stop()
+
+
+def worker(site: ThreadSite, store: Store) -> NativePublisher:
+    return NativePublisher(FQRN, store, site.client(), lambda: site.head().manifest)
+
+
+def published(site: ThreadSite, store: Store) -> Changeset:
+    """FILES prepared and published through a store."""
+    direct, site.store = site.store, store
+    try:
+        changeset = site.prepared(DESTINATION, FILES)
+        assert worker(site, store).publish(changeset, owner="test", now=NOW).revision == 2
+    finally:
+        site.store = direct
+    return changeset
+
+
+# -- passing trouble
+
+
+def test_a_storm_cuts_and_slowness_are_survived_and_each_is_counted(
+    s3_site: ThreadSite, s3_server: S3Server, s3_proxy: FaultProxy
+) -> None:
+    refused = s3_proxy.answer(503, code="SlowDown", times=25, method="PUT", path=OBJECTS)
+    lost = s3_proxy.cut(times=5, method="PUT", path=OBJECTS, after_forwarding=True)
+    slow = s3_proxy.hold(times=3, method="PUT", path=OBJECTS)
+    store = through(s3_server, s3_proxy, s3_site.store.url, retries=8, timeout_s=1)
+    changeset = published(s3_site, store)
+    assert (refused.struck, lost.struck, slow.struck) == (25, 5, 3)
+    assert store.counters.retries == {"503": 25, "connection": 5, "timeout": 3}
+    # one more for the catalogs from the destination's up to the root
+    assert store.counters.puts > changeset.objects_new
+    s3_site.assert_sound()
+    slow.release()
+
+
+def test_a_cut_download_is_gone_on_with(s3_site: ThreadSite, s3_server: S3Server, s3_proxy: FaultProxy) -> None:
+    cut = s3_proxy.cut(times=4, method="GET", path=OBJECTS, body_bytes=20)
+    store = through(s3_server, s3_proxy, s3_site.store.url, retries=8)
+    published(s3_site, store)
+    assert store.counters.retries == {"connection": cut.struck}
+    assert cut.struck
+    s3_site.assert_sound()
+
+
+# -- acknowledged, but lost
+
+
+def test_lost_objects_are_named_by_check_and_a_new_preparation_brings_them_back(
+    s3_site: ThreadSite, s3_server: S3Server, s3_proxy: FaultProxy
+) -> None:
+    lost = s3_proxy.pretend(times=3, path=OBJECTS.replace("$", "[0-9a-f]$"))
+    store = through(s3_server, s3_proxy, s3_site.store.url)
+    published(s3_site, store)
+    assert lost.struck == 3
+    # readers without keys name the same objects, though Ceph tells them "forbidden" of what is absent
+    problems = check(s3_site.head()).problems
+    assert [one.path for one in check(s3_site.readers()).problems] == [one.path for one in problems]
+    assert len(problems) == 3
+    assert all(one.path.startswith(f"{DESTINATION}/d") and "is not in the store" in one.what for one in problems)
+    s3_site.prepared(DESTINATION, FILES)
+    s3_site.assert_sound()
+
+
+# -- lasting trouble, in the middle of a run
+
+
+class Midway:
+    """A preparation that stands still at one of its objects until something was done to the store."""
+
+    def __init__(self, site: ThreadSite, store: Store, fault: Fault) -> None:
+        self._fault = fault
+        self._pool = ThreadPoolExecutor(1)
+        site.store, head = store, site.head()
+        self._result: Future[Changeset] = self._pool.submit(site.prepared, DESTINATION, FILES, head)
+
+    def after(self, harm: Callable[[], object]) -> StoreError:
+        """The error with which it ends."""
+        self._fault.wait()
+        harm()
+        self._fault.release()
+        with self._pool, pytest.raises(StoreError) as caught:
+            self._result.result(60)
+        assert caught.value.key
+        assert caught.value.key in str(caught.value)
+        assert not caught.value.retryable
+        return caught.value
+
+
+@pytest.fixture
+def own_bucket(s3_server: S3Server, s3_prefix: str) -> str:
+    """The URL of a bucket with roles for one repository, that a test may ruin."""
+    url = f"s3://ruined-{s3_prefix}"
+    ensure_bucket(url, s3_server.credentials, s3_server.options())
+    grant(s3_server, url)
+    return url
+
+
+def grant(server: S3Server, url: str, *roles: Role) -> None:
+    principals = {role: server.kind.principal(role.value) for role in roles or (Role.PUBLISHER, Role.GATEWAY)}
+    allow_roles(url, server.credentials, server.options(), repositories=[FQRN], principals=principals)
+
+
+@pytest.fixture
+def ruined_site(s3_server: S3Server, own_bucket: str, tmp_path: Path) -> Iterator[ThreadSite]:
+    """A repository in that bucket; the gateway has a gateway's credentials."""
+    keys = USERS[Role.GATEWAY.value]
+    store = open_store(f"{own_bucket}/{FQRN}", credentials=keys, options=s3_server.options())
+    site = ThreadSite(tmp_path, store, s3_server.public_url(own_bucket.removeprefix("s3://"), FQRN))
+    site.create()
+    site.start()
+    site.reserve()
+    yield site
+    site.stop()
+
+
+def as_publisher(server: S3Server, url: str, proxy: FaultProxy | None = None) -> Store:
+    options = server.options(endpoint=proxy.url if proxy else server.endpoint)
+    return open_store(f"{url}/{FQRN}", credentials=USERS[Role.PUBLISHER.value], options=options)
+
+
+def test_publisher_and_gateway_with_their_own_credentials_publish_together(
+    s3_server: S3Server, own_bucket: str, ruined_site: ThreadSite
+) -> None:
+    published(ruined_site, as_publisher(s3_server, own_bucket))
+    ruined_site.assert_sound()
+
+
+def test_a_permission_that_is_withdrawn_in_mid_run_ends_it_and_given_back_it_works_again(
+    s3_server: S3Server, own_bucket: str, ruined_site: ThreadSite, s3_proxy: FaultProxy
+) -> None:
+    gateway, store = ruined_site.store, as_publisher(s3_server, own_bucket, s3_proxy)
+    midway = Midway(ruined_site, store, s3_proxy.hold(method="PUT", path=OBJECTS))
+    told = midway.after(lambda: grant(s3_server, own_bucket, Role.GATEWAY))
+    assert isinstance(told, Forbidden)
+    assert "give this key the permission, in the bucket's policy" in str(told)
+    ruined_site.store = gateway
+    assert ruined_site.head().manifest.revision == 1
+    ruined_site.assert_sound()
+    grant(s3_server, own_bucket)
+    published(ruined_site, store)
+    ruined_site.assert_sound()
+
+
+def test_a_bucket_that_is_removed_in_mid_run_is_named_with_the_cure(
+    s3_server: S3Server, own_bucket: str, ruined_site: ThreadSite, s3_proxy: FaultProxy
+) -> None:
+    bucket = own_bucket.removeprefix("s3://")
+
+    def remove() -> None:
+        owner = s3_server.store(bucket)
+        owner.delete([meta.key for meta in owner.list()])
+        admin_client(s3_server.credentials, s3_server.options()).delete_bucket(Bucket=bucket)
+
+    gateway, store = ruined_site.store, as_publisher(s3_server, own_bucket, s3_proxy)
+    told = Midway(ruined_site, store, s3_proxy.hold(times=None, method="PUT", path=OBJECTS)).after(remove)
+    assert isinstance(told, NotFound)
+    assert f"{bucket}" in str(told)
+    assert "the bucket does not exist; create it" in str(told)
+    ruined_site.store = gateway
+
+
+@pytest.mark.server("radosgw")
+def test_a_quota_that_is_used_up_in_mid_run_says_so(radosgw: RadosgwServer, s3_prefix: str, tmp_path: Path) -> None:
+    url = f"s3://quota-{s3_prefix}"
+    ensure_bucket(url, radosgw.credentials, radosgw.options())
+    store = radosgw.store(url.removeprefix("s3://"))
+    site = ThreadSite(tmp_path, store, store.url)
+    site.create()
+    radosgw.set_quota(url.removeprefix("s3://"), max_bytes=100_000)
+    base = site.head()
+    with pytest.raises(StoreFull, match=r"quota is used up; raise it or delete") as caught:
+        site.prepared(DESTINATION, FILES, base)
+    assert caught.value.key in str(caught.value)
+    assert store.counters.retries == {}
+    radosgw.set_quota(url.removeprefix("s3://"), max_bytes=None)
+    site.prepared(DESTINATION, FILES, base)
+
+
+def test_a_store_that_is_full_in_mid_run_says_so(
+    s3_site: ThreadSite, s3_server: S3Server, s3_proxy: FaultProxy
+) -> None:
+    direct, store = s3_site.store, through(s3_server, s3_proxy, s3_site.store.url)
+    midway = Midway(s3_site, store, s3_proxy.hold(method="PUT", path=OBJECTS))
+    told = midway.after(lambda: s3_proxy.answer(507, code="InsufficientStorage", times=None, method="PUT"))
+    assert isinstance(told, StoreFull)
+    assert "no space left; add space or delete" in str(told)
+    assert store.counters.retries == {}
+    s3_proxy.clear()
+    s3_site.store = direct
+    published(s3_site, store)
+    s3_site.assert_sound()
+
+
+def test_a_folder_that_vanishes_in_mid_run_is_not_made_again(tmp_path: Path) -> None:
+    started, vanished = threading.Event(), threading.Event()
+
+    class Watched(FileStore):
+        def put(self, key: str, data: bytes) -> None:
+            started.set()
+            assert vanished.wait(20)
+            super().put(key, data)
+
+    store = FileStore(tmp_path / "store")
+    site = ThreadSite(tmp_path, store, store.url)
+    site.create()
+    base = site.head()
+    site.store = Watched(tmp_path / "store")
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(site.prepared, DESTINATION, FILES, base)
+        assert started.wait(20)
+        shutil.move(tmp_path / "store", tmp_path / "elsewhere")
+        vanished.set()
+        with pytest.raises(NotFound, match=r"data/.*the store's folder is gone; mount its file system"):
+            result.result(60)
+    assert not (tmp_path / "store").exists()
