@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from sqlalchemy import Engine
 
+from include.cli.roles import roles
 from include.ledger.errors import LedgerError
 from include.settings.errors import InvalidSettings, SettingsError
 from include.settings.ledger import open_site_ledger
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from include.publishers.connect import Connections
 
 app = typer.Typer(no_args_is_help=True)
+app.command()(roles)
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
 
@@ -81,6 +83,28 @@ def show(as_json: AsJson = False) -> None:
 
     typer.echo(f"# {settings_path()}")
     typer.echo(yaml.safe_dump(site.model_dump(mode="json"), sort_keys=False, allow_unicode=True), nl=False)
+
+
+@app.command()
+def pools(
+    as_json: AsJson = False,
+    cores: Annotated[
+        int | None,
+        typer.Option(min=1, envvar="NIGHTSHIFT_WORKER_CORES", help="Of all workers together; else this machine's."),
+    ] = None,
+) -> None:
+    """Show the pools that the tasks run in. With --json as `airflow pools import` reads them."""
+    from include.settings.pools import pools as pools_of
+    from include.settings.pools import to_import
+
+    found = pools_of(load(), cores=cores)
+    if as_json:
+        typer.echo(json.dumps(to_import(found), indent=1))
+        return
+    table = Table("pool", "slots", "what for", box=None, pad_edge=False)
+    for pool in found:
+        table.add_row(pool.name, str(pool.slots), pool.description)
+    Console(highlight=False, soft_wrap=True).print(table)
 
 
 def check_site(secrets: Secrets, *, try_stores: bool = True) -> Report:

@@ -1,0 +1,46 @@
+"""Pools: sized by the site, written as Airflow's own import reads them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from include.cli.settings import app
+from include.settings.load import load
+from include.settings.pools import pools
+
+CONFIG = Path(__file__).parents[3] / "config/site.yaml"
+
+
+def shown(*words: str, env: dict[str, str] | None = None) -> dict[str, dict[str, object]]:
+    result = CliRunner().invoke(app, ["pools", "--json", *words], env={"NIGHTSHIFT_CONFIG": str(CONFIG), **(env or {})})
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_the_command_writes_what_airflow_s_import_reads() -> None:
+    # As airflow/cli/commands/pool_command.py takes it: a name, and these three keys.
+    for name, pool in shown().items():
+        assert isinstance(name, str)
+        assert pool.keys() == {"slots", "description", "include_deferred"}
+        assert isinstance(pool["slots"], int)
+    assert shown().keys() == {pool.name for pool in pools(load(CONFIG, environ={}))}
+
+
+@pytest.mark.parametrize(("words", "env"), [(("--cores", "48"), {}), ((), {"NIGHTSHIFT_WORKER_CORES": "48"})])
+def test_the_cores_of_all_workers_size_preparing(words: tuple[str, ...], env: dict[str, str]) -> None:
+    assert shown(*words, env=env)["prepare"]["slots"] == 48
+    assert shown(*words, env=env)["publish"] == shown("--cores", "1")["publish"]
+
+
+def test_an_empty_number_of_cores_means_this_machine_s() -> None:
+    assert shown(env={"NIGHTSHIFT_WORKER_CORES": ""}) == shown()
+
+
+def test_the_table_names_every_pool() -> None:
+    result = CliRunner().invoke(app, ["pools"], env={"NIGHTSHIFT_CONFIG": str(CONFIG)})
+    assert result.exit_code == 0
+    assert all(name in result.stdout for name in shown())
