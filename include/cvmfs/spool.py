@@ -159,40 +159,45 @@ class Spool:
 
         Raises SourceError for an entry that was there before, a special file, and a hard link to what was not.
         """
-        if entry.kind in SPECIALS and self._specials is Specials.SKIP:
-            self._left_out.add(entry.path)
+        kind = entry.kind
+        is_file = kind is Kind.FILE  # looked at first: most entries are files, and there are millions
+        if not is_file and kind in SPECIALS and not self._takes_special(entry):
             return
-        if entry.kind in SPECIALS and self._specials is Specials.REFUSE:
-            problem = f"is a {entry.kind.value}; special files are not published unless this is asked for"
-            raise refused(self._source, entry.path, f"{problem}: remove it, or have them kept or left out")
         key = key_of(entry.path)
         parent = max(key.rfind(b"\0"), 0)
-        if not key and entry.kind is not Kind.DIRECTORY:
-            raise refused(self._source, entry.path or ".", f"is a {entry.kind.value} in the place of the tree's root")
-        external = self._external
-        if key[parent + 1 :] in _MARKERS:
-            self._mark(entry, key[:parent], automatic=key[parent + 1 :] != MARKER.encode())
+        if not key and kind is not Kind.DIRECTORY:
+            raise refused(self._source, entry.path or ".", f"is a {kind.value} in the place of the tree's root")
+        external = self._external if is_file else 0
+        name = key[parent + 1 :]
+        if name in _MARKERS:
+            self._mark(entry, key[:parent], automatic=name != MARKER.encode())
             external = 0
-        if entry.kind is Kind.HARDLINK:
+        if kind is Kind.HARDLINK:
             self._link(entry, key, parent)
             return
-        mode = entry.mode
+        mode, size = entry.mode, entry.size
         if mode & 0o7000:
             self.stripped += 1
             mode &= 0o777
-        if entry.kind is Kind.SYMLINK:
-            mode = 0o777
+        if is_file:
+            mode |= stat.S_IFREG
+        else:
+            mode = _TYPES[kind] | (0o777 if kind is Kind.SYMLINK else mode)
+            size = entry.device if kind in _DEVICES else size
         self._files += 1
         uid, gid = (entry.uid, entry.gid) if self._owners is None else self._owners.of(entry.uid, entry.gid)
         mtime, mtime_ns = (entry.mtime, entry.mtime_ns) if self._mtime is None else (self._mtime, 0)
         if self._newest is None or mtime > self._newest:
             self._newest = mtime
-        size, number = entry.device if entry.kind in _DEVICES else entry.size, self._files
+        number = self._files
         if pieces:
             self._db.executemany("INSERT INTO pieces VALUES (?,?,?,?)", [(number, *piece) for piece in pieces])
-        row = (key, parent, _TYPES[entry.kind] | mode, size, mtime, uid, gid, digest, entry.symlink, number)
-        more = (mtime_ns if self._mtime_ns else None, entry.xattr, external if entry.kind is Kind.FILE else 0, 0)
-        self._append((*row, len(pieces), *more))
+        self._append(
+            (
+                key, parent, mode, size, mtime, uid, gid, digest, entry.symlink, number,
+                len(pieces), mtime_ns if self._mtime_ns else None, entry.xattr, external, 0,
+            )
+        )  # fmt: skip
 
     def complete(self) -> None:
         """Add the directories that were only implied. Raises SourceError for what is below something else."""
@@ -270,6 +275,14 @@ class Spool:
         return found
 
     # -- private
+
+    def _takes_special(self, entry: Entry) -> bool:
+        if self._specials is Specials.REFUSE:
+            problem = f"is a {entry.kind.value}; special files are not published unless this is asked for"
+            raise refused(self._source, entry.path, f"{problem}: remove it, or have them kept or left out")
+        if self._specials is Specials.SKIP:
+            self._left_out.add(entry.path)
+        return self._specials is Specials.KEEP
 
     def _mark(self, entry: Entry, folder: bytes, *, automatic: bool) -> None:
         if entry.kind in (Kind.FILE, Kind.HARDLINK):
