@@ -125,8 +125,12 @@ class Lab:
         return {key: value for key, value in named.items() if key not in environment}
 
     def places(self) -> dict[str, str]:
-        """Where the state is, and the ports."""
-        return {"NIGHTSHIFT_VAR": str(self.place.var), **self.ports.to_environment()}
+        """Where the state is, and where its services listen: nowhere but on loopback."""
+        return {
+            "NIGHTSHIFT_VAR": str(self.place.var),
+            "NIGHTSHIFT_GATEWAY_HOST": LOOPBACK,
+            **self.ports.to_environment(),
+        }
 
     def settings(self, environment: Mapping[str, str]) -> dict[str, str]:
         """What a command outside of the lab needs to work with its services: places, ports, connections."""

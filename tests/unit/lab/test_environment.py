@@ -38,6 +38,12 @@ def test_connections_follow_the_site_configuration_and_leave_real_ones_alone(lab
     assert "AIRFLOW_CONN_STORE_CVMFS" not in lab.connections({"AIRFLOW_CONN_STORE_CVMFS": "s3://real"})
 
 
+def test_the_lab_s_gateway_stays_on_loopback_and_a_store_elsewhere_gets_none_of_its_keys(lab: Lab) -> None:
+    elsewhere = {"NIGHTSHIFT_GATEWAY_HOST": "0.0.0.0", "NIGHTSHIFT_S3_HOST": "ceph.example.org"}
+    assert lab.environment(elsewhere)["NIGHTSHIFT_GATEWAY_HOST"] == "127.0.0.1"
+    assert lab.connections(elsewhere).keys() == {"AIRFLOW_CONN_GATEWAY_NIGHTLIES"}
+
+
 def test_settings_of_another_airflow_do_not_leak_in(lab: Lab) -> None:
     environment = lab.environment({"AIRFLOW__CORE__EXECUTOR": "Other", "AWS_PROFILE": "other", "HOME": "/home/me"})
     assert "AIRFLOW__CORE__EXECUTOR" not in environment
