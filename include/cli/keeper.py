@@ -15,14 +15,14 @@ def create(fqrn: Configured) -> None:
 
     What is there already stays as it is; a creation that died half way is finished.
     """
-    from include.lab.found import found_repository, found_stores
     from include.publishers.connect import Connections
+    from include.publishers.found import found_repository, found_stores
     from include.settings.load import load
     from include.settings.secrets import EnvSecrets
 
-    site, secrets = load(), EnvSecrets()
-    found_stores(site, secrets, {site.repository(fqrn).store}, say=typer.echo)
-    if not found_repository(site, secrets, Connections(site, secrets), fqrn, say=typer.echo):
+    connections = Connections(load(), EnvSecrets())
+    found_stores(connections, {connections.site.repository(fqrn).store}, say=typer.echo)
+    if not found_repository(connections, fqrn, say=typer.echo):
         typer.echo(f"{fqrn} is there already")
 
 

@@ -11,11 +11,11 @@ from include.lab.airflow_api import AirflowApi
 from include.lab.build import PackedBuild, pack_build
 from include.lab.environment import ADMIN, Lab
 from include.lab.follow import Snapshot, follow
-from include.lab.found import found_repository, found_stores, try_stores
 from include.lab.report import NightReport, artifact_lines
 from include.nightlies.records import publications_of_run
 from include.nightlies.steps.plan import index_place
 from include.publishers.connect import Connections
+from include.publishers.found import found_repository, found_stores, try_stores
 from include.settings.model import Site
 from include.settings.secrets import Secrets
 
@@ -54,9 +54,9 @@ def run_night(lab: Lab, site: Site, secrets: Secrets, wishes: Wishes, viewer: Vi
     slot = site.slot(wishes.slot)
     connections = Connections(site, secrets)
     stores = {slot.store, site.repository(slot.repository).store}
-    found_stores(site, secrets, stores, say=viewer.say)
-    found_repository(site, secrets, connections, slot.repository, say=viewer.say)
-    try_stores(site, connections, stores, say=viewer.say)
+    found_stores(connections, stores, say=viewer.say)
+    found_repository(connections, slot.repository, say=viewer.say)
+    try_stores(connections, stores, say=viewer.say)
     build = _build(lab, connections, site, wishes, viewer)
     api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
     dag_id = f"nightly_install_{wishes.slot}"

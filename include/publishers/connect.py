@@ -13,13 +13,14 @@ from include.gateway.client import GatewayClient
 from include.publishers.base import Publisher
 from include.publishers.errors import NotBuilt, TooManyWriters
 from include.publishers.native import NativePublisher
+from include.publishers.stores import credentials_of, options_of
 from include.settings.ledger import open_site_ledger
 from include.settings.model import Publisher as PublisherKind
 from include.settings.model import Site
 from include.settings.secrets import Secrets
 from include.settings.traits import recorded_traits, require_single_writer
 from include.settings.urls import base_url
-from include.storage.open import Credentials, StoreOptions, open_store
+from include.storage.open import open_store
 from include.storage.store import Store
 
 
@@ -28,7 +29,7 @@ class Connections:
 
     def __init__(self, site: Site, secrets: Secrets) -> None:
         self.site = site
-        self._secrets = secrets
+        self.secrets = secrets
         self._stores: dict[tuple[str, bool], Store] = {}
 
     def store(self, name: str, *, sole_writer: bool = False) -> Store:
@@ -38,16 +39,8 @@ class Connections:
         """
         if (name, sole_writer) not in self._stores:
             settings = self.site.store(name)
-            credentials = None
-            if settings.connection:
-                found = self._secrets.get(settings.connection)
-                credentials = Credentials(found.login or "", found.password or "")
-            options = StoreOptions(
-                endpoint=settings.endpoint, region=settings.region, addressing=settings.addressing,
-                connections=settings.connections, timeout_s=settings.timeout_s, retries=settings.retries,
-                acl=settings.acl,
-                traits=recorded_traits(self.ledger, settings), single_writer=sole_writer,
-            )  # fmt: skip
+            options = options_of(settings, traits=recorded_traits(self.ledger, settings), single_writer=sole_writer)
+            credentials = credentials_of(settings, self.secrets)
             self._stores[name, sole_writer] = open_store(settings.url, credentials=credentials, options=options)
         return self._stores[name, sole_writer]
 
@@ -78,7 +71,7 @@ class Connections:
 
     def gateway(self, fqrn: str) -> GatewayClient:
         """The client of a repository's gateway, with the key of its connection."""
-        found = self._secrets.get(self.site.repository(fqrn).gateway)
+        found = self.secrets.get(self.site.repository(fqrn).gateway)
         return GatewayClient(base_url(found, port=self.site.gateway.port), found.login or "", found.password or "")
 
     def publisher(self, fqrn: str) -> Publisher:
@@ -102,4 +95,4 @@ class Connections:
     @cached_property
     def ledger(self) -> Engine:
         """Nightshift's own database, its tables up to date."""
-        return open_site_ledger(self.site, self._secrets)
+        return open_site_ledger(self.site, self.secrets)

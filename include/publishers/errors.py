@@ -2,7 +2,8 @@
 
 PublisherError
 ├── NotBuilt(fqrn, detail)          the settings ask for a way to publish that this version does not have
-└── TooManyWriters(fqrn, detail)    two may switch the manifest, and the store would not keep them apart
+├── TooManyWriters(fqrn, detail)    two may switch the manifest, and the store would not keep them apart
+└── FoundingFailed(fqrn, detail)    the repository cannot be created, or its keys do not belong to it
 """
 
 from __future__ import annotations
@@ -28,5 +29,11 @@ class TooManyWriters(PublisherError):
 
 class NotBuilt(PublisherError):
     """A publisher kind that the settings know and this version does not."""
+
+    retryable: ClassVar[bool] = False
+
+
+class FoundingFailed(PublisherError):
+    """A repository cannot be had with these keys in this store."""
 
     retryable: ClassVar[bool] = False

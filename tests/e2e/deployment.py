@@ -20,11 +20,11 @@ from include.lab import lifecycle
 from include.lab.airflow_api import AirflowApi
 from include.lab.environment import ADMIN, Lab, Place
 from include.lab.follow import Snapshot, follow
-from include.lab.found import found_repository, found_stores
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.secrets import load_or_create
 from include.nightlies.records import Publication, publications_of_run
 from include.publishers.connect import Connections
+from include.publishers.found import found_repository, found_stores
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from tests.fakes.builds import Build
@@ -87,8 +87,8 @@ class Deployment:
         key = GatewayKey(self.lab.secrets.gateway_key_id, self.lab.secrets.gateway_key_secret)
         save_gateway_key(self.site.gateway.keys, FQRN, key)
         lifecycle.up(self.lab, airflow=True, say=_say)
-        found_stores(self.site, self.secrets, {"cvmfs", "builds"}, say=_say)
-        found_repository(self.site, self.secrets, self.connections, FQRN, say=_say)
+        found_stores(self.connections, {"cvmfs", "builds"}, say=_say)
+        found_repository(self.connections, FQRN, say=_say)
         for dag_id in ("nightly_install", "nightly_install_main", "publication"):
             self.api.wait_for_dag(dag_id, timeout_s=60)
 

@@ -1,0 +1,135 @@
+"""Founds what publishing needs and is not there yet: buckets, keys and the repository itself."""
+
+from __future__ import annotations
+
+import secrets as random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from include.cvmfs.commit import MANIFEST_KEY
+from include.cvmfs.create import create_repository
+from include.cvmfs.hashes import Algorithm
+from include.cvmfs.keys import (
+    GatewayKey,
+    KeyFile,
+    generate_master,
+    generate_repository_key,
+    load_gateway_key,
+    load_master,
+    load_signer,
+    save_gateway_key,
+    save_master,
+    save_signer,
+)
+from include.publishers.connect import Connections
+from include.publishers.errors import FoundingFailed
+from include.publishers.stores import credentials_of, options_of, try_store
+from include.settings.model import Repository
+from include.settings.traits import record_traits, recorded_traits
+from include.storage.buckets import allow_public_read, ensure_bucket
+from include.storage.store import Store
+
+Say = Callable[[str], None]
+
+
+def found_stores(connections: Connections, names: set[str], *, say: Say) -> None:
+    """Make the buckets of these stores where they are absent."""
+    for name in sorted(names):
+        store = connections.site.store(name)
+        credentials = credentials_of(store, connections.secrets)
+        if credentials and store.url.startswith("s3://") and ensure_bucket(store.url, credentials, options_of(store)):
+            say(f"made the bucket of store {name}, {store.url}")
+
+
+def try_stores(connections: Connections, names: set[str], *, say: Say) -> None:
+    """See what each of these stores keeps under racing writers, once, and record it for every client of it."""
+    site = connections.site
+    for name in sorted(names):
+        store = site.store(name)
+        if recorded_traits(connections.ledger, store) is not None:
+            continue
+        seen = try_store(site, connections.secrets, name)
+        if seen is None:
+            continue
+        record_traits(connections.ledger, store, seen, now=datetime.now(UTC))
+        if not seen.replace:
+            say(f"store {name} ignores conditional replace: only one gateway may write manifests there")
+
+
+def found_repository(connections: Connections, fqrn: str, *, say: Say) -> bool:
+    """Have the keys and the repository; returns whether the repository had to be created.
+
+    Nothing is written before the store has answered, and taken what is written to it. Raises FoundingFailed if it is
+    there and its keys are not, if they belong to another gateway connection, or if its store can only be read;
+    StoreError, KeyFileError, MissingConnection, BadConnection.
+    """
+    repository, folder = connections.site.repository(fqrn), connections.site.gateway.keys
+    store = connections.repository_store(fqrn)
+    if not store.writable:
+        cure = "name a store with s3:// or file:// in its settings"
+        where = connections.site.store(repository.store).url
+        raise FoundingFailed(fqrn, f"store {repository.store}, {where}, can only be read; {cure}")
+    there = store.exists(MANIFEST_KEY)
+    key = _gateway_key(connections, repository, folder)
+    if there and not KeyFile.CERTIFICATE.path(folder, fqrn).exists():
+        raise FoundingFailed(
+            fqrn, f"it is in {store.url}, but its keys are not in {folder}: restore them, or empty the store"
+        )
+    if not there:
+        _publish_rules(connections, repository)
+        _require_taken(store)
+    if key is not None:
+        save_gateway_key(folder, fqrn, key)
+    if there:
+        return False
+    if KeyFile.MASTER.path(folder, fqrn).exists():  # of a creation that died half way
+        master, signer = load_master(folder, fqrn), load_signer(folder, fqrn)
+    else:
+        say(f"making the keys of {fqrn} in {folder}")
+        master, signer = generate_master(), generate_repository_key(fqrn, datetime.now(UTC))
+        save_signer(folder, fqrn, signer)
+        save_master(folder, fqrn, master)
+    create_repository(
+        store,
+        fqrn,
+        master=master,
+        signer=signer,
+        now=datetime.now(UTC),
+        algorithm=Algorithm.named(repository.hash.value),
+        garbage_collectable=repository.garbage_collectable,
+    )
+    say(f"created {fqrn} in {store.url}")
+    return True
+
+
+def _gateway_key(connections: Connections, repository: Repository, folder: Path) -> GatewayKey | None:
+    """The key of the publishers' connection, if it is yet to be written for the embedded gateway."""
+    connection = connections.secrets.get(repository.gateway)
+    wanted = GatewayKey(connection.login or "", connection.password or "")
+    path = KeyFile.GATEWAY.path(folder, repository.fqrn)
+    if not path.exists():
+        return wanted
+    if load_gateway_key(path) != wanted:
+        raise FoundingFailed(
+            repository.fqrn,
+            f"{path} and the connection {repository.gateway} hold different keys: remove the file if the connection is "
+            "right, or correct the connection (that of the embedded services is made from their secrets.env)",
+        )
+    return None
+
+
+def _publish_rules(connections: Connections, repository: Repository) -> None:
+    """Let everybody read the repository, and nothing beside it."""
+    store = connections.site.store(repository.store)
+    credentials = credentials_of(store, connections.secrets)
+    if credentials and store.url.startswith("s3://"):
+        prefix = "/".join(filter(None, (store.url.removeprefix("s3://").partition("/")[2], repository.fqrn)))
+        allow_public_read(store.url, credentials, options_of(store), prefix)
+
+
+def _require_taken(store: Store) -> None:
+    """Raise what the store raises for a small object; a folder that cannot be made, say, is not seen by reading."""
+    trial = f".nightshift-trial-{random.token_hex(8)}"
+    store.put(trial, b"")
+    store.delete([trial])

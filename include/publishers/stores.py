@@ -1,0 +1,47 @@
+"""The stores of a site as clients need them: with their credentials and options, and tried before they are trusted."""
+
+from __future__ import annotations
+
+from include.settings.model import Site, Store
+from include.settings.secrets import Secrets
+from include.storage.open import Credentials, StoreOptions, open_store
+from include.storage.options import Traits
+from include.storage.probe import probe
+
+
+def credentials_of(store: Store, secrets: Secrets) -> Credentials | None:
+    """The key of the connection that a store names; None if it names none. Raises MissingConnection, BadConnection."""
+    if store.connection is None:
+        return None
+    found = secrets.get(store.connection)
+    return Credentials(found.login or "", found.password or "")
+
+
+def options_of(store: Store, *, traits: Traits | None = None, single_writer: bool = False) -> StoreOptions:
+    """How the settings say that a store is spoken to. `traits`: what it was seen to keep."""
+    return StoreOptions(
+        endpoint=store.endpoint,
+        region=store.region,
+        addressing=store.addressing,
+        connections=store.connections,
+        timeout_s=store.timeout_s,
+        retries=store.retries,
+        acl=store.acl,
+        traits=traits,
+        single_writer=single_writer,
+    )
+
+
+def try_store(site: Site, secrets: Secrets, name: str) -> Traits | None:
+    """What a store keeps under racing writers; None for one that can only be read, which is not tried.
+
+    It is opened without what an earlier trial saw, or a store could never be seen to have improved. Raises StoreError,
+    MissingConnection or BadConnection.
+    """
+    settings = site.store(name)
+    store = open_store(settings.url, credentials=credentials_of(settings, secrets), options=options_of(settings))
+    if not store.writable:
+        return None
+    # where a repository is public, a neighbouring folder of the same bucket need not be: try inside it
+    inside = next((one for one in site.repositories.values() if one.store == name), None)
+    return probe(store) if inside is None else probe(store.child(inside.fqrn), public_url=inside.public_url)

@@ -1,0 +1,114 @@
+"""Founding a repository: nothing is left behind where it cannot be had, and what is there already stays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from include.publishers.connect import Connections
+from include.publishers.errors import FoundingFailed
+from include.publishers.found import found_repository, found_stores
+from include.settings.errors import MissingConnection
+from include.settings.load import parse
+from include.settings.secrets import EnvSecrets
+from include.storage.errors import StoreError
+
+FQRN = "nights.example.org"
+SITE = """\
+ledger: "sqlite:///ledger.db"
+gateway: {keys: keys}
+stores: {main: STORE}
+repositories:
+  nights.example.org: {store: main, public_url: "file:store/nights.example.org", public_key: keys/k.pub, gateway: gw}
+"""
+KEY = {"login": "key1", "password": "not-a-secret"}
+FOLDER = '{url: "file:store"}'
+
+
+@pytest.fixture
+def connected(tmp_path: Path) -> Callable[..., Connections]:
+    """Connections of a site whose store is the one given."""
+
+    def connect(store: str = FOLDER, **gateway: object) -> Connections:
+        environ = {"AIRFLOW_CONN_GW": json.dumps({**KEY, **gateway})}
+        return Connections(
+            parse(SITE.replace("STORE", store), file="site.yaml", root=tmp_path, environ={}), EnvSecrets(environ)
+        )
+
+    return connect
+
+
+def found(connections: Connections) -> bool:
+    said: list[str] = []
+    found_stores(connections, {"main"}, say=said.append)
+    return found_repository(connections, FQRN, say=said.append)
+
+
+def keys(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("keys/*"))
+
+
+def test_a_repository_is_created_once_with_all_its_keys(connected: Callable[..., Connections], tmp_path: Path) -> None:
+    assert found(connected())
+    assert keys(tmp_path) == [f"{FQRN}.{ending}" for ending in ("crt", "gw", "key", "masterkey", "pub")]
+    assert {path.name for path in (tmp_path / "store" / FQRN).iterdir()} >= {".cvmfspublished", ".cvmfswhitelist"}
+    assert not list((tmp_path / "store").rglob(".nightshift-*"))
+    before = (tmp_path / "store" / FQRN / ".cvmfspublished").read_bytes()
+    assert not found(connected())
+    assert (tmp_path / "store" / FQRN / ".cvmfspublished").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("store", "error"),
+    [
+        ('{url: "file:blocked/store"}', StoreError),
+        ('{url: "http://127.0.0.1:1/store"}', FoundingFailed),
+        ('{url: "s3://store", endpoint: "http://127.0.0.1:1", retries: 0, timeout_s: 2}', StoreError),
+        ('{url: "s3://store", endpoint: "http://127.0.0.1:1", connection: nobody}', MissingConnection),
+    ],
+)
+def test_nothing_is_written_where_the_store_cannot_be_used(
+    connected: Callable[..., Connections], tmp_path: Path, store: str, error: type[Exception]
+) -> None:
+    (tmp_path / "blocked").write_text("a file where the store's folder would be")
+    with pytest.raises(error):
+        found(connected(store))
+    assert keys(tmp_path) == []
+
+
+def test_a_store_that_can_only_be_read_is_named_with_the_cure(connected: Callable[..., Connections]) -> None:
+    with pytest.raises(FoundingFailed, match=r"store main, http://127.0.0.1:1/store, can only be read; name a store"):
+        found(connected('{url: "http://127.0.0.1:1/store"}'))
+
+
+def test_the_key_of_another_gateway_is_refused_before_anything_is_written(
+    connected: Callable[..., Connections], tmp_path: Path
+) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / f"{FQRN}.gw").write_text("plain_text key1 another\n")
+    with pytest.raises(FoundingFailed, match="different keys"):
+        found(connected())
+    assert keys(tmp_path) == [f"{FQRN}.gw"]
+    assert not (tmp_path / "store" / FQRN).exists()
+
+
+def test_a_repository_without_its_keys_is_not_made_anew(connected: Callable[..., Connections], tmp_path: Path) -> None:
+    found(connected())
+    for path in (tmp_path / "keys").iterdir():
+        path.unlink()
+    with pytest.raises(FoundingFailed, match="restore them"):
+        found(connected())
+    assert keys(tmp_path) == []
+
+
+def test_a_creation_that_died_after_its_keys_goes_on_with_them(
+    connected: Callable[..., Connections], tmp_path: Path
+) -> None:
+    found(connected())
+    public = (tmp_path / "keys" / f"{FQRN}.pub").read_bytes()
+    (tmp_path / "store" / FQRN / ".cvmfspublished").unlink()
+    assert found(connected())
+    assert (tmp_path / "keys" / f"{FQRN}.pub").read_bytes() == public
