@@ -82,8 +82,7 @@ def bucket_policy(
     ``principals``: each role's user as ``Server.principal`` names it; a role that is missing gets nothing, and readers
     need none. Statements of ``others``, an existing policy, stay unless they are ours.
     """
-    bucket, prefix = split_s3_url(url)
-    places = [f"{prefix}/{fqrn}" if prefix else fqrn for fqrn in repositories]
+    bucket, places = _places(url, repositories)
     ours = [
         {**_statement(role, grant, bucket, places), "Principal": {"AWS": [_principal(role, principals)]}}
         for role, grants in GRANTS.items()
@@ -96,9 +95,15 @@ def bucket_policy(
 
 def user_policy(url: str, repositories: Iterable[str], role: Role) -> dict[str, Any]:
     """The same as a policy of the user, for servers where users have policies: attach one of the two, not both."""
-    bucket, prefix = split_s3_url(url)
-    places = [f"{prefix}/{fqrn}" if prefix else fqrn for fqrn in repositories]
+    bucket, places = _places(url, repositories)
     return {"Version": "2012-10-17", "Statement": [_statement(role, grant, bucket, places) for grant in GRANTS[role]]}
+
+
+def _places(url: str, repositories: Iterable[str]) -> tuple[str, list[str]]:
+    if not url.startswith("s3://"):
+        raise BadStoreUrl(f"{url}: policies are for s3:// stores; a folder is guarded by its permissions", key="")
+    bucket, prefix = split_s3_url(url)
+    return bucket, [f"{prefix}/{fqrn}" if prefix else fqrn for fqrn in repositories]
 
 
 def _statement(role: Role, grant: Grant, bucket: str, places: Sequence[str]) -> dict[str, Any]:
