@@ -14,9 +14,9 @@ from typing import Any
 from include.cvmfs.catalog_file import CatalogFile
 from include.cvmfs.compression import compress, decompress
 from include.cvmfs.counters import NAMES, Counts, Statistics
-from include.cvmfs.dirent import COLUMNS, Chunk, Dirent
+from include.cvmfs.dirent import COLUMNS, Chunk, Dirent, algorithm_of, digest_of
 from include.cvmfs.errors import CatalogError, ObjectDamaged
-from include.cvmfs.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes, path_hash
+from include.cvmfs.hashes import CATALOG, PARTIAL, Algorithm, ObjectHash, hash_bytes, path_hash
 from include.cvmfs.schema import columns_of, count, empty_image, open_image, revision_fault, schema_fault, upgrade
 
 DEFAULT_TTL_S = 240
@@ -178,7 +178,8 @@ class Catalog(CatalogFile):
 
     def chunks(self, path: str, entry: Dirent) -> tuple[Chunk, ...]:
         sql = "SELECT offset, size, hash FROM chunks WHERE md5path_1=? AND md5path_2=? ORDER BY offset, size"
-        return tuple(Chunk(o, s, entry.chunk_hash(bytes(h))) for o, s, h in self._all(sql, *path_hash(path)))
+        rows = self._all(sql, *path_hash(path))
+        return self._guarded(lambda: tuple(Chunk(int(o), int(s), entry.chunk_hash(digest_of(h))) for o, s, h in rows))
 
     def nested(self) -> list[NestedRef]:
         return self._references(f"SELECT path, sha1, {self._size} FROM nested_catalogs ORDER BY path")
@@ -200,22 +201,22 @@ class Catalog(CatalogFile):
     def object_hashes(self) -> Iterator[tuple[ObjectHash, int | None]]:
         """Every data object that the rows refer to, with its uncompressed size in bytes; external files apart."""
         sql = "SELECT hash, flags, size FROM catalog WHERE hash IS NOT NULL AND length(hash) > 0 AND (flags & 128) = 0"
-        algorithms = (Algorithm.SHA1, Algorithm.RMD160, Algorithm.SHAKE128)
         for digest, flags, size in self._all(sql):
-            yield ObjectHash(bytes(digest), algorithms[flags >> 8 & 7]), size
+            yield self._object(digest, flags, size)
         joined = "chunks JOIN catalog USING (md5path_1, md5path_2)"
         sql = f"SELECT chunks.hash, flags, chunks.size FROM {joined} WHERE (flags & 128) = 0"
         for digest, flags, size in self._all(sql):
-            yield ObjectHash(bytes(digest), algorithms[flags >> 8 & 7], "P"), size
+            yield self._object(digest, flags, size, PARTIAL)
 
     def identities(self) -> Iterator[bytes]:
         """The data objects of :meth:`object_hashes` as ``digests.identity`` has them, each once: for millions."""
-        for (digest,) in self._all("SELECT DISTINCT hash FROM catalog WHERE length(hash) = 20 AND (flags & 128) = 0"):
-            yield bytes(digest)
+        sound = "typeof({0}) = 'blob' AND length({0}) = 20 AND (flags & 128) = 0"
+        for (digest,) in self._all(f"SELECT DISTINCT hash FROM catalog WHERE {sound.format('hash')}"):
+            yield digest
         joined = "chunks JOIN catalog USING (md5path_1, md5path_2)"
-        sql = f"SELECT DISTINCT chunks.hash FROM {joined} WHERE length(chunks.hash) = 20 AND (flags & 128) = 0"
+        sql = f"SELECT DISTINCT chunks.hash FROM {joined} WHERE {sound.format('chunks.hash')}"
         for (digest,) in self._all(sql):
-            yield bytes(digest) + b"P"
+            yield digest + b"P"
 
     # -- writing
 
@@ -372,7 +373,8 @@ class Catalog(CatalogFile):
 
     def _read_statistics(self) -> Statistics:
         """The counters of the file; own ones that an older revision lacks are counted."""
-        values = {str(k): int(v or 0) for k, v in self._all("SELECT counter, value FROM statistics")}
+        rows = self._all("SELECT counter, value FROM statistics")
+        values = self._guarded(lambda: {str(k): int(v or 0) for k, v in rows})
         absent = [n for n in NAMES if f"self_{n}" not in values]
         counted = self._guarded(lambda: count(self._db, absent)) if absent else {}
         own = Counts(**{n: counted[n] if n in counted else values[f"self_{n}"] for n in NAMES})
@@ -381,7 +383,14 @@ class Catalog(CatalogFile):
         return Statistics(own, Counts(**{n: values.get(f"subtree_{n}", 0) for n in NAMES}))
 
     def _references(self, sql: str, *values: object) -> list[NestedRef]:
-        return [
-            NestedRef(str(p), ObjectHash.parse(str(h), suffix=CATALOG), int(s or 0))
-            for p, h, s in self._all(sql, *values)
-        ]
+        rows = self._all(sql, *values)
+        return self._guarded(
+            lambda: [NestedRef(str(p), ObjectHash.parse(str(h), suffix=CATALOG), int(s or 0)) for p, h, s in rows]
+        )
+
+    def _object(self, digest: object, flags: int, size: object, suffix: str = "") -> tuple[ObjectHash, int | None]:
+        try:
+            hash_ = ObjectHash(digest_of(digest), algorithm_of(flags), suffix)
+            return hash_, None if size is None else int(str(size))
+        except (TypeError, ValueError, IndexError) as fault:
+            raise CatalogError(self.path, f"damaged catalog: {fault}") from fault

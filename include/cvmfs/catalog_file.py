@@ -56,5 +56,5 @@ class CatalogFile:
             return step()
         except sqlite3.IntegrityError as fault:
             raise CatalogError(self.path, f"two entries at one path ({fault})") from fault
-        except (sqlite3.Error, OverflowError) as fault:
+        except (sqlite3.Error, OverflowError, ValueError, TypeError, IndexError) as fault:
             raise CatalogError(self.path, f"damaged catalog: {fault}") from fault

@@ -9,7 +9,7 @@ from typing import Any
 
 from include.cvmfs.compression import Compression
 from include.cvmfs.errors import FormatError
-from include.cvmfs.hashes import PARTIAL, Algorithm, ObjectHash
+from include.cvmfs.hashes import DIGEST_BYTES, PARTIAL, Algorithm, ObjectHash
 
 COLUMNS = ("hardlinks", "hash", "size", "mode", "mtime", "mtimens", "flags", "name", "symlink", "uid", "gid", "xattr")
 _ALGORITHMS = (Algorithm.SHA1, Algorithm.RMD160, Algorithm.SHAKE128)
@@ -124,14 +124,12 @@ class Dirent:
         """Read the columns of :data:`COLUMNS`. Raises FormatError for values that no catalog may hold."""
         hardlinks, digest, size, mode, mtime, mtimens, flags, name, symlink, uid, gid, xattr = row
         try:
-            algorithm = _ALGORITHMS[flags >> 8 & 7]
+            algorithm = algorithm_of(flags)
             compression = Compression(flags >> 11 & 7)
-            content = ObjectHash(_blob(digest), algorithm) if digest else None
-            if content and len(content.digest) != 20:
-                raise ValueError(f"a hash of {len(content.digest)} bytes")
+            content = ObjectHash(digest_of(digest), algorithm) if digest else None
             return cls(
                 name=str(name),
-                mode=int(mode),
+                mode=_mode(mode),
                 size=len(symlink.encode()) if flags & Flag.SYMLINK else int(size),
                 mtime=int(mtime),
                 uid=int(uid),
@@ -160,7 +158,27 @@ class Dirent:
         return ObjectHash(digest, self.algorithm, PARTIAL)
 
 
+def algorithm_of(flags: int) -> Algorithm:
+    """The algorithm of a row's hash and chunks. Raises IndexError."""
+    return _ALGORITHMS[flags >> 8 & 7]
+
+
+def digest_of(value: object) -> bytes:
+    """The bytes of a column that holds a hash. Raises ValueError."""
+    digest = _blob(value)
+    if len(digest) != DIGEST_BYTES:
+        raise ValueError(f"a hash of {len(digest)} bytes")
+    return digest
+
+
 def _blob(value: object) -> bytes:
     if not isinstance(value, bytes):  # of a number, bytes() would make as many zeros
         raise ValueError(f"{type(value).__name__} where bytes belong")
     return value
+
+
+def _mode(value: Any) -> int:
+    mode = int(value)
+    if not 0 <= mode < 1 << 32:  # or stat would refuse it, wherever it is looked at
+        raise ValueError(f"mode {mode}")
+    return mode

@@ -1,0 +1,285 @@
+"""Catalogs: counters stay exact whatever is done, equal steps give equal bytes, and damage ends in our errors."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import stat
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from include.cvmfs.catalog import Catalog, NestedRef, Packed
+from include.cvmfs.compression import compress
+from include.cvmfs.counters import Counts, Statistics
+from include.cvmfs.dirent import Chunk, Dirent
+from include.cvmfs.errors import CatalogError, CvmfsError, ObjectDamaged
+from include.cvmfs.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.schema import open_image
+from tests.fakes.recount import counter_names
+
+DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
+FILE = Dirent("", stat.S_IFREG | 0o644, size=7, hash=hash_bytes(b"content"))
+KINDS = {
+    "directory": (DIRECTORY, 0),
+    "file": (FILE, 0),
+    "chunked": (FILE.changed(hash=None, chunked=True, size=30), 3),
+    "external": (FILE.changed(external=True, xattr=b"\x01\x00"), 0),
+    "link": (Dirent("", stat.S_IFLNK | 0o777, size=6, symlink="target"), 0),
+    "pipe": (Dirent("", stat.S_IFIFO | 0o600), 0),
+}
+PATHS = [f"/{above}{below}" for above in "ab" for below in ("", "/x", "/y", "/x/deep")]
+NESTED = NestedRef("/n", ObjectHash(b"n" * 20, suffix=CATALOG), 4096)
+BELOW = Counts(regular=3, dir=2, file_size=21)
+
+Step = tuple[str, str, str]
+VERBS = ("add", "update", "remove", "remove_tree")
+steps = st.lists(st.tuples(st.sampled_from(VERBS), st.sampled_from(PATHS), st.sampled_from([*KINDS])), max_size=30)
+
+
+def piece(number: int) -> Chunk:
+    return Chunk(number * 10, 10, hash_bytes(b"%d" % number, suffix="P"))
+
+
+class Model:
+    """A catalog, and beside it what it must hold."""
+
+    def __init__(self) -> None:
+        self.catalog = Catalog.create("", DIRECTORY)
+        self.entries: dict[str, tuple[Dirent, tuple[Chunk, ...]]] = {"": (DIRECTORY, ())}
+
+    def do(self, verb: str, path: str, kind: str) -> None:
+        """One step, if it is one that an editor would take."""
+        template, count = KINDS[kind]
+        entry = template.changed(name=path.rpartition("/")[2])
+        chunks = tuple(piece(number) for number in range(count))
+        above, there = self.entries.get(path.rpartition("/")[0]), self.entries.get(path)
+        children = [other for other in self.entries if other.startswith(f"{path}/")]
+        if verb == "add" and there is None and above is not None and above[0].is_directory:
+            self.catalog.add(path, entry, chunks)
+            self.entries[path] = entry, chunks
+        elif verb == "update" and there is not None and entry.chunked == there[0].chunked and not children:
+            self.catalog.update(path, entry)
+            self.entries[path] = entry, there[1]
+        elif verb == "remove" and there is not None and not children:
+            assert self.catalog.remove(path) == there[0]
+            del self.entries[path]
+        elif verb == "remove_tree" and there is not None:
+            self.catalog.remove_tree(path)
+            for gone in (path, *children):
+                del self.entries[gone]
+
+    def assert_held_by(self, catalog: Catalog) -> None:
+        expected = Counts.sum([Counts.of(entry, len(chunks)) for entry, chunks in self.entries.values()])
+        assert catalog.statistics == Statistics(own=expected)
+        assert catalog.row_count() == len(self.entries) == expected.entries
+        for path, (entry, chunks) in self.entries.items():
+            assert catalog.lookup(path) == entry
+            assert catalog.chunks(path, entry) == chunks
+            names = sorted(
+                other.rpartition("/")[2] for other in self.entries if other and other.rpartition("/")[0] == path
+            )
+            assert [one.name for one in catalog.listing(path)] == names
+
+
+def made(taken: list[Step]) -> Model:
+    model = Model()
+    for step in taken:
+        model.do(*step)
+    return model
+
+
+def full() -> Catalog:
+    """A catalog that has something in every table."""
+    model = made([("add", path, kind) for path, kind in zip(PATHS, ("directory", *KINDS, "file"), strict=False)])
+    catalog = model.catalog
+    catalog.add(NESTED.path, DIRECTORY.changed(name="n", mountpoint=True))
+    catalog.set_nested(NESTED, BELOW)
+    catalog.add("/bound", DIRECTORY.changed(name="bound", bind=True))
+    catalog.set_bind(NestedRef("/bound", NESTED.hash, 1))
+    for key, value in {"previous_revision": str(NESTED.hash), "TTL": 60, "last_modified": 5}.items():
+        catalog.set_property(key, value)
+    return catalog
+
+
+@cache
+def image() -> bytes:
+    return full().to_bytes()
+
+
+def read_everything(database: bytes) -> None:
+    """All that a reader or a check asks of a catalog."""
+    catalog = Catalog.load(database)
+    with contextlib.closing(catalog):
+        for ask in (
+            lambda: (catalog.revision, catalog.ttl, catalog.last_modified, catalog.previous_revision),
+            lambda: catalog.root_entry,
+            lambda: [*catalog.nested(), catalog.nested_at(NESTED.path)],
+            lambda: (catalog.bind_mountpoints(), catalog.bind_at("/bound")),
+            lambda: list(catalog.object_hashes()),
+            lambda: (catalog.row_count(), catalog.statistics),
+            lambda: list(catalog.identities()),
+            lambda: _walk(catalog, ""),
+        ):
+            with contextlib.suppress(CvmfsError):
+                ask()
+
+
+def _walk(catalog: Catalog, path: str, depth: int = 0) -> None:
+    for entry in catalog.listing(path):
+        catalog.chunks(f"{path}/{entry.name}", entry)
+        catalog.lookup(f"{path}/{entry.name}")
+        if entry.is_directory and depth < 5:
+            _walk(catalog, f"{path}/{entry.name}", depth + 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps)
+def test_counters_and_rows_are_exact_after_any_steps_and_when_read_again(taken: list[Step]) -> None:
+    model = made(taken)
+    model.assert_held_by(model.catalog)
+    model.assert_held_by(Catalog.load(model.catalog.to_bytes()))
+
+
+@settings(max_examples=20, deadline=None)
+@given(steps)
+def test_equal_steps_give_equal_bytes(taken: list[Step]) -> None:
+    first = made(taken).catalog.pack()
+    assert made(taken).catalog.pack() == first
+    assert Packed.of(made(taken).catalog.to_bytes()) == first
+
+
+def test_all_24_counters_are_in_the_file() -> None:
+    assert len(counter_names(Catalog.load(image()))) == 24
+
+
+def test_nested_catalogs_count_in_both_halves_until_they_are_forgotten() -> None:
+    catalog = Catalog.create("", DIRECTORY)
+    catalog.add("/n", DIRECTORY.changed(name="n", mountpoint=True))
+    before = catalog.statistics
+    catalog.set_nested(NESTED, BELOW)
+    assert catalog.statistics == Statistics(before.own + Counts(nested=1), BELOW)
+    assert catalog.nested_at("/n") == NESTED
+    grown = NestedRef("/n", ObjectHash(b"m" * 20, suffix=CATALOG), 8192)
+    catalog.set_nested(grown, Counts(regular=1))
+    assert catalog.statistics == Statistics(before.own + Counts(nested=1), BELOW + Counts(regular=1))
+    assert catalog.nested() == [grown]
+    catalog.remove_nested("/n", BELOW + Counts(regular=1))
+    assert catalog.statistics == before
+    with pytest.raises(CatalogError, match="/n: no such nested catalog"):
+        catalog.remove_nested("/n", Counts())
+
+
+def test_a_root_has_no_prefix_and_a_nested_catalog_has_its_path_and_says_so_in_its_root_entry() -> None:
+    root, nested = Catalog.load(image()), Catalog.load(Catalog.create("/sw/app", DIRECTORY).to_bytes())
+    assert (root.path, root.get_property("root_prefix"), root.root_entry.flags) == ("", None, 1)
+    assert (nested.path, nested.get_property("root_prefix"), nested.root_entry.flags) == ("/sw/app", "/sw/app", 33)
+    assert nested.root_entry.name == "app"
+    assert (root.revision, root.ttl, nested.ttl) == (0, 60, 240)
+    assert (root.get_property("schema"), root.get_property("schema_revision")) == ("2.5", "7")
+
+
+@pytest.mark.parametrize("text", ["", "0" * 40, "0" * 40 + "-shake128"])
+def test_no_predecessor_is_told_in_three_ways(text: str) -> None:
+    catalog = Catalog.create("/n", DIRECTORY)
+    catalog.set_property("previous_revision", text)
+    assert catalog.previous_revision is None
+    catalog.set_property("previous_revision", str(NESTED.hash))
+    assert catalog.previous_revision == NESTED.hash
+
+
+@pytest.mark.parametrize("verb", ["update", "remove", "remove_tree"])
+def test_what_is_not_there_cannot_be_changed(verb: str) -> None:
+    catalog = full()
+    before = catalog.statistics
+    arguments = (FILE,) if verb == "update" else ()
+    with pytest.raises(CatalogError, match=r"^/gone: no such entry"):
+        getattr(catalog, verb)("/gone", *arguments)
+    assert catalog.statistics == before
+
+
+def test_a_path_holds_one_entry() -> None:
+    catalog = Catalog.load(image())
+    before = catalog.statistics
+    with pytest.raises(CatalogError, match="two entries at one path"):
+        catalog.add("/a", FILE.changed(name="a"))
+    assert catalog.statistics == before
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_a_catalog_is_unpacked_if_it_is_what_its_name_says(algorithm: Algorithm) -> None:
+    packed = full().pack(algorithm)
+    assert packed.hash == hash_bytes(compress(image()), algorithm, "C")
+    assert packed.size == len(image())
+    assert Catalog.unpack(packed.data, packed.hash).statistics == full().statistics
+    with pytest.raises(ObjectDamaged):
+        Catalog.unpack(packed.data + b"x", packed.hash)
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"), [("2.6", "newer schema 2.6"), ("3", "newer schema 3"), ("2.4", "schema 2.4")]
+)
+def test_another_schema_is_refused_by_its_number(schema: str, said: str) -> None:
+    catalog = Catalog.create("/n", DIRECTORY)
+    catalog.set_property("schema", schema)
+    with pytest.raises(CatalogError, match=f"^/n: the catalog has (the )?{said}, this program reads 2.5"):
+        Catalog.load(catalog.to_bytes())
+
+
+@pytest.mark.parametrize(
+    "database", [b"", b"no database", b"SQLite format 3\0", b"SQLite format 3\0" + bytes(4096), compress(b"x")]
+)
+def test_what_is_no_catalog_is_refused(database: bytes) -> None:
+    with pytest.raises(CatalogError):
+        Catalog.load(database)
+
+
+def test_another_database_is_no_catalog() -> None:
+    connection = sqlite3.connect(":memory:")
+    connection.execute("CREATE TABLE something (else_ TEXT)")
+    with pytest.raises(CatalogError, match="not a catalog"):
+        Catalog.load(connection.serialize())
+
+
+def ends_well_or_in_our_error(read: Callable[[], None]) -> None:
+    with contextlib.suppress(CvmfsError):
+        read()
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_damaged_bytes_end_in_our_errors(data: st.DataObject) -> None:
+    damaged = bytearray(image())
+    for _ in range(data.draw(st.integers(min_value=1, max_value=4))):
+        place = data.draw(st.integers(min_value=0, max_value=len(damaged) - 1))
+        damaged[place] = data.draw(st.integers(min_value=0, max_value=255))
+    if data.draw(st.booleans()):
+        del damaged[data.draw(st.integers(min_value=0, max_value=len(damaged))) :]
+    ends_well_or_in_our_error(lambda: read_everything(bytes(damaged)))
+
+
+CELLS = [
+    *(("catalog", name) for name in ("hardlinks", "hash", "size", "mode", "mtime", "mtimens", "flags", "name")),
+    *(("catalog", name) for name in ("symlink", "uid", "gid", "xattr", "parent_1")),
+    *(("chunks", name) for name in ("offset", "size", "hash")),
+    *(("nested_catalogs", name) for name in ("path", "sha1", "size")),
+    *(("bind_mountpoints", name) for name in ("path", "sha1", "size")),
+    *(("statistics", name) for name in ("counter", "value")),
+    *(("properties", name) for name in ("key", "value")),
+]  # fmt: skip
+ODD = [None, -1, 2**62, 0x7FFFFFFF, 1e300, float("inf"), "", "text", "NaN", "1e999", b"", b"\xff\xfe", b"x" * 21]
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=".".join)
+def test_odd_values_end_in_our_errors(cell: tuple[str, str]) -> None:
+    table, column = cell
+    for odd in ODD:
+        connection = open_image(image())
+        with contextlib.suppress(sqlite3.IntegrityError):
+            connection.execute(f"UPDATE OR IGNORE {table} SET {column} = ?", (odd,))
+        damaged = connection.serialize()
+        connection.close()
+        ends_well_or_in_our_error(lambda damaged=damaged: read_everything(damaged))
