@@ -15,7 +15,6 @@ from rich.table import Table
 from sqlalchemy import Engine
 
 from include.cli.roles import roles
-from include.cli.roles import roles
 from include.ledger.errors import LedgerError
 from include.settings.errors import InvalidSettings, SettingsError
 from include.settings.ledger import open_site_ledger
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from include.publishers.connect import Connections
 
 app = typer.Typer(no_args_is_help=True)
-app.command()(roles)
 app.command()(roles)
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
