@@ -96,7 +96,8 @@ def service_config(site: Site, secrets: Secrets, *, port: int | None = None) -> 
         keys = _keys(site, repository, secrets)
         if keys:
             store = partial(connections.manifest_store, fqrn)
-            served[fqrn] = RepositoryConfig(store, _signer(site.gateway.keys, fqrn), keys)
+            masters = partial(_public_keys, repository.public_key, site.gateway.keys / f"{fqrn}.pub")
+            served[fqrn] = RepositoryConfig(store, _signer(site.gateway.keys, fqrn), keys, masters)
     if not served:
         raise ConfigError(
             f"no repository of the configuration has a gateway key: create {site.gateway.keys}/<fqrn>.gw,"
@@ -111,6 +112,11 @@ def service_config(site: Site, secrets: Secrets, *, port: int | None = None) -> 
         max_lease_time_s=site.gateway.max_lease_time_s,
         keys=(GatewayKey(*_key_file(admin), admin=True),) if admin.exists() else (),
     )
+
+
+def _public_keys(*files: Path) -> list[bytes]:
+    """The master keys that may vouch for a manifest which another certificate signed, as far as they are here."""
+    return [file.read_bytes() for file in dict.fromkeys(files) if file.exists()]
 
 
 def _keys(site: Site, repository: Repository, secrets: Secrets) -> tuple[GatewayKey, ...]:

@@ -32,6 +32,7 @@ from include.cvmfs.manifest import Manifest, sign
 from include.cvmfs.merge import merge
 from include.cvmfs.objects import load
 from include.cvmfs.reflog import Reflog, RefType
+from include.cvmfs.vouching import Voucher
 from include.storage.errors import Conflict, NotFound, StoreError
 from include.storage.store import Store, Version
 
@@ -74,16 +75,21 @@ def _nothing() -> None: ...
 def _ignore(_: Step) -> None: ...
 
 
-def read_head(store: Store, fqrn: str) -> Head:
-    """Read the manifest from the writer's side of the store. Raises RepositoryError, FormatError, StoreError."""
+def read_head(store: Store, fqrn: str, voucher: Voucher | None = None) -> Head:
+    """Read the manifest from the writer's side of the store; whoever signs on top of it gives a ``voucher``.
+
+    Raises RepositoryError, FormatError, StoreError, and SignatureError for a manifest that nobody vouches for.
+    """
     try:
         data, version = store.get_versioned(MANIFEST_KEY)
     except NotFound:
         raise RepositoryError(fqrn, f"no {MANIFEST_KEY} in {store.url}; create the repository first") from None
-    manifest = Manifest.parse(data).manifest
-    if manifest.fqrn != fqrn:
-        raise RepositoryError(fqrn, f"the store {store.url} holds {manifest.fqrn!r}")
-    return Head(manifest, version)
+    signed = Manifest.parse(data)
+    if signed.manifest.fqrn != fqrn:
+        raise RepositoryError(fqrn, f"the store {store.url} holds {signed.manifest.fqrn!r}")
+    if voucher is not None:
+        voucher.require(store, signed)
+    return Head(signed.manifest, version)
 
 
 def switch(
@@ -161,6 +167,7 @@ def commit_change(
     new_root: ObjectHash,
     now: int,
     tag: NewTag | None = None,
+    voucher: Voucher | None = None,
     catalogs: CatalogCache | None = None,
     before_switch: Callable[[], None] = _nothing,
     on_step: Callable[[Step], None] = _ignore,
@@ -168,14 +175,16 @@ def commit_change(
     """Merge the change ``old_root`` -> ``new_root`` inside ``lease_path`` into the current revision and switch to it.
 
     A change that the current revision already holds makes no new revision, unless it is to be tagged and no revision
-    that holds it has that tag. Another writer's switch in between is met by merging again on its result. Raises
-    MergeError, BaseChanged, ManifestConflict, ObjectMissing, StoreError.
+    that holds it has that tag. Another writer's switch in between is met by merging again on its result. ``voucher``:
+    for manifests that others signed; without one only the signer's own are built upon. Raises MergeError, BaseChanged,
+    ManifestConflict, ObjectMissing, SignatureError, StoreError.
     """
+    voucher = voucher or Voucher(signer)
     cache = catalogs or CatalogCache(store)
     attempt = 0
     while True:
         attempt += 1
-        head = read_head(store, fqrn)
+        head = read_head(store, fqrn, voucher)
         edit = merge(cache, base=old_root, new=new_root, current=head.manifest.root, lease_path=lease_path)
         on_step(Step.MERGED)
         if not edit.changed and (tag is None or _is_tagged(store, cache, head, tag, old_root, new_root, lease_path)):
@@ -185,6 +194,24 @@ def commit_change(
                 store, head, edit.finish(now), signer=signer, now=now, tags=(tag,) if tag else (),
                 superseded=(new_root,), before_switch=before_switch, on_step=on_step,
             )  # fmt: skip
+        except ManifestConflict:
+            if attempt == _ATTEMPTS:
+                raise
+
+
+def fence(store: Store, fqrn: str, *, signer: Signer, now: int, voucher: Voucher | None = None) -> Head:
+    """Let no commit pass that has looked at anything before this call: the same revision is signed with a later time.
+
+    Whoever is about to switch on the manifest before it meets a conflict and begins again. What a collector waits for
+    after it has published what it condemned. ``now``: Unix s. Raises ManifestConflict, SignatureError, StoreError.
+    """
+    attempt = 0
+    while True:
+        attempt += 1
+        head = read_head(store, fqrn, voucher or Voucher(signer))
+        later = max(now, head.manifest.timestamp + 1)
+        try:
+            return publish(store, head, replace(head.manifest, timestamp=later), signer=signer, now=now)
         except ManifestConflict:
             if attempt == _ATTEMPTS:
                 raise

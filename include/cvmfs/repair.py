@@ -11,17 +11,20 @@ from include.cvmfs.keys import Signer
 from include.cvmfs.manifest import Manifest
 from include.cvmfs.objects import load
 from include.cvmfs.reflog import Reflog, RefType
+from include.cvmfs.vouching import Voucher
 from include.storage.errors import NotFound
 from include.storage.store import Store
 
 
-def repair_reflog(store: Store, fqrn: str, *, signer: Signer, now: int) -> tuple[Head, int]:
+def repair_reflog(
+    store: Store, fqrn: str, *, signer: Signer, now: int, voucher: Voucher | None = None
+) -> tuple[Head, int]:
     """Write the reflog anew from what the manifest leads to, and sign a manifest that names it; no revision is made.
 
     What a readable reflog holds already is kept, with its times; new rows get ``now`` (Unix s). Returns the new head
     and how many references were added. Raises ManifestConflict when a commit came in between.
     """
-    head = read_head(store, fqrn)
+    head = read_head(store, fqrn, voucher or Voucher(signer))
     reflog, known = _what_is_left(store, fqrn)
     for name, kind in _reachable(store, head.manifest):
         if not reflog.contains(name):

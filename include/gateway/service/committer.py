@@ -12,6 +12,7 @@ from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.commit import NewTag, commit_change
 from include.cvmfs.generation import require_unmoved
 from include.cvmfs.keys import Signer
+from include.cvmfs.vouching import Voucher
 from include.gateway.service.commits import CommitOrder
 from include.gateway.service.config import RepositoryConfig, ServiceConfig
 from include.storage.store import Store
@@ -24,6 +25,7 @@ class _Opened:
     store: Store
     signer: Signer
     catalogs: CatalogCache
+    voucher: Voucher
 
 
 class StoreCommitter:
@@ -51,6 +53,7 @@ class StoreCommitter:
             new_root=order.new_root,
             tag=_tag(order, now),
             now=int(now),
+            voucher=opened.voucher,
             catalogs=opened.catalogs,
             before_switch=barrier,
         )
@@ -61,7 +64,9 @@ class StoreCommitter:
             if name not in self._opened:
                 repository = self._repositories[name]
                 store = repository.store()
-                self._opened[name] = _Opened(store, repository.signer(), CatalogCache(store))
+                signer = repository.signer()
+                voucher = Voucher(signer, repository.public_keys)
+                self._opened[name] = _Opened(store, signer, CatalogCache(store), voucher)
             return self._opened[name]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,11 +39,15 @@ class GatewayKey:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryConfig:
-    """A repository; its store and its signing key are opened at the first commit."""
+    """A repository; its store and its signing key are opened at the first commit.
+
+    ``public_keys``: PEM texts of master keys, for manifests that another key than ours has signed.
+    """
 
     store: Callable[[], Store] = field(repr=False)
     signer: Callable[[], Signer] = field(repr=False)
     keys: tuple[GatewayKey, ...] = ()
+    public_keys: Callable[[], Sequence[bytes]] = field(default=tuple, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

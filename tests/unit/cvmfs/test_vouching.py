@@ -1,0 +1,110 @@
+"""Nothing is signed on top of a manifest that nobody vouches for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from include.cvmfs.commit import MANIFEST_KEY, fence, read_head, store_compressed
+from include.cvmfs.create import WHITELIST_KEY, create_repository
+from include.cvmfs.errors import SignatureError
+from include.cvmfs.hashes import CERTIFICATE
+from include.cvmfs.keys import Signer, fingerprint, format_public_key, generate_master, generate_repository_key
+from include.cvmfs.manifest import Manifest, sign
+from include.cvmfs.vouching import Voucher
+from include.cvmfs.whitelist import Whitelist
+from include.cvmfs.whitelist import sign as sign_whitelist
+from tests.fakes.memorystore import MemoryStore
+
+FQRN = "r.example.org"
+NOW = datetime.now(UTC)
+MASTER, OTHER_MASTER = generate_master(), generate_master()
+OURS, OTHERS = (generate_repository_key(FQRN, NOW) for _ in range(2))
+PUBLIC = format_public_key(MASTER.public_key())
+
+
+def repository(signer: Signer = OURS) -> MemoryStore:
+    store = MemoryStore()
+    create_repository(store, FQRN, master=MASTER, signer=signer, now=NOW)
+    return store
+
+
+def signed_by(store: MemoryStore, signer: Signer, **changes: object) -> None:
+    """The manifest of the store, signed anew by somebody."""
+    manifest = Manifest.parse(store.objects[MANIFEST_KEY]).manifest
+    certificate = store_compressed(store, signer.certificate_pem, manifest.root, CERTIFICATE)
+    changed = replace(manifest, certificate=certificate, **changes)  # type: ignore[arg-type]
+    store.objects[MANIFEST_KEY] = sign(changed, signer.private_key)
+
+
+def masters(*pems: bytes) -> Voucher:
+    def keys() -> Sequence[bytes]:
+        return pems
+
+    return Voucher(OURS, keys)
+
+
+def test_our_own_manifest_costs_no_request_beyond_its_own() -> None:
+    store = repository()
+    before = store.counters.gets
+    assert read_head(store, FQRN, Voucher(OURS)).manifest.revision == 0
+    assert store.counters.gets == before + 1
+
+
+def test_a_manifest_with_a_changed_line_is_refused() -> None:
+    store = repository()
+    store.objects[MANIFEST_KEY] = store.objects[MANIFEST_KEY].replace(b"\nS0\n", b"\nS7\n")
+    with pytest.raises(SignatureError, match="damaged or changed"):
+        read_head(store, FQRN, Voucher(OURS))
+
+
+def test_a_manifest_that_claims_our_certificate_is_not_believed_without_our_signature() -> None:
+    store = repository()
+    manifest = Manifest.parse(store.objects[MANIFEST_KEY]).manifest
+    store.objects[MANIFEST_KEY] = sign(replace(manifest, revision=9), OTHERS.private_key)
+    with pytest.raises(SignatureError, match="bad signature"):
+        read_head(store, FQRN, Voucher(OURS))
+
+
+def test_a_foreign_manifest_is_refused_with_the_cure() -> None:
+    store = repository()
+    signed_by(store, OTHERS, revision=9)
+    with pytest.raises(SignatureError, match=r"not ours.*r\.example\.org\.pub into the keys folder"):
+        read_head(store, FQRN, Voucher(OURS))
+    with pytest.raises(SignatureError, match="nobody vouches for it"):
+        read_head(store, FQRN, masters(PUBLIC))
+    with pytest.raises(SignatureError):
+        fence(store, FQRN, signer=OURS, now=int(NOW.timestamp()))
+
+
+def test_a_replaced_key_is_believed_when_the_masters_whitelist_lists_it() -> None:
+    store = repository(OTHERS)
+    voucher = masters(PUBLIC)
+    assert read_head(store, FQRN, voucher).manifest.revision == 0
+    before = store.counters.gets
+    read_head(store, FQRN, voucher)
+    assert store.counters.gets == before + 1, "a certificate is looked into once"
+    with pytest.raises(SignatureError):
+        read_head(store, FQRN, masters(format_public_key(OTHER_MASTER.public_key())))
+
+
+def test_a_whitelist_that_ran_out_vouches_for_nobody() -> None:
+    store = repository(OTHERS)
+    listed = (fingerprint(OTHERS.certificate_pem),)
+    past = Whitelist(FQRN, NOW - timedelta(days=60), NOW - timedelta(days=30), listed)
+    store.objects[WHITELIST_KEY] = sign_whitelist(past, MASTER)
+    with pytest.raises(SignatureError, match="expired"):
+        read_head(store, FQRN, masters(PUBLIC))
+
+
+def test_a_fence_makes_no_revision_and_stops_whoever_looked_before_it() -> None:
+    store = repository()
+    before = read_head(store, FQRN)
+    after = fence(store, FQRN, signer=OURS, now=int(NOW.timestamp()))
+    assert after.version != before.version
+    assert (after.manifest.revision, after.manifest.root) == (before.manifest.revision, before.manifest.root)
+    assert after.manifest.timestamp > before.manifest.timestamp
+    assert read_head(store, FQRN, Voucher(OURS)) == after
