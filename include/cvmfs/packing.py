@@ -26,7 +26,7 @@ from include.storage.store import Store
 T = TypeVar("T")
 
 PACKED_AT_ONCE_BYTES = 64 << 10
-PROCESSES_AFTER_FILES = 1500
+PROCESSES_AFTER_FILES = 1000
 """Small files that are packed before processes are started for the others: that costs as much as these."""
 
 
