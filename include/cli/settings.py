@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -16,22 +16,21 @@ from sqlalchemy import Engine
 
 from include.cli.roles import roles
 from include.ledger.errors import LedgerError
-from include.settings.errors import InvalidSettings, SettingsError
+from include.settings.errors import InvalidSettings, SettingsError, SettingsFileMissing
 from include.settings.ledger import open_site_ledger
 from include.settings.load import load, settings_path
 from include.settings.model import Site, Store
-from include.settings.secrets import EnvSecrets, Secrets
+from include.settings.secrets import EnvSecrets, Secrets, ledger_address
 from include.settings.traits import record_traits, require_single_writer
+from include.settings.urls import base_url
 from include.storage.errors import StoreError
 from include.storage.options import Traits
-
-if TYPE_CHECKING:
-    from include.publishers.connect import Connections
 
 app = typer.Typer(no_args_is_help=True)
 app.command()(roles)
 
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
+_UNFOLDED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +117,8 @@ def check_site(secrets: Secrets, *, try_stores: bool = True) -> Report:
             for one in error.problems
         ]
         return report
-    except SettingsError as error:
-        report.checked.append(Checked("file", report.file, "missing", str(error)))
+    except SettingsFileMissing as error:
+        report.checked.append(Checked("file", report.file, "missing", error.what))
         return report
     report.checked.append(
         Checked("file", report.file, f"{len(site.slots)} slots, {len(site.repositories)} repositories")
@@ -130,12 +129,9 @@ def check_site(secrets: Secrets, *, try_stores: bool = True) -> Report:
     report.checked.append(checked)
     traits: dict[str, Traits] = {}
     if try_stores:
-        from include.publishers.connect import Connections
-
-        connections = Connections(site, secrets)
         for store in site.stores.values():
-            report.checked.append(_try_store(site, store, connections, ledger, traits))
-        report.checked += _check_writers(site, traits)
+            report.checked.append(_try_store(site, store, secrets, ledger, traits))
+    report.checked += _check_repositories(site, traits, tried=try_stores)
     return report
 
 
@@ -145,9 +141,12 @@ def _given(given: str | None) -> str:
 
 def _check_connections(site: Site, secrets: Secrets) -> Iterable[Checked]:
     users: dict[str, list[str]] = {}
+    gateways = {repository.gateway for repository in site.repositories.values()}
     for store in site.stores.values():
         if store.connection:
             users.setdefault(store.connection, []).append(f"store {store.name}")
+        if store.gateway_connection:
+            users.setdefault(store.gateway_connection, []).append(f"gateways to store {store.name}")
     for repository in site.repositories.values():
         users.setdefault(repository.gateway, []).append(f"gateway of {repository.fqrn}")
     if site.ledger_connection:
@@ -155,10 +154,12 @@ def _check_connections(site: Site, secrets: Secrets) -> Iterable[Checked]:
     for connection_id, named_by in users.items():
         try:
             found = secrets.get(connection_id)
+            where = f"login {found.login}" if found.login else "no login"
+            if connection_id in gateways:
+                where += f" at {base_url(found, port=site.gateway.port)}"
         except SettingsError as error:
             yield Checked("connection", connection_id, "for " + ", ".join(named_by), str(error))
         else:
-            where = f"login {found.login}" if found.login else "no login"
             yield Checked("connection", connection_id, f"{where}, for {', '.join(named_by)}")
 
 
@@ -172,32 +173,29 @@ def _check_keys(site: Site) -> Iterable[Checked]:
 
 
 def _check_ledger(site: Site, secrets: Secrets) -> tuple[Engine | None, Checked]:
-    from include.ledger.engine import shown
+    from include.ledger.engine import shown, shown_address
 
+    name = site.ledger
     try:
+        name = shown_address(ledger_address(site, secrets))
         engine = open_site_ledger(site, secrets)
     except (LedgerError, SettingsError) as error:
-        return None, Checked("ledger", site.ledger, "cannot be used", str(error))
+        return None, Checked("ledger", name, "cannot be used", str(error))
     return engine, Checked("ledger", shown(engine.url), "tables up to date")
 
 
-def _try_store(
-    site: Site, store: Store, connections: Connections, ledger: Engine | None, traits: dict[str, Traits]
-) -> Checked:
-    from include.storage.probe import probe
+def _try_store(site: Site, store: Store, secrets: Secrets, ledger: Engine | None, traits: dict[str, Traits]) -> Checked:
+    from include.publishers.stores import try_store
 
-    # where a repository is public, a neighbouring folder of the same bucket need not be: try inside it
-    inside = next((one for one in site.repositories.values() if one.store == store.name), None)
     try:
-        opened = connections.store(store.name)
-        if not opened.writable:
-            return Checked("store", store.name, f"{store.url}: read only, not tried")
-        seen = probe(opened) if inside is None else probe(opened.child(inside.fqrn), public_url=inside.public_url)
+        seen = try_store(site, secrets, store.name)
     except SettingsError as error:
         return Checked("store", store.name, f"{store.url}: not tried", str(error))
     except StoreError as error:
         cure = "Check its URL, endpoint and connection, and that the bucket is there."
         return Checked("store", store.name, f"{store.url}: cannot be used", f"{error}. {cure}")
+    if seen is None:
+        return Checked("store", store.name, f"{store.url}: read only, not tried")
     traits[store.name] = seen
     if ledger is not None:
         record_traits(ledger, store, seen, now=datetime.now(UTC))
@@ -221,7 +219,7 @@ def _words(traits: Traits) -> str:
 
 def _consequences(traits: Traits) -> Iterable[str]:
     if not traits.put_if_absent:
-        yield "put-if-absent is ignored: objects are written plainly"
+        yield "put-if-absent is ignored: no repository can be created here, since two creations could undo each other"
     if not traits.replace:
         yield "conditional replace is ignored: only one gateway may write manifests here"
     if not traits.bulk_delete:
@@ -232,18 +230,25 @@ def _consequences(traits: Traits) -> Iterable[str]:
         yield "ETags are taken without their quotes only; they are sent so"
 
 
-def _check_writers(site: Site, traits: dict[str, Traits]) -> Iterable[Checked]:
+def _check_repositories(site: Site, traits: dict[str, Traits], *, tried: bool) -> Iterable[Checked]:
     for repository in site.repositories.values():
-        writers = [f"gateway {number + 1}" for number in range(repository.manifest_writers)]
-        verdict = require_single_writer(
-            traits.get(repository.store), store=repository.store, repository=repository.fqrn, writers=writers
-        )
+        store = site.store(repository.store)
         seen = f"manifest writers: {repository.manifest_writers}"
-        yield Checked("repository", repository.fqrn, seen, None if verdict.allowed else verdict.reason)
+        if store.url.startswith(("http://", "https://")):
+            problem = f"store {store.name}, {store.url}, can only be read, so nothing can be published to it"
+            yield Checked("repository", repository.fqrn, seen, f"{problem}. Name a store with s3:// or file://.")
+        elif tried:
+            writers = [f"gateway {number + 1}" for number in range(repository.manifest_writers)]
+            verdict = require_single_writer(
+                traits.get(store.name), store=store.name, repository=repository.fqrn, writers=writers
+            )
+            yield Checked("repository", repository.fqrn, seen, None if verdict.allowed else verdict.reason)
 
 
 def _print(report: Report) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _UNFOLDED  # a line in a log or a pipe is neither folded nor cut
     table = Table("", "what", "name", "seen", box=None, pad_edge=False)
     for one in report.checked:
         mark = "[green]ok[/]" if one.problem is None else "[red]WRONG[/]"
@@ -251,9 +256,15 @@ def _print(report: Report) -> None:
     console.print(table)
     for one in report.checked:
         for note in one.notes:
-            console.print(f"note: {one.kind} {one.name}: {note}", markup=False)
+            console.print(f"note: {one.kind} {one.name}: {note}", markup=False, soft_wrap=True)
     problems = [one for one in report.checked if one.problem is not None]
     for one in problems:
-        place = f"{report.file}:{one.name.removeprefix('line ')}: {one.seen}" if one.kind == "file" else ""
-        console.print(f"{place or f'{one.kind} {one.name}'}: {one.problem}", markup=False)
+        console.print(f"{_place(report, one)}: {one.problem}", markup=False, soft_wrap=True)
     console.print(f"{len(problems)} problems" if problems else "no problems found")
+
+
+def _place(report: Report, one: Checked) -> str:
+    if one.kind != "file":
+        return f"{one.kind} {one.name}"
+    line = one.name.removeprefix("line ")
+    return report.file if line == one.name else f"{report.file}:{line}: {one.seen}"

@@ -57,6 +57,11 @@ def shown(url: URL) -> str:
     return url.set(query={}).render_as_string(hide_password=True)
 
 
+def shown_address(address: str | URL | Address) -> str:
+    """The URL of an address for messages. Raises BadLedgerUrl."""
+    return shown(_url(address))
+
+
 @contextmanager
 def reading(bind: Bind) -> Iterator[Connection]:
     """A transaction that only reads, or the caller's own. Raises LedgerUnavailable."""
@@ -127,7 +132,10 @@ def _url(address: str | URL | Address) -> URL:
 def _open_sqlite(url: URL) -> Engine:
     if url.database in (None, "", ":memory:"):
         raise BadLedgerUrl(shown(url), "a ledger in memory is lost with its process")
-    Path(str(url.database)).absolute().parent.mkdir(parents=True, exist_ok=True)
+    try:
+        Path(str(url.database)).absolute().parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadLedgerUrl(shown(url), f"its folder cannot be made: {error.strerror}") from None
     engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
 
     @event.listens_for(engine, "connect")

@@ -42,7 +42,8 @@ class Problem:
 class SettingsFileMissing(SettingsError):
     def __init__(self, path: Path) -> None:
         self.path = path
-        super().__init__(f"{path}: no such configuration file. Create it, or name another one in NIGHTSHIFT_CONFIG.")
+        self.what = "no such configuration file. Create it, or name another one in NIGHTSHIFT_CONFIG."
+        super().__init__(f"{path}: {self.what}")
 
 
 class InvalidSettings(SettingsError):

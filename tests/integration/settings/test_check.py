@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 from typer.testing import CliRunner
 
 from include.cli.settings import app
 from include.ledger.engine import open_ledger
+from include.settings.ledger import open_site_ledger
 from include.settings.load import load
-from include.settings.traits import recorded_traits
+from include.settings.secrets import EnvSecrets
+from include.settings.traits import record_traits, recorded_traits
 from include.storage.open import open_store
+from include.storage.options import Traits
 
 TEXT = """\
 ledger: "sqlite:///ledger.db"
@@ -32,7 +36,7 @@ def in_force(tmp_path, monkeypatch):
     monkeypatch.setenv("NIGHTSHIFT_HOME", str(tmp_path))
     monkeypatch.setenv("NIGHTSHIFT_CONFIG", "site.yaml")
     monkeypatch.delenv("NIGHTSHIFT_LEDGER_URL", raising=False)
-    monkeypatch.setenv("AIRFLOW_CONN_GW", '{"login": "key", "password": "hunter2"}')
+    monkeypatch.setenv("AIRFLOW_CONN_GW", '{"host": "h", "login": "key", "password": "hunter2"}')
     return put
 
 
@@ -72,6 +76,22 @@ def test_an_s3_server_is_tried_and_what_it_keeps_is_recorded(in_force, weed, s3_
     traits = recorded()
     assert (traits.put_if_absent, traits.replace, traits.bulk_delete, traits.anonymous_read) == (True,) * 4
     assert weed.credentials.secret_key not in json.dumps(document)
+
+
+@pytest.mark.server("weed")
+def test_a_store_is_tried_anew_whatever_an_earlier_trial_saw(in_force, weed, s3_prefix, monkeypatch):
+    connection = {"login": weed.credentials.access_key, "password": weed.credentials.secret_key}
+    monkeypatch.setenv("AIRFLOW_CONN_STORE", json.dumps(connection))
+    in_force(
+        f'{{url: "s3://nights/{s3_prefix}", endpoint: "{weed.endpoint}", connection: store}}',
+        weed.public_url("nights", s3_prefix),
+    )
+    site = load()
+    nothing = Traits(put_if_absent=False, replace=False, bulk_delete=False)
+    record_traits(open_site_ledger(site, EnvSecrets()), site.store("main"), nothing, now=datetime.now(UTC))
+    document, _ = check()
+    assert document["good"], document
+    assert recorded().replace
 
 
 @pytest.mark.server("weed")

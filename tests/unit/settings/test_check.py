@@ -76,6 +76,57 @@ def test_a_missing_connection_fails(site_file, monkeypatch):
     assert "AIRFLOW_CONN_GW" in next(one["problem"] for one in document["checked"] if one["problem"])
 
 
+def test_a_missing_file_is_named_once_with_the_cure(site_file):
+    site_file.unlink()
+    done = run("check", "--no-stores")
+    assert done.exit_code == 1
+    problem = next(line for line in done.output.splitlines() if "no such configuration file" in line)
+    assert problem.count(str(site_file)) == 1
+    assert "NIGHTSHIFT_CONFIG" in problem
+
+
+def test_long_lines_are_neither_cut_nor_folded_in_a_pipe(site_file):
+    folder = "d" * 150
+    site_file.write_text(site_file.read_text().replace("k.pub", f"{folder}/k.pub"))
+    line = next(line for line in run("check", "--no-stores").output.splitlines() if "public key" in line)
+    assert f"{folder}/k.pub (not there yet)" in line
+
+
+@pytest.mark.parametrize("url", ["http://h/cvmfs", "https://h/cvmfs"])
+def test_a_repository_on_a_store_that_can_only_be_read_is_a_problem(site_file, url):
+    site_file.write_text(
+        site_file.read_text().replace("file:store}}", f"{url}}}}}").replace('"file:store"', f'"{url}"')
+    )
+    for words in (["--no-stores"], []):
+        done = run("check", *words)
+        assert done.exit_code == 1
+        assert f"repository n.example.org: store main, {url}, can only be read" in done.output
+
+
+def test_a_gateway_without_an_address_is_a_problem(site_file, monkeypatch):
+    monkeypatch.setenv("AIRFLOW_CONN_GW", '{"login": "key", "password": "hunter2"}')
+    done = run("check", "--no-stores")
+    assert done.exit_code == 1
+    assert "AIRFLOW_CONN_GW names no host" in done.output
+    assert "hunter2" not in done.output
+
+
+def test_a_ledger_that_cannot_be_used_is_shown_as_it_is_in_force_without_its_password(site_file, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_LEDGER_URL", "mysql+pymysql://keeper:hunter2@127.0.0.1:1/nights")
+    done = run("check")
+    assert done.exit_code == 1
+    assert "ledger mysql+pymysql://keeper:***@127.0.0.1:1/nights: " in done.output
+    assert "hunter2" not in done.output
+    assert "replace-if-unchanged kept" in done.output, "the stores are tried all the same"
+
+
+def test_a_ledger_where_no_folder_can_be_made_is_a_problem(site_file, tmp_path, monkeypatch):
+    monkeypatch.setenv("NIGHTSHIFT_LEDGER_URL", f"sqlite:///{site_file}/ledger.db")
+    done = run("check", "--no-stores")
+    assert done.exit_code == 1
+    assert f"ledger sqlite:///{site_file}/ledger.db: " in done.output
+
+
 def test_show_writes_what_is_understood(site_file, tmp_path):
     assert f"file://{tmp_path}/store" in run("show").output
     assert json.loads(run("show", "--json").output)["gateway"]["port"] == 4929
