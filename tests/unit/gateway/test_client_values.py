@@ -1,0 +1,92 @@
+"""What a gateway lists is read as it was meant, and what it cannot mean is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.gateway.client.values import LeaseInfo, RepositoryInfo
+from include.gateway.service.app import _listed
+from include.gateway.service.lease_rows import LeaseRow
+from include.gateway.service.replies import ok
+
+EPOCH = datetime.fromtimestamp(0, UTC)
+words = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=20).filter(
+    lambda word: word not in (".", "..")
+)
+paths = st.lists(words, max_size=4).map(lambda parts: "".join(f"/{part}" for part in parts))
+times = st.integers(min_value=0, max_value=4_102_444_800_000)
+documents = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=10), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def over_the_wire(data: object) -> object:
+    """As the service writes it and the client's JSON reader reads it."""
+    return json.loads(ok(data=data).body)["data"]
+
+
+@given(words, paths, words, st.text(alphabet=st.characters(codec="utf-8"), max_size=20), times)
+def test_a_lease_comes_back_from_the_list_of_the_service(
+    repository: str, path: str, key_id: str, hostname: str, expires_ms: int
+) -> None:
+    row = LeaseRow(1, repository, path, key_id, hostname, 3, expires_ms, 0)
+    (value,) = over_the_wire({row.full_path: _listed(row)}).values()
+    expires = EPOCH + timedelta(milliseconds=expires_ms)
+    assert LeaseInfo.parse(value) == LeaseInfo(repository, path, key_id, expires, hostname)
+    assert LeaseInfo.parse(value).full_path == value["path"] == row.full_path
+
+
+@pytest.mark.parametrize("listed", ["r.example.org/", "r.example.org", "r.example.org//"])
+def test_a_lease_on_a_whole_repository_has_the_empty_path(listed: str) -> None:
+    found = LeaseInfo.parse({"key_id": "k", "path": listed, "expires": "2026-11-21 00:41:53 +0000 UTC"})
+    assert (found.repository, found.path, found.hostname) == ("r.example.org", "", "")
+    assert found.full_path == "r.example.org/"
+
+
+def test_a_lease_of_the_stock_gateway_is_read() -> None:
+    value = {
+        "key_id": "gw1key",
+        "path": "gw1.example.org/alpha",
+        "expires": "2026-11-21 01:29:44.911 +0000 UTC",
+        "hostname": "vm",
+    }
+    expires = datetime(2026, 11, 21, 1, 29, 44, 911000, tzinfo=UTC)
+    assert LeaseInfo.parse(value) == LeaseInfo("gw1.example.org", "/alpha", "gw1key", expires, "vm")
+
+
+@given(words, st.dictionaries(words, paths.map(lambda path: path or "/"), max_size=4), st.booleans())
+def test_a_repository_comes_back_from_the_list_of_the_service(name: str, keys: dict[str, str], enabled: bool) -> None:
+    value = over_the_wire({name: {"keys": keys, "enabled": enabled}})[name]
+    assert RepositoryInfo.parse(name, value) == RepositoryInfo(name, keys, enabled)
+
+
+lease_like = st.fixed_dictionaries({}, optional=dict.fromkeys(("key_id", "path", "expires", "hostname"), documents))
+repository_like = st.fixed_dictionaries({}, optional=dict.fromkeys(("keys", "enabled"), documents))
+
+
+@given(documents | lease_like)
+def test_any_other_lease_is_read_or_refused(value: object) -> None:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        LeaseInfo.parse(value)
+
+
+@given(documents | repository_like)
+def test_any_other_repository_is_read_or_refused(value: object) -> None:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        RepositoryInfo.parse("r.example.org", value)
+
+
+@pytest.mark.parametrize("missing", ["key_id", "path", "expires"])
+def test_a_lease_that_lacks_something_is_refused(missing: str) -> None:
+    value = {"key_id": "k", "path": "r.example.org/a", "expires": "2026-11-21 00:41:53 +0000 UTC", "hostname": "h"}
+    del value[missing]
+    with pytest.raises(KeyError, match=missing):
+        LeaseInfo.parse(value)
