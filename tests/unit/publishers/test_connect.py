@@ -1,0 +1,89 @@
+"""Who may switch a manifest in a store, by what that store was seen to keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from include.publishers.connect import Connections
+from include.publishers.errors import TooManyWriters
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
+from include.settings.traits import record_traits
+from include.storage.options import Traits
+
+FQRN = "nights.example.org"
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+KEEPS = Traits(put_if_absent=True, replace=True, bulk_delete=True, anonymous_read=True, etag_quotes=True)
+IGNORES = replace(KEEPS, replace=False)
+
+
+@pytest.fixture
+def connections(tmp_path: Path) -> Iterator[Connections]:
+    """A site whose repository may be switched by two gateways."""
+    file = tmp_path / "site.yaml"
+    file.write_text(
+        f'ledger: "sqlite:///{tmp_path}/ledger.db"\n'
+        f'stores: {{cvmfs: {{url: "file://{tmp_path}/cvmfs"}}}}\n'
+        f"repositories:\n  {FQRN}:\n    store: cvmfs\n    public_url: http://127.0.0.1:1\n"
+        "    public_key: nights.pub\n    gateway: gateway\n    manifest_writers: 2\n"
+    )
+    made = Connections(load(file, environ={}), EnvSecrets({}))
+    yield made
+    made.ledger.dispose()
+
+
+def with_writers(connections: Connections, number: int) -> Connections:
+    settings = connections.site.repository(FQRN).model_copy(update={"manifest_writers": number})
+    site = connections.site.model_copy(update={"repositories": {FQRN: settings}})
+    return Connections(site, EnvSecrets({}))
+
+
+def seen(connections: Connections, traits: Traits) -> None:
+    record_traits(connections.ledger, connections.site.store("cvmfs"), traits, now=NOW)
+
+
+def test_two_writers_need_a_store_that_was_tried(connections: Connections) -> None:
+    with pytest.raises(
+        TooManyWriters, match=r"store cvmfs has not been tried.*Run `nightshift settings check`"
+    ) as caught:
+        connections.manifest_store(FQRN)
+    assert caught.value.fqrn == FQRN
+    assert "writer 1, writer 2" in str(caught.value)
+    assert not TooManyWriters.retryable
+
+
+def test_two_writers_are_refused_where_conditional_replace_is_ignored(connections: Connections) -> None:
+    seen(connections, IGNORES)
+    with pytest.raises(TooManyWriters, match=r"ignores conditional replace.*Set `manifest_writers: 1` for nights"):
+        connections.manifest_store(FQRN)
+
+
+def test_two_writers_may_share_a_store_that_keeps_them_apart(connections: Connections) -> None:
+    seen(connections, KEEPS)
+    store = connections.manifest_store(FQRN)
+    assert store.url.endswith(f"/cvmfs/{FQRN}")
+
+
+def test_what_was_seen_last_counts(connections: Connections) -> None:
+    seen(connections, KEEPS)
+    seen(connections, IGNORES)
+    with pytest.raises(TooManyWriters):
+        connections.manifest_store(FQRN)
+
+
+def test_one_writer_needs_no_help_from_the_store(connections: Connections) -> None:
+    alone = with_writers(connections, 1)
+    assert alone.manifest_store(FQRN).writable
+    seen(alone, IGNORES)
+    assert alone.manifest_store(FQRN).writable
+    alone.ledger.dispose()
+
+
+def test_a_store_is_opened_once_for_each_kind_of_writer(connections: Connections) -> None:
+    assert connections.store("cvmfs") is connections.store("cvmfs")
+    assert connections.store("cvmfs") is not connections.store("cvmfs", sole_writer=True)
