@@ -1,13 +1,15 @@
-"""`nightshift repo create` and `repair`: what the keeper of a repository's keys does, beside reading and checking."""
+"""`nightshift repo create`, `repair`, `resign` and `import-keys`: what the keeper of a repository's keys does."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-Configured = Annotated[str, typer.Argument(metavar="FQRN", help="The name of a repository of the configuration.")]
+from include.cli.repo_open import AsJson, Configured, DryRun, connections, refusing, seconds_now, signing
 
 
 def create(fqrn: Configured) -> None:
@@ -15,14 +17,11 @@ def create(fqrn: Configured) -> None:
 
     What is there already stays as it is; a creation that died half way is finished.
     """
-    from include.publishers.connect import Connections
     from include.publishers.found import found_repository, found_stores
-    from include.settings.load import load
-    from include.settings.secrets import EnvSecrets
 
-    connections = Connections(load(), EnvSecrets())
-    found_stores(connections, {connections.site.repository(fqrn).store}, say=typer.echo)
-    if not found_repository(connections, fqrn, say=typer.echo):
+    site = connections()
+    found_stores(site, {site.site.repository(fqrn).store}, say=typer.echo)
+    if not found_repository(site, fqrn, say=typer.echo):
         typer.echo(f"{fqrn} is there already")
 
 
@@ -33,16 +32,82 @@ def repair(
     ] = False,
 ) -> None:
     """Mend a repository whose reflog is lost or does not match; needs the repository's signing key on this machine."""
-    from include.cvmfs.keys import load_signer
     from include.cvmfs.repair import repair_reflog
-    from include.publishers.connect import Connections
-    from include.settings.load import load
-    from include.settings.secrets import EnvSecrets
 
     if not reflog:
         raise typer.BadParameter("say what to repair: --reflog")
-    site = load()
-    store = Connections(site, EnvSecrets()).manifest_store(fqrn)
-    signer = load_signer(site.gateway.keys, fqrn)
-    head, added = repair_reflog(store, fqrn, signer=signer, now=int(datetime.now(UTC).timestamp()))
+    with refusing():
+        store, signer = signing(connections(), fqrn)
+        head, added = repair_reflog(store, fqrn, signer=signer, now=seconds_now())
     typer.echo(f"reflog of {fqrn} matches revision {head.manifest.revision} again; {added} references added")
+
+
+def resign(
+    fqrn: Configured,
+    days: Annotated[int, typer.Option("--days", "-d", min=1, max=365, help="How long it is to last.")] = 30,
+    keys: Annotated[
+        Path | None, typer.Option("--keys", help="Folder of the master key; default: the configuration's.")
+    ] = None,
+    certificate: Annotated[
+        list[Path] | None,
+        typer.Option("--certificate", metavar="FILE", help="A certificate to list beside the others."),
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Sign the whitelist for another while. For the holder of the master key, which no publisher or gateway needs."""
+    from include.cvmfs.keys import KeyFile, load_master, parse_certificate
+    from include.cvmfs.resign import resign as run_resign
+
+    with refusing():
+        site = connections()
+        folder = keys or site.site.gateway.keys
+        path = KeyFile.MASTER.path(folder, fqrn)
+        master = load_master(folder, fqrn)
+        listed = tuple(parse_certificate(file.read_bytes()) for file in certificate or ())
+        whitelist = run_resign(
+            site.repository_store(fqrn), fqrn, master, now=datetime.now(UTC), validity=timedelta(days=days),
+            certificates=listed, dry_run=dry_run,
+        )  # fmt: skip
+    if as_json:
+        facts = {
+            "repository": fqrn,
+            "dry_run": dry_run,
+            "expires": whitelist.expires.isoformat(),
+            "fingerprints": [str(one) for one in whitelist.fingerprints],
+        }
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    verb = "would be" if dry_run else "is"
+    number = len(whitelist.fingerprints)
+    typer.echo(
+        f"the whitelist of {fqrn} {verb} in force until {whitelist.expires:%Y-%m-%d %H:%M} UTC, signed with {path}; "
+        f"it lists {number} certificate{'' if number == 1 else 's'}"
+    )
+
+
+def import_keys(
+    fqrn: Configured,
+    source: Annotated[
+        Path, typer.Option("--from", metavar="FOLDER", help="Where the stock tools keep the keys.")
+    ] = Path("/etc/cvmfs/keys"),
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take over the keys of a repository that stock tools made, once they are seen to be those of the live one."""
+    from include.cvmfs.keyimport import import_keys as run_import
+
+    with refusing():
+        site = connections()
+        url, folder = site.site.repository(fqrn).public_url, site.site.gateway.keys
+        done = run_import(url, fqrn, source, folder, now=datetime.now(UTC), dry_run=dry_run)
+    kinds = {"copied": done.copied, "present": done.present, "absent": done.absent}
+    if as_json:
+        named = {word: [f"{fqrn}{kind.value}" for kind in found] for word, found in kinds.items()}
+        typer.echo(json.dumps({"repository": fqrn, "dry_run": dry_run, "revision": done.revision, **named}, indent=1))
+        return
+    said = {"copied": f"{'would copy' if dry_run else 'copied'} to {folder}", "present": "there already"}
+    for word, found in kinds.items():
+        for kind in found:
+            typer.echo(f"{fqrn}{kind.value}: {said.get(word, f'not in {source}')}")
+    typer.echo(f"they are the keys of {fqrn}, verified at its revision {done.revision}")

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -25,6 +26,7 @@ from include.cvmfs.history import History
 from include.cvmfs.manifest import Manifest
 from include.cvmfs.reflog import Reflog
 from include.cvmfs.repository import Repository
+from include.cvmfs.resign import expiry_warning
 from include.cvmfs.trust import load_certificate
 from include.storage.errors import Forbidden, NotFound
 from include.storage.store import Store
@@ -100,17 +102,20 @@ def check(
     contents: bool = False,
     quick: bool = False,
     tag: str | None = None,
+    now: datetime | None = None,
     progress: Callable[[Progress], None] = _ignore,
 ) -> Report:
     """Check the revision that the manifest names, or the one of ``tag``.
 
     ``data_objects``: each exists and is not empty. ``contents``: each is read, and has its hash and size. ``quick``:
-    only metadata and catalogs: no data objects, no other tags' catalogs. Raises TagError for an unknown tag, StoreError
+    only metadata and catalogs: no data objects, no other tags' catalogs. ``now`` (aware): when given, a whitelist that
+    is near its end is warned of. Raises TagError for an unknown tag, StoreError
     when the store does not answer; everything else that is wrong is in the report.
     """
     findings = Findings()
     manifest = repository.manifest
     _signature(repository, findings)
+    _whitelist(repository, findings, now)
     _meta_info(repository, findings)
     history = _history(repository, findings)
     _alternative_paths(repository, findings)
@@ -156,6 +161,14 @@ def _signature(repository: Repository, findings: Findings) -> None:
         manifests.verify(repository.trusted.signed, load_certificate(repository.store, repository.manifest))
     except CvmfsError as fault:
         findings.problem(Subject.SIGNATURE, "", str(fault))
+
+
+def _whitelist(repository: Repository, findings: Findings, now: datetime | None) -> None:
+    """Opening found it in force; whether it stays so for the next hours is worth a warning."""
+    whitelist = repository.trusted.whitelist
+    warning = expiry_warning(whitelist, now) if whitelist is not None and now is not None else None
+    if warning is not None:
+        findings.warning(Subject.WHITELIST, "", warning)
 
 
 def _meta_info(repository: Repository, findings: Findings) -> None:

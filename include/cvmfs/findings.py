@@ -15,6 +15,7 @@ class Subject(Enum):
     """What a problem is about."""
 
     SIGNATURE = "signature"
+    WHITELIST = "whitelist"
     META_INFO = "meta info"
     REFLOG = "reflog"
     HISTORY = "history"

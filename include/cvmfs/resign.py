@@ -45,8 +45,9 @@ def resign(
     now: datetime,
     validity: timedelta = DEFAULT_VALIDITY,
     certificates: tuple[Certificate, ...] = (),
+    dry_run: bool = False,
 ) -> Whitelist:
-    """Sign the repository's whitelist again, from ``now`` (aware) on, and store it.
+    """Sign the repository's whitelist again, from ``now`` (aware) on, and store it unless in a dry run.
 
     ``certificates`` are listed beside those that are listed already; one that signs the current manifest must be among
     them. Raises SignatureError if the whitelist was signed with another master key, WhitelistError, RepositoryError.
@@ -59,7 +60,9 @@ def resign(
     if not lists(renewed, signs_now):
         own = fingerprint(signs_now, manifest.root.algorithm)
         raise WhitelistError(fqrn, f"does not list {own}, which signs the current manifest; give it with --certificate")
-    store.put(whitelists.KEY, whitelists.sign(renewed, master, manifest.root.algorithm))
+    signed = whitelists.sign(renewed, master, manifest.root.algorithm)
+    if not dry_run:
+        store.put(whitelists.KEY, signed)
     return renewed
 
 

@@ -1,0 +1,163 @@
+"""What the commands of `nightshift repo` share: which repository is meant, how it is opened, how things are shown."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import re
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from include.cvmfs.keys import Signer
+    from include.cvmfs.repository import Repository
+    from include.cvmfs.walk import Tree
+    from include.publishers.connect import Connections
+    from include.storage.store import Store
+
+UNREADABLE = 2
+Target = Annotated[
+    str, typer.Argument(metavar="URL_OR_FQRN", help="URL or folder of a repository, or a name from the configuration.")
+]
+Configured = Annotated[str, typer.Argument(metavar="FQRN", help="The name of a repository of the configuration.")]
+Keys = Annotated[
+    list[Path] | None, typer.Option("--key", metavar="FILE", help="Public master key; several may be given.")
+]
+Fqrn = Annotated[str | None, typer.Option("--fqrn", help="The name that the repository at a URL must have.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+TagName = Annotated[str | None, typer.Option("--tag", "-n", help="The revision of this tag instead of the newest.")]
+InRepository = Annotated[str, typer.Argument(metavar="PATH", help="Absolute path inside the repository.")]
+_SPAN = re.compile(r"([0-9]+)([hdw]?)")
+
+
+def open_target(target: str, key_files: Sequence[Path] | None, fqrn: str | None) -> Repository:
+    """The repository at a URL, in a folder, or of that name in the configuration, as readers see it."""
+    from include.cvmfs.repository import Repository
+
+    url, keys = target, list(key_files or ())
+    if "://" not in target:
+        folder = Path(target)
+        if "/" in target or folder.is_dir():
+            url = folder.absolute().as_uri()
+        else:
+            from include.settings.load import load
+
+            settings = load().repository(target)
+            url, fqrn = settings.public_url, settings.fqrn
+            keys = keys or [settings.public_key]
+    return Repository.open(url, fqrn=fqrn, public_keys=[read_key(file) for file in keys], now=datetime.now(UTC))
+
+
+def read_key(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as fault:
+        raise typer.BadParameter(f"{file}: {fault.strerror}; give the .pub file of the master key") from None
+
+
+def tree_of(target: str, keys: Sequence[Path] | None, fqrn: str | None, tag: str | None) -> Tree:
+    repository = open_target(target, keys, fqrn)
+    return repository if tag is None else repository.at(tag)
+
+
+def connections() -> Connections:
+    """Stores, gateways and repositories of the configuration, with the secrets of the environment."""
+    from include.publishers.connect import Connections
+    from include.settings.load import load
+    from include.settings.secrets import EnvSecrets
+
+    return Connections(load(), EnvSecrets())
+
+
+def signing(site: Connections, fqrn: str) -> tuple[Store, Signer]:
+    """The writable store and the signing key of a repository. Raises KeyFileError where that key is not."""
+    from include.cvmfs.errors import KeyFileError
+    from include.cvmfs.keys import KeyFile, load_signer
+
+    folder = site.site.gateway.keys
+    path = KeyFile.REPOSITORY.path(folder, site.site.repository(fqrn).fqrn)
+    if not path.exists():
+        cure = "run this where the gateway is, or import the keys there: nightshift repo import-keys"
+        raise KeyFileError(str(path), f"the signing key of {fqrn} is not on this machine; {cure}")
+    return site.manifest_store(fqrn), load_signer(folder, fqrn)
+
+
+def holder() -> str:
+    """What others are shown as the holder of a lease."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def seconds_now() -> int:
+    """Unix time."""
+    return int(datetime.now(UTC).timestamp())
+
+
+def span(text: str) -> timedelta:
+    """`36h`, `14d`, `2w`; a bare number counts days."""
+    match = _SPAN.fullmatch(text)
+    if not match:
+        raise typer.BadParameter(f"{text!r} is no time span; write 36h, 14d or 2w")
+    return timedelta(hours=int(match[1]) * {"h": 1, "d": 24, "": 24, "w": 168}[match[2]])
+
+
+@contextlib.contextmanager
+def refusing() -> Iterator[None]:
+    """What cannot be opened, trusted, read or changed ends the command with the reason on one line."""
+    from include.cvmfs.errors import CvmfsError
+    from include.gateway.errors import GatewayError
+    from include.publishers.errors import PublisherError
+    from include.settings.errors import SettingsError
+    from include.storage.errors import StoreError
+
+    try:
+        yield
+    except (CvmfsError, StoreError, SettingsError, GatewayError, PublisherError) as fault:
+        refuse(fault)
+
+
+def refuse(fault: Exception) -> NoReturn:
+    from include.cvmfs.trust import Failure, failure_of
+
+    failure = failure_of(fault)
+    words = "" if failure is Failure.UNKNOWN else f"[{failure}] "
+    lines = "\n".join(printable(line) for line in str(fault).split("\n"))
+    typer.echo(f"nightshift: {words}{lines}", err=True)
+    raise typer.Exit(UNREADABLE) from None
+
+
+@contextlib.contextmanager
+def bars() -> Iterator[Callable[[str, int, int], None]]:
+    """Bars on standard error while something long runs, if that is a terminal: step, done, total (0: not known)."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
+        steps: dict[str, Any] = {}
+
+        def show(step: str, done: int, total: int) -> None:
+            if step not in steps:
+                steps[step] = shown.add_task(step, total=None)
+            shown.update(steps[step], completed=done, total=total or None)
+
+        yield show
+
+
+def time_text(seconds: int) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return str(seconds)
+
+
+def printable(text: str) -> str:
+    from include.cvmfs.source import printable
+
+    return printable(text)

@@ -1,0 +1,207 @@
+"""`nightshift repo ls`, `cat`, `stat`, `get` and `diff`: what a repository holds, and held."""
+
+from __future__ import annotations
+
+import json
+import stat as modes
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from include.cli.repo_open import (
+    AsJson,
+    Fqrn,
+    InRepository,
+    Keys,
+    TagName,
+    Target,
+    bars,
+    open_target,
+    printable,
+    refusing,
+    time_text,
+    tree_of,
+)
+
+if TYPE_CHECKING:
+    from include.cvmfs.dirent import Dirent
+    from include.cvmfs.walk import Tree
+
+
+def ls(
+    target: Target,
+    path: InRepository = "/",
+    key: Keys = None,
+    fqrn: Fqrn = None,
+    tag: TagName = None,
+    long: Annotated[bool, typer.Option("--long", "-l", help="Mode, links, owner, size, time and target too.")] = False,
+    recursive: Annotated[bool, typer.Option("--recursive", "-R", help="Everything below, by full path.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List a directory, or a single entry."""
+    with refusing():
+        tree = tree_of(target, key, fqrn, tag)
+        found = _entries(tree, path, recursive)
+        if as_json:
+            typer.echo(json.dumps([_described(name, entry) for name, entry in found], indent=1))
+            return
+        for name, entry in found:
+            typer.echo(_long(name, entry) if long else printable(name))
+
+
+def cat(target: Target, path: InRepository, key: Keys = None, fqrn: Fqrn = None, tag: TagName = None) -> None:
+    """Write a file's content to standard output, each object verified."""
+    with refusing():
+        for piece in tree_of(target, key, fqrn, tag).stream(path):
+            sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+
+
+def stat(
+    target: Target,
+    path: InRepository,
+    key: Keys = None,
+    fqrn: Fqrn = None,
+    tag: TagName = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show everything that the catalogs say of one entry, its chunks and its nested catalog included."""
+    with refusing():
+        tree = tree_of(target, key, fqrn, tag)
+        facts = _described(path, tree.entry(path))
+        nested, chunks = tree.nested_at(path), tree.chunks(path)
+        if nested is not None:
+            facts |= {"nested_catalog": str(nested.hash), "nested_catalog_bytes": nested.size}
+        if chunks:
+            facts["chunks"] = [{"offset": c.offset, "size": c.size, "object": c.hash.key} for c in chunks]
+    if as_json:
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    for name, value in facts.items():
+        if name == "chunks":
+            for piece in facts["chunks"]:
+                typer.echo(f"{'chunk':22}{piece['offset']:>12} {piece['size']:>10}  {piece['object']}")
+        else:
+            typer.echo(f"{name.replace('_', ' '):22}{'-' if value is None else value}")
+
+
+def get(
+    target: Target,
+    path: InRepository,
+    folder: Annotated[Path, typer.Argument(help="Where to: a folder for a tree, a file for a file.")],
+    key: Keys = None,
+    fqrn: Fqrn = None,
+    tag: TagName = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Files fetched at once.")] = 16,
+    owners: Annotated[
+        bool, typer.Option("--owners", help="Keep owners, set-uid bits and devices; needs privileges.")
+    ] = False,
+    trust_times: Annotated[
+        bool,
+        typer.Option("--trust-times", help="Take a file of the right size and time for whole, without reading it."),
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a tree to disk, every object verified. Run again, it goes on where it stopped.
+
+    Exit code 1: some entries could not be made (external files, devices); they are named.
+    """
+    from include.cvmfs.get import GetOptions, GetProgress
+    from include.cvmfs.get import get as run_get
+
+    options = GetOptions(jobs, owners, trust_times)
+    with refusing(), bars() as show:
+        tree = tree_of(target, key, fqrn, tag)
+
+        def progress(done: GetProgress) -> None:
+            show("files", done.files, done.files_total)
+
+        done = run_get(tree, path, folder, options=options, progress=progress)
+    if as_json:
+        typer.echo(json.dumps(asdict(done), indent=1))
+    else:
+        for note in done.notes:
+            typer.echo(f"note: {note}", err=True)
+        typer.echo(
+            f"{done.files} files ({done.bytes} bytes, {done.kept} were there), {done.hardlinks} hard links, "
+            f"{done.directories} directories, {done.symlinks} symlinks in {folder}"
+        )
+    raise typer.Exit(1 if done.skipped else 0)
+
+
+def diff(
+    target: Target,
+    before: Annotated[str, typer.Argument(help="Tag or root hash of the earlier revision.")],
+    after: Annotated[str | None, typer.Argument(help="Tag or root hash of the later one; default: the newest.")] = None,
+    path: Annotated[str, typer.Option("--path", help="Only what is there and below.")] = "/",
+    key: Keys = None,
+    fqrn: Fqrn = None,
+    summary: Annotated[bool, typer.Option("--summary", help="Numbers only.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what differs between two revisions: + added, - removed, ~ changed, and in what.
+
+    Exit code 0: nothing; 1: something; 2: unreadable or not trusted. Catalogs that both have are not read.
+    """
+    from include.cvmfs.diff import diff as run_diff
+
+    found: Counter[str] = Counter()
+    documents = []
+    with refusing():
+        repository = open_target(target, key, fqrn)
+        later = repository if after is None else repository.at(after)
+        for change in run_diff(repository.at(before), later, path):
+            found[change.kind.name.lower()] += 1
+            if as_json and not summary:
+                documents.append(change.as_dict())
+            elif not summary:
+                typer.echo(str(change))
+    numbers = {kind: found[kind] for kind in ("added", "removed", "changed")}
+    if as_json:
+        typer.echo(json.dumps(numbers if summary else {**numbers, "changes": documents}, indent=1))
+    else:
+        typer.echo(", ".join(f"{number} {kind}" for kind, number in numbers.items()), err=not summary)
+    raise typer.Exit(1 if found else 0)
+
+
+def _entries(tree: Tree, path: str, recursive: bool) -> Iterator[tuple[str, Dirent]]:
+    if recursive:
+        yield from ((here or "/", entry) for here, entry in tree.walk(path))
+        return
+    entry = tree.entry(path)
+    if entry.is_directory:
+        yield from ((child.name, child) for child in tree.listing(path))
+    else:
+        yield entry.name, entry
+
+
+def _long(name: str, entry: Dirent) -> str:
+    target = f" -> {printable(entry.symlink)}" if entry.is_symlink else ""
+    owner = f"{entry.uid:>6} {entry.gid:>6}"
+    mark = " [nested catalog]" if entry.mountpoint else ""
+    size = f"{entry.size:>12}"
+    mode = modes.filemode(entry.mode)
+    return f"{mode} {entry.linkcount:>4} {owner} {size} {time_text(entry.mtime)} {printable(name)}{target}{mark}"
+
+
+def _described(path: str, entry: Dirent) -> dict[str, Any]:
+    return {
+        "path": printable(path),
+        "mode": modes.filemode(entry.mode),
+        "links": entry.linkcount,
+        "uid": entry.uid,
+        "gid": entry.gid,
+        "size": entry.size,
+        "mtime": time_text(entry.mtime),
+        "object": entry.hash.key if entry.hash else None,
+        "compression": entry.compression.name.lower() if entry.is_regular else None,
+        "symlink": printable(entry.symlink) if entry.is_symlink else None,
+        "hardlink_group": entry.hardlink_group or None,
+        "nested": entry.mountpoint,
+        "external": entry.external,
+    }

@@ -1,0 +1,184 @@
+"""`nightshift repo tag` and `rollback`: named revisions. Changing them needs the signing key, so the gateway's machine.
+
+A publication can carry its tag by itself, from anywhere: `nightshift repo publish --tag`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from include.cli.repo_open import (
+    AsJson,
+    Configured,
+    DryRun,
+    Fqrn,
+    Keys,
+    Target,
+    bars,
+    connections,
+    open_target,
+    printable,
+    refusing,
+    seconds_now,
+    signing,
+    span,
+    time_text,
+)
+
+if TYPE_CHECKING:
+    from include.cvmfs.history import Tag
+
+app = typer.Typer(no_args_is_help=True)
+Name = Annotated[str, typer.Argument(metavar="NAME", help="The tag's name.")]
+
+
+@app.command("list")
+def listed(target: Target, key: Keys = None, fqrn: Fqrn = None, as_json: AsJson = False) -> None:
+    """List the tags, latest revision first."""
+    with refusing():
+        found = open_target(target, key, fqrn).tags()
+    if as_json:
+        typer.echo(json.dumps([_described(tag) for tag in found], indent=1))
+    else:
+        _print(found)
+
+
+@app.command()
+def add(
+    fqrn: Configured,
+    name: Name,
+    revision: Annotated[
+        str | None, typer.Argument(help="Tag or root hash of the revision to name; default: the newest.")
+    ] = None,
+    description: Annotated[str, typer.Option("--message", "-m", help="What the tag is for.")] = "",
+    move: Annotated[bool, typer.Option("--move", help="Let a tag that exists name this revision.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give a revision a name, which keeps it from being collected. No revision is made."""
+    from include.cvmfs.tags import add_tag
+
+    with refusing():
+        store, signer = signing(connections(), fqrn)
+        tag = add_tag(store, fqrn, name, revision, signer=signer, now=seconds_now(), description=description, move=move)
+    typer.echo(
+        json.dumps(_described(tag), indent=1) if as_json else f"{name} names revision {tag.revision}, {tag.hash}"
+    )
+
+
+@app.command()
+def remove(
+    fqrn: Configured,
+    names: Annotated[list[str], typer.Argument(metavar="NAME…", help="The tags' names.")],
+    dry_run: DryRun = False,
+) -> None:
+    """Take names away; revisions that nothing else names may then be collected. An absent name is no error."""
+    from include.cvmfs.tags import remove_tags
+
+    with refusing():
+        site = connections()
+        if dry_run:
+            there = {tag.name for tag in site.head(fqrn).tags()}
+            for name in names:
+                typer.echo(f"{printable(name)}: {'would be removed' if name in there else 'is not there'}")
+            return
+        store, signer = signing(site, fqrn)
+        removed = remove_tags(store, fqrn, names, signer=signer, now=seconds_now())
+    typer.echo(f"{removed} of {len(names)} tags removed from {fqrn}")
+
+
+@app.command()
+def prune(
+    fqrn: Configured,
+    keep: Annotated[int, typer.Option("--keep", min=0, help="How many of the matching tags stay, newest first.")] = 0,
+    older_than: Annotated[
+        str | None, typer.Option("--older-than", metavar="SPAN", help="Only what is older: 36h, 14d, 2w.")
+    ] = None,
+    match: Annotated[str, typer.Option("--match", metavar="GLOB", help="Only tags with such names.")] = "*",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove tags by rule, and say of each why it goes or stays. The tags that commits keep always stay."""
+    from include.cvmfs.tags import PruneRule, decide, remove_tags
+
+    if keep == 0 and older_than is None:
+        raise typer.BadParameter("say what stays: --keep N, --older-than SPAN, or both")
+    rule = PruneRule(keep, span(older_than) if older_than else None, match)
+    with refusing():
+        site = connections()
+        decisions = decide(site.head(fqrn).tags(), rule, datetime.now(UTC))
+        gone = [one.tag.name for one in decisions if one.remove]
+        if gone and not dry_run:
+            store, signer = signing(site, fqrn)
+            remove_tags(store, fqrn, gone, signer=signer, now=seconds_now())
+    if as_json:
+        document = [{"name": one.tag.name, "removed": one.remove, "reason": one.reason} for one in decisions]
+        typer.echo(json.dumps({"dry_run": dry_run, "tags": document}, indent=1))
+        return
+    verb = "would go" if dry_run else "removed"
+    for one in decisions:
+        typer.echo(f"{printable(one.tag.name)}: {verb if one.remove else 'stays'}: {one.reason}")
+    typer.echo(f"{len(gone)} of {len(decisions)} tags {verb}")
+
+
+def rollback(
+    fqrn: Configured,
+    tag: Annotated[
+        str | None, typer.Option("--tag", "-t", help="Where to go back to; default: before the last publication.")
+    ] = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a new revision whose tree is a tag's. The tags of later revisions go, as with the stock tools."""
+    from include.cvmfs.rollback import UNDO, plan_rollback
+    from include.cvmfs.rollback import rollback as run_rollback
+
+    with refusing(), bars() as show:
+        site = connections()
+        store = site.repository_store(fqrn) if dry_run else signing(site, fqrn)[0]
+        plan = plan_rollback(store, fqrn, tag or UNDO)
+        head = plan.head
+        if not dry_run:
+            _, signer = signing(site, fqrn)
+            head = run_rollback(
+                store, plan, signer=signer, now=seconds_now(), verified=lambda done: show("catalogs", done, 0)
+            )
+    lost = [one.name for one in plan.lost]
+    if as_json:
+        facts: dict[str, Any] = {
+            "dry_run": dry_run, "tag": plan.tag.name, "from_revision": plan.head.manifest.revision,
+            "revision": head.manifest.revision, "root_hash": str(head.manifest.root), "tags_removed": lost,
+        }  # fmt: skip
+        typer.echo(json.dumps(facts, indent=1))
+        return
+    if plan.changes_nothing:
+        typer.echo(f"{fqrn} is at {plan.tag.name} already; nothing to do")
+        return
+    where = f"the tree of {plan.tag.name} (revision {plan.tag.revision}, {time_text(plan.tag.timestamp)})"
+    gone = f"; tags that {'would go' if dry_run else 'went'}: {', '.join(map(printable, lost))}" if lost else ""
+    if dry_run:
+        typer.echo(f"{fqrn} would go from revision {head.manifest.revision} back to {where}{gone}")
+    else:
+        typer.echo(f"{fqrn} is at revision {head.manifest.revision}, with {where}{gone}")
+
+
+def _described(tag: Tag) -> dict[str, Any]:
+    return {
+        "name": tag.name,
+        "revision": tag.revision,
+        "root_hash": str(tag.hash),
+        "time": time_text(tag.timestamp),
+        "description": tag.description,
+        "branch": tag.branch,
+    }
+
+
+def _print(tags: Sequence[Tag]) -> None:
+    width = max((len(tag.name) for tag in tags), default=0)
+    for tag in tags:
+        line = f"{tag.name:{width}}  {tag.revision:>8}  {time_text(tag.timestamp)}  {tag.hash}  {tag.description}"
+        typer.echo(printable(line.rstrip()))

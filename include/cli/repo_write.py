@@ -1,0 +1,210 @@
+"""`nightshift repo publish`, `remove`, `rename` and `symlink`: changes by hand, each one lease and one revision."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from include.cli.repo_open import AsJson, Configured, DryRun, bars, connections, holder, printable, refusing
+
+if TYPE_CHECKING:
+    from include.cvmfs.commit import NewTag
+    from include.cvmfs.source import TreeSource
+    from include.publishers.base import Published
+    from include.publishers.byhand import HandChange, HandMade
+    from include.publishers.connect import Connections
+    from include.settings.model import Limits
+
+Tag = Annotated[str | None, typer.Option("--tag", metavar="NAME", help="Name the new revision.")]
+Message = Annotated[str, typer.Option("--message", "-m", help="What the tag is for.")]
+Place = Annotated[str, typer.Argument(metavar="PATH", help="Absolute path inside the repository.")]
+
+
+def publish(
+    fqrn: Configured,
+    path: Place,
+    source: Annotated[
+        Path, typer.Argument(help="A folder, a tar archive (.gz, .xz, .zst too) or a zip; - for standard input.")
+    ],
+    replace: Annotated[
+        bool, typer.Option("--replace/--refuse", help="What to do when the place holds something already.")
+    ] = False,
+    tag: Tag = None,
+    message: Message = "",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish a tree as a nested catalog. What the store has already is not sent; the lease lasts a moment.
+
+    Interrupted, run it again: what was sent stays sent.
+    """
+    from include.cvmfs.prepare import Progress
+    from include.publishers.byhand import publish_tree
+
+    with refusing(), bars() as show:
+        site = connections()
+
+        def progress(done: Progress) -> None:
+            show("files", done.files, 0)
+
+        done = publish_tree(
+            site, fqrn, path, _source(source, site.site.repository(fqrn).limits),
+            owner=holder(), now=datetime.now(UTC), replaces=replace, tag=_tag(tag, message), dry_run=dry_run,
+            progress=progress,
+        )  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps(_published_facts(done), indent=1))
+    else:
+        _say_published(done)
+
+
+def remove(
+    fqrn: Configured,
+    paths: Annotated[list[str], typer.Argument(metavar="PATH…", help="Absolute paths inside the repository.")],
+    tag: Tag = None,
+    message: Message = "",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take away files, directories and nested catalogs, all in one revision. The old revision stays until collected."""
+    from include.publishers.byhand import contents_of, removal
+
+    with refusing():
+        change, site = removal(paths), connections()
+        head = site.head(fqrn)
+        found = {path: contents_of(head, path) for path in paths}
+        outcome = _made(site, fqrn, change, _tag(tag, message), dry_run=dry_run)
+    if as_json:
+        removed = [
+            {"path": path, "files": one.files, "directories": one.directories, "others": one.others, "bytes": one.bytes}
+            for path, one in found.items()
+        ]
+        typer.echo(json.dumps({**outcome, "removed": removed}, indent=1))
+        return
+    for path, one in found.items():
+        what = f"{one.files} files ({one.bytes} bytes), {one.directories} directories, {one.others} others"
+        typer.echo(f"{'would remove' if dry_run else 'removed'} {printable(path)}: {what}")
+    typer.echo(_said(outcome))
+
+
+def rename(
+    fqrn: Configured,
+    source: Annotated[str, typer.Argument(metavar="FROM", help="What is to be moved, by absolute path.")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="Its new absolute path; nothing may be there.")],
+    tag: Tag = None,
+    message: Message = "",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Move a file or tree. Its catalogs are rewritten; no data is moved."""
+    from include.publishers.byhand import renaming
+
+    with refusing():
+        outcome = _made(connections(), fqrn, renaming(source, target), _tag(tag, message), dry_run=dry_run)
+    if as_json:
+        typer.echo(json.dumps({**outcome, "from": source, "to": target}, indent=1))
+        return
+    typer.echo(f"{'would move' if dry_run else 'moved'} {printable(source)} to {printable(target)}")
+    typer.echo(_said(outcome))
+
+
+def symlink(
+    fqrn: Configured,
+    path: Place,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Where the link leads; not looked at.")],
+    tag: Tag = None,
+    message: Message = "",
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a symlink, or let one that is there lead elsewhere. Anything else in its place is refused."""
+    from include.publishers.byhand import linking
+
+    with refusing():
+        change = linking(path, target, now=datetime.now(UTC))
+        outcome = _made(connections(), fqrn, change, _tag(tag, message), dry_run=dry_run)
+    if as_json:
+        typer.echo(json.dumps({**outcome, "path": path, "target": target}, indent=1))
+        return
+    typer.echo(f"{printable(path)} {'would lead' if dry_run else 'leads'} to {printable(target)}")
+    typer.echo(_said(outcome))
+
+
+def _source(path: Path, limits: Limits) -> TreeSource:
+    from include.cvmfs.artifact import open_artifact
+    from include.cvmfs.directory import DirectorySource
+    from include.cvmfs.source import SourceLimits
+
+    allowed = SourceLimits(members=limits.members, bytes=int(limits.bytes), file_bytes=int(limits.file_size))
+    if str(path) == "-":
+        return open_artifact(sys.stdin.buffer, "standard input", limits=allowed)
+    if path.is_dir():
+        return DirectorySource(path)
+    try:
+        return open_artifact(path.open("rb"), path.name, size=path.stat().st_size, limits=allowed)
+    except OSError as fault:
+        raise typer.BadParameter(f"{path}: {fault.strerror}; give a folder or an archive") from None
+
+
+def _tag(name: str | None, message: str) -> NewTag | None:
+    from include.cvmfs.commit import NewTag
+    from include.cvmfs.history import check_tag_name
+
+    return NewTag(check_tag_name(name), message) if name else None
+
+
+def _made(site: Connections, fqrn: str, change: HandChange, tag: NewTag | None, *, dry_run: bool) -> dict[str, Any]:
+    """Make a change, or only rehearse it; what to tell of it."""
+    if dry_run:
+        catalogs = change.rehearse(site, fqrn)
+        return {"dry_run": True, "lease": change.lease or "/", "catalogs": catalogs, "unchanged": catalogs == 0}
+    done = change.commit(site, fqrn, owner=holder(), now=datetime.now(UTC), tag=tag)
+    return {"dry_run": False, "lease": change.lease or "/", **_facts(done)}
+
+
+def _facts(done: Published) -> dict[str, Any]:
+    return {
+        "revision": done.revision,
+        "root_hash": str(done.root_hash),
+        "unchanged": done.unchanged,
+        "lease_held_s": round(done.lease_held_s, 3),
+    }
+
+
+def _said(outcome: dict[str, Any]) -> str:
+    if outcome["unchanged"]:
+        return "nothing to do: the repository is so already"
+    if outcome["dry_run"]:
+        return f"dry run: {outcome['catalogs']} catalogs would be rewritten, under a lease on {outcome['lease']}"
+    return f"revision {outcome['revision']}, lease on {outcome['lease']} held {outcome['lease_held_s']} s"
+
+
+def _published_facts(done: HandMade) -> dict[str, Any]:
+    changeset = done.changeset
+    facts: dict[str, Any] = {
+        "dry_run": done.published is None, "path": changeset.destination, "catalog": str(changeset.root),
+        "files": changeset.files, "bytes": changeset.bytes, "catalogs": changeset.catalogs,
+        "objects_new": changeset.objects_new, "objects_reused": changeset.objects_reused,
+        "bytes_uploaded": changeset.bytes_uploaded, "created": list(done.created), "notes": list(changeset.notes),
+    }  # fmt: skip
+    return facts if done.published is None else facts | _facts(done.published)
+
+
+def _say_published(done: HandMade) -> None:
+    changeset = done.changeset
+    for note in changeset.notes:
+        typer.echo(f"note: {note}", err=True)
+    sent = "would be sent" if done.published is None else "sent"
+    typer.echo(
+        f"{changeset.files} files ({changeset.bytes} bytes) in {changeset.catalogs} catalogs; {changeset.objects_new} "
+        f"objects ({changeset.bytes_uploaded} bytes) {sent}, {changeset.objects_reused} were there"
+    )
+    if done.created:
+        typer.echo(f"{'would create' if done.published is None else 'created'} {', '.join(done.created)}")
+    if done.published is not None:
+        typer.echo(_said({**_facts(done.published), "dry_run": False, "lease": changeset.destination}))
