@@ -30,23 +30,29 @@ class Connections:
     def __init__(self, site: Site, secrets: Secrets) -> None:
         self.site = site
         self.secrets = secrets
-        self._stores: dict[tuple[str, bool], Store] = {}
+        self._stores: dict[tuple[str, bool, bool], Store] = {}
 
-    def store(self, name: str, *, sole_writer: bool = False) -> Store:
+    def store(self, name: str, *, sole_writer: bool = False, as_gateway: bool = False) -> Store:
         """The store of that name, with the credentials of its connection and what it was seen to keep.
 
         ``sole_writer``: nobody else writes mutable objects there, so that replacing needs no help from the store.
+        ``as_gateway``: with the credentials of who switches manifests, where these are others.
         """
-        if (name, sole_writer) not in self._stores:
+        kind = (name, sole_writer, as_gateway)
+        if kind not in self._stores:
             settings = self.site.store(name)
             options = options_of(settings, traits=recorded_traits(self.ledger, settings), single_writer=sole_writer)
-            credentials = credentials_of(settings, self.secrets)
-            self._stores[name, sole_writer] = open_store(settings.url, credentials=credentials, options=options)
-        return self._stores[name, sole_writer]
+            credentials = credentials_of(settings, self.secrets, as_gateway=as_gateway)
+            self._stores[kind] = open_store(settings.url, credentials=credentials, options=options)
+        return self._stores[kind]
 
     def repository_store(self, fqrn: str) -> Store:
         """Where a repository's objects lie: its store, below its name."""
         return self.store(self.site.repository(fqrn).store).child(fqrn)
+
+    def gateway_store(self, fqrn: str) -> Store:
+        """The same with the gateway's credentials, for who founds the repository."""
+        return self.store(self.site.repository(fqrn).store, as_gateway=True).child(fqrn)
 
     def manifest_store(self, fqrn: str) -> Store:
         """A repository's store for whoever switches its manifest. Raises TooManyWriters."""
@@ -56,7 +62,7 @@ class Connections:
         verdict = require_single_writer(traits, store=settings.store, repository=fqrn, writers=writers)
         if not verdict.allowed:
             raise TooManyWriters(fqrn, verdict.reason)
-        return self.store(settings.store, sole_writer=len(writers) == 1).child(fqrn)
+        return self.store(settings.store, sole_writer=len(writers) == 1, as_gateway=True).child(fqrn)
 
     def repository(self, fqrn: str) -> Repository:
         """The repository as its readers see it: through the public URL, trusted by the public key alone."""

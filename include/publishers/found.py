@@ -65,7 +65,7 @@ def found_repository(connections: Connections, fqrn: str, *, say: Say) -> bool:
     StoreError, KeyFileError, MissingConnection, BadConnection.
     """
     repository, folder = connections.site.repository(fqrn), connections.site.gateway.keys
-    store = connections.repository_store(fqrn)
+    store = connections.gateway_store(fqrn)
     if not store.writable:
         cure = "name a store with s3:// or file:// in its settings"
         where = connections.site.store(repository.store).url
@@ -122,6 +122,8 @@ def _gateway_key(connections: Connections, repository: Repository, folder: Path)
 def _publish_rules(connections: Connections, repository: Repository) -> None:
     """Let everybody read the repository, and nothing beside it."""
     store = connections.site.store(repository.store)
+    if store.gateway_connection is not None:
+        return  # the bucket's owner has set the policy by roles, and nobody else may
     credentials = credentials_of(store, connections.secrets)
     if credentials and store.url.startswith("s3://"):
         prefix = "/".join(filter(None, (store.url.removeprefix("s3://").partition("/")[2], repository.fqrn)))

@@ -9,11 +9,15 @@ from include.storage.options import Traits
 from include.storage.probe import probe
 
 
-def credentials_of(store: Store, secrets: Secrets) -> Credentials | None:
-    """The key of the connection that a store names; None if it names none. Raises MissingConnection, BadConnection."""
-    if store.connection is None:
+def credentials_of(store: Store, secrets: Secrets, *, as_gateway: bool = False) -> Credentials | None:
+    """The key of the connection that a store names; None if it names none. Raises MissingConnection, BadConnection.
+
+    ``as_gateway``: for who switches manifests; the same key, unless the store names another connection for that.
+    """
+    connection = (as_gateway and store.gateway_connection) or store.connection
+    if connection is None:
         return None
-    found = secrets.get(store.connection)
+    found = secrets.get(connection)
     return Credentials(found.login or "", found.password or "")
 
 

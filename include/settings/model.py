@@ -231,7 +231,10 @@ class Prepare(_Block):
 
 
 class Store(_Block):
-    """An object store: where it is and how it is spoken to. `connection` carries its access key and secret."""
+    """An object store: where it is and how it is spoken to. `connection` carries its access key and secret.
+
+    `gateway_connection`: those of who switches manifests, where publishers are not allowed to (`settings roles`).
+    """
 
     name: str
     url: Annotated[str, AfterValidator(_store_url)]
@@ -239,6 +242,7 @@ class Store(_Block):
     region: str = "us-east-1"
     addressing: Literal["path", "virtual"] = "path"
     connection: ConnectionId | None = None
+    gateway_connection: ConnectionId | None = None
     connections: Annotated[int, Field(ge=1, le=1024)] = 64
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     retries: Annotated[int, Field(ge=0, le=50)] = 5

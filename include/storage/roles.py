@@ -14,7 +14,7 @@ from include.storage.errors import BadStoreUrl
 from include.storage.open import split_s3_url
 
 SID = "Nightshift"  # what our statements' names begin with
-SCRATCH = ".nightshift-probe-*/*"  # where include.storage.probe tries what a store keeps
+SCRATCH = (".nightshift-probe-*/*", ".nightshift-trial-*")  # where it is tried what a store keeps, and takes
 
 
 class Role(enum.Enum):
@@ -58,7 +58,7 @@ class Grant:
 
 # Listing is what makes a store answer "absent" instead of "forbidden" to those who ask for an object that is not there.
 _READ = (Grant("Get", ("s3:GetObject",), ("*",)), Grant("List", ("s3:ListBucket",), None))
-_PROBE = Grant("Probe", ("s3:PutObject", "s3:DeleteObject"), (SCRATCH,))
+_PROBE = Grant("Probe", ("s3:PutObject", "s3:DeleteObject"), SCRATCH)
 _PUT = ("s3:PutObject", "s3:AbortMultipartUpload")
 
 GRANTS: Mapping[Role, tuple[Grant, ...]] = {

@@ -47,12 +47,24 @@ class S3Connection(Connection):
         self.traits = options.traits
         self.etag_quotes = options.traits.etag_quotes if options.traits else None
         super().__init__(f"s3://{bucket} at {endpoint_of(bucket, options)}", options, self._new_client, counters)
+        self._single_deletes: Any = None
 
     def with_traits(self, traits: Traits) -> S3Connection:
         """Another client for the same bucket; the counters go on."""
         return S3Connection(self.bucket, self.credentials, replace(self.options, traits=traits), self.counters)
 
-    def _new_client(self) -> Any:
+    @property
+    def single_deletes(self) -> Any:
+        """A client that deletes by plain requests: some servers want rights on the whole bucket for those of many."""
+        client = self.client  # refuses after a fork
+        if self.traits is not None and not self.traits.bulk_delete:
+            return client
+        with self._lock:
+            if self._single_deletes is None:
+                self._single_deletes = self._new_client(bulk_delete=False)
+        return self._single_deletes
+
+    def _new_client(self, *, bulk_delete: bool = True) -> Any:
         from obstore.store import S3Store as Client
 
         options, credentials = self.options, self.credentials
@@ -68,7 +80,7 @@ class S3Connection(Connection):
             "virtual_hosted_style_request": options.addressing == "virtual",
             "skip_signature": credentials is None,
             "request_payer": False,
-            "disable_bulk_delete": options.traits is not None and not options.traits.bulk_delete,
+            "disable_bulk_delete": not bulk_delete or (options.traits is not None and not options.traits.bulk_delete),
         }
         if credentials is not None:
             pair: S3Credential = {
@@ -182,7 +194,8 @@ class S3Store(RemoteStore):
         import obstore
 
         paths = [self._prefix + key for key in keys]
-        self._retrier.run(keys[0], lambda: obstore.delete(self._client, paths))
+        client = self._connection.single_deletes if len(keys) == 1 else self._client
+        self._retrier.run(keys[0], lambda: obstore.delete(client, paths))
         self.counters.add(deletes=len(keys))
 
     def _create(self, key: str, data: bytes) -> Version | None:

@@ -1,0 +1,77 @@
+"""A site with a key pair for each role: its gateway founds and switches, its publishers cannot, and all is tried."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from include.cli.roles import policies
+from include.lab.servers.s3 import S3Server
+from include.publishers.connect import Connections
+from include.publishers.found import found_repository, found_stores
+from include.publishers.stores import try_store
+from include.settings.load import parse
+from include.settings.secrets import EnvSecrets
+from include.storage.buckets import admin_client, ensure_bucket
+from include.storage.errors import Forbidden
+from include.storage.options import Credentials
+from include.storage.roles import Server
+from tests.integration.conftest import USERS
+
+FQRN = "nights.example.org"
+SITE = """\
+ledger: "sqlite:///ledger.db"
+gateway: {{keys: keys}}
+stores: {{main: {{url: "{url}", endpoint: "{endpoint}", connection: main, gateway_connection: main_gateway}}}}
+repositories:
+  nights.example.org: {{store: main, public_url: "{public}/{fqrn}", public_key: keys/{fqrn}.pub, gateway: gw}}
+"""
+
+
+def connection(keys: Credentials) -> str:
+    return json.dumps({"login": keys.access_key, "password": keys.secret_key})
+
+
+@pytest.fixture
+def connections(s3_server: S3Server, s3_prefix: str, tmp_path: Path) -> Connections:
+    """Of a site in a bucket whose owner has set what `nightshift settings roles` prints."""
+    url = f"s3://site-{s3_prefix}/repositories"
+    public = s3_server.public_url(*url.removeprefix("s3://").split("/"))
+    text = SITE.format(url=url, endpoint=s3_server.endpoint, public=public, fqrn=FQRN)
+    site = parse(text, file="site.yaml", root=tmp_path, environ={})
+    ensure_bucket(url, s3_server.credentials, s3_server.options())
+    policy = policies(site, "main", s3_server.kind, user_prefix="")["bucket_policy"]
+    admin_client(s3_server.credentials, s3_server.options()).put_bucket_policy(
+        Bucket=f"site-{s3_prefix}", Policy=json.dumps(policy)
+    )
+    secrets = {
+        "AIRFLOW_CONN_MAIN": connection(USERS["publisher"]),
+        "AIRFLOW_CONN_MAIN_GATEWAY": connection(USERS["gateway"]),
+        "AIRFLOW_CONN_GW": connection(Credentials("key1", "not-a-secret")),
+    }
+    return Connections(site, EnvSecrets(secrets))
+
+
+def test_the_gateway_founds_and_switches_and_a_publisher_cannot(connections: Connections, s3_server: S3Server) -> None:
+    found_stores(connections, {"main"}, say=print)
+    assert found_repository(connections, FQRN, say=print)
+    assert connections.repository(FQRN).verified
+    publisher, gateway = connections.repository_store(FQRN), connections.manifest_store(FQRN)
+    data, version = publisher.get_versioned(".cvmfspublished")
+    publisher.put("data/ab/cd", b"object")
+    for forbidden in (
+        lambda: publisher.put(".cvmfspublished", data),
+        lambda: publisher.replace(".cvmfspublished", data + b"x", expected=version),
+        lambda: gateway.delete(["data/ab/cd"]),
+    ):
+        with pytest.raises(Forbidden, match="give this key the permission"):
+            forbidden()
+    newer = gateway.replace(".cvmfspublished", data + b"x", expected=version)
+    assert publisher.get_versioned(".cvmfspublished") == (data + b"x", newer)
+
+    traits = try_store(connections.site, connections.secrets, "main")
+    assert traits is not None
+    assert (traits.put_if_absent, traits.replace, traits.anonymous_read) == (True, True, True)
+    assert traits.bulk_delete is (s3_server.kind is not Server.RADOSGW)
