@@ -1,0 +1,80 @@
+"""A collector as small as the protocol allows, to test that with: it keeps the current revision and no other.
+
+What no revision ever named it spares, as a real one does for a while. Each method is one step, so that a test can do
+anything in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.commit import read_head
+from include.cvmfs.condemned import read_list, store_list
+from include.cvmfs.generation import Generation, Phase, Step, look, write
+from include.cvmfs.hashes import CATALOG, ObjectHash
+from include.cvmfs.manifest import Manifest
+from include.cvmfs.walk import Tree
+from include.storage.store import Store, Version
+
+
+class Collector:
+    """``barrier`` returns when no commit can switch any more that looked at the document before."""
+
+    def __init__(self, store: Store, fqrn: str, *, barrier: Callable[[], object], now: datetime) -> None:
+        self._store = store
+        self._fqrn = fqrn
+        self._barrier = barrier
+        self.now = now
+        self._document = Generation(0, Phase.IDLE, now)
+        self._version: Version | None = None
+        self.condemned: frozenset[ObjectHash] = frozenset()
+
+    def run(self) -> None:
+        self.begin()
+        self.mark()
+        self.condemn()
+        self.sweep()
+        self.end()
+
+    def begin(self) -> None:
+        seen = look(self._store)
+        self._document, self._version = seen.generation or self._document, seen.version
+        self._move(Step.BEGIN)
+
+    def mark(self) -> None:
+        """Condemn every object that an earlier revision needed and the current one does not."""
+        cache, every = CatalogCache(self._store), set[ObjectHash]()
+        root = cache.open_nested("", self._manifest().root).previous_revision
+        while root is not None and self._store.exists(root.with_suffix(CATALOG).key):
+            every |= {name for name, _ in Tree(self._store, cache, root).objects_below("")}
+            root = cache.open_nested("", root).previous_revision
+        self.condemned = frozenset(every - self._needed())
+
+    def condemn(self) -> None:
+        self._move(Step.CONDEMN, condemned=store_list(self._store, self.condemned))
+
+    def sweep(self, *, at_most: int | None = None) -> None:
+        """After the barrier, take off the list what newer revisions need, and delete the rest."""
+        if self._document.phase is Phase.CONDEMNED:
+            self._barrier()
+            self.condemned -= self._needed()
+            self._move(Step.SWEEP, condemned=store_list(self._store, self.condemned))
+        assert self._document.condemned is not None
+        doomed = [one.key for one in read_list(self._store, self._document.condemned)]
+        self._store.delete(doomed[:at_most])
+
+    def end(self) -> None:
+        self._move(Step.END)
+
+    def _move(self, step: Step, *, condemned: str | None = None) -> None:
+        self._document = self._document.after(step, self.now, condemned=condemned)
+        self._version = write(self._store, self._document, expected=self._version)
+
+    def _needed(self) -> set[ObjectHash]:
+        tree = Tree(self._store, CatalogCache(self._store), self._manifest().root)
+        return {name for name, _ in tree.objects_below("")}
+
+    def _manifest(self) -> Manifest:
+        return read_head(self._store, self._fqrn).manifest

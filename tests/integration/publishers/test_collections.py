@@ -1,0 +1,229 @@
+"""A collection and publications at the same time: nothing that is published lacks an object, whatever the order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.commit import fence
+from include.cvmfs.directory import DirectorySource
+from include.cvmfs.errors import ChangesetExpired, CollectionRunning, ObjectsCollected, ObjectsLost
+from include.cvmfs.generation import STATUS_KEY, Look, look
+from include.cvmfs.hashes import CATALOG
+from include.cvmfs.prepare import Base, PrepareOptions, prepare
+from include.gateway.client import Lease
+from include.nightlies.steps.known import known_objects, leave_condemned
+from tests.fakes.collector import Collector
+from tests.fakes.site import DESTINATIONS, FQRN, NESTED, SIGNER
+from tests.integration.publishers.conftest import ThreadSite
+
+NOW = datetime.now(UTC)
+OLD, NEW = DESTINATIONS[0], DESTINATIONS[1]
+SHARED = {"lib/shared.so": b"in both " * 400}
+
+
+@pytest.fixture
+def collector(site: ThreadSite) -> Collector:
+    """One whose old revision holds a file that the current one does not need any more, see ``reusing``."""
+    site.reserve()
+    site.worker().publish(site.prepared(OLD, SHARED), owner="test", now=NOW)
+    return new_collector(site)
+
+
+def new_collector(site: ThreadSite) -> Collector:
+    return Collector(
+        site.store, FQRN, now=NOW, barrier=lambda: fence(site.store, FQRN, signer=SIGNER, now=int(NOW.timestamp()))
+    )
+
+
+def reusing(site: ThreadSite, files: dict[str, bytes] = SHARED, seen: Look | None = None) -> Changeset:
+    """A changeset that relies on what the old destination holds now, as a night relies on the one before."""
+    seen = seen or look(site.store)
+    head = site.head()
+    known = known_objects(head, (OLD,))
+    leave_condemned(known, seen, head)
+    return prepare(
+        DirectorySource(site.tree(f"t{datetime.now(UTC).timestamp()}", files)),
+        store=site.store,
+        repository=FQRN,
+        destination=NEW,
+        now=NOW,
+        options=PrepareOptions(mtime=1, owner=(0, 0)),
+        known=known,
+        base=Base(head.manifest.root, head.manifest.revision, seen.completed),
+    )
+
+
+def forget_the_old(site: ThreadSite) -> None:
+    """From here on, the current revision does not need what the old destination held."""
+    site.worker().publish(site.prepared(OLD, {"other": b"content"}), owner="test", now=NOW)
+
+
+def published(site: ThreadSite, changeset: Changeset) -> None:
+    site.worker().publish(changeset, owner="test", now=NOW)
+    assert site.readers().read(f"{NEW}/lib/shared.so") == SHARED["lib/shared.so"]
+    site.assert_sound()
+
+
+def test_what_a_collection_took_since_it_was_prepared_is_prepared_again(site: ThreadSite, collector: Collector) -> None:
+    changeset = reusing(site)
+    assert changeset.objects_reused > 0
+    forget_the_old(site)
+    collector.run()
+    before = site.head().manifest.revision
+    with pytest.raises(ObjectsCollected, match="prepare it again"):
+        site.worker().publish(changeset, owner="test", now=NOW)
+    assert site.head().manifest.revision == before
+    assert site.client().leases() == []
+    published(site, reusing(site))
+
+
+def test_a_collection_that_took_nothing_of_it_does_not_matter(site: ThreadSite, collector: Collector) -> None:
+    # it began before the collection, and is named by no revision: only what it reuses is still preserved
+    changeset = reusing(site)
+    collector.begin()
+    collector.mark()
+    collector.condemned = frozenset()
+    collector.condemn()
+    collector.sweep()
+    collector.end()
+    published(site, changeset)
+
+
+def test_while_a_collection_runs_its_condemned_objects_count_as_absent(site: ThreadSite, collector: Collector) -> None:
+    changeset = reusing(site)
+    forget_the_old(site)
+    collector.begin()
+    collector.mark()
+    collector.condemn()
+    with pytest.raises(CollectionRunning, match="when the collection has ended"):
+        site.worker().publish(changeset, owner="test", now=NOW)
+    collector.sweep()
+    sent_too_early = reusing(site)
+    with pytest.raises(CollectionRunning):
+        site.worker().publish(sent_too_early, owner="test", now=NOW)
+    collector.end()
+    with pytest.raises(ObjectsCollected):
+        site.worker().publish(sent_too_early, owner="test", now=NOW)
+    published(site, reusing(site))
+
+
+def test_what_is_committed_before_the_list_is_out_is_taken_off_it(site: ThreadSite, collector: Collector) -> None:
+    changeset = reusing(site)
+    forget_the_old(site)
+    collector.begin()
+    collector.mark()
+    published(site, changeset)
+    collector.condemn()
+    collector.sweep()
+    collector.end()
+    site.assert_sound()
+    assert site.readers().read(f"{NEW}/lib/shared.so") == SHARED["lib/shared.so"]
+
+
+@pytest.mark.parametrize("then", [Collector.condemn, Collector.sweep], ids=["list out", "sweeping"])
+def test_a_commit_cannot_slip_past_the_barrier(
+    site: ThreadSite, collector: Collector, then: Callable[[Collector], None]
+) -> None:
+    """The publisher looked, found all well, and stood still: by now the collector is further."""
+    changeset = reusing(site)
+    forget_the_old(site)
+    collector.begin()
+    collector.mark()
+    worker = site.worker()
+    commits: list[str] = []
+
+    class Late(type(worker._gateway)):  # type: ignore[misc]
+        def commit(self, lease: Lease, *roots: object, generation: str, **more: object) -> int:
+            if not commits:
+                collector.condemn()
+                if then is Collector.sweep:
+                    collector.sweep()
+            commits.append(generation)
+            return super().commit(lease, *roots, generation=generation, **more)
+
+    worker._gateway.__class__ = Late
+    before = site.head().manifest.revision
+    with pytest.raises(CollectionRunning):
+        worker.publish(changeset, owner="test", now=NOW)
+    assert commits == ["1:marking"]
+    assert site.head().manifest.revision == before
+    if then is Collector.condemn:
+        collector.sweep()
+    collector.end()
+    published(site, reusing(site))
+
+
+def test_a_changeset_that_missed_more_collections_than_are_remembered_is_prepared_again(
+    site: ThreadSite, collector: Collector
+) -> None:
+    changeset = reusing(site)
+    collector.run()
+    collector.now = NOW + timedelta(days=3)
+    collector.run()
+    with pytest.raises(ObjectsCollected, match="unknown"):
+        site.worker().publish(changeset, owner="test", now=NOW)
+
+
+def test_a_reservation_waits_for_the_collection_that_condemned_what_it_needs(site: ThreadSite) -> None:
+    """The marker of a catalog is an empty file; in a repository without any that object is nobody's."""
+    site.reserve()
+    site.worker().remove(NESTED[0], owner="test", now=NOW)
+    collector = new_collector(site)
+    collector.begin()
+    collector.mark()
+    collector.condemn()
+    with pytest.raises(CollectionRunning):
+        site.reserve()
+    collector.sweep()
+    collector.end()
+    site.reserve()
+    site.assert_sound()
+
+
+def test_on_a_stock_repository_the_last_collections_time_plays_the_generations_part(site: ThreadSite) -> None:
+    site.reserve()
+    site.worker().publish(site.prepared(OLD, SHARED), owner="test", now=NOW)
+    changeset = reusing(site)
+    site.store.put(STATUS_KEY, b'{"last_gc": "Sat Nov 21 04:00:00 UTC 2026"}')
+    with pytest.raises(ObjectsCollected):
+        site.worker().publish(changeset, owner="test", now=NOW)
+    published(site, reusing(site))
+
+
+def test_a_changeset_lives_for_a_day(site: ThreadSite, collector: Collector) -> None:
+    changeset = reusing(site)
+    with pytest.raises(ChangesetExpired, match="24 h"):
+        site.worker().publish(replace(changeset, created=NOW - timedelta(hours=25)), owner="test", now=NOW)
+    published(site, replace(changeset, created=NOW - timedelta(hours=23)))
+    # what stands already needs no objects, however old the changeset is
+    late = replace(changeset, created=NOW - timedelta(hours=25))
+    assert site.worker().publish(late, owner="test", now=NOW).unchanged
+
+
+def test_a_lost_nested_catalog_is_found_before_anything_is_published(site: ThreadSite) -> None:
+    site.reserve()
+    files = {f"{part}/.cvmfscatalog": b"" for part in ("a", "a/b", "a/b/c", "d")} | SHARED
+    changeset = site.prepared(NEW, files)
+    nested = site.worker()
+    (lost,) = [one.hash for one in _catalogs(site, changeset) if one.path == f"{NEW}/a/b/c"]
+    site.store.delete([lost.with_suffix(CATALOG).key])
+    with pytest.raises(ObjectsLost) as caught:
+        nested.publish(changeset, owner="test", now=NOW)
+    assert caught.value.keys == (lost.with_suffix(CATALOG).key,)
+    published(site, site.prepared(NEW, files))
+
+
+def _catalogs(site: ThreadSite, changeset: Changeset) -> list:  # type: ignore[type-arg]
+    from include.cvmfs.catalogs import CatalogCache
+
+    found, pending, cache = [], [changeset.reference], CatalogCache(site.store)
+    while pending:
+        one = pending.pop()
+        found.append(one)
+        pending.extend(cache.open_nested(one.path, one.hash).nested())
+    return found

@@ -1,0 +1,66 @@
+"""Reservations of which nothing came are taken away, together, and never what somebody published meanwhile."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from include.gateway.errors import PathBusy
+from tests.fakes.site import BUILD, DESTINATIONS
+from tests.integration.publishers.conftest import ThreadSite
+
+NOW = datetime.now(UTC)
+FILES = {"file": b"content"}
+
+
+@pytest.fixture
+def reserved(site: ThreadSite) -> ThreadSite:
+    site.reserve()
+    return site
+
+
+def test_reservations_go_in_one_revision_with_the_directories_that_would_be_empty(reserved: ThreadSite) -> None:
+    reserved.worker().publish(reserved.prepared(DESTINATIONS[0], FILES), owner="test", now=NOW)
+    before = reserved.head().manifest.revision
+    done = reserved.worker().release(DESTINATIONS, floor=BUILD, owner="test", now=NOW)
+    assert done.removed == tuple(path.rpartition("/")[0] for path in DESTINATIONS[1:])
+    assert done.revision == reserved.head().manifest.revision == before + 1
+    names = [entry.name for entry in reserved.readers().listing(BUILD)]
+    assert names == [".cvmfscatalog", "alpha"]
+    reserved.assert_sound()
+
+
+def test_with_nothing_to_take_away_no_lease_is_taken(reserved: ThreadSite) -> None:
+    reserved.worker().publish(reserved.prepared(DESTINATIONS[0], FILES), owner="test", now=NOW)
+    before = reserved.head().manifest.revision
+    with reserved.client().lease("nights.example.org", BUILD, hostname="somebody else"):
+        done = reserved.worker().release([DESTINATIONS[0], "/nowhere"], floor=BUILD, owner="test", now=NOW)
+    assert (done.removed, done.revision) == ((), before)
+
+
+def test_what_is_published_between_the_look_and_the_lease_stays(reserved: ThreadSite) -> None:
+    worker = reserved.worker()
+    changeset = reserved.prepared(DESTINATIONS[1], FILES)
+
+    class Late(type(worker._gateway)):  # type: ignore[misc]
+        def acquire(self, *args: object, **more: object) -> object:
+            if self is worker._gateway:
+                reserved.worker().publish(changeset, owner="a late publisher", now=NOW)
+            return super().acquire(*args, **more)
+
+    worker._gateway.__class__ = Late
+    done = worker.release(DESTINATIONS[:2], floor=None, owner="test", now=NOW)
+    assert done.removed == (DESTINATIONS[0],)
+    assert reserved.readers().read(f"{DESTINATIONS[1]}/file") == b"content"
+    reserved.assert_sound()
+
+
+def test_a_busy_path_leaves_everything_as_it_is(reserved: ThreadSite) -> None:
+    before = reserved.head().manifest.revision
+    with (
+        reserved.client().lease("nights.example.org", DESTINATIONS[2], hostname="somebody else"),
+        pytest.raises(PathBusy),
+    ):
+        reserved.worker().release(DESTINATIONS, floor=BUILD, owner="test", now=NOW)
+    assert reserved.head().manifest.revision == before

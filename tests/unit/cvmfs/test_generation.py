@@ -1,0 +1,329 @@
+"""The collection generation: its document, its moves, what a changeset has missed, and what a commit may pass."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.commit import NewTag, commit_change, fence, read_head, store_all
+from include.cvmfs.condemned import condemned_among, format_list, key_of, read_list, store_list
+from include.cvmfs.create import create_repository
+from include.cvmfs.digests import DigestSet, hash_of_key, identity
+from include.cvmfs.dirent import Dirent
+from include.cvmfs.edit import Edit
+from include.cvmfs.errors import FormatError, GenerationMoved, ObjectDamaged, ObjectMissing
+from include.cvmfs.generation import (
+    KEY,
+    MOVES,
+    ORPHAN_GRACE,
+    STATUS_KEY,
+    Generation,
+    Look,
+    Past,
+    Phase,
+    Step,
+    look,
+    require_unmoved,
+    write,
+)
+from include.cvmfs.hashes import Algorithm, ObjectHash
+from include.cvmfs.keys import generate_master, generate_repository_key
+from include.storage.errors import Conflict
+from tests.fakes.memorystore import MemoryStore
+
+FQRN = "r.example.org"
+NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
+LIST, OTHER_LIST = "a" * 64, "b" * 64
+TIMES = st.integers(0, 1 << 32).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
+NUMBERS = st.integers(0, 1 << 40)
+LISTS = st.text("0123456789abcdef", min_size=64, max_size=64)
+PASTS = st.lists(st.builds(Past, NUMBERS, st.none() | LISTS, TIMES), max_size=4).map(tuple)
+QUIET = st.sampled_from([Phase.IDLE, Phase.MARKING])
+LOUD = st.sampled_from([Phase.CONDEMNED, Phase.SWEEPING])
+DOCUMENTS = st.builds(Generation, NUMBERS, QUIET, TIMES, st.none(), PASTS) | st.builds(
+    Generation, NUMBERS, LOUD, TIMES, LISTS, PASTS
+)
+HASHES = st.builds(
+    ObjectHash, st.binary(min_size=20, max_size=20), st.sampled_from(Algorithm), st.sampled_from(["", "P", "C"])
+)
+
+
+def idle(number: int, *past: Past) -> Generation:
+    return Generation(number, Phase.IDLE, NOW, past=past)
+
+
+def collection(document: Generation, now: datetime = NOW, name: str = LIST) -> Generation:
+    """The document after a whole collection."""
+    for step in (Step.BEGIN, Step.CONDEMN, Step.SWEEP, Step.END):
+        document = document.after(step, now, condemned=name if step in {Step.CONDEMN, Step.SWEEP} else None)
+    return document
+
+
+# -- the document
+
+
+@given(DOCUMENTS)
+def test_the_document_is_read_as_it_was_written(document: Generation) -> None:
+    assert Generation.parse(document.format()) == document
+
+
+@given(st.binary(max_size=200) | DOCUMENTS.map(Generation.format).flatmap(lambda d: st.just(d[: len(d) // 2])))
+def test_anything_else_is_refused_in_our_own_words(data: bytes) -> None:
+    with pytest.raises(FormatError, match="collection generation"):
+        Generation.parse(data)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"phase":"idle"', b'"phase":"asleep"'),
+        (b'"phase":"idle"', b'"phase":"sweeping"'),
+        (b'"number":3', b'"number":-3'),
+        (b'"number":3', b'"number":true'),
+        (b'"condemned":null', b'"condemned":"../../etc"'),
+        (b"+00:00", b""),
+        (b'"format":1', b'"format":2'),
+        (b'"past":[]', b'"past":[[1]]'),
+    ],
+)
+def test_a_document_that_makes_no_sense_is_refused(old: bytes, new: bytes) -> None:
+    data = idle(3).format()
+    assert old in data
+    with pytest.raises(FormatError):
+        Generation.parse(data.replace(old, new))
+
+
+# -- the moves
+
+
+def test_the_table_of_moves_is_kept_and_nothing_else_is_allowed() -> None:
+    for phase, step in itertools.product(Phase, Step):
+        document = Generation(4, phase, NOW, LIST if phase.has_list else None)
+        name = OTHER_LIST if step in {Step.CONDEMN, Step.SWEEP} else None
+        if (phase, step) in MOVES:
+            after = document.after(step, NOW, condemned=name)
+            assert after.phase is MOVES[phase, step]
+            assert (after.condemned is not None) is after.phase.has_list
+            assert Generation.parse(after.format()) == after
+        else:
+            with pytest.raises(ValueError, match="cannot"):
+                document.after(step, NOW, condemned=name)
+
+
+def test_nothing_leads_out_of_a_sweep_but_its_end() -> None:
+    leaving = {step for (phase, step), after in MOVES.items() if phase is Phase.SWEEPING and after is not phase}
+    assert leaving == {Step.END}
+    entering = {phase for (phase, _), after in MOVES.items() if after is Phase.SWEEPING} - {Phase.SWEEPING}
+    assert entering == {Phase.CONDEMNED}
+
+
+def test_a_list_comes_with_the_steps_that_publish_one_and_with_no_other() -> None:
+    marking = Generation(1, Phase.MARKING, NOW)
+    with pytest.raises(ValueError, match="needs a list"):
+        marking.after(Step.CONDEMN, NOW)
+    with pytest.raises(ValueError, match="takes no list"):
+        marking.after(Step.RENEW, NOW, condemned=LIST)
+
+
+def test_every_change_of_what_may_be_deleted_changes_the_token_and_renewing_does_not() -> None:
+    document, tokens = idle(0), []
+    for step in (Step.BEGIN, Step.CONDEMN, Step.SWEEP, Step.END, Step.BEGIN, Step.BEGIN_ANEW, Step.ABANDON):
+        document = document.after(step, NOW, condemned=LIST if step in {Step.CONDEMN, Step.SWEEP} else None)
+        tokens.append(document.token)
+        if document.phase is not Phase.IDLE:
+            assert document.after(Step.RENEW, NOW).token == document.token
+    assert len(set(tokens)) == len(tokens)
+
+
+def test_a_collection_that_was_given_up_has_deleted_nothing() -> None:
+    document = idle(0).after(Step.BEGIN, NOW).after(Step.CONDEMN, NOW, condemned=LIST).after(Step.ABANDON, NOW)
+    assert document.past == (Past(1, None, NOW),)
+    assert Look(document).lists_since(0) == ()
+
+
+def test_two_collectors_do_not_begin_at_once() -> None:
+    store = MemoryStore()
+    write(store, idle(0).after(Step.BEGIN, NOW), expected=None)
+    with pytest.raises(Conflict):
+        write(store, idle(0).after(Step.BEGIN, NOW), expected=None)
+
+
+# -- what a changeset has missed
+
+
+def test_a_changeset_takes_down_the_collection_that_ended_last() -> None:
+    document = collection(idle(0))
+    assert Look(document).completed == 1
+    assert Look(document.after(Step.BEGIN, NOW)).completed == 1
+    assert Look().completed == 0
+
+
+def test_the_lists_of_all_collections_that_ended_since_count() -> None:
+    document = collection(collection(idle(0), name=LIST), name=OTHER_LIST)
+    assert Look(document).lists_since(0) == (LIST, OTHER_LIST)
+    assert Look(document).lists_since(1) == (OTHER_LIST,)
+    assert Look(document).lists_since(2) == ()
+
+
+def test_what_is_forgotten_or_was_never_known_cannot_be_told() -> None:
+    later = NOW + ORPHAN_GRACE
+    document = collection(collection(idle(0)), later)
+    assert Look(document).lists_since(0) is None
+    assert Look(document).lists_since(1) == (LIST,)
+    assert Look(document).lists_since(7) is None
+    assert Look(last_collection=5).lists_since(4) is None
+
+
+def test_lists_are_remembered_for_longer_than_a_changeset_lives() -> None:
+    document, now = idle(0), NOW
+    for _ in range(10):
+        now += timedelta(hours=6)
+        document = collection(document, now)
+    assert Look(document).lists_since(document.number - 5) is not None
+
+
+# -- the store
+
+
+def test_a_store_without_anything_is_at_generation_zero_in_two_requests() -> None:
+    store = MemoryStore()
+    assert look(store) == Look()
+    assert look(store).token == "gc:0"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["Sat Nov 21 04:00:00 UTC 2026", "Sat  Nov 21 04:00:00  UTC 2026", "2026-11-21T04:00:00Z"],
+)
+def test_the_stock_status_tells_when_the_last_collection_was(text: str) -> None:
+    store = MemoryStore()
+    store.objects[STATUS_KEY] = f'{{"last_snapshot": "x", "last_gc": "{text}"}}'.encode()
+    assert look(store).completed == int(NOW.timestamp())
+
+
+def test_a_time_that_cannot_be_read_still_differs_from_another() -> None:
+    store = MemoryStore()
+    seen = set()
+    for text in ("Samstag", "Sonntag", ""):
+        store.objects[STATUS_KEY] = f'{{"last_gc": "{text}"}}'.encode()
+        seen.add(look(store).completed)
+    assert len(seen) == 3
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b'"x"', b"{" * 10_000])
+def test_a_status_that_is_none_is_refused(data: bytes) -> None:
+    store = MemoryStore()
+    store.objects[STATUS_KEY] = data
+    with pytest.raises(FormatError):
+        look(store)
+
+
+def test_the_barrier_lets_pass_what_saw_the_generation_as_it_is() -> None:
+    store = MemoryStore()
+    require_unmoved(store, "", fqrn=FQRN)
+    require_unmoved(store, "gc:17", fqrn=FQRN)
+    marking = idle(0).after(Step.BEGIN, NOW)
+    version = write(store, marking, expected=None)
+    require_unmoved(store, "1:marking", fqrn=FQRN)
+    require_unmoved(store, "", fqrn=FQRN)  # somebody who knows of no generations
+    for token in ("gc:0", "0:idle", "1:idle", "2:marking"):
+        with pytest.raises(GenerationMoved):
+            require_unmoved(store, token, fqrn=FQRN)
+    write(store, marking.after(Step.CONDEMN, NOW, condemned=LIST), expected=version)
+    with pytest.raises(GenerationMoved):
+        require_unmoved(store, "", fqrn=FQRN)
+    store.delete([KEY])
+    with pytest.raises(GenerationMoved, match="gone"):
+        require_unmoved(store, "1:marking", fqrn=FQRN)
+
+
+# -- the barrier, with the switch itself
+
+
+def test_a_commit_that_had_passed_the_barrier_before_the_list_was_out_does_not_switch_after_it() -> None:
+    """It looked, and was stopped for any time between that and its switch: the fence makes it begin again."""
+    store, signer = MemoryStore(), generate_repository_key(FQRN, NOW)
+    head = create_repository(store, FQRN, master=generate_master(), signer=signer, now=NOW)
+    version = write(store, marking := idle(0).after(Step.BEGIN, NOW), expected=None)
+    out = iter([marking.after(Step.CONDEMN, NOW, condemned=LIST)])
+
+    def barrier() -> None:
+        require_unmoved(store, "1:marking", fqrn=FQRN)
+        for document in out:  # from here on the collector is faster
+            write(store, document, expected=version)
+            fence(store, FQRN, signer=signer, now=int(NOW.timestamp()))
+
+    edit = Edit(CatalogCache(store), head.manifest.root)
+    edit.make_nested("/a", Dirent("", 0o40755, size=4096, linkcount=2))
+    new = edit.finish(int(NOW.timestamp()))
+    store_all(store, [(one.hash.key, one.data) for one in new.catalogs] + list(new.objects))
+    with pytest.raises(GenerationMoved, match="1:condemned"):
+        commit_change(
+            store,
+            fqrn=FQRN,
+            signer=signer,
+            lease_path="/a",
+            old_root=head.manifest.root,
+            new_root=new.hash,
+            now=int(NOW.timestamp()),
+            tag=NewTag("t"),
+            before_switch=barrier,
+        )
+    assert read_head(store, FQRN).manifest.root == head.manifest.root
+
+
+# -- lists
+
+
+@given(st.lists(HASHES, max_size=30))
+def test_a_list_is_read_as_it_was_written(hashes: list[ObjectHash]) -> None:
+    store = MemoryStore()
+    name = store_list(store, hashes)
+    assert sorted(read_list(store, name), key=lambda one: one.text) == sorted(set(hashes), key=lambda one: one.text)
+    wanted = {identity(one) for one in hashes[::2]}
+    assert condemned_among(store, name, DigestSet(wanted)) == wanted
+
+
+def test_equal_lists_have_one_name_whatever_their_order() -> None:
+    hashes = [ObjectHash(bytes([number]) * 20) for number in range(5)]
+    assert format_list(hashes) == format_list(reversed([*hashes, *hashes]))
+
+
+def test_a_list_that_is_absent_cut_or_changed_is_not_believed() -> None:
+    store = MemoryStore()
+    name = store_list(store, [ObjectHash(bytes(20)), ObjectHash(b"x" * 20)])
+    whole = store.objects[key_of(name)]
+    for damaged in (whole[:-1], whole[:-22], whole[:-1] + b"\1", whole + b"\0" * 22, b"", whole[:5]):
+        store.objects[key_of(name)] = damaged
+        with pytest.raises((ObjectDamaged, FormatError)):
+            condemned_among(store, name, frozenset())
+    store.delete([key_of(name)])
+    with pytest.raises(ObjectMissing):
+        list(read_list(store, name))
+
+
+@given(HASHES)
+def test_a_key_names_its_object(one: ObjectHash) -> None:
+    assert hash_of_key(one.key) == one
+
+
+@pytest.mark.parametrize("key", ["", "data/ab", "data/ab/c", ".cvmfspublished", f"data/ab/{'c' * 38}CC", "data/AB/x"])
+def test_other_keys_are_refused(key: str) -> None:
+    with pytest.raises(FormatError):
+        hash_of_key(key)
+
+
+@given(st.sets(HASHES, max_size=30), st.data())
+def test_a_set_of_identities_forgets_what_it_is_told_to(hashes: set[ObjectHash], data: st.DataObject) -> None:
+    all_of_them = {identity(one) for one in hashes}
+    found = DigestSet(all_of_them)
+    gone = data.draw(st.sets(st.sampled_from(sorted(all_of_them)))) if all_of_them else set()
+    for one in [*gone, *gone, b"\7" * 20]:
+        found.discard(one)
+    assert len(found) == len(all_of_them - gone - {b"\7" * 20})
+    assert all((one in found) is (one not in gone) for one in all_of_them - {b"\7" * 20})
