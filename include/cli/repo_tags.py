@@ -128,7 +128,7 @@ def prune(
 def rollback(
     fqrn: Configured,
     tag: Annotated[
-        str | None, typer.Option("--tag", "-t", help="Where to go back to; default: before the last publication.")
+        str | None, typer.Option("--tag", "-t", help="Where to go back to; default: the revision before the newest.")
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,

@@ -1,0 +1,275 @@
+"""The commands that change a repository, through the configuration, a real gateway and its keys."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from include.cli.repo import app
+from include.cvmfs.commit import REFLOG_KEY
+from include.cvmfs.keys import KeyFile, save_master, save_signer
+from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.server import serve
+from include.storage.file import FileStore
+from tests.fakes.local import read_folder
+from tests.fakes.site import FQRN, MASTER, SIGNER, Site
+from tests.fakes.worker import KEY_ID, SECRET
+
+
+class Commands:
+    """`nightshift repo` at a site of its own, as whoever types it."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    def __call__(self, *words: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(app, list(words), catch_exceptions=False)
+        assert result.exit_code == code, result.output
+        return result
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self(*words, "--json", code=code).stdout)
+
+    def tree(self, name: str = "tree", **files: str) -> str:
+        folder = self.site.folder / name
+        for path, text in (files or {"a/one": "1", "a/two": "2", "top": "t"}).items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+        return str(folder)
+
+    def sound(self) -> None:
+        assert self("check", FQRN, "--full").stdout.splitlines()[-1] == "no problems found"
+
+
+@pytest.fixture
+def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
+    store = FileStore(tmp_path / "store" / FQRN)
+    site = Site(tmp_path, store, (tmp_path / "store" / FQRN).as_uri())
+    site.create()
+    keys = tmp_path / "keys"
+    save_signer(keys, FQRN, SIGNER)
+    save_master(keys, FQRN, MASTER)
+    config = ServiceConfig(
+        tmp_path / "state.db",
+        {FQRN: RepositoryConfig(lambda: store, lambda: SIGNER, (GatewayKey(KEY_ID, SECRET),))},
+        port=0,
+    )
+    ready, stop, urls = threading.Event(), threading.Event(), []
+
+    def listening(url: str) -> None:
+        urls.append(url)
+        ready.set()
+
+    thread = threading.Thread(target=lambda: serve(config, ready=listening, stop=stop), daemon=True)
+    thread.start()
+    assert ready.wait(20)
+    site.url = urls[0]
+    (tmp_path / "site.yaml").write_text(
+        f"""
+ledger: "sqlite:///{tmp_path}/ledger.db"
+paths: {{var: "{tmp_path}/var"}}
+gateway: {{host: 127.0.0.1, port: 4929, max_lease_time_s: 60, state: "{tmp_path}/g.db", keys: "{keys}"}}
+stores:
+  files: {{url: "{(tmp_path / "store").as_uri()}"}}
+repositories:
+  {FQRN}:
+    store: files
+    public_url: "{site.public_url}"
+    public_key: "{keys}/{FQRN}.pub"
+    gateway: gateway_test
+"""
+    )
+    port = urls[0].rstrip("/").rpartition(":")[2].partition("/")[0]
+    connection = {"conn_type": "http", "host": "127.0.0.1", "port": int(port), "login": KEY_ID, "password": SECRET}
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(tmp_path / "site.yaml"))
+    monkeypatch.setenv("AIRFLOW_CONN_GATEWAY_TEST", json.dumps(connection))
+    yield Commands(site)
+    site.close()
+    stop.set()
+    thread.join(20)
+
+
+def test_a_tree_is_published_read_back_and_taken_away(repo: Commands) -> None:
+    tree = repo.tree()
+    before = repo.json("info", FQRN)
+    dry = repo.json("publish", FQRN, "/sw/app/v1", tree, "--dry-run")
+    assert (dry["files"], dry["created"]) == (4, ["/sw", "/sw/app", "/sw/app/v1"])
+    assert dry["objects_new"] > 0
+    assert repo.json("info", FQRN)["revision"] == before["revision"]
+    done = repo.json("publish", FQRN, "/sw/app/v1", tree, "--tag", "v1", "-m", "first")
+    assert (done["objects_new"], done["unchanged"]) == (dry["objects_new"], False)
+    assert repo.json("publish", FQRN, "/sw/app/v1", tree, "--replace")["unchanged"]
+    refused = repo("publish", FQRN, "/sw/app/v1", tree, code=2)
+    assert "holds something already; say --replace" in refused.stderr
+    out = repo.site.folder / "out"
+    got = repo.json("get", FQRN, "/sw/app/v1", str(out))
+    assert got["files"] == 4
+    (out / ".cvmfscatalog").unlink()
+    assert {path: facts[3] for path, facts in read_folder(out).items()} == {
+        path: facts[3] for path, facts in read_folder(Path(tree)).items()
+    }
+    repo.sound()
+    dry = repo.json("remove", FQRN, "/sw", "--dry-run")
+    assert dry["removed"] == [{"path": "/sw", "files": 4, "directories": 4, "others": 0, "bytes": 3}]
+    repo("remove", FQRN, "/sw")
+    after = repo.json("info", FQRN)
+    for counter in ("files", "directories", "nested_catalogs", "file_bytes"):
+        assert after[counter] == before[counter]
+    repo.sound()
+
+
+def test_archives_are_taken_whatever_they_are_packed_as(repo: Commands) -> None:
+    tree = Path(repo.tree())
+    with tarfile.open(repo.site.folder / "x.tar.gz", "w:gz") as packed:
+        packed.add(tree, ".")
+    with zipfile.ZipFile(repo.site.folder / "x.zip", "w") as zipped:
+        zipped.write(tree / "top", "top")
+    repo("publish", FQRN, "/from-tar", str(repo.site.folder / "x.tar.gz"))
+    repo("publish", FQRN, "/from-zip", str(repo.site.folder / "x.zip"))
+    assert repo("cat", FQRN, "/from-tar/a/one").stdout == "1"
+    assert repo("cat", FQRN, "/from-zip/top").stdout == "t"
+    (repo.site.folder / "bad.tar").write_bytes(b"no archive at all" * 100)
+    assert "bad.tar" in repo("publish", FQRN, "/bad", str(repo.site.folder / "bad.tar"), code=2).stderr
+    assert repo("publish", FQRN, "/bad", str(repo.site.folder / "nowhere"), code=2).exit_code == 2
+    repo.sound()
+
+
+def test_a_neighbour_spares_what_is_alike(repo: Commands) -> None:
+    tree = repo.tree()
+    first = repo.json("publish", FQRN, "/sw/v1", tree)
+    second = repo.json("publish", FQRN, "/sw/v2", tree)
+    assert first["objects_new"] == 5  # three files, the marker, the catalog
+    assert (second["objects_new"], second["objects_reused"]) == (1, 4)
+
+
+def test_a_tree_moves_and_links_follow(repo: Commands) -> None:
+    repo("publish", FQRN, "/sw/v1", repo.tree(), "--tag", "before")
+    dry = repo.json("rename", FQRN, "/sw/v1", "/sw/v2", "--dry-run")
+    assert (dry["lease"], dry["catalogs"]) == ("/sw", 2)
+    done = repo.json("rename", FQRN, "/sw/v1", "/sw/v2", "--tag", "moved")
+    assert not done["unchanged"]
+    assert repo("cat", FQRN, "/sw/v2/a/one").stdout == "1"
+    assert repo("ls", FQRN, "/sw/v1", code=2).exit_code == 2
+    for target in ("v2", "v3"):
+        repo("symlink", FQRN, "/sw/latest", target)
+    assert "nothing to do" in repo("symlink", FQRN, "/sw/latest", "v3").stdout
+    assert repo.json("stat", FQRN, "/sw/latest")["symlink"] == "v3"
+    changes = repo.json("diff", FQRN, "before", "moved", code=1)
+    assert (changes["added"], changes["removed"]) == (6, 6)
+    assert "+ /sw/latest" in repo("diff", FQRN, "moved", code=1).stdout
+    assert repo("diff", FQRN, "moved", "moved").stdout == ""
+    for words in (["rename", FQRN, "/sw", "/sw/x"], ["rename", FQRN, "/nowhere", "/x"], ["remove", FQRN, "/nowhere"]):
+        assert "destination" in repo(*words, code=2).stderr
+    assert "marker of a nested catalog" in repo("remove", FQRN, "/sw/v2/.cvmfscatalog", code=2).stderr
+    repo("rename", FQRN, "/sw/v2", "/elsewhere")
+    repo("remove", FQRN, "/elsewhere/a/one", "/sw/latest")
+    assert repo("cat", FQRN, "/elsewhere/a/two").stdout == "2"
+    repo.sound()
+
+
+def test_tags_come_go_and_lead_back(repo: Commands) -> None:
+    for number in range(1, 5):
+        repo("publish", FQRN, f"/sw/v{number}", repo.tree(), "--tag", f"night-{number}")
+    repo("tag", "add", FQRN, "release", "night-2", "-m", "good")
+    assert {tag["name"] for tag in repo.json("tag", "list", FQRN)} >= {"release", "night-1", "trunk"}
+    assert repo.json("tags", FQRN) == repo.json("tag", "list", FQRN)
+    plan = repo.json("tag", "prune", FQRN, "--keep", "2", "--match", "night-*", "--dry-run")
+    assert [one["name"] for one in plan["tags"] if one["removed"]] == ["night-2", "night-1"]
+    repo("tag", "prune", FQRN, "--keep", "2", "--match", "night-*")
+    assert {tag["name"] for tag in repo.json("tags", FQRN)} == {
+        "release", "night-3", "night-4", "trunk", "trunk-previous",
+    }  # fmt: skip
+    assert "say what stays" in repo("tag", "prune", FQRN, code=2).output
+    assert "would be removed" in repo("tag", "remove", FQRN, "night-3", "--dry-run").stdout
+    repo("tag", "remove", FQRN, "night-3")
+    before = repo.json("info", FQRN)["revision"]
+    dry = repo.json("rollback", FQRN, "--tag", "release", "--dry-run")
+    assert (dry["revision"], dry["tags_removed"]) == (before, ["night-4"])
+    done = repo.json("rollback", FQRN, "--tag", "release")
+    assert done["revision"] == before + 1
+    assert [line.split()[0] for line in repo("ls", FQRN, "/sw").stdout.splitlines()] == ["v1", "v2"]
+    assert {tag["name"] for tag in repo.json("tags", FQRN)} == {"release", "trunk"}
+    repo("publish", FQRN, "/sw/v5", repo.tree())
+    repo.sound()
+    undone = repo.json("rollback", FQRN)
+    assert undone["tag"] == "trunk-previous"
+    assert repo("ls", FQRN, "/sw/v5").stdout.split() == [".cvmfscatalog"]  # the revision before: reserved, still empty
+    repo.sound()
+
+
+def test_what_needs_the_signing_key_is_refused_without_it(repo: Commands) -> None:
+    KeyFile.REPOSITORY.path(repo.site.folder / "keys", FQRN).unlink()
+    for words in (["tag", "add", FQRN, "x"], ["tag", "remove", FQRN, "x"], ["rollback", FQRN, "--tag", "trunk"]):
+        assert "run this where the gateway is" in repo(*words, code=2).stderr
+    repo("tag", "remove", FQRN, "x", "--dry-run")
+
+
+def test_the_whitelist_is_resigned_by_whoever_has_the_master_key(repo: Commands) -> None:
+    before = repo.json("info", FQRN)["whitelist_expires"]
+    dry = repo.json("resign", FQRN, "--days", "90", "--dry-run")
+    assert dry["expires"] > before
+    assert repo.json("info", FQRN)["whitelist_expires"] == before
+    repo("resign", FQRN, "--days", "90")
+    assert repo.json("info", FQRN)["whitelist_expires"][:13] == dry["expires"][:13]
+    KeyFile.MASTER.path(repo.site.folder / "keys", FQRN).unlink()
+    assert ".masterkey: does not exist" in repo("resign", FQRN, code=2).stderr
+
+
+def test_an_ending_whitelist_is_warned_of(repo: Commands) -> None:
+    from datetime import UTC, datetime, timedelta
+
+    from include.cvmfs.resign import resign
+
+    resign(repo.site.store, FQRN, MASTER, now=datetime.now(UTC), validity=timedelta(hours=6))
+    assert "the whitelist expires in" in repo("info", FQRN).stderr
+    assert len(repo.json("info", FQRN)["warnings"]) == 1
+    assert "warning: /: whitelist: the whitelist expires in" in repo("check", FQRN).stdout
+
+
+def test_a_lost_reflog_is_mended_by_the_check(repo: Commands) -> None:
+    repo("publish", FQRN, "/sw/v1", repo.tree())
+    repo.site.store.delete([REFLOG_KEY])
+    repo("check", FQRN, "--quick", code=1)
+    result = repo("check", FQRN, "--quick", "--repair")
+    assert "mended the reflog" in result.stderr
+    assert result.stdout.splitlines()[-1] == "no problems found"
+    repo("publish", FQRN, "/sw/v2", repo.tree())
+    assert "exclude each other" in repo("check", FQRN, "--quick", "--full", code=2).output
+
+
+def test_keys_of_stock_tools_are_taken_over(repo: Commands) -> None:
+    keys, stock = repo.site.folder / "keys", repo.site.folder / "etc"
+    stock.mkdir()
+    for kind in (KeyFile.PUBLIC, KeyFile.CERTIFICATE, KeyFile.REPOSITORY):
+        kind.path(keys, FQRN).replace(kind.path(stock, FQRN))
+    dry = repo.json("import-keys", FQRN, "--from", str(stock), "--dry-run")
+    assert len(dry["copied"]) == 3
+    assert not KeyFile.PUBLIC.path(keys, FQRN).exists()
+    repo("import-keys", FQRN, "--from", str(stock))
+    repo("tag", "add", FQRN, "imported")
+    assert "does not exist" in repo("import-keys", FQRN, "--from", str(repo.site.folder), code=2).stderr
+
+
+def test_a_busy_place_is_said_with_its_holder(repo: Commands) -> None:
+    with repo.site.client().lease(FQRN, "/sw", hostname="somebody"):
+        result = repo("publish", FQRN, "/sw/v1", repo.tree(), code=2)
+    assert "somebody" in result.stderr
+    repo("publish", FQRN, "/sw/v1", repo.tree())
+
+
+def test_standard_input_is_an_archive_too(repo: Commands) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.add(repo.tree(), ".")
+    result = CliRunner().invoke(app, ["publish", FQRN, "/piped", "-"], input=packed.getvalue(), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert repo("cat", FQRN, "/piped/top").stdout == "t"
