@@ -37,7 +37,8 @@ class LeaseFreeSensor(NightshiftSensor):
 
     def execute(self, context: Context) -> None:  # noqa: ARG002
         connections = self.connections()
-        holder = connections.gateway(self.repository).holder(self.repository, self.path)
+        path = self._checked_path()
+        holder = connections.gateway(self.repository).holder(self.repository, path)
         if holder is None:
             return
         self.log.info("%s is held by %r until %s", holder.full_path, holder.hostname, holder.expires)
@@ -46,7 +47,7 @@ class LeaseFreeSensor(NightshiftSensor):
             trigger=LeaseFreeTrigger(
                 connections.site.repository(self.repository).gateway,
                 self.repository,
-                self.path,
+                path,
                 deadline.isoformat(),
                 self.poke_interval,
             ),
@@ -58,3 +59,14 @@ class LeaseFreeSensor(NightshiftSensor):
         """The trigger's answer."""
         if not event["free"]:
             raise NotThere(f"{self.repository}{self.path or '/'} did not become free: {event['reason']}")
+
+    def _checked_path(self) -> str:
+        """The path as leases have it; templates are filled in by now. Raises BadLeasePath, which is not retried."""
+        from include.gateway.errors import BadLeasePath
+        from include.gateway.paths import checked_path
+
+        try:
+            return checked_path(self.path)
+        except BadLeasePath as bad:
+            message = f"{self.task_id}: path {self.path!r} of {self.repository}: {bad}; {BadLeasePath.cure}"
+            raise BadLeasePath(message, repository=self.repository, path=self.path) from None

@@ -1,0 +1,85 @@
+"""Waiting for an object: found at once, found by the triggerer, or not in time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from airflow.sdk import TriggerRule
+from airflow.sdk.exceptions import TaskDeferred
+
+from hooks.retry import RetryByKind
+from include.settings.errors import SettingsError
+from sensors.objects import NotThere, ObjectSensor
+from tests.fakes.taskcontext import task_context
+from triggers.objects import ObjectTrigger
+
+KEY = "main/2026-11-21/index.json"
+
+
+@pytest.fixture
+def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the store `builds` of a site."""
+    file = tmp_path / "site.yaml"
+    file.write_text(
+        f'ledger: "sqlite:///{tmp_path}/ledger.db"\nstores: {{builds: {{url: "file://{tmp_path}/builds"}}}}\n'
+    )
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
+    return tmp_path / "builds"
+
+
+def sensor(**changes: object) -> ObjectSensor:
+    return ObjectSensor(**{"task_id": "wait", "store": "builds", "key": KEY, **changes})  # type: ignore[arg-type]
+
+
+def drop(builds: Path) -> str:
+    (builds / KEY).parent.mkdir(parents=True)
+    (builds / KEY).write_bytes(b"{}")
+    return f"file://{builds}/{KEY}"
+
+
+def test_an_object_that_is_there_is_found_at_once(builds: Path) -> None:
+    url = drop(builds)
+    assert sensor().execute(task_context()) == url
+
+
+def test_the_waiting_is_left_to_the_triggerer_with_a_fixed_deadline(builds: Path) -> None:
+    before = datetime.now(UTC)
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor(timeout=600.0, poke_interval=5.0).execute(task_context())
+    trigger = deferred.value.trigger
+    assert isinstance(trigger, ObjectTrigger)
+    assert (trigger.store, trigger.key, trigger.poll_s) == ("builds", KEY, 5.0)
+    deadline = datetime.fromisoformat(trigger.deadline or "")
+    assert timedelta(seconds=600) <= deadline - before < timedelta(seconds=610)
+    # the trigger says itself what did not come; Airflow's own time out comes only after it
+    assert deferred.value.timeout is not None
+    assert deferred.value.timeout > timedelta(seconds=600 + 2 * 5)
+    assert deferred.value.method_name == "found"
+
+
+def test_the_task_that_comes_back_hands_on_where_the_object_is(builds: Path) -> None:
+    url = drop(builds)
+    resumed = sensor().resume_execution("found", {"event": {"found": True, "reason": "has 2 bytes"}}, task_context())
+    assert resumed == url
+
+
+def test_what_did_not_come_in_time_is_named_and_may_be_waited_for_again(builds: Path) -> None:
+    event = {"found": False, "reason": "nothing there yet"}
+    said = rf"file://.*/{KEY} did not come within 600 s: nothing there yet\. Check who writes it"
+    with pytest.raises(NotThere, match=said):
+        sensor(timeout=600.0).resume_execution("found", {"event": event}, task_context())
+    assert NotThere.retryable
+
+
+def test_an_unknown_store_is_refused_at_once(builds: Path) -> None:
+    with pytest.raises(SettingsError, match="nowhere") as caught:
+        sensor(store="nowhere").execute(task_context())
+    assert not caught.value.retryable
+
+
+def test_errors_decide_themselves_whether_it_is_tried_again() -> None:
+    assert isinstance(sensor().retry_policy, RetryByKind)
+    assert sensor().trigger_rule == TriggerRule.ALL_SUCCESS
+    assert set(ObjectSensor.template_fields) == {"store", "key"}
