@@ -50,7 +50,15 @@ class Released:
 class Publisher(Protocol):
     """One repository's publisher. ``owner`` is the text shown to others as the holder of a lease."""
 
-    def reserve(self, destinations: Sequence[str], *, nested: Sequence[str], owner: str, now: datetime) -> Reserved: ...
+    def reserve(
+        self,
+        destinations: Sequence[str],
+        *,
+        nested: Sequence[str],
+        owner: str,
+        now: datetime,
+        on_create: Callable[[Sequence[str]], None] | None = None,
+    ) -> Reserved: ...
 
     def publish(
         self,
@@ -65,7 +73,15 @@ class Publisher(Protocol):
 
     def remove(self, path: str, *, owner: str, now: datetime) -> Published: ...
 
-    def release(self, paths: Collection[str], *, floor: str | None, owner: str, now: datetime) -> Released: ...
+    def release(
+        self,
+        paths: Collection[str],
+        *,
+        floor: str | None,
+        owner: str,
+        now: datetime,
+        created: Collection[str] = (),
+    ) -> Released: ...
 
     def change(
         self,

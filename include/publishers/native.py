@@ -19,7 +19,6 @@ from include.cvmfs.catalog import Catalog, NestedRef, parent_of
 from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.changeset import Changeset
 from include.cvmfs.commit import NewTag, load_history, store_all
-from include.cvmfs.counters import Counts
 from include.cvmfs.digests import hash_of_key, identity
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.edit import Edit, NewRoot
@@ -38,17 +37,17 @@ from include.cvmfs.generation import Look, look
 from include.cvmfs.hashes import CATALOG, ObjectHash
 from include.cvmfs.manifest import Manifest
 from include.cvmfs.merge import merge
-from include.cvmfs.view import View, ancestors, is_below
+from include.cvmfs.view import View, is_below
 from include.gateway.client import GatewayClient, Lease
 from include.gateway.errors import CollectionMoved, CommitUnclear
 from include.publishers.base import Published, Released, Reserved
 from include.publishers.clearance import Clearance, require_spared
+from include.publishers.destinations import is_free, is_reserved, is_tree, missing_directories, occupied
 from include.publishers.reserved import topmost
 from include.storage.store import Store
 
 _DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
 _JUDGEMENTS = 3
-_RESERVED = Counts(regular=1, dir=1)  # a reserved destination: its own directory and the catalog's marker
 
 
 @dataclass
@@ -89,24 +88,33 @@ class NativePublisher:
         self._read_manifest = read_manifest
         self._catalogs = CatalogCache(store)
 
-    def reserve(self, destinations: Sequence[str], *, nested: Sequence[str], owner: str, now: datetime) -> Reserved:
+    def reserve(
+        self,
+        destinations: Sequence[str],
+        *,
+        nested: Sequence[str],
+        owner: str,
+        now: datetime,
+        on_create: Callable[[Sequence[str]], None] | None = None,
+    ) -> Reserved:
         """Create the destinations that are absent, as empty nested catalogs, and all directories above them.
 
-        ``nested``: which of the directories above become nested catalogs too. One lease, one commit; none at all when
-        everything is there. Raises PathBusy, DestinationError (a file in the way, or one destination inside another),
-        and what a commit raises.
+        ``nested``: which of the directories above become nested catalogs too. ``on_create`` is told, under the lease,
+        what is going to be created. One lease, one commit; none at all when everything is there. Raises PathBusy,
+        DestinationError (a file in the way, or one destination inside another), and what a commit raises.
         """
-        _require_apart(destinations)
         manifest = self._read_manifest()
-        missing = self._missing(manifest, destinations)
+        missing = missing_directories(View(self._catalogs, manifest.root), destinations)
         if not missing:
             return Reserved(manifest.revision, ())
         started = time.monotonic()
         with self._gateway.lease(self.fqrn, _common(missing), hostname=owner) as lease:
             seen, manifest = look(self._store), self._read_manifest()
-            created = self._missing(manifest, destinations)
+            created = missing_directories(View(self._catalogs, manifest.root), destinations)
             if created and not all(is_below(path, lease.path) for path in created):
                 raise BaseChanged(lease.path, "directories above it went away meanwhile; reserve again")
+            if created and on_create:
+                on_create(created)
             edit = Edit(self._catalogs, manifest.root)
             entry = _DIRECTORY.changed(mtime=int(now.timestamp()))
             for path in created:
@@ -171,7 +179,7 @@ class NativePublisher:
                 seen, manifest = look(self._store), self._read_manifest()
                 edit = Edit(self._catalogs, manifest.root)
                 there = edit.nested_at(path)
-            if _is(there, changeset.root) and (tag is None or self._tagged(manifest, tag, changeset)):
+            if is_tree(there, changeset.root) and (tag is None or self._tagged(manifest, tag, changeset)):
                 self._gateway.drop(lease)
                 return self._outcome(path, manifest, manifest, held, clock, unchanged=True)
             if (fault := clearance.fault(seen, now)) is not None:
@@ -231,20 +239,28 @@ class NativePublisher:
             held_s = time.monotonic() - held
         return self._outcome(lease_path, manifest, self._read_manifest(), held, clock, held_s=held_s)
 
-    def release(self, paths: Collection[str], *, floor: str | None, owner: str, now: datetime) -> Released:
+    def release(
+        self,
+        paths: Collection[str],
+        *,
+        floor: str | None,
+        owner: str,
+        now: datetime,
+        created: Collection[str] = (),
+    ) -> Released:
         """Take away those of ``paths`` that are reserved and still empty, and what is empty without them.
 
-        Only directories below ``floor`` go with their last child. They are looked at under the lease: what somebody
-        published meanwhile stays. One lease, one commit; none when there is nothing to take away. Raises PathBusy,
-        and what a commit raises.
+        Only directories below ``floor`` or among ``created`` go with their last child. They are looked at under the
+        lease: what somebody published meanwhile stays. One lease, one commit; none when there is nothing to take away.
+        Raises PathBusy, and what a commit raises.
         """
         manifest = self._read_manifest()
-        empty = self._empty(manifest, paths, floor)
+        empty = self._empty(manifest, paths, floor, created)
         if not empty:
             return Released(manifest.revision, ())
         with self._gateway.lease(self.fqrn, _common(empty), hostname=owner) as lease:
             seen, manifest = look(self._store), self._read_manifest()
-            empty = [path for path in self._empty(manifest, paths, floor) if is_below(path, lease.path)]
+            empty = [path for path in self._empty(manifest, paths, floor, created) if is_below(path, lease.path)]
             revision = manifest.revision
             if empty:
                 edit = Edit(self._catalogs, manifest.root)
@@ -255,14 +271,12 @@ class NativePublisher:
 
     # -- private
 
-    def _empty(self, manifest: Manifest, paths: Collection[str], floor: str | None) -> Sequence[str]:
+    def _empty(
+        self, manifest: Manifest, paths: Collection[str], floor: str | None, created: Collection[str]
+    ) -> Sequence[str]:
         view = View(self._catalogs, manifest.root)
-        empty = [
-            path
-            for path in paths
-            if view.nested_at(path) is not None and view.inside(path).catalog.statistics.total == _RESERVED
-        ]
-        return topmost(empty, floor, lambda above: [entry.name for entry in view.listing(above)])
+        empty = [path for path in paths if is_reserved(view, path)]
+        return topmost(empty, floor, lambda above: [entry.name for entry in view.listing(above)], created)
 
     def _rehearsed(self, apply: Callable[[Edit], None], now: datetime) -> tuple[Manifest, NewRoot | None]:
         """The current manifest and what a change makes of it, stored; None if that is nothing."""
@@ -279,11 +293,11 @@ class NativePublisher:
         """The current manifest; if somebody replaced the tree by now, what the manifest of our revision said."""
         path, after = changeset.destination, self._read_manifest()
         view = View(self._catalogs, after.root)
-        if _is(view.nested_at(path), changeset.root):
+        if is_tree(view.nested_at(path), changeset.root):
             return after
         while (root := view.root.catalog).revision > revision and root.previous_revision:
             view = View(self._catalogs, root.previous_revision)
-        if not _is(view.nested_at(path), changeset.root):
+        if not is_tree(view.nested_at(path), changeset.root):
             raise BaseChanged(path, f"the gateway reported success, but revision {revision} does not hold it")
         return dataclasses.replace(after, root=view.root_hash, revision=revision)
 
@@ -315,36 +329,17 @@ class NativePublisher:
         found = load_history(self._store, manifest).tag(tag.name)
         if found is None:
             return False
-        return _is(View(self._catalogs, found.hash).nested_at(changeset.destination), changeset.root)
-
-    def _missing(self, manifest: Manifest, destinations: Sequence[str]) -> list[str]:
-        """Paths to create, parents first. Raises DestinationError where a file or a plain directory is in the way."""
-        view = View(self._catalogs, manifest.root)
-        missing: dict[str, None] = {}
-        for destination in destinations:
-            for path in ancestors(destination):
-                if path in missing or parent_of(path) in missing:
-                    missing[path] = None
-                    continue
-                entry = view.lookup(path)
-                if entry is None:
-                    missing[path] = None
-                elif not entry.is_directory:
-                    raise DestinationError(destination, f"{path} is a file; remove it or choose another destination")
-                elif path == destination and not entry.mountpoint:
-                    raise DestinationError(path, "a directory that is no nested catalog stands there; remove it first")
-        return list(missing)
+        return is_tree(View(self._catalogs, found.hash).nested_at(changeset.destination), changeset.root)
 
     def _require_base(self, edit: Edit, there: NestedRef | None, changeset: Changeset, *, replace: bool) -> None:
         path = changeset.destination
         if there is None:
             raise DestinationError(path, "is not reserved; reserve the build first")
-        reserved = edit.inside(path).catalog.statistics.total == _RESERVED
-        if reserved or _is(there, changeset.root):
+        if is_free(edit, path, changeset.root):
             return
         if not replace:
-            raise DestinationError(path, "holds something already, and replacing was not asked for")
-        if changeset.base_root is None or not _is(self._derived_from(changeset.base_root, path), there.hash):
+            raise occupied(path)
+        if changeset.base_root is None or not is_tree(self._derived_from(changeset.base_root, path), there.hash):
             raise BaseChanged(path, "another publication put something there since this change was prepared")
 
     def _derived_from(self, base: ObjectHash, path: str) -> NestedRef | None:
@@ -409,16 +404,3 @@ def _common(paths: Sequence[str]) -> str:
     while not all(is_below(path, top) for path in paths):
         top = parent_of(top)
     return top
-
-
-def _is(there: NestedRef | None, root: ObjectHash) -> bool:
-    return there is not None and there.hash.digest == root.digest
-
-
-def _require_apart(destinations: Sequence[str]) -> None:
-    """A destination inside another would go with all that is published there when the outer one is swapped."""
-    apart = set(destinations)
-    for destination in destinations:
-        for above in ancestors(parent_of(destination)):
-            if above in apart:
-                raise DestinationError(destination, f"lies inside the destination {above}; keep them apart")

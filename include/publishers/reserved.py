@@ -7,16 +7,22 @@ from collections.abc import Callable, Collection, Sequence
 from include.cvmfs.catalog import MARKER
 
 
-def topmost(paths: Collection[str], floor: str | None, children: Callable[[str], Sequence[str]]) -> tuple[str, ...]:
+def topmost(
+    paths: Collection[str],
+    floor: str | None,
+    children: Callable[[str], Sequence[str]],
+    created: Collection[str] = (),
+) -> tuple[str, ...]:
     """The fewest directories whose removal takes away exactly `paths` and what would be empty without them.
 
-    Only directories below `floor` are given up for their children; without one none is. `.cvmfscatalog` is no child.
+    Only directories below `floor` or among `created` are given up for their children. `.cvmfscatalog` is no child.
     """
     found = set(paths)
     pending = sorted(found)
-    while floor is not None and pending:
+    while pending:
         above = pending.pop().rpartition("/")[0]
-        if above in found or not above.startswith(f"{floor}/"):
+        given_up = above in created or (floor is not None and above.startswith(f"{floor}/"))
+        if above in found or not given_up:
             continue
         inside = {f"{above}/{name}" for name in children(above) if name != MARKER}
         if inside <= found:

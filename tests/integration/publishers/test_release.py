@@ -31,6 +31,22 @@ def test_reservations_go_in_one_revision_with_the_directories_that_would_be_empt
     reserved.assert_sound()
 
 
+def test_directories_that_were_created_with_the_reservations_go_with_the_last_of_them(site: ThreadSite) -> None:
+    site.reserve(["/software/kept/1.0"])
+    created: list[str] = []
+    wanted = ["/software/lost/1.0", "/software/lost/2.0"]
+    done = site.worker().reserve(wanted, nested=[], owner="test", now=NOW, on_create=created.extend)
+    assert tuple(created) == done.created == ("/software/lost", *wanted)
+    site.worker().publish(site.prepared(wanted[0], FILES), owner="test", now=NOW)
+    assert site.worker().release(wanted, floor=None, created=created, owner="test", now=NOW).removed == (wanted[1],)
+    site.worker().remove(wanted[0], owner="test", now=NOW)
+    site.reserve([wanted[1]])
+    gone = site.worker().release(wanted, floor=None, created=created, owner="test", now=NOW)
+    assert gone.removed == ("/software/lost",)
+    assert [entry.name for entry in site.readers().listing("/software")] == ["kept"]
+    site.assert_sound()
+
+
 def test_with_nothing_to_take_away_no_lease_is_taken(reserved: ThreadSite) -> None:
     reserved.worker().publish(reserved.prepared(DESTINATIONS[0], FILES), owner="test", now=NOW)
     before = reserved.head().manifest.revision

@@ -115,7 +115,10 @@ def test_directories_that_would_be_empty_go_with_their_last_child() -> None:
     failed = {"/b/A/x", "/b/A/y", "/b/B/x"}
     assert topmost(failed, "/b", tree.__getitem__) == ("/b/A", "/b/B/x")
     assert topmost(failed, None, tree.__getitem__) == tuple(sorted(failed))
-    assert topmost({"/b/A/x", "/b/A/y", "/b/B/x", "/b/B/y"}, "/b", tree.__getitem__) == ("/b/A", "/b/B")
+    everything = {"/b/A/x", "/b/A/y", "/b/B/x", "/b/B/y"}
+    assert topmost(everything, "/b", tree.__getitem__) == ("/b/A", "/b/B")
+    assert topmost(everything, "/b", tree.__getitem__, ["/b"]) == ("/b",)
+    assert topmost(failed, None, tree.__getitem__, ["/b", "/b/A"]) == ("/b/A", "/b/B/x")
 
 
 @pytest.mark.parametrize(("count", "sample"), [(0, 5), (3, 5), (5, 5), (100, 5), (100, 1), (2, 1)])

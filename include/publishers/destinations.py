@@ -1,0 +1,70 @@
+"""What stands where something is to be published: what is missing above it, what is in its way, what is reserved.
+
+Nothing here writes, so that a dry run says what the real one would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from include.cvmfs.catalog import NestedRef, parent_of
+from include.cvmfs.counters import Counts
+from include.cvmfs.errors import DestinationError
+from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.view import View, ancestors
+
+_RESERVED = Counts(regular=1, dir=1)  # a reserved destination: its own directory and the catalog's marker
+
+
+def missing_directories(view: View, destinations: Sequence[str]) -> list[str]:
+    """The destinations and directories above them that are absent, parents first.
+
+    Raises DestinationError where a file or a plain directory is in the way, and for a destination inside another.
+    """
+    _require_apart(destinations)
+    missing: dict[str, None] = {}
+    for destination in destinations:
+        for path in ancestors(destination):
+            if path in missing or parent_of(path) in missing:
+                missing[path] = None
+                continue
+            entry = view.lookup(path)
+            if entry is None:
+                missing[path] = None
+            elif not entry.is_directory:
+                raise DestinationError(destination, f"{path} is a file; remove it or choose another destination")
+            elif path == destination and not entry.mountpoint:
+                raise DestinationError(path, "a directory that is no nested catalog stands there; remove it first")
+    return list(missing)
+
+
+def is_reserved(view: View, path: str) -> bool:
+    """Whether an empty nested catalog stands there."""
+    return view.nested_at(path) is not None and view.inside(path).catalog.statistics.total == _RESERVED
+
+
+def is_tree(there: NestedRef | None, root: ObjectHash) -> bool:
+    """Whether what stands somewhere is this very tree."""
+    return there is not None and there.hash.digest == root.digest
+
+
+def is_free(view: View, path: str, root: ObjectHash) -> bool:
+    """Whether the tree ``root`` may be put there without replacing anything."""
+    there = view.nested_at(path)
+    return there is None or is_tree(there, root) or is_reserved(view, path)
+
+
+def occupied(path: str) -> DestinationError:
+    """What is said of a destination that is not free when replacing was not asked for."""
+    return DestinationError(
+        path, "holds something already, and replacing was not asked for; ask for it, or choose another destination"
+    )
+
+
+def _require_apart(destinations: Sequence[str]) -> None:
+    """A destination inside another would go with all that is published there when the outer one is swapped."""
+    apart = set(destinations)
+    for destination in destinations:
+        for above in ancestors(parent_of(destination)):
+            if above in apart:
+                raise DestinationError(destination, f"lies inside the destination {above}; keep them apart")
