@@ -4,7 +4,7 @@ set -eu
 
 # package:program that shows it is there
 SERVERS="mariadb-server:mariadbd chromium:chromium chromium-driver:chromedriver"
-SERVERS="$SERVERS ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd radosgw:radosgw ceph-common:ceph"
+SERVERS="$SERVERS ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd radosgw:radosgw ceph-mds:ceph-mds ceph-common:ceph"
 
 missing=""
 for server in $SERVERS; do

@@ -1,6 +1,6 @@
 """Who may do what in a repository's bucket: S3 policies by role, such that none can do another's work.
 
-One bucket policy says everything: its users have no rights of their own. Permissions: docs/formats.md, credentials.
+One bucket policy says everything: its users have no rights of their own. Why so: docs/decisions, 13.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ CURES = {
     "chromium": "run tests/install-servers.sh, or install Debian's chromium",
     "chromedriver": "run tests/install-servers.sh, or install Debian's chromium-driver",
     "radosgw": "run tests/install-servers.sh, or install Debian's ceph-mon ceph-mgr ceph-osd radosgw ceph-common",
+    "ceph-mds": "run tests/install-servers.sh, or install Debian's ceph-mds",
 }
 
 

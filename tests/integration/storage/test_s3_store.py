@@ -130,3 +130,18 @@ def test_buckets_are_created_once_and_made_public_by_prefix(s3_server: S3Server)
     assert public.get("public/a") == public.get("more/a") == b"1"
     with pytest.raises(Forbidden, match="private/a"):
         public.get("private/a")
+
+
+def test_the_bucket_may_be_part_of_the_host_name(
+    s3_server: S3Server, s3_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # This machine's resolver knows no bucket.localhost: the server itself stands in as the proxy to that name.
+    monkeypatch.setenv("HTTP_PROXY", s3_server.endpoint)
+    port = s3_server.endpoint.rpartition(":")[2]
+    options = s3_server.options(endpoint=f"http://localhost:{port}", addressing="virtual", retries=0)
+    store = open_store(f"s3://nights/{s3_prefix}", credentials=s3_server.credentials, options=options)
+    store.put("data/ab/c d", b"1")
+    assert store.get("data/ab/c d") == b"1"
+    assert [meta.key for meta in store.list()] == ["data/ab/c d"]
+    monkeypatch.delenv("HTTP_PROXY")
+    assert s3_server.store("nights", s3_prefix).get("data/ab/c d") == b"1"
