@@ -10,7 +10,7 @@ import typer
 # group -> what it is for; each is `app` in the module of its name in this package
 GROUPS = {
     "settings": "Check the site configuration and the stores it names.",
-    "repo": "Create, read and check repositories.",
+    "repo": "Create, read, change and check repositories.",
     "gateway": "Serve the lease protocol; look at leases.",
     "lab": "Bring the embedded services up and down.",
     "nightly": "Pack a build and run a night.",

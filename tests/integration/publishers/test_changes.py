@@ -1,0 +1,105 @@
+"""Any edit as one revision: tried before its lease, done again when somebody publishes meanwhile, never halved."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from include.cvmfs.commit import NewTag
+from include.cvmfs.dirent import Dirent
+from include.cvmfs.edit import Edit
+from include.cvmfs.errors import DestinationError
+from include.gateway.errors import PathBusy
+from tests.fakes.site import BUILD, DESTINATIONS, Site
+
+DIRECTORY = Dirent("", 0o40755, size=4096, linkcount=2)
+FILES = {"bin/tool": b"#!/bin/sh\n", "lib/a": b"a" * 100, "lib/.cvmfscatalog": b""}
+
+
+@pytest.fixture
+def built(site: Site) -> Site:
+    site.reserve()
+    for place in DESTINATIONS[:2]:
+        site.worker().publish(site.prepared(place, FILES), owner="test", now=now())
+    return site
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def change(site: Site, lease: str, apply: Any, **fields: Any) -> Any:
+    return site.worker().change(lease, apply, owner="test", now=now(), **fields)
+
+
+def test_a_subtree_moves_without_its_data(built: Site) -> None:
+    before = {meta.key for meta in built.store.list("data/") if meta.key[-1] not in "CH"}
+    done = change(built, BUILD, lambda edit: edit.move(DESTINATIONS[0], f"{BUILD}/moved"))
+    assert done.revision == done.revision_before + 1
+    assert built.readers().read(f"{BUILD}/moved/bin/tool") == b"#!/bin/sh\n"
+    assert built.readers().lookup(DESTINATIONS[0]) is None
+    assert {meta.key for meta in built.store.list("data/") if meta.key[-1] not in "CH"} == before
+    built.assert_sound()
+    change(built, BUILD, lambda edit: edit.move(f"{BUILD}/moved", DESTINATIONS[0]), tag=NewTag("back"))
+    assert built.readers().tag("back").revision == done.revision + 1
+    built.assert_sound()
+
+
+def test_several_places_go_in_one_revision(built: Site) -> None:
+    def apply(edit: Edit) -> None:
+        for place in DESTINATIONS:
+            edit.remove(place)
+        edit.symlink(f"{BUILD}/latest", "alpha", now=1)
+
+    done = change(built, BUILD, apply)
+    assert done.revision == done.revision_before + 1
+    assert {entry.name for entry in built.readers().listing(BUILD)} == {
+        ".cvmfscatalog", "alpha", "beta", "gamma", "latest",
+    }  # fmt: skip
+    built.assert_sound()
+
+
+def test_nothing_to_do_makes_no_revision_and_takes_no_lease(built: Site) -> None:
+    link = f"{BUILD}/latest"
+    first = change(built, link, lambda edit: edit.symlink(link, "alpha", now=1))
+    with built.client().lease("nights.example.org", link, hostname="another"):
+        again = change(built, link, lambda edit: edit.symlink(link, "alpha", now=2))
+    assert again.unchanged
+    assert again.revision == first.revision
+    tagged = change(built, link, lambda edit: edit.symlink(link, "alpha", now=2), tag=NewTag("linked"))
+    assert built.readers().tag("linked").revision == tagged.revision
+
+
+def test_a_publication_in_between_is_kept(built: Site) -> None:
+    calls: list[int] = []
+
+    def apply(edit: Edit) -> None:
+        edit.move(DESTINATIONS[0], f"{BUILD}/moved")
+        calls.append(1)
+        if len(calls) == 1:
+            built.worker().publish(built.prepared(DESTINATIONS[2], FILES), owner="other", now=now())
+
+    change(built, BUILD, apply)
+    assert len(calls) == 2
+    assert built.readers().read(f"{DESTINATIONS[2]}/lib/a") == b"a" * 100
+    assert built.readers().read(f"{BUILD}/moved/lib/a") == b"a" * 100
+    built.assert_sound()
+
+
+def test_a_busy_place_and_a_bad_change_leave_everything_as_it_was(built: Site) -> None:
+    before = built.head().manifest
+    with built.client().lease("nights.example.org", DESTINATIONS[1], hostname="another"), pytest.raises(PathBusy):
+        change(built, BUILD, lambda edit: edit.move(DESTINATIONS[0], f"{BUILD}/moved"))
+    with pytest.raises(DestinationError):
+        change(built, BUILD, lambda edit: edit.move(DESTINATIONS[0], DESTINATIONS[1]))
+    assert built.head().manifest == before
+    built.assert_sound()
+
+
+def test_what_is_outside_of_the_lease_is_refused(built: Site) -> None:
+    with pytest.raises(Exception, match="lease"):
+        change(built, DESTINATIONS[0], lambda edit: edit.remove(DESTINATIONS[1]))
+    assert built.readers().lookup(DESTINATIONS[1]) is not None
+    built.assert_sound()
