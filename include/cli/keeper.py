@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from include.cli.repo_mend import mend_objects
 from include.cli.repo_open import AsJson, Configured, DryRun, connections, refusing, seconds_now, signing
 
 
@@ -30,12 +31,30 @@ def repair(
     reflog: Annotated[
         bool, typer.Option("--reflog", help="Rebuild the reflog from what the manifest leads to.")
     ] = False,
+    objects: Annotated[
+        Path | None,
+        typer.Option("--objects", metavar="SOURCE", help="Send lost objects again from this folder, tarball or zip."),
+    ] = None,
+    at: Annotated[
+        str, typer.Option("--at", metavar="PATH", help="Where SOURCE is published: brings its catalogs back, too.")
+    ] = "/restored",
+    contents: Annotated[
+        bool, typer.Option("--contents", "--full", help="With --objects: read every object to find the damaged ones.")
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Mend a repository whose reflog is lost or does not match; needs the repository's signing key on this machine."""
+    """Mend a repository that lost its reflog (needs the signing key here) or objects (needs a tree that has them).
+
+    Exit code 1: objects are still missing, each named.
+    """
     from include.cvmfs.repair import repair_reflog
 
+    if objects is not None:
+        mend_objects(fqrn, objects, at, contents=contents, as_json=as_json)
+    if not reflog and objects is None:
+        raise typer.BadParameter("say what to repair: --reflog, or --objects SOURCE")
     if not reflog:
-        raise typer.BadParameter("say what to repair: --reflog")
+        return
     with refusing():
         store, signer = signing(connections(), fqrn)
         head, added = repair_reflog(store, fqrn, signer=signer, now=seconds_now())

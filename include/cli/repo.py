@@ -66,6 +66,7 @@ def check(
         if repair and _reflog_is_wrong(report):
             _mend_reflog(target)
             report = _checked(target, key, fqrn, quick=quick, contents=contents, tag=tag)
+        _note_damage(target, report, everything=not quick and tag is None)
     if as_json:
         typer.echo(json.dumps(report.as_dict(), indent=1))
     else:
@@ -113,6 +114,20 @@ def _reflog_is_wrong(report: Report) -> bool:
     from include.cvmfs.findings import Subject
 
     return any(problem.subject is Subject.REFLOG for problem in report.problems)
+
+
+def _note_damage(target: str, report: Report, *, everything: bool) -> None:
+    """What a repository of the configuration has lost, the preparations of its nights have to know."""
+    from include.ledger.errors import LedgerError
+    from include.nightlies import damage
+    from include.settings.load import load
+
+    if "/" in target or Path(target).is_dir() or target not in load().repositories:
+        return
+    try:
+        damage.note_report(connections().ledger, report, everything=everything, now=datetime.now(UTC))
+    except LedgerError as fault:
+        typer.echo(f"nightshift: what was found is not noted for the next nights: {fault}", err=True)
 
 
 def _mend_reflog(fqrn: str) -> None:

@@ -53,7 +53,7 @@ def publish(
             show("files", done.files, 0)
 
         done = publish_tree(
-            site, fqrn, path, _source(source, site.site.repository(fqrn).limits),
+            site, fqrn, path, source_at(source, site.site.repository(fqrn).limits),
             owner=holder(), now=datetime.now(UTC), replaces=replace, tag=_tag(tag, message), dry_run=dry_run,
             progress=progress,
         )  # fmt: skip
@@ -135,7 +135,8 @@ def symlink(
     typer.echo(_said(outcome))
 
 
-def _source(path: Path, limits: Limits) -> TreeSource:
+def source_at(path: Path, limits: Limits) -> TreeSource:
+    """A folder or an archive of this machine, or `-` for an archive on standard input."""
     from include.cvmfs.artifact import open_artifact
     from include.cvmfs.directory import DirectorySource
     from include.cvmfs.source import SourceLimits

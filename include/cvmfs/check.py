@@ -15,12 +15,11 @@ from typing import Any
 
 from include.cvmfs import manifest as manifests
 from include.cvmfs import reflog as reflogs
-from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.check_catalog import Audited, Mounted, audit, compare_counters
 from include.cvmfs.check_objects import HEADS_AT_ONCE, NeededObjects, check_contents, check_presence
 from include.cvmfs.counters import Counts
-from include.cvmfs.errors import CvmfsError, FormatError
-from include.cvmfs.findings import Findings, Problem, Subject
+from include.cvmfs.errors import CvmfsError, FormatError, ObjectDamaged, ObjectError
+from include.cvmfs.findings import Findings, Lost, Problem, Subject
 from include.cvmfs.hashes import CATALOG, CERTIFICATE, ObjectHash, hash_bytes
 from include.cvmfs.history import History
 from include.cvmfs.manifest import Manifest
@@ -48,7 +47,8 @@ class Progress:
 class Report:
     """What a check found. Of very many problems the first are kept; ``problem_count`` and ``warning_count`` are exact.
 
-    ``objects``: the different data objects named by the catalogs (0 when they were not looked for).
+    ``objects``: the different data objects named by the catalogs (0 when they were not looked for). ``lost``: what the
+    store has not, or not whole, and could be sent again (``restore``); what hangs below a lost catalog is not known.
     """
 
     fqrn: str
@@ -62,6 +62,7 @@ class Report:
     entries: int
     catalogs: int
     objects: int
+    lost: tuple[Lost, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -89,6 +90,7 @@ class Report:
             "entries": self.entries,
             "catalogs": self.catalogs,
             "objects": self.objects,
+            "lost": [one.as_dict() for one in self.lost],
         }
 
 
@@ -128,7 +130,7 @@ def check(
         _tagged_catalogs(repository.store, history, findings)
     needed = NeededObjects()
     try:
-        tree = _Tree(repository.catalogs, findings, needed, progress)
+        tree = _Tree(repository, findings, needed, progress)
         tree.check(root)
         objects = 0
         if (data_objects or contents) and not quick:
@@ -142,7 +144,7 @@ def check(
     return Report(
         manifest.fqrn, revision, root.hash, repository.verified,
         tuple(findings.problems), tuple(findings.warnings), findings.problem_count, findings.warning_count,
-        tree.entries, tree.catalogs, objects,
+        tree.entries, tree.catalogs, objects, tuple(findings.lost),
     )  # fmt: skip
 
 
@@ -291,9 +293,10 @@ class _Tree:
     """All catalogs from a root down, each once it is known from above."""
 
     def __init__(
-        self, cache: CatalogCache, findings: Findings, needed: NeededObjects, progress: Callable[[Progress], None]
+        self, repository: Repository, findings: Findings, needed: NeededObjects, progress: Callable[[Progress], None]
     ) -> None:
-        self._cache = cache
+        self._store = repository.store
+        self._cache = repository.catalogs
         self._findings = findings
         self._needed = needed
         self._progress = progress
@@ -326,7 +329,13 @@ class _Tree:
     def _audit(self, mounted: Mounted) -> Audited | None:
         try:
             database = self._cache.database(mounted.hash)
-        except (CvmfsError, Forbidden) as fault:
+        except (ObjectError, Forbidden) as fault:
+            name = mounted.hash.with_suffix(CATALOG)
+            there = self._store.head(name.key) if isinstance(fault, ObjectDamaged) else None
+            stored = there.size if there else None
+            self._findings.lose(Lost(name, mounted.path, str(fault), stored=stored), mounted.hash)
+            return None
+        except CvmfsError as fault:
             self._findings.problem(Subject.CATALOG, mounted.path, str(fault), mounted.hash)
             return None
 

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from include.cvmfs import objects
 from include.cvmfs.compression import Compression
-from include.cvmfs.errors import ObjectError
-from include.cvmfs.findings import Findings, Subject
+from include.cvmfs.errors import ObjectDamaged, ObjectError
+from include.cvmfs.findings import Findings, Lost
 from include.cvmfs.hashes import CATALOG, Algorithm, ObjectHash
 from include.storage.errors import Forbidden, Rejected, Unsupported
 from include.storage.store import Store
@@ -134,19 +134,22 @@ def check_presence(store: Store, needed: NeededObjects, findings: Findings, prog
 def check_contents(store: Store, needed: NeededObjects, findings: Findings, progress: Callable[[int], None]) -> None:
     """Read every object and compare hash and uncompressed size. Raises StoreError."""
 
-    def read(item: Needed) -> str | None:
+    def read(item: Needed) -> tuple[str, int | None] | None:
         try:
             for _ in objects.stream(store, item.hash, item.compression, size=item.size):
                 pass
+        except ObjectDamaged as fault:
+            there = store.head(item.hash.key)
+            return str(fault), there.size if there else None
         except ObjectError as fault:
-            return str(fault)
+            return str(fault), None
         except Forbidden:
-            return f"{item.hash.key} may not be read"
+            return f"{item.hash.key} may not be read", None
         return None
 
     for item, fault in _at_once(READS_AT_ONCE, read, needed, progress):
         if fault is not None:
-            _report(findings, item, fault)
+            _report(findings, item, *fault)
 
 
 def _listed(store: Store, needed: NeededObjects, progress: Callable[[int], None]) -> bool:
@@ -171,12 +174,12 @@ def _at_once(
             progress(done)
 
 
-def _report(findings: Findings, item: Needed, what: str) -> None:
-    findings.problem(Subject.OBJECT, item.path, what, item.catalog)
+def _report(findings: Findings, item: Needed, what: str, stored: int | None = None) -> None:
+    findings.lose(Lost(item.hash, item.path, what, item.size, item.compression, stored), item.catalog)
 
 
 def _report_size(findings: Findings, item: Needed, stored: int) -> None:
     if item.compression is Compression.NONE and stored != item.size:
-        _report(findings, item, f"{item.hash.key} is stored in {stored} bytes, its size is {item.size}")
+        _report(findings, item, f"{item.hash.key} is stored in {stored} bytes, its size is {item.size}", stored)
     elif item.compression is not Compression.NONE and stored == 0:
-        _report(findings, item, f"{item.hash.key} is stored empty")
+        _report(findings, item, f"{item.hash.key} is stored empty", 0)

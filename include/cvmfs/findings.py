@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.compression import Compression
+from include.cvmfs.hashes import CATALOG, ObjectHash
 from include.cvmfs.source import printable
 
 KEPT = 10_000
@@ -54,14 +55,40 @@ class Problem:
         return {"path": path, "subject": self.subject.value, "what": what, "catalog": catalog}
 
 
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An object that the revision needs and the store has not, or not whole.
+
+    ``path``: the first that needs it; ``size``: of its content in bytes, None for a catalog; ``stored``: bytes in the
+    store, None if there are none.
+    """
+
+    hash: ObjectHash
+    path: str
+    what: str
+    size: int | None = None
+    compression: Compression = Compression.ZLIB
+    stored: int | None = None
+
+    def as_dict(self) -> dict[str, str | int | None]:
+        return {"object": self.hash.key, "path": printable(self.path) or "/", "stored_bytes": self.stored}
+
+
 @dataclass(slots=True)
 class Findings:
-    """Collects; of very many problems the first :data:`KEPT` are kept and the others counted."""
+    """Collects; of very many problems the first :data:`KEPT` are kept and the others counted, and so with objects."""
 
     problems: list[Problem] = field(default_factory=list)
     warnings: list[Problem] = field(default_factory=list)
     problem_count: int = 0
     warning_count: int = 0
+    lost: list[Lost] = field(default_factory=list)
+
+    def lose(self, one: Lost, catalog: ObjectHash | None = None) -> None:
+        """A problem with an object that could be sent again."""
+        self.problem(Subject.CATALOG if one.hash.suffix == CATALOG else Subject.OBJECT, one.path, one.what, catalog)
+        if len(self.lost) < KEPT:
+            self.lost.append(one)
 
     def problem(self, subject: Subject, path: str, what: str, catalog: ObjectHash | None = None) -> None:
         self.problem_count += 1

@@ -11,8 +11,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection, delete, insert, select
 
+from include.cvmfs.check import Report
 from include.cvmfs.digests import hash_of_key, identity
 from include.cvmfs.errors import FormatError
+from include.cvmfs.source import printable
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.tables import damaged
 from include.storage.store import Store
@@ -34,6 +36,18 @@ class Damage:
     def identity(self) -> bytes:
         """As a preparation knows it (``digests.identity``)."""
         return identity(hash_of_key(self.key))
+
+
+def of_report(report: Report) -> tuple[Damage, ...]:
+    """What a check has found of it."""
+    return tuple(Damage(one.hash.key, printable(one.path), one.what, one.stored) for one in report.lost)
+
+
+def note_report(bind: Bind, report: Report, *, everything: bool, now: datetime) -> int:
+    """Have what a check found in the list; ``everything``: it looked for all objects of the current revision."""
+    found = of_report(report)
+    kept = replace if everything else note
+    return kept(bind, report.fqrn, found, now=now)
 
 
 def note(bind: Bind, repository: str, found: Iterable[Damage], *, now: datetime) -> int:
