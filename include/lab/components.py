@@ -5,16 +5,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A part that runs for ever, and the command line that starts it; its first word is a program on the path."""
+    """A part that runs for ever, and the command line that starts it; its first word is a program on the path.
+
+    Where all parts are on one machine and see the same files, as in the lab, `on_one_disk` follows.
+    """
 
     name: str
     command: tuple[str, ...]
+    on_one_disk: tuple[str, ...] = ()
 
 
 API_SERVER = Component("api-server", ("airflow", "api-server"))
-SCHEDULER = Component("scheduler", ("airflow", "scheduler"))
+# Log servers listen on every interface, whatever one says; on one disk, logs are read from their files.
+SCHEDULER = Component("scheduler", ("airflow", "scheduler"), on_one_disk=("--skip-serve-logs",))
 DAG_PROCESSOR = Component("dag-processor", ("airflow", "dag-processor"))
-TRIGGERER = Component("triggerer", ("airflow", "triggerer"))
+TRIGGERER = Component("triggerer", ("airflow", "triggerer"), on_one_disk=("--skip-serve-logs",))
 WORKER = Component("worker", ("airflow", "celery", "worker"))
 GATEWAY = Component("gateway", ("nightshift", "gateway", "serve"))
 

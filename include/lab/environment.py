@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MARK = "NIGHTSHIFT_LAB"  # carried by every process of a lab: its state folder
 ADMIN = "admin"
 DATABASE, DATABASE_USER = "airflow", "nightshift"
+NOBODY = 1  # a port that only root may take, and that nothing uses
 SOCKET_PATH_LIMIT = 107  # bytes, sockaddr_un
 
 
@@ -157,8 +158,9 @@ class Lab:
             "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.airflow_url}/execution/",
             "AIRFLOW__API__SECRET_KEY": secrets.api_secret_key,
             "AIRFLOW__API_AUTH__JWT_SECRET": secrets.jwt_secret,
-            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(ports.worker_logs),
-            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(ports.triggerer_logs),
+            # Nobody serves logs here; the default ports may be those of another Airflow.
+            "AIRFLOW__LOGGING__WORKER_LOG_SERVER_PORT": str(NOBODY),
+            "AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(NOBODY),
         }
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -29,8 +29,6 @@ class Ports:
     gateway: int = 4929
     postgres: int = 15432
     airflow: int = 8080
-    worker_logs: int = 8793
-    triggerer_logs: int = 8794
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:

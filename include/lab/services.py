@@ -88,17 +88,12 @@ def postgres_server(lab: Lab) -> Postgres:
 
 
 def airflow_services(lab: Lab) -> tuple[Service, ...]:
-    """Airflow's components. Only the API server listens for others; it knows the health of all."""
-    opened: dict[str, tuple[str, ...]] = {
-        components.API_SERVER.name: ("airflow",),
-        components.SCHEDULER.name: ("worker_logs",),
-        components.TRIGGERER.name: ("triggerer_logs",),
-    }
+    """Airflow's components. Only the API server listens; it knows the health of all."""
     expected = version("apache-airflow-core")
     return tuple(
         Service(
             Program(component.name, resolved(component)),
-            opened.get(component.name, ()),
+            ("airflow",) if component is components.API_SERVER else (),
             lambda: airflow_answers(lab.airflow_url, expected),
             lab.airflow_url if component is components.API_SERVER else "",
         )
@@ -107,8 +102,8 @@ def airflow_services(lab: Lab) -> tuple[Service, ...]:
 
 
 def resolved(component: Component) -> tuple[str, ...]:
-    """A component's command line with its program out of the environment that we run in."""
-    return (_program(component.command[0]), *component.command[1:])
+    """A component's command line in the lab, with its program out of the environment that we run in."""
+    return (_program(component.command[0]), *component.command[1:], *component.on_one_disk)
 
 
 def _program(name: str) -> str:

@@ -21,7 +21,7 @@ SERVICES = COMPOSE["services"]
 def test_a_container_runs_the_command_that_the_lab_runs(component: components.Component) -> None:
     assert tuple(SERVICES[component.name]["command"]) == component.command
     program, *rest = resolved(component)
-    assert (Path(program).name, *rest) == component.command
+    assert (Path(program).name, *rest) == (*component.command, *component.on_one_disk)
 
 
 def test_nothing_else_but_the_database_and_the_broker_runs() -> None:

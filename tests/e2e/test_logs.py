@@ -1,0 +1,107 @@
+"""Nothing of the lab listens beyond loopback, and yet the log of every task can be read while it works."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import psutil
+import pytest
+
+from include.cvmfs.compression import compress
+from include.cvmfs.hashes import hash_bytes
+from include.gateway.client import GatewayClient
+from include.lab.supervise import marked_processes
+from tests.e2e.deployment import FQRN, Deployment
+from tests.fakes.builds import tree
+
+pytestmark = [pytest.mark.server("weed"), pytest.mark.slow]
+
+DAG, RUN, PLACE = "publication", "logs", "/logs/1"
+CONTENT = b"read while it is uploaded " * 400
+SOON_S = 60.0
+
+
+def listening(pids: list[int]) -> dict[tuple[str, int], str]:
+    """Address and port -> command line, for all sockets that these processes listen on."""
+    return {
+        (one.laddr.ip, one.laddr.port): " ".join(psutil.Process(one.pid).cmdline())
+        for one in psutil.net_connections(kind="tcp")
+        if one.status == psutil.CONN_LISTEN and one.pid in pids
+    }
+
+
+def test_every_listening_socket_is_on_loopback_and_on_a_port_of_the_lab(deployment: Deployment) -> None:
+    seen = listening(marked_processes(deployment.place))
+    assert not {place: who for place, who in seen.items() if not ipaddress.ip_address(place[0]).is_loopback}
+    assert {port for _, port in seen} == set(asdict(deployment.ports).values())
+
+
+@pytest.fixture(scope="module")
+def logs(deployment: Deployment) -> Iterator[dict[str, str]]:
+    """The logs of one publication: of a task that uploads, of one that waits for its path, and of both at the end."""
+    try:
+        yield watch(deployment)
+    finally:
+        deployment.store_proxy.clear()
+        deployment.gateway_proxy.clear()
+
+
+def watch(deployment: Deployment) -> dict[str, str]:
+    """Holds each task where it is while its log is read."""
+    store, gateway, secrets = deployment.store_proxy, deployment.gateway_proxy, deployment.lab.secrets
+    deployment.connections.store("builds").put("logs.tar.gz", tree({"file": CONTENT}))
+    upload = store.hold(method="PUT", path=f"{FQRN}/{hash_bytes(compress(CONTENT)).key}")
+    deployment.trigger(DAG, RUN, repository=FQRN, path=PLACE, source="s3://builds/logs.tar.gz")
+    upload.wait(SOON_S)
+    seen = {"running": log(deployment, "prepare", "running")}
+
+    with GatewayClient(deployment.lab.gateway_url, secrets.gateway_key_id, secrets.gateway_key_secret) as client:
+        with client.lease(FQRN, PLACE, hostname="somebody else") as lease:
+
+            def deferred() -> bool:
+                client.renew(lease)
+                return state(deployment, "publish") == "deferred"
+
+            upload.release()
+            deployment.wait_until(deferred, "publish is deferred", SOON_S)
+            # the next look of the triggerer fails, and it says so; the one after that is kept waiting
+            gateway.cut(method="GET", path="/leases")
+            looking = gateway.hold(method="GET", path="/leases")
+            looking.wait(SOON_S)
+        seen["deferred"] = log(deployment, "publish", "deferred")
+    looking.release()
+    assert deployment.follow(DAG, RUN).state == "success"
+    return seen | {f"{task} at the end": log(deployment, task, "success") for task in ("prepare", "publish")}
+
+
+def log(deployment: Deployment, task: str, expected: str) -> str:
+    """What a task of the mapped group has logged, as the UI gets it; it is in that state before and after."""
+    assert state(deployment, task) == expected
+    place = f"/dags/{DAG}/dagRuns/{RUN}/taskInstances/tree.{task}/logs/1"
+    found = deployment.rest("GET", place, params={"map_index": 0}, headers={"Accept": "application/json"})
+    assert state(deployment, task) == expected
+    return "\n".join(str(line) for line in found["content"])
+
+
+def state(deployment: Deployment, task: str) -> str:
+    return next(one["state"] for one in deployment.tasks(DAG, RUN) if one["task_id"] == f"tree.{task}")
+
+
+def test_the_log_of_a_running_task_can_be_read(logs: dict[str, str]) -> None:
+    assert "Filling up the DagBag" in logs["running"]
+    assert "prepared" not in logs["running"]
+
+
+def test_the_log_of_a_deferred_task_says_what_it_waits_for_and_what_its_trigger_met(logs: dict[str, str]) -> None:
+    assert "path busy by 'somebody else'" in logs["deferred"]
+    assert "waiting in the triggerer until" in logs["deferred"]
+    assert ".trigger." in logs["deferred"]
+    assert "'logger': 'triggers.lease" in logs["deferred"]
+
+
+def test_the_log_of_a_finished_task_is_whole(logs: dict[str, str]) -> None:
+    assert "prepared" in logs["prepare at the end"]
+    assert "back from waiting" in logs["publish at the end"]
+    assert "lease held" in logs["publish at the end"]
