@@ -1,0 +1,76 @@
+"""Our sensors in a DAG of somebody else: both find their way to the triggerer and back."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from airflow.sdk import DAG
+
+from sensors.base import NightshiftSensor
+from sensors.lease import LeaseFreeSensor
+from sensors.objects import ObjectSensor
+from tests.dags.conftest import FQRN, MiniSite
+
+pytestmark = pytest.mark.server("weed")
+KEY, PATH = "sensed/{{ params.name }}", "/sensed/{{ params.name }}"
+
+
+def waiting(dag_id: str, *, timeout_s: float) -> DAG:
+    with DAG(dag_id, params={"name": "it"}, schedule=None) as dag:
+        ObjectSensor(task_id="object", store="builds", key=KEY, timeout=timeout_s, poke_interval=0.1)
+        LeaseFreeSensor(task_id="lease", repository=FQRN, path=PATH, timeout=timeout_s, poke_interval=0.1)
+    return dag
+
+
+def states(dag: DAG) -> dict[str, str]:
+    """Run a DAG that is in no file."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+    DagBundlesManager().sync_bundles_to_db()
+    bag = DagBag(str(Path(__file__).parent / "no-such-folder"))
+    bag.bag_dag(dag)
+    sync_bag_to_db(bag, "dags-folder", None)
+    run = dag.test(run_after=datetime.now(UTC))
+    return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
+
+
+def test_what_comes_later_is_waited_for(site: MiniSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    deferred: dict[str, threading.Event] = {"object": threading.Event(), "lease": threading.Event()}
+    defer = NightshiftSensor.defer
+
+    def seen(self: NightshiftSensor, **kwargs: Any) -> NoReturn:
+        deferred[self.task_id].set()
+        defer(self, **kwargs)
+
+    monkeypatch.setattr(NightshiftSensor, "defer", seen)
+    with site.client() as client:
+        lease = client.acquire(FQRN, "/sensed/it", hostname="somebody else")
+
+        def later() -> None:
+            deferred["object"].wait(60)
+            site.connections.store("builds").put("sensed/it", b"x")
+            deferred["lease"].wait(10)
+            client.drop(lease)
+
+        thread = threading.Thread(target=later)
+        thread.start()
+        try:
+            found = states(waiting("waits_for_both", timeout_s=60.0))
+        finally:
+            for event in deferred.values():
+                event.set()
+            thread.join()
+    assert found == {"object": "success", "lease": "success"}
+    assert site.leases() == []
+
+
+def test_what_does_not_come_fails_in_time(site: MiniSite) -> None:
+    site.connections.store("builds").delete(["sensed/it"])
+    with site.client() as client, client.lease(FQRN, "/sensed", hostname="somebody else"):
+        found = states(waiting("waits_in_vain", timeout_s=0.5))
+    assert found == {"object": "failed", "lease": "failed"}
