@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from include.cli.repo_mend import mend_objects
-from include.cli.repo_open import AsJson, Configured, DryRun, connections, refusing, seconds_now, signing
+from include.cli.repo_open import AsJson, Configured, DryRun, connections, refusing, seconds_now, switching
 
 
 def create(fqrn: Configured) -> None:
@@ -55,8 +55,7 @@ def repair(
         raise typer.BadParameter("say what to repair: --reflog, or --objects SOURCE")
     if not reflog:
         return
-    with refusing():
-        store, signer = signing(connections(), fqrn)
+    with refusing(), switching(connections(), fqrn) as (store, signer):
         head, added = repair_reflog(store, fqrn, signer=signer, now=seconds_now())
     typer.echo(f"reflog of {fqrn} matches revision {head.manifest.revision} again; {added} references added")
 

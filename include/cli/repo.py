@@ -23,7 +23,7 @@ from include.cli.repo_open import (
     printable,
     refusing,
     seconds_now,
-    signing,
+    switching,
     time_text,
 )
 
@@ -133,8 +133,8 @@ def _note_damage(target: str, report: Report, *, everything: bool) -> None:
 def _mend_reflog(fqrn: str) -> None:
     from include.cvmfs.repair import repair_reflog
 
-    store, signer = signing(connections(), fqrn)
-    _, added = repair_reflog(store, fqrn, signer=signer, now=seconds_now())
+    with switching(connections(), fqrn) as (store, signer):
+        _, added = repair_reflog(store, fqrn, signer=signer, now=seconds_now())
     typer.echo(f"mended the reflog of {fqrn}: {added} references added", err=True)
 
 

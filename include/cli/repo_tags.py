@@ -25,8 +25,8 @@ from include.cli.repo_open import (
     printable,
     refusing,
     seconds_now,
-    signing,
     span,
+    switching,
     time_text,
 )
 
@@ -63,8 +63,9 @@ def add(
     from include.cvmfs.tags import add_tag
 
     with refusing():
-        store, signer = signing(connections(), fqrn)
-        tag = add_tag(store, fqrn, name, revision, signer=signer, now=seconds_now(), description=description, move=move)
+        site, now = connections(), seconds_now()
+        with switching(site, fqrn) as (store, signer):
+            tag = add_tag(store, fqrn, name, revision, signer=signer, now=now, description=description, move=move)
     typer.echo(
         json.dumps(_described(tag), indent=1) if as_json else f"{name} names revision {tag.revision}, {tag.hash}"
     )
@@ -86,8 +87,8 @@ def remove(
             for name in names:
                 typer.echo(f"{printable(name)}: {'would be removed' if name in there else 'is not there'}")
             return
-        store, signer = signing(site, fqrn)
-        removed = remove_tags(store, fqrn, names, signer=signer, now=seconds_now())
+        with switching(site, fqrn) as (store, signer):
+            removed = remove_tags(store, fqrn, names, signer=signer, now=seconds_now())
     typer.echo(f"{removed} of {len(names)} tags removed from {fqrn}")
 
 
@@ -113,8 +114,8 @@ def prune(
         decisions = decide(site.head(fqrn).tags(), rule, datetime.now(UTC))
         gone = [one.tag.name for one in decisions if one.remove]
         if gone and not dry_run:
-            store, signer = signing(site, fqrn)
-            remove_tags(store, fqrn, gone, signer=signer, now=seconds_now())
+            with switching(site, fqrn) as (store, signer):
+                remove_tags(store, fqrn, gone, signer=signer, now=seconds_now())
     if as_json:
         document = [{"name": one.tag.name, "removed": one.remove, "reason": one.reason} for one in decisions]
         typer.echo(json.dumps({"dry_run": dry_run, "tags": document}, indent=1))
@@ -139,14 +140,15 @@ def rollback(
 
     with refusing(), bars() as show:
         site = connections()
-        store = site.repository_store(fqrn) if dry_run else signing(site, fqrn)[0]
-        plan = plan_rollback(store, fqrn, tag or UNDO)
-        head = plan.head
-        if not dry_run:
-            _, signer = signing(site, fqrn)
-            head = run_rollback(
-                store, plan, signer=signer, now=seconds_now(), verified=lambda done: show("catalogs", done, 0)
-            )
+        if dry_run:
+            plan = plan_rollback(site.repository_store(fqrn), fqrn, tag or UNDO)
+            head = plan.head
+        else:
+            with switching(site, fqrn) as (store, signer):
+                plan = plan_rollback(store, fqrn, tag or UNDO)
+                head = run_rollback(
+                    store, plan, signer=signer, now=seconds_now(), verified=lambda done: show("catalogs", done, 0)
+                )
     lost = [one.name for one in plan.lost]
     if as_json:
         facts: dict[str, Any] = {

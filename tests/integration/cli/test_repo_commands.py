@@ -213,6 +213,16 @@ def test_what_needs_the_signing_key_is_refused_without_it(repo: Commands) -> Non
     repo("tag", "remove", FQRN, "x", "--dry-run")
 
 
+def test_where_a_store_keeps_no_conditions_tags_wait_for_whoever_publishes(
+    repo: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("include.cvmfs.trust.is_local", lambda store: False)
+    with repo.site.client().lease(FQRN, "/sw", hostname="somebody"):
+        assert "somebody" in repo("tag", "add", FQRN, "x", code=2).stderr
+    repo("tag", "add", FQRN, "x")
+    assert repo.site.client().leases() == []
+
+
 def test_the_whitelist_is_resigned_by_whoever_has_the_master_key(repo: Commands) -> None:
     before = repo.json("info", FQRN)["whitelist_expires"]
     dry = repo.json("resign", FQRN, "--days", "90", "--dry-run")
