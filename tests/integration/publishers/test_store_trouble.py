@@ -223,12 +223,13 @@ def test_a_quota_that_is_used_up_in_mid_run_says_so(radosgw: RadosgwServer, s3_p
     site.create()
     radosgw.set_quota(url.removeprefix("s3://"), max_bytes=100_000)
     base = site.head()
+    many = {str(number): os.urandom(2000) for number in range(500)}  # more than can be in flight before it is counted
     with pytest.raises(StoreFull, match=r"quota is used up; raise it or delete") as caught:
-        site.prepared(DESTINATION, FILES, base)
+        site.prepared(DESTINATION, many, base)
     assert caught.value.key in str(caught.value)
     assert store.counters.retries == {}
     radosgw.set_quota(url.removeprefix("s3://"), max_bytes=None)
-    site.prepared(DESTINATION, FILES, base)
+    site.prepared(DESTINATION, many, base)
 
 
 def test_a_store_that_is_full_in_mid_run_says_so(
