@@ -26,9 +26,9 @@ from include.storage.store import ObjectMeta, Store, Version
 FORMAT = 1
 _log = logging.getLogger(__name__)
 _NAME = "{}.sent"
-_BATCH = 64
+_BATCH = 16
 _SUM_BYTES = 4
-_RECORD_BYTES = DIGEST_BYTES + 1 + _SUM_BYTES
+RECORD_BYTES = DIGEST_BYTES + 1 + _SUM_BYTES
 _HEAD_BYTES = 4096
 
 
@@ -167,8 +167,8 @@ def _read(path: Path, generation: int, now: datetime) -> tuple[bytes, ...] | Non
         return None
     if not -CLOCK_SKEW <= age < CHANGESET_LIFE:
         return None
-    whole = len(records) - len(records) % _RECORD_BYTES
-    pieces = (records[start : start + _RECORD_BYTES] for start in range(0, whole, _RECORD_BYTES))
+    whole = len(records) - len(records) % RECORD_BYTES
+    pieces = (records[start : start + RECORD_BYTES] for start in range(0, whole, RECORD_BYTES))
     return tuple(one for one in map(_identity, pieces) if one is not None)
 
 
