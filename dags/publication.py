@@ -17,12 +17,14 @@ from operators.publishing import default_args, publishing_tasks
 DOC = """
 ### Publish one tree or tarball
 
-`source` is the URL of a tarball (.tar, .gz, .xz, .zst) in one of the stores of the site configuration, or of a folder
-in one of its `file:///` stores: {stores}. Anything else is refused; a folder of the workers is allowed by adding it to
-`stores`.
+`source` is the URL of a tarball (.tar, .gz, .xz, .zst) or zip in one of the stores of the site configuration, or of a
+folder in one of its `file:///` stores: {stores}. Anything else is refused; a folder of the workers is allowed by adding
+it to `stores`.
 
-`mode` *refuse* ends with an error if the destination holds anything; *replace* swaps it. `tag` names the new revision.
-`dry_run` reads the source and says what would be published and how much of it is new, and writes nothing.
+`mode` *refuse* ends with an error if the destination holds anything; *replace* swaps it. `tag` names the new revision;
+one that is taken is refused.
+`dry_run` reads the source, says what would be published and how much of it is new, or why it would fail, and writes
+to no store, gateway or repository.
 """
 
 

@@ -138,3 +138,15 @@ damaged = Table(
     Column("found_at", UtcTime, nullable=False),
     **TABLE_OPTIONS,
 )
+
+created = Table(
+    "created",
+    metadata,
+    # directories above destinations; see include/nightlies/created.py
+    Column("run_id", exact(512), primary_key=True),
+    Column("place", hexadecimal(64), primary_key=True),
+    Column("repository", NAME, nullable=False),
+    Column("path", exact(1024), nullable=False),
+    Column("noted_at", UtcTime, nullable=False),
+    **TABLE_OPTIONS,
+)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+from datetime import UTC, datetime
+
 import pytest
 
+from include.cvmfs.errors import TagError
+from include.nightlies import created
+from include.nightlies.steps.plan import plan_publication
 from tests.dags.conftest import FQRN, MiniSite, Run
 from tests.fakes.builds import tree
 
@@ -65,6 +71,74 @@ def test_a_dry_run_publishes_nothing(site: MiniSite) -> None:
     assert run.state == "success", run
     assert "would publish 2 files" in next(iter(run.publications.values())).reason
     assert site.revision() == before
+
+
+def _reason(run: Run) -> str:
+    (publication,) = run.publications.values()
+    return publication.reason
+
+
+def test_a_dry_run_fails_as_the_real_one_would(site: MiniSite) -> None:
+    source, other = _tarball(site, "a.tar.gz", readme=b"a"), _tarball(site, "b.tar.gz", readme=b"b")
+    assert _publish(site, "/software/taken/1", source).state == "success"
+    before = site.revision()
+    for path, mode in (("/software/taken/1", "refuse"), ("/software/taken/1/readme/below", "refuse")):
+        dry = _publish(site, path, other, mode=mode, dry_run=True)
+        real = _publish(site, path, other, mode=mode)
+        assert (dry.state, real.state) == ("failed", "failed")
+        assert _reason(dry) == _reason(real)
+    assert site.revision() == before
+    replacing = _publish(site, "/software/taken/1", other, mode="replace", dry_run=True)
+    assert replacing.state == "success", replacing
+    assert _reason(replacing).endswith("and replace what is at its destination")
+    same = _publish(site, "/software/taken/1", source, dry_run=True)
+    assert same.state == "success", same
+    assert f"revision {before} holds this very tree" in _reason(same)
+    assert site.revision() == before
+
+
+def test_a_publication_that_fails_leaves_no_directory_that_it_made(site: MiniSite) -> None:
+    source = _tarball(site, "kept.tar.gz", readme=b"kept")
+    assert _publish(site, "/software/kept/1", source).state == "success"
+    names = {entry.name for entry in site.connections.repository(FQRN).listing("/software")}
+    bad = _publish(site, "/software/never/deep/1", f"{source}.missing")
+    assert bad.state == "failed"
+    assert "or correct the source." in _reason(bad)
+    repository = site.connections.repository(FQRN)
+    assert {entry.name for entry in repository.listing("/software")} == names
+    assert created.of_run(site.connections.ledger, next(iter(bad.publications.values())).run_id, FQRN) == ()
+    assert site.leases() == []
+
+
+@pytest.mark.parametrize("tag", ["taken-1", "trunk", "trunk-previous"])
+def test_a_tag_that_cannot_be_given_is_refused_before_anything_is_prepared(site: MiniSite, tag: str) -> None:
+    source = _tarball(site, "tagged.tar.gz", readme=b"tagged")
+    if not any(one.name == "taken-1" for one in site.connections.repository(FQRN).tags()):
+        assert _publish(site, "/software/tagged/1", source, tag="taken-1").state == "success"
+    revision = site.connections.repository(FQRN).tag("taken-1").revision
+    said = f"names revision {revision} of {FQRN} already; choose another" if tag == "taken-1" else "choose another name"
+    for dry_run in (False, True):
+        with pytest.raises(TagError, match=f"tag '{tag}': .*{said}"):
+            plan_publication(
+                site.connections, run="by hand", repository=FQRN, path="/software/tagged/2", source=source,
+                try_number=1, clock=lambda: datetime.now(UTC), tag=tag, dry_run=dry_run,
+            )  # fmt: skip
+    run = _publish(site, "/software/tagged/2", source, tag=tag)
+    assert (run.state, run.tasks["plan"]) == ("failed", "failed")
+    assert run.publications == {}
+
+
+def test_the_same_artifact_may_be_published_with_its_tag_again(site: MiniSite) -> None:
+    data = tree({"readme": b"again"})
+    store = site.connections.store("builds")
+    store.put("again.tar.gz", data)
+    source, sha256 = f"{store.url}/again.tar.gz", hashlib.sha256(data).hexdigest()
+    first = _publish(site, "/software/again/1", source, sha256=sha256, tag="again-1")
+    assert first.state == "success", first
+    revision = site.revision()
+    again = _publish(site, "/software/again/1", source, sha256=sha256, tag="again-1")
+    assert again.state == "success", again
+    assert site.revision() == revision
 
 
 @pytest.mark.parametrize("path", ["/.cvmfs/secret", "/a/../b", "/a/./b"])

@@ -1,7 +1,7 @@
 """What can end a step of a night, besides the errors of the subjects that it calls.
 
 StepError
-├── ArtifactMissing       the index lists a file that its store does not have (yet: may be tried again)
+├── ArtifactMissing       an artifact that its store does not have (yet: may be tried again)
 ├── ArtifactSize          the file has another size than the index says
 ├── SourceNotAllowed      a source that lies in no store of the configuration
 ├── FailedBefore          an earlier step of the run gave the artifact up
@@ -28,11 +28,10 @@ class StepError(NightlyError):
 class ArtifactMissing(StepError):
     retryable = True
 
-    def __init__(self, artifact: str, where: str) -> None:
+    def __init__(self, artifact: str, where: str, *, listed: bool = True) -> None:
         self.artifact = artifact
-        super().__init__(
-            f"artifact {artifact}: there is no {where}. Upload it again, or take it out of the build's index."
-        )
+        cure = "take it out of the build's index" if listed else "correct the source"
+        super().__init__(f"artifact {artifact}: there is no {where}. Upload it again, or {cure}.")
 
 
 class ArtifactSize(StepError):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 
+from include.cvmfs.errors import TagError
+from include.cvmfs.history import check_tag_name
 from include.cvmfs.repository import Repository
 from include.cvmfs.source import checked_destination
 from include.cvmfs.view import is_below
@@ -112,13 +114,15 @@ def plan_publication(
 ) -> Plan:
     """One tree or tarball by hand, as a run of one batch. `source` is a URL in one of the configured stores.
 
-    Raises UnknownSetting, SourceNotAllowed or DestinationError before anything is done.
+    Raises UnknownSetting, SourceNotAllowed, DestinationError or TagError before anything is done.
     """
     connections.site.repository(repository)
     locate(connections, source)
     where = checked_destination(path.rstrip("/") or "/")
     item = Item(name=path, destination=where, source=source, sha256=sha256)
     batch = Batch(run, repository, (item,), replace=overwrite, tag=tag, dry_run=dry_run)
+    if tag is not None:
+        _require_tag(connections, batch, item, tag)
     reason = f"by hand from {source}"
     records.plan(connections.ledger, batch.key(item), try_number=try_number, now=clock(), reason=reason)
     return Plan((batch,))
@@ -160,6 +164,26 @@ def held_already(connections: Connections, repository: Repository, publication: 
 def cut(batch: Batch, items: Sequence[Item], limit: int) -> tuple[Batch, ...]:
     """The batch in at most `limit` pieces, in order; on most nights each holds one item."""
     return tuple(replace(batch, items=piece) for piece in into_batches(items, limit))
+
+
+def _require_tag(connections: Connections, batch: Batch, item: Item, tag: str) -> None:
+    """Raise TagError for a name that cannot be given to the new revision.
+
+    One that is taken may only name a revision with this very tree, as an earlier try or the same artifact left it.
+    """
+    check_tag_name(tag)
+    repository = connections.head(batch.repository)
+    taken = next((one for one in repository.tags() if one.name == tag), None)
+    if taken is None:
+        return
+    before = records.publication(connections.ledger, batch.key(item))
+    ours = {before.nested_hash if before is not None else None}
+    if item.sha256 is not None:
+        ours.add(records.recorded_nested_hash(connections.ledger, batch.repository, item.destination, item.sha256))
+    there = repository.at(taken.hash).nested_at(item.destination)
+    if there is None or str(there.hash) not in ours:
+        what = f"names revision {taken.revision} of {batch.repository} already"
+        raise TagError(tag, f"{what}; choose another name, or publish without a tag")
 
 
 def _chosen(index: BuildIndex, slot: Slot, night: Night) -> tuple[tuple[Artifact, ...], list[str]]:

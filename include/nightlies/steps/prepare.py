@@ -17,6 +17,7 @@ from include.cvmfs.prepare import Base, Progress, prepare
 from include.cvmfs.repository import Repository
 from include.cvmfs.sent import JournaledStore, SentJournal
 from include.cvmfs.trust import is_local
+from include.cvmfs.view import View
 from include.nightlies import builds, damage, records
 from include.nightlies.damage import Damage
 from include.nightlies.errors import PublicationUnknown
@@ -27,6 +28,7 @@ from include.nightlies.steps.known import earlier_destinations, known_objects, l
 from include.nightlies.steps.sources import opened, source_limits
 from include.nightlies.steps.values import Batch, Item, Outcome
 from include.publishers.connect import Connections
+from include.publishers.destinations import is_free, is_tree, occupied
 from include.publishers.trees import tree_options
 
 Clock = Callable[[], datetime]
@@ -103,18 +105,30 @@ def _prepare_one(
         changeset = prepare_item(
             connections, repository, seen, batch, item, publication, clock=clock, progress=progress
         )
+        would = _would(repository, batch, item, changeset) if batch.dry_run else ""
     except Exception as error:
         move(State.FAILED, str(error), error_class=type(error).__name__)
         raise
     figures = figures_of(changeset, seconds=time.monotonic() - started)
     said = _said(changeset)
     if batch.dry_run:
-        there = " and replace what is at its destination" if repository.nested_at(item.destination) else ""
-        return move(State.SKIPPED, f"dry run: would publish {said}{there}", figures)
+        return move(State.SKIPPED, f"dry run: {would}", figures)
     log.info("%s: prepared %s", item.name, said)
     for note in changeset.notes:
         log.info("%s: %s", item.name, note)
     return move(State.PREPARED, "; ".join([f"prepared {said}", *changeset.notes]), figures)
+
+
+def _would(repository: Repository, batch: Batch, item: Item, changeset: Changeset) -> str:
+    """What the real run would do with the changeset. Raises DestinationError, as it would."""
+    path, view = item.destination, View(repository.catalogs, repository.manifest.root)
+    if is_tree(view.nested_at(path), changeset.root):
+        return f"revision {repository.manifest.revision} holds this very tree, nothing would be published"
+    if is_free(view, path, changeset.root):
+        return f"would publish {_said(changeset)}"
+    if not batch.replace:
+        raise occupied(path)
+    return f"would publish {_said(changeset)} and replace what is at its destination"
 
 
 def prepare_item(

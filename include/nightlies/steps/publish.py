@@ -134,7 +134,9 @@ def _publish_one(
         raise
     state, reason = _reached(done, interrupted=interrupted)
     if again is not None:
+        changeset = again.changeset
         reason = f"{reason}; prepared again, since {again.why}"
+    reason = "; ".join([reason, *changeset.notes])
     log.info("%s: %s, %s, lease held %.3f s", item.name, state.value, reason, done.lease_held_s)
     return move(state, reason, _figures(done, again))
 

@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from include.cvmfs.errors import DestinationError
-from include.nightlies import records
+from include.cvmfs.view import View
+from include.nightlies import created, records
 from include.nightlies.records import PublicationKey
 from include.nightlies.states import Phase, State
 from include.nightlies.steps.errors import ReserveFailed
 from include.nightlies.steps.values import Batch, all_items
+from include.publishers.base import Reserved
 from include.publishers.connect import Connections
+from include.publishers.destinations import missing_directories
 
 Clock = Callable[[], datetime]
 
@@ -35,23 +38,25 @@ def reserve_run(
 ) -> Reservation:
     """Reserve everything that the run still has to publish; nothing to create means no lease and no commit.
 
-    A destination that cannot be one fails its own artifact, in the ledger, and the others are reserved. Raises
-    PathBusy, and ReserveFailed when not one can be.
+    A destination that cannot be one fails its own artifact, in the ledger, and the others are reserved. A dry run only
+    looks, and fails the same ones. Raises PathBusy, and ReserveFailed when not one can be.
     """
     outcome = Reservation()
-    if not batches or batches[0].dry_run:
+    if not batches:
         return outcome
-    repository, nested = batches[0].repository, batches[0].nested
     wanted = []
     for batch, item in all_items(batches):
         publication = records.publication(connections.ledger, batch.key(item))
-        # a batch that failed to be prepared has nothing to hang, and an empty directory would be seen
+        # what the plan settled or refused, and what an earlier try refused here, needs no place
         if publication is not None and not publication.state.ended:
             wanted.append((item.destination, batch.key(item)))
-    publisher = connections.publisher(repository)
+    if not wanted:
+        return outcome
+    first = batches[0]
+    reserve = _looking(connections, first) if first.dry_run else _reserving(connections, first, owner, clock)
     while wanted:
         try:
-            done = publisher.reserve([path for path, _ in wanted], nested=nested, owner=owner, now=clock())
+            done = reserve([path for path, _ in wanted])
         except DestinationError as error:
             refused = [(path, key) for path, key in wanted if path == error.path]
             if not refused:
@@ -62,14 +67,41 @@ def reserve_run(
             wanted = [one for one in wanted if one not in refused]
             continue
         outcome.revision, outcome.created, outcome.lease_held_s = done.revision, done.created, done.lease_held_s
-        log.info(
-            "reserved %d directories in revision %d, lease held %.3f s",
-            len(done.created), done.revision, done.lease_held_s,
-        )  # fmt: skip
+        if first.dry_run:
+            log.info("dry run: nothing is in the way of %d destinations", len(wanted))
+        else:
+            log.info(
+                "reserved %d directories in revision %d, lease held %.3f s",
+                len(done.created), done.revision, done.lease_held_s,
+            )  # fmt: skip
         return outcome
     if outcome.refused:
         raise ReserveFailed(outcome.refused)
     return outcome
+
+
+def _reserving(connections: Connections, batch: Batch, owner: str, clock: Clock) -> Callable[[Sequence[str]], Reserved]:
+    publisher = connections.publisher(batch.repository)
+
+    def reserve(paths: Sequence[str]) -> Reserved:
+        def remember(directories: Sequence[str]) -> None:
+            above = [path for path in directories if path not in paths]
+            created.note(connections.ledger, batch.run, batch.repository, above, now=clock())
+
+        return publisher.reserve(paths, nested=batch.nested, owner=owner, now=clock(), on_create=remember)
+
+    return reserve
+
+
+def _looking(connections: Connections, batch: Batch) -> Callable[[Sequence[str]], Reserved]:
+    repository = connections.head(batch.repository)
+    view = View(repository.catalogs, repository.manifest.root)
+
+    def look(paths: Sequence[str]) -> Reserved:
+        missing_directories(view, paths)
+        return Reserved(repository.manifest.revision, ())
+
+    return look
 
 
 def _fail(

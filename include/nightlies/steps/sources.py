@@ -49,7 +49,8 @@ def opened(connections: Connections, item: Item, limits: Limits) -> TreeSource:
     where = f"{store.url}/{key}"
     meta = store.head(key)
     if meta is None:
-        raise ArtifactMissing(item.name, where)
+        # an index always tells the size; who publishes by hand has none
+        raise ArtifactMissing(item.name, where, listed=item.size is not None)
     if item.size is not None and meta.size != item.size:
         raise ArtifactSize(item.name, where, meta.size, item.size)
     return open_artifact(store.stream(key), item.name, sha256=item.sha256, size=meta.size, limits=source_limits(limits))

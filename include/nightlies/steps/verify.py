@@ -10,7 +10,7 @@ from datetime import datetime
 from include.cvmfs.errors import CommitError, CvmfsError, DestinationError, ObjectError
 from include.cvmfs.repository import Repository
 from include.gateway.errors import CommitFailed, PathBusy
-from include.nightlies import damage, records
+from include.nightlies import created, damage, records
 from include.nightlies.damage import Damage
 from include.nightlies.records import Publication
 from include.nightlies.states import State
@@ -65,24 +65,30 @@ def verify_run(connections: Connections, run: str, *, clock: Clock, sample: int 
 
 
 def tidy_run(connections: Connections, batches: Sequence[Batch], *, owner: str, clock: Clock) -> tuple[str, ...]:
-    """Take away the destinations that were reserved for artifacts that then failed: nothing of them stays to be seen.
+    """Take away what was reserved for artifacts that came to nothing, so that nothing of them stays to be seen.
 
-    One lease and one commit for all. If a path is busy they are left as they are, empty; the next run that installs
-    them finds them reserved.
+    Directories above go with the last of them, if this run created them or they are the build's own. One lease and one
+    commit for all. If a path is busy they are left as they are, empty; the next run that installs them finds them
+    reserved.
     """
     if not batches or batches[0].dry_run:
         return ()
     batch = batches[0]
-    failed = [one for one in records.publications_of_run(connections.ledger, batch.run) if one.state is State.FAILED]
-    if not failed:
+    planned = records.publications_of_run(connections.ledger, batch.run)
+    # all tasks before this one have ended: what is under way in the ledger was given up with its task
+    lost = [one.destination for one in planned if not one.state.good and one.state is not State.SKIPPED]
+    if not lost:
+        created.forget(connections.ledger, batch.run, batch.repository)
         return ()
+    above = created.of_run(connections.ledger, batch.run, batch.repository)
     floor = batch.nested[-1] if batch.nested else None
     publisher = connections.publisher(batch.repository)
     try:
-        done = publisher.release([one.destination for one in failed], floor=floor, owner=owner, now=clock())
+        done = publisher.release(lost, floor=floor, created=above, owner=owner, now=clock())
     except (PathBusy, DestinationError, CommitError, CommitFailed) as error:
         log.warning("what was reserved and stays empty is left for the next run: %s", error)
         return ()
+    created.forget(connections.ledger, batch.run, batch.repository)
     for path in done.removed:
         log.info("%s: taken away again, since nothing of it could be installed", path)
     return done.removed

@@ -9,7 +9,7 @@ from threading import Barrier
 
 import pytest
 
-from include.nightlies import builds, records
+from include.nightlies import builds, created, records
 from include.nightlies.errors import BuildMoved, IllegalMove, PublicationUnknown, StaleAttempt
 from include.nightlies.index import Artifact, BuildIndex, Rejected
 from include.nightlies.records import Figures, PublicationKey
@@ -260,6 +260,17 @@ def test_a_changeset_is_kept_once_and_found_by_its_digest(ledger):
     assert builds.changeset(ledger, first.digest) == first
     assert builds.changeset(ledger, "3" * 64) is None
     assert builds.changeset(ledger, second.digest) == second
+
+
+def test_directories_are_remembered_for_the_run_that_created_them(ledger):
+    for paths in (["/a", "/a/b"], ["/a/b", "/c"]):
+        created.note(ledger, KEY.run_id, KEY.repository, paths, now=NOW)
+    created.note(ledger, "another", KEY.repository, ["/a"], now=NOW)
+    assert created.of_run(ledger, KEY.run_id, KEY.repository) == ("/a", "/a/b", "/c")
+    assert created.of_run(ledger, KEY.run_id, "other.example.org") == ()
+    created.forget(ledger, KEY.run_id, KEY.repository)
+    assert created.of_run(ledger, KEY.run_id, KEY.repository) == ()
+    assert created.of_run(ledger, "another", KEY.repository) == ("/a",)
 
 
 def test_what_a_store_keeps_is_remembered_for_that_address_only(ledger):

@@ -1,0 +1,154 @@
+"""A small site (an S3 server, a gateway, a ledger, a slot) on which the steps of nights are called one by one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+
+from include.cvmfs.check import Report, check
+from include.cvmfs.commit import fence
+from include.cvmfs.create import create_repository
+from include.cvmfs.keys import format_public_key, generate_master, generate_repository_key
+from include.gateway.client import GatewayClient
+from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.server import serve
+from include.lab.servers.weed import WeedServer
+from include.nightlies.records import Publication, publications_of_run
+from include.nightlies.steps.plan import plan_night
+from include.nightlies.steps.prepare import prepare_batch
+from include.nightlies.steps.publish import PublishOutcome, publish_batch
+from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.values import Batch, Night, Outcome
+from include.publishers.connect import Connections
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
+from include.storage.store import Store
+from tests.fakes.builds import Build, tree
+from tests.fakes.collector import Collector
+from tests.integration.conftest import BUCKET, OWNER
+
+FQRN = "nights.example.org"
+MASTER = generate_master()
+SIGNER = generate_repository_key(FQRN, datetime.now(UTC))
+KEY = GatewayKey("worker", "not-a-secret")
+_SITE = """
+ledger: "sqlite:///{folder}/ledger.db"
+paths: {{var: "{folder}/var"}}
+stores:
+  cvmfs: {{url: "s3://{bucket}/{prefix}", endpoint: "{endpoint}", connection: store}}
+repositories:
+  {fqrn}:
+    store: cvmfs
+    public_url: "{public}/{fqrn}"
+    public_key: "{folder}/repository.pub"
+    gateway: gateway
+slots:
+  main: {{repository: {fqrn}, store: cvmfs}}
+"""
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass
+class Nights:
+    """``environment``: what another process needs to work on the same site."""
+
+    connections: Connections
+    environment: Mapping[str, str]
+
+    def plan(self, day: int, projects: Mapping[str, Mapping[str, bytes]], run: str = "") -> Batch:
+        """Drop a build of these projects and plan its night."""
+        build = Build(f"2026-11-{day:02}")
+        for project, files in projects.items():
+            build.add(project, "x86_64", tree(files))
+        build.store_in(self.connections.store("cvmfs"))
+        return self.planned(day, run)
+
+    def planned(self, day: int, run: str = "") -> Batch:
+        night = Night(run or f"night/{day}", "main", date(2026, 11, day), "test")
+        (batch,) = plan_night(self.connections, night, try_number=1, clock=now, max_mapped=1).batches
+        return batch
+
+    def prepare(self, batch: Batch, try_number: int = 1) -> Outcome:
+        return prepare_batch(self.connections, batch, try_number=try_number, clock=now)
+
+    def publish(self, batch: Batch, try_number: int = 1) -> PublishOutcome:
+        reserve_run(self.connections, [batch], owner="test", try_number=1, clock=now)
+        return publish_batch(self.connections, batch, owner="test", try_number=try_number, clock=now)
+
+    def night(self, day: int, projects: Mapping[str, Mapping[str, bytes]]) -> dict[str, Publication]:
+        """A whole night; what became of each project."""
+        batch = self.plan(day, projects)
+        assert not self.prepare(batch).failures
+        outcome = self.publish(batch)
+        assert not outcome.failures
+        assert not outcome.busy
+        return {str(one.project): one for one in outcome.done}
+
+    def publication(self, batch: Batch) -> Publication:
+        (found,) = publications_of_run(self.connections.ledger, batch.run)
+        return found
+
+    @property
+    def store(self) -> Store:
+        return self.connections.repository_store(FQRN)
+
+    def check(self) -> Report:
+        return check(self.connections.head(FQRN), contents=True)
+
+    def collector(self) -> Collector:
+        def barrier() -> None:
+            fence(self.store, FQRN, signer=SIGNER, now=int(now().timestamp()))
+
+        return Collector(self.store, FQRN, barrier=barrier, now=now())
+
+    def client(self) -> GatewayClient:
+        return self.connections.gateway(FQRN)
+
+
+@pytest.fixture
+def nights(weed: WeedServer, s3_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nights]:
+    store = weed.store(BUCKET, f"{s3_prefix}/{FQRN}")
+    create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=now())
+    (tmp_path / "repository.pub").write_bytes(format_public_key(MASTER.public_key()))
+    repository = RepositoryConfig(lambda: store, lambda: SIGNER, (KEY,))
+    config = ServiceConfig(tmp_path / "gateway.db", {FQRN: repository}, port=0, max_lease_time_s=30)
+    ready, stop, urls = threading.Event(), threading.Event(), list[str]()
+
+    def listening(url: str) -> None:
+        urls.append(url)
+        ready.set()
+
+    thread = threading.Thread(target=lambda: serve(config, ready=listening, stop=stop), daemon=True)
+    thread.start()
+    assert ready.wait(20), "the gateway did not start"
+    port = int(urls[0].rpartition(":")[2].partition("/")[0])
+    file = tmp_path / "site.yaml"
+    public = weed.public_url(BUCKET, s3_prefix)
+    file.write_text(
+        _SITE.format(folder=tmp_path, bucket=BUCKET, prefix=s3_prefix, endpoint=weed.endpoint, public=public, fqrn=FQRN)
+    )
+    environment = {
+        "NIGHTSHIFT_CONFIG": str(file),
+        "AIRFLOW_CONN_STORE": _connection("object_store", OWNER.access_key, OWNER.secret_key),
+        "AIRFLOW_CONN_GATEWAY": _connection("cvmfs_gateway", KEY.id, KEY.secret, host="127.0.0.1", port=port),
+    }
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    connections = Connections(load(), EnvSecrets())
+    yield Nights(connections, environment)
+    connections.ledger.dispose()
+    stop.set()
+    thread.join(20)
+
+
+def _connection(kind: str, login: str, password: str, **more: object) -> str:
+    return json.dumps({"conn_type": kind, "login": login, "password": password, **more})

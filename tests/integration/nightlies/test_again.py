@@ -1,0 +1,251 @@
+"""What a night does again by itself: trees whose objects were collected or lost, and preparations that died."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import update
+
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.directory import DirectorySource
+from include.cvmfs.errors import BaseChanged, CollectionRunning
+from include.cvmfs.prepare import Base, prepare
+from include.cvmfs.sent import RECORD_BYTES
+from include.nightlies import builds, damage
+from include.nightlies.records import history
+from include.nightlies.states import State
+from include.nightlies.steps.prepare import SENT
+from include.nightlies.steps.verify import verify_run
+from include.nightlies.tables import changesets
+from tests.integration.nightlies.conftest import FQRN, Nights, now
+
+pytestmark = pytest.mark.server("weed")
+FILES = {"lib/common.so": b"the same every night" * 300, "bin/tool": b"#!/bin/sh\n"}
+NIGHT = {"Gaudi": FILES}
+
+
+def forget_the_first(nights: Nights) -> None:
+    """The current revision needs nothing of the first night any more."""
+    with nights.client():
+        nights.connections.publisher(FQRN).remove("/nightlies/main/b20261101", owner="test", now=now())
+
+
+def test_a_tree_whose_objects_were_collected_is_prepared_again_by_the_step(nights: Nights) -> None:
+    nights.night(1, NIGHT)
+    batch = nights.plan(2, NIGHT)
+    nights.prepare(batch)
+    assert nights.publication(batch).objects_reused
+    forget_the_first(nights)
+    nights.collector().run()
+    outcome = nights.publish(batch)
+    assert not outcome.failures
+    (done,) = outcome.done
+    assert done.state is State.PUBLISHED
+    assert "prepared again, since" in done.reason
+    assert done.objects_new
+    assert nights.check().problems == ()
+
+
+def test_while_a_collection_runs_the_publication_fails_for_now_and_a_later_try_does_it(nights: Nights) -> None:
+    nights.night(1, NIGHT)
+    batch = nights.plan(2, NIGHT)
+    nights.prepare(batch)
+    forget_the_first(nights)
+    collector = nights.collector()
+    collector.begin()
+    collector.mark()
+    collector.condemn()
+    outcome = nights.publish(batch, try_number=1)
+    (failure,) = outcome.failures.values()
+    assert isinstance(failure, CollectionRunning)
+    assert failure.retryable
+    collector.sweep()
+    collector.end()
+    assert not nights.publish(batch, try_number=2).failures
+    assert nights.check().problems == ()
+
+
+def test_a_changeset_of_yesterday_is_prepared_again(nights: Nights) -> None:
+    batch = nights.plan(1, NIGHT)
+    nights.prepare(batch)
+    ledger, digest = nights.connections.ledger, nights.publication(batch).changeset
+    record = builds.changeset(ledger, digest or "")
+    assert record is not None
+    old = replace(Changeset.parse(record.body), created=now() - timedelta(hours=30))
+    with ledger.begin() as connection:
+        values = {"body": old.format().decode(), "created_at": old.created}
+        connection.execute(update(changesets).where(changesets.c.digest == digest).values(**values))
+    (done,) = nights.publish(batch).done
+    assert done.state is State.PUBLISHED
+    assert "more than 24 h" in done.reason
+    kept = builds.changeset(ledger, done.changeset or "")
+    assert kept is not None
+    assert now() - Changeset.parse(kept.body).created < timedelta(minutes=5)
+
+
+def test_a_catalog_that_the_store_lost_is_sent_again_by_the_step(nights: Nights) -> None:
+    batch = nights.plan(1, {"Gaudi": {**FILES, "share/.cvmfscatalog": b"", "share/doc": b"read me"}})
+    nights.prepare(batch)
+    record = builds.changeset(nights.connections.ledger, nights.publication(batch).changeset or "")
+    assert record is not None
+    nights.store.delete([Changeset.parse(record.body).root.key])
+    (done,) = nights.publish(batch).done
+    assert done.state is State.PUBLISHED
+    assert nights.check().problems == ()
+    assert damage.of_repository(nights.connections.ledger, FQRN) == ()
+
+
+def test_another_publication_in_between_is_seen_and_the_next_try_derives_from_it(
+    nights: Nights, tmp_path: Path
+) -> None:
+    (first,) = nights.night(1, NIGHT).values()
+    rebuilt = nights.plan(1, {"Gaudi": {**FILES, "new": b"rebuilt"}}, "night/rebuilt")
+    nights.prepare(rebuilt)
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "by-hand").write_bytes(b"a rival's")
+    manifest = nights.connections.head(FQRN).manifest
+    rival = prepare(
+        DirectorySource(tmp_path / "tree"), store=nights.store, repository=FQRN, destination=first.destination,
+        now=now(), base=Base(manifest.root, manifest.revision),
+    )  # fmt: skip
+    nights.connections.publisher(FQRN).publish(rival, owner="rival", now=now())
+
+    (failure,) = nights.publish(rebuilt, try_number=1).failures.values()
+    assert isinstance(failure, BaseChanged)
+    assert failure.retryable
+    assert nights.connections.head(FQRN).read(f"{first.destination}/by-hand") == b"a rival's"
+
+    (done,) = nights.publish(rebuilt, try_number=2).done
+    assert done.state is State.PUBLISHED
+    assert "prepared again, since" in done.reason
+    assert nights.connections.head(FQRN).read(f"{first.destination}/new") == b"rebuilt"
+    assert nights.check().problems == ()
+
+
+def test_what_was_derived_from_comes_back_and_the_same_changeset_is_published(nights: Nights, tmp_path: Path) -> None:
+    """A retry first tries what is there: nothing has to be read again if the destination is as it was."""
+    (first,) = nights.night(1, NIGHT).values()
+    rebuilt = nights.plan(1, {"Gaudi": {**FILES, "new": b"rebuilt"}}, "night/rebuilt")
+    nights.prepare(rebuilt)
+    publisher = nights.connections.publisher(FQRN)
+    ledger = nights.connections.ledger
+    record = builds.latest_changeset(ledger, FQRN, first.destination, first.artifact_sha256 or "")
+    assert record is not None
+    before = Changeset.parse(record.body)
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "other").write_bytes(b"a rival's")
+    manifest = nights.connections.head(FQRN).manifest
+    rival = prepare(
+        DirectorySource(tmp_path / "tree"), store=nights.store, repository=FQRN, destination=first.destination,
+        now=now(), base=Base(manifest.root, manifest.revision),
+    )  # fmt: skip
+    publisher.publish(rival, owner="rival", now=now())
+    assert nights.publish(rebuilt, try_number=1).failures
+    head = nights.connections.head(FQRN).manifest
+    publisher.publish(replace(before, base_root=head.root, base_revision=head.revision), owner="rival", now=now())
+    (done,) = nights.publish(rebuilt, try_number=2).done
+    assert "prepared again" not in done.reason
+    assert nights.check().problems == ()
+
+
+def test_lost_objects_are_found_by_a_check_and_sent_again_by_the_next_night(nights: Nights) -> None:
+    (first,) = nights.night(1, NIGHT).values()
+    tree = nights.connections.head(FQRN)
+    entry = tree.entry(f"{first.destination}/lib/common.so")
+    assert entry.hash is not None
+    nights.store.delete([entry.hash.key])
+
+    (unaware,) = nights.night(2, NIGHT).values()
+    assert unaware.objects_reused, "what is believed to be there is not sent"
+    report = nights.check()
+    assert report.problem_count
+    damage.note_report(nights.connections.ledger, report, everything=True, now=now())
+
+    assert nights.night(3, NIGHT)
+    assert nights.check().problems == ()
+    assert damage.of_repository(nights.connections.ledger, FQRN) == ()
+
+
+def test_what_does_not_read_back_after_a_night_is_noted_and_the_same_build_run_again_mends_it(nights: Nights) -> None:
+    (first,) = nights.night(1, NIGHT).values()
+    entry = nights.connections.head(FQRN).entry(f"{first.destination}/lib/common.so")
+    assert entry.hash is not None
+    nights.store.delete([entry.hash.key])
+    with pytest.raises(Exception, match="problems when reading back"):
+        verify_run(nights.connections, first.run_id, clock=now)
+    assert [one.key for one in damage.of_repository(nights.connections.ledger, FQRN)] == [entry.hash.key]
+    again = nights.planned(1, "night/again")
+    nights.prepare(again)
+    (done,) = nights.publish(again).done
+    assert done.state is State.UNCHANGED
+    assert nights.check().problems == ()
+    assert damage.of_repository(nights.connections.ledger, FQRN) == ()
+    assert len(history(nights.connections.ledger, FQRN, first.destination)) == 2
+
+
+# -- a preparation that was killed
+
+_DYING = """
+import json, os, sys, threading
+from datetime import UTC, datetime
+from include.nightlies.steps.prepare import prepare_batch
+from include.nightlies.steps.values import Batch
+from include.publishers.connect import Connections
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
+
+def progress(item, done):
+    if done.objects_new >= 300:
+        print(done.objects_new, flush=True)
+        threading.Event().wait()
+
+batch, site = Batch.from_json(json.loads(sys.stdin.read())), Connections(load(), EnvSecrets())
+prepare_batch(site, batch, try_number=1, clock=lambda: datetime.now(UTC), progress=progress)
+print("ended", flush=True)
+"""
+
+
+def test_a_killed_preparation_goes_on_where_it_was_and_another_process_publishes_it(nights: Nights) -> None:
+    content = random.Random(11)
+    files = {f"lib/{number:05}": content.randbytes(2000) for number in range(4000)}
+    batch = nights.plan(1, {"Gaudi": files})
+    process = subprocess.Popen(
+        [sys.executable, "-c", _DYING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**os.environ, **nights.environment},
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process:
+        process.stdin.write(json.dumps(batch.to_json()))
+        process.stdin.close()
+        said = process.stdout.readline()
+        assert said.strip().isdigit(), f"it ended before it could be killed: {said}"
+        journal = nights.connections.site.paths.var / SENT
+        (entries,) = journal.iterdir()
+        until = time.monotonic() + 20
+        while (written := entries.stat().st_size // RECORD_BYTES - 10) < 200 and time.monotonic() < until:
+            threading.Event().wait(0.02)
+        process.send_signal(signal.SIGKILL)
+    assert written >= 200
+
+    before = nights.store.counters.puts
+    assert not nights.prepare(batch, try_number=2).failures
+    done = nights.publication(batch)
+    sent_again = nights.store.counters.puts - before
+    assert done.objects_reused is not None
+    assert done.objects_reused >= written, "all but what was under way or not written down yet"
+    assert sent_again <= 4000 - done.objects_reused + 5
+    assert list(journal.iterdir()) == []
+    assert not nights.publish(batch).failures
+    assert nights.check().problems == ()
