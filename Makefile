@@ -51,6 +51,8 @@ check: $(STAMP)  ## lint, types and the fast tests, in under a minute
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/hadolint docker/Dockerfile
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker/compose.yaml
 	@$(BIN)/pytest tests/unit -m "not slow" -q -n auto --dist worksteal
 
 test: $(STAMP) servers  ## all tests; a server that cannot be had is skipped and named

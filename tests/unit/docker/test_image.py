@@ -1,0 +1,83 @@
+"""The image: pinned, not root, nothing secret in it; and the script that makes a deployment's secrets."""
+
+from __future__ import annotations
+
+import base64
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import compose
+
+ROOT = compose.ROOT
+DOCKERFILE = (ROOT / "docker/Dockerfile").read_text()
+MAKE_ENV = ROOT / "docker/make-env"
+
+
+def settings() -> dict[str, str]:
+    block = DOCKERFILE.partition("\nENV ")[2].partition("\n\n")[0]
+    return dict(line.strip().removesuffix("\\").strip().split("=", 1) for line in block.splitlines())
+
+
+def ignored(file: str) -> list[str]:
+    return [line for line in (ROOT / file).read_text().splitlines() if line and not line.startswith("#")]
+
+
+def test_the_folder_is_not_importable() -> None:
+    assert not (ROOT / "docker/__init__.py").exists()
+
+
+def test_the_base_is_pinned_and_the_dependencies_are_hash_checked() -> None:
+    assert re.findall(r"^FROM (.*)$", DOCKERFILE, re.MULTILINE) == ["python:3.11.14-slim-bookworm"]
+    assert DOCKERFILE.count("--require-hashes") == 2
+
+
+def test_dependencies_have_a_layer_of_their_own() -> None:
+    assert DOCKERFILE.index("COPY requirements.txt") < DOCKERFILE.index("COPY . .")
+
+
+def test_it_does_not_run_as_root_and_owns_its_folders() -> None:
+    users = re.findall(r"^USER (.*)$", DOCKERFILE, re.MULTILINE)
+    assert users == re.findall(r"--uid (\d+)", DOCKERFILE) != ["0"]
+    assert DOCKERFILE.index("USER") > DOCKERFILE.index("uv pip install")
+
+
+def test_it_finds_its_state_its_configuration_and_its_dags() -> None:
+    there = {key: value.replace("/opt/nightshift", str(ROOT)) for key, value in settings().items()}
+    for name in ("AIRFLOW_CONFIG", "AIRFLOW__CORE__DAGS_FOLDER", "AIRFLOW__CORE__PLUGINS_FOLDER", "NIGHTSHIFT_HOME"):
+        assert Path(there[name]).exists(), name
+    assert there["AIRFLOW_HOME"].startswith(there["NIGHTSHIFT_VAR"])
+
+
+@pytest.mark.parametrize("path", ["docker/.env", "docker/keys"])
+def test_secrets_go_neither_into_the_image_nor_into_the_repository(path: str) -> None:
+    assert path in ignored(".dockerignore")
+    assert path in {line.rstrip("/") for line in ignored(".gitignore")}
+
+
+def made(path: Path) -> dict[str, str]:
+    subprocess.run([MAKE_ENV, path], check=True, capture_output=True)
+    lines = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    return dict(line.split("=", 1) for line in lines)
+
+
+def test_the_script_makes_what_the_compose_file_needs_and_no_two_alike(tmp_path: Path) -> None:
+    first, second = made(tmp_path / "one"), made(tmp_path / "two")
+    assert first.keys() == compose.required()
+    assert len({*first.values(), *second.values()}) == 2 * len(first)
+    assert (tmp_path / "one").stat().st_mode & 0o777 == 0o600
+    # they are written into URLs, JSON and YAML, and neither `docker compose` nor a shell finds anything in them
+    assert all(re.fullmatch(r"[A-Za-z0-9_=-]{16,}", value) for value in first.values())
+    assert len(first["JWT_SECRET"]) >= 64, "Airflow warns below"
+    assert len(base64.urlsafe_b64decode(first["FERNET_KEY"])) == 32
+
+
+def test_the_script_replaces_no_secrets(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    before = made(path)
+    again = subprocess.run([MAKE_ENV, path], capture_output=True, text=True)
+    assert again.returncode == 1
+    assert "is there already" in again.stderr
+    assert before["JWT_SECRET"] in path.read_text()
