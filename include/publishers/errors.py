@@ -2,6 +2,8 @@
 
 PublisherError
 ├── NotBuilt(fqrn, detail)          the settings ask for a way to publish that this version does not have
+├── NotSupported(fqrn, detail)      an operation that this way to publish does not have
+├── Lossy(fqrn, detail)             it would lose something on the way, and the settings do not allow that
 ├── TooManyWriters(fqrn, detail)    two may switch the manifest, and the store would not keep them apart
 └── FoundingFailed(fqrn, detail)    the repository cannot be created, or its keys do not belong to it
 """
@@ -12,13 +14,26 @@ from typing import ClassVar
 
 
 class PublisherError(Exception):
-    """Carries the repository concerned."""
+    """Carries the repository, and the path in it, concerned."""
 
     retryable: ClassVar[bool] = False
 
-    def __init__(self, fqrn: str, detail: str) -> None:
+    def __init__(self, fqrn: str, detail: str, *, path: str | None = None) -> None:
         super().__init__(f"repository {fqrn}: {detail}")
         self.fqrn = fqrn
+        self.path = path
+
+
+class NotSupported(PublisherError):
+    """The table of capabilities refuses it; the message names the path and the cure."""
+
+    retryable: ClassVar[bool] = False
+
+
+class Lossy(PublisherError):
+    """Something of the tree would not arrive; the message names the path, the cure and the setting that allows it."""
+
+    retryable: ClassVar[bool] = False
 
 
 class TooManyWriters(PublisherError):

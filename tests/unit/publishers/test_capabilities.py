@@ -1,0 +1,49 @@
+"""The table of what each way to publish can do: complete, with a cure for every refusal, and asked by `require`."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.publishers.capabilities import TABLE, Loss, Operation, Outcome, Way, cell, require
+from include.publishers.errors import Lossy, NotSupported
+
+FQRN = "nights.example.org"
+CELLS = [pytest.param(way, operation, id=f"{way.name}-{operation.name}") for operation in Operation for way in Way]
+
+
+def test_every_operation_is_decided_for_every_way() -> None:
+    assert {operation: set(row) for operation, row in TABLE.items()} == {one: set(Way) for one in Operation}
+
+
+@pytest.mark.parametrize(("way", "operation"), CELLS)
+def test_what_is_not_supported_names_the_path_and_the_cure(way: Way, operation: Operation) -> None:
+    found = cell(way, operation)
+    assert found.reason
+    assert (found.outcome is Outcome.LOSSY) == (found.loss is not None)
+    if found.outcome is Outcome.SUPPORTED:
+        assert require(way, operation, fqrn=FQRN, path="/a") is found
+        return
+    expected = NotSupported if found.outcome is Outcome.REFUSED else Lossy
+    with pytest.raises(expected) as refused:
+        require(way, operation, fqrn=FQRN, path="/a/b")
+    assert refused.value.path == "/a/b"
+    assert not refused.value.retryable
+    for part in (FQRN, "/a/b", found.reason, found.cure):
+        assert part in str(refused.value)
+
+
+@pytest.mark.parametrize(("way", "operation"), CELLS)
+def test_only_a_loss_that_is_named_is_allowed(way: Way, operation: Operation) -> None:
+    found = cell(way, operation)
+    if found.outcome is Outcome.REFUSED:
+        with pytest.raises(NotSupported):
+            require(way, operation, fqrn=FQRN, path="/a", allow_lossy=set(Loss))
+    elif found.outcome is Outcome.LOSSY:
+        with pytest.raises(Lossy, match="allow_lossy"):
+            require(way, operation, fqrn=FQRN, path="/a", allow_lossy=set(Loss) - {found.loss})
+        assert require(way, operation, fqrn=FQRN, path="/a", allow_lossy=[found.loss] if found.loss else []) is found
+
+
+def test_what_the_stock_receiver_drops_is_lossy_and_never_supported_for_the_publisher_on_a_node() -> None:
+    for operation in (Operation.TREE_HARD_LINKS, Operation.TREE_SPECIALS, Operation.TREE_OWNERS, Operation.TREE_XATTRS):
+        assert cell(Way.SERVER_STOCK, operation).outcome is Outcome.LOSSY
