@@ -20,7 +20,8 @@ GatewayError
 │   ├── IncompatibleVersion the gateway speaks another version
 │   └── NotOffered          this gateway has no such call (renewal, payloads)
 ├── LeaseLost               unknown, dropped or expired token                             retryable
-│   └── LeaseSpent          a stock gateway restarted, or an earlier commit failed        retryable
+│   ├── LeaseSpent          a stock gateway restarted, or an earlier commit failed        retryable
+│   └── LeaseEnding         too little of it is left for a commit, and it is not renewed  retryable
 └── CommitFailed
     ├── MergeFailed         the change does not apply to the current revision
     ├── BaseMoved           the destination is not what the change was derived from       retryable
@@ -179,6 +180,10 @@ class LeaseLost(GatewayError):
 
 class LeaseSpent(LeaseLost):
     cure = "drop the lease and start again with a new one"
+
+
+class LeaseEnding(LeaseLost):
+    cure = "take a new lease; if that happens again, let the gateway give longer ones (max_lease_time)"
 
 
 class CommitFailed(GatewayError):

@@ -1,6 +1,7 @@
 """The client of a gateway, stock or our own: take a lease, commit, drop it; any other outcome is an error of the tree.
 
-Protocol: docs/formats.md, gateway. The client keeps no lease: whoever takes one drops it, best by ``lease(...)``.
+Protocol: docs/formats.md, gateway. Whoever takes a lease drops it, best by ``lease(...)``, which also renews it in time
+where the gateway does that. What became of each lease is told to the logger of ``audit``.
 """
 
 from __future__ import annotations
@@ -8,49 +9,51 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
 
 import requests
 
 from include.cvmfs.hashes import CATALOG, ObjectHash
 from include.gateway.auth import authorization
+from include.gateway.client.audit import Event
+from include.gateway.client.keeping import Holdings, Keeper
 from include.gateway.client.transport import API, Call, Reply, Transport
 from include.gateway.client.values import Lease, LeaseInfo, RepositoryInfo
+from include.gateway.client.verdict import Verdict
 from include.gateway.duration import seconds
 from include.gateway.errors import (
-    BadRequest,
     CommitUnclear,
     GatewayError,
+    LeaseEnding,
     LeaseLost,
     NotOffered,
     PathBusy,
     ReplyLost,
-    ServerTrouble,
-    UnexpectedReply,
-    leaf_of,
 )
 from include.gateway.paths import LeasePath, checked_path, overlap
 
 if TYPE_CHECKING:
     from include.cvmfs.commit import NewTag
 
-T = TypeVar("T")
-
 log = logging.getLogger(__name__)
 
 API_VERSION = 2
 EXPIRES_HEADER = "X-Nightshift-Expires-In"
+EPOCH_HEADER = "X-Nightshift-Epoch"
+COMMIT_MARGIN_S = 5.0
 
 
 class GatewayClient:
     """One gateway, one key. May be shared between threads.
 
-    Times in seconds: ``timeout_s`` for each reply, ``commit_timeout_s`` for that of a commit; ``retries`` counts the
-    repetitions of calls whose connection failed, where they do no harm.
+    Times in seconds: ``timeout_s`` for each reply, ``commit_timeout_s`` for that of a commit; ``commit_margin_s``: what
+    must be left of a lease when a commit begins, or as much as its longest commit took, but never more than half of
+    what a lease lasts. ``retries`` counts the repetitions of calls whose connection failed, where they do no harm.
     """
 
     def __init__(
@@ -61,13 +64,18 @@ class GatewayClient:
         *,
         timeout_s: float = 30.0,
         commit_timeout_s: float = 300.0,
+        commit_margin_s: float = COMMIT_MARGIN_S,
         retries: int = 3,
         session: requests.Session | None = None,
     ) -> None:
         self.key_id = key_id
         self._commit_timeout_s = max(timeout_s, commit_timeout_s)
+        self._commit_margin_s = commit_margin_s
+        self._longest_commit_s = 0.0
         self._can_renew: bool | None = None
-        self._gone: set[str] = set()
+        self._lifetime_s: float | None = None
+        self._is_ours: bool | None = None
+        self._holdings = Holdings()
         self._transport = Transport(
             base_url,
             lambda message: authorization(key_id, secret, message),
@@ -75,6 +83,7 @@ class GatewayClient:
             retries=retries,
             session=session,
         )
+        self._verdict = Verdict(self._transport.url, key_id)
 
     def __repr__(self) -> str:
         return f"GatewayClient({self.url!r}, key_id={self.key_id!r})"
@@ -95,14 +104,23 @@ class GatewayClient:
 
     def ping(self) -> None:
         """Raises GatewayError unless a gateway answers at the URL."""
-        reply = self._transport.send(Call("GET", "", "greeting", repeatable=True))
+        reply = self._send(Call("GET", "", "greeting", repeatable=True))
         if reply.members is None or "welcome" not in reply.members:
-            self._unexpected(reply, "greeting")
+            self._verdict.unexpected(reply, "greeting")
+
+    def judges_bases(self) -> bool:
+        """Whether this is our own service, which merges, judges the base of a commit and repeats it; found out once.
+
+        A stock gateway does none of that. Raises GatewayError if no gateway answers.
+        """
+        if self._is_ours is None:
+            self.ping()
+        return bool(self._is_ours)
 
     def repositories(self) -> list[RepositoryInfo]:
         """What the gateway serves, by name."""
         reply = self._call(Call("GET", "/repos", "list of repositories", repeatable=True))
-        return self._parsed(
+        return self._verdict.parsed(
             reply,
             "list of repositories",
             lambda data: [RepositoryInfo.parse(name, data[name]) for name in sorted(data)],
@@ -111,7 +129,7 @@ class GatewayClient:
     def leases(self) -> list[LeaseInfo]:
         """The leases that are held now, whoever holds them, by path."""
         reply = self._call(Call("GET", "/leases", "list of leases", repeatable=True))
-        return self._parsed(
+        return self._verdict.parsed(
             reply, "list of leases", lambda data: [LeaseInfo.parse(data[path]) for path in sorted(data)]
         )
 
@@ -131,36 +149,44 @@ class GatewayClient:
         what = f"lease on {place} with key {self.key_id}"
         body = json.dumps({"path": str(place), "api_version": str(API_VERSION), "hostname": hostname}).encode()
         sent_at = time.monotonic()
-        reply = self._transport.send(Call("POST", "/leases", what, signed=body, body=body))
+        reply = self._send(Call("POST", "/leases", what, signed=body, body=body))
         members = reply.members or {}
         if reply.status == 200 and members.get("status") == "path_busy":
             self._busy(reply, place, hostname)
-        self._check(reply, what, place)
+        self._verdict.require_ok(reply, what, place)
         token = members.get("session_token")
         if not isinstance(token, str) or not token or not _safe_in_url(token):
-            self._unexpected(reply, what)
+            self._verdict.unexpected(reply, what)
         version = members.get("max_api_version", API_VERSION)
-        return Lease(
+        lease = Lease(
             token, repository, place.path, hostname, self.key_id,
-            version if isinstance(version, int) else API_VERSION, _deadline(reply, sent_at),
+            version if isinstance(version, int) else API_VERSION, _deadline(reply, sent_at), _epoch(reply),
         )  # fmt: skip
+        self._holdings.granted(lease, sent_at=sent_at, trace=reply.trace)
+        return lease
 
     def renew(self, lease: Lease, *, wanted_s: int | None = None) -> Lease:
         """Let the lease last ``wanted_s`` from now, or as long as the gateway allows. Raises NotOffered, LeaseLost."""
         what = f"renewal of the lease on {lease.full_path}"
         if self._can_renew is False:
-            raise NotOffered(f"{what}: this gateway renews no leases; {NotOffered.cure}", **self._about(lease))
+            raise NotOffered(f"{what}: this gateway renews no leases; {NotOffered.cure}", **self._verdict.about(lease))
         body = b"" if wanted_s is None else json.dumps({"expires_in_sec": wanted_s}).encode()
         sent_at = time.monotonic()
-        reply = self._transport.send(
+        reply = self._send(
             Call("PATCH", f"/leases/{lease.token}", what, signed=lease.token.encode(), body=body, repeatable=True)
         )
         if reply.status in (404, 405):
             self._can_renew = False
-            raise NotOffered(f"{what}: this gateway renews no leases; {NotOffered.cure}", **self._about(lease))
-        self._check(reply, what, lease)
+            raise NotOffered(f"{what}: this gateway renews no leases; {NotOffered.cure}", **self._verdict.about(lease))
+        try:
+            self._verdict.require_ok(reply, what, lease)
+        except LeaseLost as lost:
+            self._holdings.lost(lease, lost)
+            raise
         self._can_renew = True
-        return replace(lease, expires_monotonic=_deadline(reply, sent_at))
+        renewed = replace(lease, expires_monotonic=_deadline(reply, sent_at) or self._later(sent_at, wanted_s))
+        self._holdings.renewed(renewed, sent_at=sent_at, trace=reply.trace)
+        return renewed
 
     def commit(
         self,
@@ -177,8 +203,10 @@ class GatewayClient:
 
         A reply that was lost is asked for again. Raises CommitUnclear if it cannot be had any more: our own service
         remembers the outcome, a stock gateway does not. After any other error the lease stands and must be dropped.
+        Nothing is sent, and LeaseEnding raised, if the lease would end before the commit.
         """
         what = f"commit on {lease.full_path} with key {self.key_id}"
+        self._require_time(lease, what)
         body = json.dumps(
             {
                 "old_root_hash": old_root.with_suffix(CATALOG).text,
@@ -197,28 +225,41 @@ class GatewayClient:
             body=body,
             timeout_s=self._commit_timeout_s,
         )
+        began = time.monotonic()
         try:
-            return self._committed(self._transport.send(call), what, lease)
+            revision = self._settled(call, what, lease)
+        except GatewayError as error:
+            self._holdings.troubled(lease, f"a commit that failed: {type(error).__name__}")
+            raise
+        self._longest_commit_s = max(self._longest_commit_s, time.monotonic() - began)
+        return revision
+
+    def _settled(self, call: Call, what: str, lease: Lease) -> int:
+        try:
+            return self._committed(self._send(call), what, lease)
         except ReplyLost:
             log.warning("reply to the commit on %s lost, asking again", lease.full_path)
         try:
-            return self._committed(self._transport.send(call), what, lease)
+            return self._committed(self._send(call), what, lease)
         except GatewayError as error:
             why = str(error)
-        raise CommitUnclear(f"{what}: its reply was lost, and then: {why}; {CommitUnclear.cure}", **self._about(lease))
+        raise CommitUnclear(
+            f"{what}: its reply was lost, and then: {why}; {CommitUnclear.cure}", **self._verdict.about(lease)
+        )
 
     def drop(self, lease: Lease) -> bool:
         """Give the lease back. False if it was gone already, which is as good; a known end costs no call."""
-        if lease.token in self._gone:
+        if self._holdings.has_ended(lease):
             return False
         what = f"drop of the lease on {lease.full_path}"
         call = Call("DELETE", f"/leases/{lease.token}", what, signed=lease.token.encode(), repeatable=True)
+        reply = self._send(call)
         try:
-            self._check(self._transport.send(call), what, lease)
+            self._verdict.require_ok(reply, what, lease)
         except LeaseLost:
-            self._gone.add(lease.token)
+            self._holdings.ended(lease, Event.EXPIRED, "gone when it was to be dropped", trace=reply.trace)
             return False
-        self._gone.add(lease.token)
+        self._holdings.ended(lease, Event.DROPPED, "given back", trace=reply.trace)
         return True
 
     def drop_by_path(self, repository: str, path: str) -> None:
@@ -227,73 +268,105 @@ class GatewayClient:
         url = f"/leases-by-path/{place}"
         what = f"end of all leases below {place} with key {self.key_id}"
         call = Call("DELETE", quote(url), what, signed=(API + url).encode(), repeatable=True)
-        self._check(self._transport.send(call), what, place)
+        self._verdict.require_ok(self._send(call), what, place)
 
     @contextmanager
     def lease(self, repository: str, path: str, *, hostname: str) -> Iterator[Lease]:
-        """A lease for the length of a block, dropped however the block ends.
+        """A lease for the length of a block, renewed in the background in time, and dropped however the block ends.
 
         A drop that fails is only logged: what the block did or raised matters more, and the lease ends by itself.
         """
-        lease = self.acquire(repository, path, hostname=hostname)
+        lease = self._timed(self.acquire(repository, path, hostname=hostname))
+        keeper = Keeper(lease, self.renew, lambda: self._left_s(lease)[1])
+        if self._can_renew is not False:
+            keeper.start()
         try:
             yield lease
         finally:
+            keeper.stop()
             try:
                 self.drop(lease)
             except GatewayError as error:
                 log.warning("lease on %s not dropped, it ends by expiry: %s", lease.full_path, error)
-            self._gone.discard(lease.token)
+                self._holdings.ended(lease, Event.ABANDONED, f"not dropped: {type(error).__name__}")
+            self._holdings.forget(lease)
+
+    # -- time
+
+    def _timed(self, lease: Lease) -> Lease:
+        """The lease with its deadline. A stock gateway tells it only if asked, by the wall clock: its own, so that it
+        does not matter how right that is. What leases last is asked once."""
+        if lease.expires_monotonic is not None:
+            return lease
+        held = self._holdings.known(lease)
+        if self._lifetime_s is None:
+            asked_at, what = time.monotonic(), f"end of the lease on {lease.full_path}"
+            try:
+                reply = self._send(Call("GET", f"/leases/{lease.token}", what, repeatable=True))
+                expires = LeaseInfo.parse((reply.members or {})["data"]).expires
+                # a Date has no fractions: up to a second of it may be over already
+                left_s = (expires - parsedate_to_datetime(reply.headers["Date"])).total_seconds() - 1
+            except (GatewayError, ValueError, KeyError, TypeError):
+                return lease
+            self._lifetime_s = asked_at + left_s - (held.since if held else asked_at)
+        return self._holdings.timed(lease, (held.since if held else time.monotonic()) + self._lifetime_s)
+
+    def _left_s(self, lease: Lease) -> tuple[float | None, float | None]:
+        """What is left of a lease, and what it lasts; each None if nobody knows."""
+        held = self._holdings.known(lease)
+        if held is None:
+            ends = lease.expires_monotonic
+            return (None if ends is None else ends - time.monotonic()), None
+        return held.left_s(time.monotonic()), held.lifetime_s
+
+    def _later(self, sent_at: float, wanted_s: int | None) -> float | None:
+        """A deadline after a renewal by a gateway that says only what its own clock will show then."""
+        lasts = [one for one in (self._lifetime_s, wanted_s) if one is not None]
+        return sent_at + min(lasts) if self._lifetime_s is not None else None
+
+    def _require_time(self, lease: Lease, what: str) -> None:
+        """Begin no commit that cannot end before the lease does. Raises LeaseLost, LeaseEnding."""
+        held = self._holdings.known(lease)
+        if held is not None and held.lost is not None:
+            raise LeaseLost(f"{what}: {held.lost}", reason=held.lost.reason, **self._verdict.about(lease))
+        left_s, lasts_s = self._left_s(lease)
+        if left_s is None:
+            return
+        needed_s = max(self._commit_margin_s, self._longest_commit_s)
+        needed_s = min(needed_s, lasts_s / 2) if lasts_s is not None else needed_s
+        if left_s < needed_s and self._can_renew is not False:
+            try:
+                self.renew(lease)
+                left_s = self._left_s(lease)[0] or 0.0
+            except NotOffered:
+                pass
+        if left_s < needed_s:
+            raise LeaseEnding(
+                f"{what}: {max(0.0, left_s):.1f} s of the lease are left, and a commit may take {needed_s:.1f} s; "
+                f"{LeaseEnding.cure}",
+                **self._verdict.about(lease),
+            )
 
     # -- replies
 
-    def _call(self, call: Call) -> Reply:
+    def _send(self, call: Call) -> Reply:
         reply = self._transport.send(call)
-        self._check(reply, call.what)
+        if self._is_ours is None and reply.status < 500:
+            self._is_ours = reply.trace is not None
+        return reply
+
+    def _call(self, call: Call) -> Reply:
+        reply = self._send(call)
+        self._verdict.require_ok(reply, call.what)
         return reply
 
     def _committed(self, reply: Reply, what: str, lease: Lease) -> int:
-        self._check(reply, what, lease)
+        self._verdict.require_ok(reply, what, lease)
         revision = (reply.members or {}).get("final_revision")
         if isinstance(revision, bool) or not isinstance(revision, int):
-            self._unexpected(reply, what)
-        self._gone.add(lease.token)
+            self._verdict.unexpected(reply, what)
+        self._holdings.ended(lease, Event.COMMITTED, f"revision {revision}", trace=reply.trace)
         return revision
-
-    def _check(self, reply: Reply, what: str, about: Lease | LeasePath | None = None) -> None:
-        """Raises the leaf that the reply stands for, unless it says ok."""
-        members, fields = reply.members, self._about(about)
-        if reply.status == 200 and members is not None:
-            if members.get("status") == "ok":
-                return
-            reason = members.get("reason", members.get("status"))
-            if isinstance(reason, str) and reason:
-                detail = members.get("detail")
-                raise self._error(
-                    leaf_of(reason), what, reason, reply, fields, detail if isinstance(detail, str) else ""
-                )
-            self._unexpected(reply, what)
-        text = reply.text.strip()
-        if reply.status >= 500:
-            raise self._error(LeaseLost if text == "invalid lease" else ServerTrouble, what, text, reply, fields)
-        if reply.status in (404, 405):
-            raise self._error(NotOffered, what, f"HTTP {reply.status}", reply, fields)
-        if 400 <= reply.status < 500:
-            raise self._error(BadRequest, what, text or f"HTTP {reply.status}", reply, fields)
-        self._unexpected(reply, what)
-
-    def _error(
-        self,
-        kind: type[GatewayError],
-        what: str,
-        reason: str,
-        reply: Reply,
-        fields: Mapping[str, str],
-        detail: str = "",
-    ) -> GatewayError:
-        said = f"{reason}: {detail}" if detail else reason
-        trace = f" (trace {reply.trace})" if reply.trace else ""
-        return kind(f"{what}: {said[:1000]}; {kind.cure}{trace}", reason=reason, trace=reply.trace, **fields)
 
     def _busy(self, reply: Reply, place: LeasePath, hostname: str) -> NoReturn:
         try:
@@ -319,23 +392,6 @@ class GatewayClient:
             trace=reply.trace,
         )
 
-    def _parsed(self, reply: Reply, what: str, parse: Callable[[Any], T]) -> T:
-        data = (reply.members or {}).get("data")
-        try:
-            return parse({} if data is None else data)
-        except (ValueError, KeyError, TypeError, AttributeError):
-            self._unexpected(reply, what)
-
-    def _unexpected(self, reply: Reply, what: str) -> NoReturn:
-        raise UnexpectedReply(
-            f"gateway {self.url}: {what}: HTTP {reply.status}, {reply.text[:200]!r}; {UnexpectedReply.cure}",
-            trace=reply.trace,
-        )
-
-    def _about(self, about: Lease | LeasePath | None) -> dict[str, str]:
-        fields = {"key_id": self.key_id}
-        return fields if about is None else {**fields, "repository": about.repository, "path": about.path}
-
 
 def _deadline(reply: Reply, sent_at: float) -> float | None:
     """Counted from before the request was sent, so that it is never later than the gateway's own."""
@@ -343,6 +399,11 @@ def _deadline(reply: Reply, sent_at: float) -> float | None:
         return sent_at + float(reply.headers[EXPIRES_HEADER])
     except (KeyError, ValueError):
         return None
+
+
+def _epoch(reply: Reply) -> int | None:
+    text = reply.headers.get(EPOCH_HEADER, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def _safe_in_url(token: str) -> bool:

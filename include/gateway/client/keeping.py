@@ -1,0 +1,167 @@
+"""Leases at hand: how long each lasts yet, the thread that renews one in time, and the line that says how it ended.
+
+Times are seconds on the monotonic clock, counted from before a request was sent, so that no deadline here is later than
+the gateway's own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from include.gateway.client import audit
+from include.gateway.client.audit import Event
+from include.gateway.client.values import Lease
+from include.gateway.errors import GatewayError, LeaseLost, NotOffered
+
+log = logging.getLogger(__name__)
+
+ENDS_KNOWN = 4096
+RENEW_AT = 1 / 3
+"""Of its lifetime a lease is renewed: two renewals may fail before it ends."""
+SHORTEST_PAUSE_S = 0.05
+
+
+@dataclass(slots=True)
+class Held:
+    """A lease that was granted to us and has not ended as far as we know."""
+
+    lease: Lease
+    since: float
+    since_renewal: float
+    trace: str | None = None
+    renewals: int = 0
+    lost: LeaseLost | None = None
+    trouble: str = ""
+
+    @property
+    def lifetime_s(self) -> float | None:
+        """From the grant or the last renewal until it ends; None if the gateway did not say."""
+        ends = self.lease.expires_monotonic
+        return None if ends is None else ends - self.since_renewal
+
+    def left_s(self, now: float) -> float | None:
+        """How long it lasts yet; None if the gateway did not say."""
+        ends = self.lease.expires_monotonic
+        return None if ends is None else ends - now
+
+
+class Holdings:
+    """The leases of one client, by token. Safe to share between threads; every lease has one end in the audit log."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Held] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def granted(self, lease: Lease, *, sent_at: float, trace: str | None) -> None:
+        with self._lock:
+            self._held[lease.token] = Held(lease, sent_at, sent_at, trace)
+        audit.record(Event.ACQUIRED, lease, held_s=0.0, outcome="granted", trace=trace)
+
+    def known(self, lease: Lease) -> Held | None:
+        """What is known of a lease that this client took and that has not ended."""
+        with self._lock:
+            return self._held.get(lease.token)
+
+    def timed(self, lease: Lease, ends: float) -> Lease:
+        """The lease, with a deadline that was asked for after it was granted."""
+        timed = replace(lease, expires_monotonic=ends)
+        with self._lock:
+            if (held := self._held.get(lease.token)) is not None:
+                held.lease = timed
+        return timed
+
+    def renewed(self, lease: Lease, *, sent_at: float, trace: str | None) -> None:
+        with self._lock:
+            held = self._held.get(lease.token)
+            if held is None:
+                return
+            held.lease, held.since_renewal, held.renewals = lease, sent_at, held.renewals + 1
+            held_s, number = sent_at - held.since, held.renewals
+        audit.record(Event.RENEWED, lease, held_s=held_s, outcome=f"renewal {number}", trace=trace)
+
+    def lost(self, lease: Lease, error: LeaseLost) -> None:
+        """A renewal was told that the lease is none any more."""
+        with self._lock:
+            held = self._held.get(lease.token)
+            if held is not None:
+                held.lost = error
+
+    def troubled(self, lease: Lease, why: str) -> None:
+        """A commit failed: its last line will say so."""
+        with self._lock:
+            held = self._held.get(lease.token)
+            if held is not None:
+                held.trouble = why
+
+    def ended(self, lease: Lease, event: Event, outcome: str, *, trace: str | None = None) -> None:
+        """Write the last line of a lease, unless it has one."""
+        with self._lock:
+            if lease.token in self._ended:
+                return
+            self._ended[lease.token] = None
+            while len(self._ended) > ENDS_KNOWN:
+                self._ended.popitem(last=False)
+            held = self._held.pop(lease.token, None)
+        if held is not None:
+            held_s = time.monotonic() - held.since
+            said = f"{outcome}, after {held.trouble}" if held.trouble else outcome
+            audit.record(event, held.lease, held_s=held_s, outcome=said, trace=trace or held.trace)
+
+    def has_ended(self, lease: Lease) -> bool:
+        with self._lock:
+            return lease.token in self._ended
+
+    def forget(self, lease: Lease) -> None:
+        """Nobody will ask for it again."""
+        with self._lock:
+            self._ended.pop(lease.token, None)
+            self._held.pop(lease.token, None)
+
+
+class Keeper:
+    """Renews one lease in the background until it is stopped, as long as the gateway renews at all.
+
+    ``renew`` asks for it; ``lifetime_s`` tells how long the lease lasts, None if that is not known.
+    """
+
+    def __init__(self, lease: Lease, renew: Callable[[Lease], Lease], lifetime_s: Callable[[], float | None]) -> None:
+        self._lease = lease
+        self._renew = renew
+        self._lifetime_s = lifetime_s
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Does nothing for a lease of which nobody knows how long it lasts."""
+        if self._lifetime_s() is None:
+            return
+        self._thread = threading.Thread(target=self._keep, name=f"lease {self._lease.full_path}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask for no renewal any more. One that is under way is not waited for: it can do no harm."""
+        self._stop.set()
+
+    def _keep(self) -> None:
+        tries = 0
+        while (lifetime_s := self._lifetime_s()) is not None:
+            # after a failure sooner, so that a gateway that restarts is met again within what is left
+            if self._stop.wait(max(SHORTEST_PAUSE_S, lifetime_s * RENEW_AT / (4 if tries else 1))):
+                return
+            try:
+                self._lease = self._renew(self._lease)
+                tries = 0
+            except (NotOffered, LeaseLost):
+                return  # what that means for the lease is known to the client
+            except GatewayError as error:
+                tries += 1
+                if not self._stop.is_set():
+                    log.warning("lease on %s not renewed, trying again: %s", self._lease.full_path, error)
+                if not error.retryable:
+                    return

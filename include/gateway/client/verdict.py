@@ -1,0 +1,77 @@
+"""What a reply means: nothing if it says ok, else the leaf of the error tree that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar
+
+from include.gateway.client.transport import Reply
+from include.gateway.client.values import Lease
+from include.gateway.errors import (
+    BadRequest,
+    GatewayError,
+    LeaseLost,
+    NotOffered,
+    ServerTrouble,
+    UnexpectedReply,
+    leaf_of,
+)
+from include.gateway.paths import LeasePath
+
+T = TypeVar("T")
+
+
+class Verdict:
+    """Judges the replies of one gateway to calls with one key; errors name both."""
+
+    def __init__(self, url: str, key_id: str) -> None:
+        self._url = url
+        self._key_id = key_id
+
+    def require_ok(self, reply: Reply, what: str, about: Lease | LeasePath | None = None) -> None:
+        """Raises the leaf that the reply stands for, unless it says ok."""
+        members, fields = reply.members, self.about(about)
+        if reply.status == 200 and members is not None:
+            if members.get("status") == "ok":
+                return
+            reason = members.get("reason", members.get("status"))
+            if isinstance(reason, str) and reason:
+                detail = members.get("detail")
+                raise _error(leaf_of(reason), what, reason, reply, fields, detail if isinstance(detail, str) else "")
+            self.unexpected(reply, what)
+        text = reply.text.strip()
+        if reply.status >= 500:
+            raise _error(LeaseLost if text == "invalid lease" else ServerTrouble, what, text, reply, fields)
+        if reply.status in (404, 405):
+            raise _error(NotOffered, what, f"HTTP {reply.status}", reply, fields)
+        if 400 <= reply.status < 500:
+            raise _error(BadRequest, what, text or f"HTTP {reply.status}", reply, fields)
+        self.unexpected(reply, what)
+
+    def parsed(self, reply: Reply, what: str, parse: Callable[[Any], T]) -> T:
+        """What ``parse`` makes of the reply's data. Raises UnexpectedReply if it cannot."""
+        data = (reply.members or {}).get("data")
+        try:
+            return parse({} if data is None else data)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.unexpected(reply, what)
+
+    def unexpected(self, reply: Reply, what: str) -> NoReturn:
+        """Raises UnexpectedReply: this is no reply of a gateway."""
+        raise UnexpectedReply(
+            f"gateway {self._url}: {what}: HTTP {reply.status}, {reply.text[:200]!r}; {UnexpectedReply.cure}",
+            trace=reply.trace,
+        )
+
+    def about(self, about: Lease | LeasePath | None) -> dict[str, str]:
+        """The fields that errors carry."""
+        fields = {"key_id": self._key_id}
+        return fields if about is None else {**fields, "repository": about.repository, "path": about.path}
+
+
+def _error(
+    kind: type[GatewayError], what: str, reason: str, reply: Reply, fields: Mapping[str, str], detail: str = ""
+) -> GatewayError:
+    said = f"{reason}: {detail}" if detail else reason
+    trace = f" (trace {reply.trace})" if reply.trace else ""
+    return kind(f"{what}: {said[:1000]}; {kind.cure}{trace}", reason=reason, trace=reply.trace, **fields)

@@ -1,0 +1,209 @@
+"""Leases over time: renewed where the gateway does that, never relied on beyond their end, each with its lines."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from include.cvmfs.hashes import ObjectHash
+from include.gateway import errors
+from include.gateway.client import GatewayClient, Lease
+from include.gateway.client.audit import LOGGER
+from tests.fakes.stockgateway import StockGateway
+from tests.integration.gateway.conftest import RunningGateway
+
+REPOSITORY = "test.example.org"
+OLD, NEW = ObjectHash.parse("1" * 40), ObjectHash.parse("2" * 40)
+
+
+@dataclass
+class Counting:
+    """A receiver that merges nothing."""
+
+    fqrn: str = REPOSITORY
+    revision: int = 0
+
+    def commit(self, *_: object) -> int:
+        self.revision += 1
+        return self.revision
+
+
+@pytest.fixture
+def start_stock() -> Iterator[Callable[..., tuple[StockGateway, GatewayClient]]]:
+    running: list[Any] = []
+
+    def start(**settings: Any) -> tuple[StockGateway, GatewayClient]:
+        stock = StockGateway(Counting(), {"k": "s3cr3t"}, **settings).__enter__()  # type: ignore[arg-type]
+        client = GatewayClient(stock.url, "k", "s3cr3t", timeout_s=10, retries=0)
+        running.extend((client, stock))
+        return stock, client
+
+    yield start
+    for one in running:
+        one.__exit__(None, None, None)
+
+
+class Audit(logging.Handler):
+    """What was told to the audit log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[logging.LogRecord] = []
+        self.seen: dict[str, threading.Event] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record)
+        self.event(record.event).set()  # type: ignore[attr-defined]
+
+    def event(self, name: str) -> threading.Event:
+        return self.seen.setdefault(name, threading.Event())
+
+    def events(self) -> list[str]:
+        return [line.event for line in self.lines]  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def audit() -> Iterator[Audit]:
+    handler, logger = Audit(), logging.getLogger(LOGGER)
+    logger.addHandler(handler)
+    before = logger.level
+    logger.setLevel(logging.INFO)
+    yield handler
+    logger.removeHandler(handler)
+    logger.setLevel(before)
+
+
+def test_a_lease_that_is_held_is_renewed_in_the_background_and_outlives_its_first_time(
+    start_gateway: Callable[..., RunningGateway], audit: Audit
+) -> None:
+    gateway = start_gateway(max_lease_time_s=0.9)
+    client = gateway.client()
+    with client.lease(REPOSITORY, "/a", hostname="h") as lease:
+        began = time.monotonic()
+        while time.monotonic() - began < 1.0:
+            assert audit.event("renewed").wait(2)
+            audit.event("renewed").clear()
+        assert [one.path for one in client.leases()] == ["/a"]
+        assert client.commit(lease, OLD, NEW) == 1
+    assert audit.events()[0] == "acquired"
+    assert audit.events()[-1] == "committed"
+    assert audit.events().count("renewed") >= 2
+
+
+def test_that_a_stock_gateway_renews_nothing_is_asked_once_for_all_leases(start_stock: Any, audit: Audit) -> None:
+    stock, client = start_stock(max_lease_time_s=1.4)
+    for path in ("/a", "/b"):
+        with client.lease(REPOSITORY, path, hostname="h"):
+            if path == "/a":
+                deadline = time.monotonic() + 5
+                while "PATCH /leases/<token>" not in stock.calls and time.monotonic() < deadline:
+                    threading.Event().wait(0.01)
+    assert stock.calls.count("PATCH /leases/<token>") == 1
+    assert stock.calls.count("GET /leases/<token>") == 1, "what leases last is asked once"
+    assert audit.events() == ["acquired", "dropped"] * 2
+
+
+def test_a_gateway_of_2026_renews(start_stock: Any, audit: Audit) -> None:
+    stock, client = start_stock(max_lease_time_s=2.0, renews=True)
+    with client.lease(REPOSITORY, "/a", hostname="h"):
+        assert audit.event("renewed").wait(5)
+    assert stock.held() == []
+
+
+def test_the_deadline_of_a_stock_lease_is_never_later_than_its_own(start_stock: Any) -> None:
+    _, client = start_stock(max_lease_time_s=100.0)
+    before = time.monotonic()
+    with client.lease(REPOSITORY, "/a", hostname="h") as lease:
+        assert lease.expires_monotonic is not None
+        assert before + 97.5 < lease.expires_monotonic <= before + 100.1
+    with client.lease(REPOSITORY, "/a", hostname="h") as again:
+        assert again.expires_monotonic > lease.expires_monotonic
+
+
+def test_a_commit_that_could_outlast_its_lease_is_not_begun(start_stock: Any) -> None:
+    stock, client = start_stock()
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    late = Lease(lease.token, REPOSITORY, "/a", "h", "k", expires_monotonic=time.monotonic() + 3)
+    client._holdings.timed(lease, time.monotonic() + 3)
+    client._holdings.known(lease).since_renewal -= 100
+    with pytest.raises(errors.LeaseEnding, match=r"[23]\.\d s of the lease are left, and a commit may take 5\.0 s"):
+        client.commit(late, OLD, NEW)
+    assert stock.commits == []
+    assert client.drop(lease)
+
+
+def test_where_renewal_is_offered_a_late_commit_renews_and_goes_on(gateway: RunningGateway, audit: Audit) -> None:
+    client = gateway.client()
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    client._holdings.timed(lease, time.monotonic() + 0.2)
+    client._holdings.known(lease).since_renewal -= 8
+    assert client.commit(lease, OLD, NEW) == 1
+    assert audit.events() == ["acquired", "renewed", "committed"]
+
+
+def test_a_lease_that_was_taken_away_is_known_before_the_commit(
+    start_gateway: Callable[..., RunningGateway], audit: Audit
+) -> None:
+    gateway = start_gateway(max_lease_time_s=0.6)
+    client = gateway.client()
+    with client.lease(REPOSITORY, "/a", hostname="h") as lease:
+        gateway.client("adminkey").drop_by_path(REPOSITORY, "/a")
+        held = client._holdings.known(lease)
+        deadline = time.monotonic() + 5
+        while held.lost is None and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
+        with pytest.raises(errors.LeaseLost):
+            client.commit(lease, OLD, NEW)
+    assert gateway.committer.orders == []
+    assert audit.events() == ["acquired", "expired"]
+
+
+def test_each_lease_has_one_beginning_and_one_end_that_says_how(start_stock: Any, audit: Audit) -> None:
+    stock, client = start_stock(fail=["miscellaneous"])
+    tokens = []
+    with client.lease(REPOSITORY, "/a", hostname="dag/run/task try 1") as lease:
+        tokens.append(lease.token)
+        with pytest.raises(errors.CommitFailed):
+            client.commit(lease, OLD, NEW)
+    with client.lease(REPOSITORY, "/b", hostname="h") as lease:
+        tokens.append(lease.token)
+        client.commit(lease, OLD, NEW)
+        client.drop(lease)
+    with client.lease(REPOSITORY, "/c", hostname="h") as lease:
+        tokens.append(lease.token)
+        stock.expire_all()
+        client.acquire(REPOSITORY, "/d", hostname="h")  # which clears away what has expired
+    assert audit.events() == [
+        "acquired", "dropped", "acquired", "committed", "acquired", "acquired", "expired",
+    ]  # fmt: skip
+    dropped, committed = audit.lines[1], audit.lines[3]
+    assert dropped.fields["outcome"] == "given back, after a commit that failed: CommitFailed"  # type: ignore[attr-defined]
+    assert dropped.fields["holder"] == "dag/run/task try 1"  # type: ignore[attr-defined]
+    assert committed.fields["outcome"] == "revision 1"  # type: ignore[attr-defined]
+    text = "\n".join(line.getMessage() + str(line.__dict__) for line in audit.lines)
+    assert not [token for token in tokens if token in text]
+    assert "repository='test.example.org' path='/a'" in text
+
+
+def test_a_gateway_that_is_gone_leaves_an_abandoned_lease_in_the_log(
+    start_gateway: Callable[..., RunningGateway], audit: Audit
+) -> None:
+    gateway = start_gateway()
+    with gateway.client(retries=0).lease(REPOSITORY, "/a", hostname="h"):
+        gateway.stop()
+    assert audit.events() == ["acquired", "abandoned"]
+    assert audit.lines[-1].fields["trace"]  # type: ignore[attr-defined]
+
+
+def test_the_two_kinds_of_gateway_are_told_apart_once(start_stock: Any, gateway: RunningGateway) -> None:
+    stock, client = start_stock()
+    assert not client.judges_bases()
+    assert not client.judges_bases()
+    assert stock.calls == ["GET "]
+    assert gateway.client().judges_bases()
