@@ -1,6 +1,6 @@
 """Remembers which object a content became, so that it need not be compressed again on the next night.
 
-A cache of this machine, keyed by BLAKE2b of the content: it may be deleted at any time, and whatever is wrong with it
+A cache of this machine, keyed by SHA-256 of the content: it may be deleted at any time, and whatever is wrong with it
 only costs time (docs/decisions, content index). It never decides whether an object must be sent.
 """
 
@@ -12,6 +12,7 @@ import logging
 import sqlite3
 import threading
 import zlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from include.cvmfs.compression import Compression
@@ -22,6 +23,7 @@ ENTRIES = 2_000_000
 
 _log = logging.getLogger(__name__)
 _BATCH = 2000
+_ASKED_AT_ONCE = 128
 _BUSY_MS = 2000
 _TABLES = """
 PRAGMA journal_mode = WAL;
@@ -42,7 +44,7 @@ class ContentIndex:
 
     def __init__(self, path: Path, *, algorithm: Algorithm, compression: Compression, entries: int = ENTRIES) -> None:
         self._path = path
-        self._person = f"{algorithm.name}/{compression.name}".encode()
+        self._way = f"{algorithm.name}/{compression.name} ".encode()
         self._entries = entries
         self._lock = threading.Lock()
         self._new: dict[bytes, bytes] = {}
@@ -57,16 +59,22 @@ class ContentIndex:
 
     def key(self, content: bytes) -> bytes:
         """What a content is remembered by."""
-        return hashlib.blake2b(content, digest_size=32, person=self._person).digest()
+        return self._way + hashlib.sha256(content).digest()
 
-    def find(self, key: bytes) -> bytes | None:
-        """The digest of the object that the content became, if that is remembered and the entry is sound."""
+    def find(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The digests of the objects that contents became, as far as that is remembered and the entries are sound."""
         with self._lock:
-            found = self._new.get(key) or self._look_up(key)
-        if found is None or found[DIGEST_BYTES:] != _check(key, found[:DIGEST_BYTES]):
-            return None
-        self.hits += 1
-        return found[:DIGEST_BYTES]
+            found = {key: entry for key in keys if (entry := self._new.get(key)) is not None}
+            asked = [key for key in keys if key not in found] if found else keys
+            for start in range(0, len(asked), _ASKED_AT_ONCE):
+                found.update(self._look_up(asked[start : start + _ASKED_AT_ONCE]))
+        sound = {}
+        for key, entry in found.items():
+            digest = entry[:DIGEST_BYTES]
+            if entry[DIGEST_BYTES:] == _check(key, digest):
+                sound[key] = digest
+        self.hits += len(sound)
+        return sound
 
     def remember(self, key: bytes, digest: bytes) -> None:
         """Note what a content became; it is written down now and then."""
@@ -89,19 +97,25 @@ class ContentIndex:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _look_up(self, key: bytes) -> bytes | None:
-        if self._db is None:
-            return None
+    def _look_up(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        if self._db is None or not keys:
+            return {}
         try:
-            row = self._db.execute("SELECT object FROM young WHERE key = ?", (key,)).fetchone()
-            if row is None:
-                row = self._db.execute("SELECT object FROM old WHERE key = ?", (key,)).fetchone()
-                if row is not None:
-                    self._new[key] = bytes(row[0])  # what is used goes on into the next generation
+            found = dict(self._select("young", keys))
+            if len(found) < len(keys):
+                older = dict(self._select("old", [key for key in keys if key not in found]))
+                self._new.update(older)  # what is used goes on into the next generation
+                found.update(older)
         except (sqlite3.Error, TypeError) as fault:
             self._give_up(fault)
-            return None
-        return None if row is None else bytes(row[0])
+            return {}
+        return found
+
+    def _select(self, table: str, keys: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        assert self._db is not None  # noqa: S101
+        marks = ",".join("?" * len(keys))
+        rows = self._db.execute(f"SELECT key, object FROM {table} WHERE key IN ({marks})", keys)  # noqa: S608 - our names
+        return ((bytes(key), bytes(entry)) for key, entry in rows)
 
     def _write(self) -> None:
         rows = sorted(self._new.items())

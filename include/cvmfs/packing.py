@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Generic, TypeVar
@@ -26,6 +26,8 @@ from include.storage.store import Store
 T = TypeVar("T")
 
 PACKED_AT_ONCE_BYTES = 64 << 10
+ASKED_FILES, ASKED_BYTES = 128, 1 << 20
+"""Small files that are looked up in the content index at once, at most, and their bytes."""
 PROCESSES_AFTER_FILES = 1000
 """Small files that are packed before processes are started for the others: that costs as much as these."""
 
@@ -57,6 +59,8 @@ class Packer(Generic[T]):
         self._deliver = deliver
         self._index = index
         self._look_up = index is not None and bool(known)
+        self._asked: list[tuple[T, bytes, bytes]] = []
+        self._asked_bytes = 0
         self._store = store
         self._processes: processes.Processes | None = None
         self._files_until_processes = PROCESSES_AFTER_FILES if type(store) is FileStore else -1
@@ -71,12 +75,27 @@ class Packer(Generic[T]):
 
     def take(self, ticket: T, content: bytes) -> None:
         """Store a small file's content; ``deliver`` is called in this thread, now or later. Waits when it must."""
-        key = b""
-        if self._index is not None:
-            key = self._index.key(content)
-            if self._look_up and (digest := self._reused(key, "")):
+        key = self._index.key(content) if self._index is not None else b""
+        if not self._look_up:
+            self._take(ticket, key, content)
+            return
+        self._asked.append((ticket, key, content))
+        self._asked_bytes += len(content)
+        if len(self._asked) >= ASKED_FILES or self._asked_bytes >= ASKED_BYTES:
+            self._answer()
+
+    def _answer(self) -> None:
+        """Look up the files that wait for it: those whose objects need not be sent are done, the others are packed."""
+        asked, self._asked, self._asked_bytes = self._asked, [], 0
+        reused = self._reused([key for _, key, _ in asked], "")
+        for ticket, key, content in asked:
+            digest = reused.get(key)
+            if digest is None:
+                self._take(ticket, key, content)
+            else:
                 self._deliver(ticket, digest)
-                return
+
+    def _take(self, ticket: T, key: bytes, content: bytes) -> None:
         if self._processes is not None:
             self._budget.check()
             self._processes.pack((ticket, key), content)
@@ -91,6 +110,8 @@ class Packer(Generic[T]):
 
     def flush(self) -> None:
         """Deliver all tickets."""
+        if self._asked:
+            self._answer()
         if self._processes is not None:
             self._processes.flush()
 
@@ -120,6 +141,8 @@ class Packer(Generic[T]):
         if fault is not None:
             self._budget.fail(fault)
         try:
+            if fault is None:
+                self.flush()
             self._end_processes(failed=fault is not None)
         except BaseException as failure:
             self._budget.fail(failure)
@@ -135,18 +158,22 @@ class Packer(Generic[T]):
         self.put(hash_, data)
         return hash_.digest
 
-    def _reused(self, key: bytes, suffix: str) -> bytes | None:
-        """The digest of a content that was packed before, if its object need not be sent. The index says which object
-        it is; whether the store has it, only the known set and what was sent by ourselves can say."""
-        digest = self._index.find(key) if self._index is not None else None
-        if digest is None:
-            return None
-        one = digest + suffix.encode()
+    def _reused(self, keys: Sequence[bytes], suffix: str) -> dict[bytes, bytes]:
+        """Digests of contents that were packed before and whose objects need not be sent, by key; each key counts.
+
+        The index says which object it is; whether the store has it, only the known set and what was sent by ourselves
+        can say.
+        """
+        found = self._index.find(keys) if self._index is not None else {}
+        letter = suffix.encode()
         with self._lock:
-            if one not in self._known and one not in self._sent:
-                return None
-            self.objects_reused += 1
-        return digest
+            there = {
+                key: digest
+                for key, digest in found.items()
+                if digest + letter in self._known or digest + letter in self._sent
+            }
+            self.objects_reused += len(there) if len(there) == len(keys) else sum(key in there for key in keys)
+        return there
 
     def _start_processes(self) -> None:
         count = processes.useful()
@@ -183,7 +210,7 @@ class Packer(Generic[T]):
         key = b""
         if self._index is not None:
             key = self._index.key(content)
-            if self._look_up and (digest := self._reused(key, suffix)):
+            if self._look_up and (digest := self._reused([key], suffix).get(key)):
                 self._budget.give(len(content))
                 return digest
         data = compress(content, self._compression)
