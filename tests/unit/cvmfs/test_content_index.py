@@ -149,7 +149,7 @@ def test_its_size_is_bounded_and_what_is_used_stays(tmp_path: Path, monkeypatch:
         ours.remember(loved, bytes(20))
         for number in range(1000):
             ours.remember(ours.key(b"%d" % number), bytes(20))
-            assert ours.find(loved) == bytes(20)
+            assert ours.find([loved]) == {loved: bytes(20)}
         assert found(ours, b"1") is None
     database = sqlite3.connect(path)
     counts = [database.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in ("young", "old")]
