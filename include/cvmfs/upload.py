@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from queue import SimpleQueue
 from types import TracebackType
-
-from include.storage.store import Store
+from typing import Protocol
 
 FILE_STORE_THREADS = 4  # files are written by the processor: more threads only fight for the interpreter
 _OVERHEAD_BYTES = 512  # of an object in the queue: key, tuple, headers
@@ -53,6 +52,14 @@ class Budget:
         return self._failure is not None
 
 
+class Destination(Protocol):
+    """Where objects are put: a store, or what stands before one."""
+
+    url: str
+
+    def put(self, key: str, data: bytes) -> None: ...
+
+
 class Uploader:
     """Puts objects with up to ``connections`` threads, started as they are needed.
 
@@ -60,7 +67,7 @@ class Uploader:
     error, what still waits is dropped. Either way no thread survives.
     """
 
-    def __init__(self, store: Store, *, connections: int, budget: Budget) -> None:
+    def __init__(self, store: Destination, *, connections: int, budget: Budget) -> None:
         self._store = store
         self._budget = budget
         local = store.url.startswith("file:")

@@ -1,7 +1,7 @@
 """The gateway's routes (docs/formats.md, gateway): leases, commits, administration, as the stock gateway answers them.
 
 Beyond the stock gateway: conflicts by path component, a lease belongs to the key that took it, renewal, repeatable
-commits, malformed paths refused. Payloads are not taken: publishers write objects to the store themselves.
+commits, malformed paths refused, payloads verified.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from include.gateway.service.commits import CommitQueue, Committer
 from include.gateway.service.config import ServiceConfig
 from include.gateway.service.lease_rows import LeaseRow
 from include.gateway.service.lease_table import Busy, LeaseTable, digest_of
+from include.gateway.service.payloads import Payloads
 from include.gateway.service.replies import INVALID_LEASE, Malformed, Refused
 from include.gateway.service.requests import (
     BODY_BYTES,
@@ -35,7 +36,6 @@ from include.gateway.service.requests import (
     LeaseRequest,
     checked_token,
     parse_enable,
-    parse_payload_token,
     parse_renewal,
 )
 from include.gateway.service.routing import allowed_methods, redirect_target
@@ -44,9 +44,6 @@ from include.gateway.service.writer import StateError
 
 API = "/api/v1"
 WELCOME = "You are in an open field on the west side of a white house with a boarded front door."
-NO_PAYLOADS = (
-    "payloads are not accepted by this gateway: write objects to the repository's store, then commit (publish natively)"
-)
 EXPIRES_HEADER = "X-Nightshift-Expires-In"
 
 _BODY_TIMEOUT_S = 30.0
@@ -79,6 +76,7 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await commits.close()
+        gateway.close()
         if own_table:
             table.close()
 
@@ -108,6 +106,10 @@ class Gateway:
         self._access = Access(config)
         self._table = table
         self._commits = commits
+        self._payloads = Payloads(config, lambda: self._access, table)
+
+    def close(self) -> None:
+        self._payloads.close()
 
     def routes(self) -> list[tuple[str, str, Handler]]:
         return [
@@ -123,8 +125,8 @@ class Gateway:
             ("PATCH", f"{API}/leases/{{token}}", self.renew),
             ("DELETE", f"{API}/leases/{{token}}", self.drop),
             ("DELETE", f"{API}/leases-by-path/{{path:path}}", self.drop_by_path),
-            ("POST", f"{API}/payloads", self.legacy_payload),
-            ("POST", f"{API}/payloads/{{token}}", self.payload),
+            ("POST", f"{API}/payloads", self._payloads.legacy),
+            ("POST", f"{API}/payloads/{{token}}", self._payloads.by_token),
         ]
 
     async def health(self, _: Request) -> Response:
@@ -233,22 +235,6 @@ class Gateway:
         note(request, "leases dropped by path", path=str(place), key=key_id, leases=[row.full_path for row in rows])
         return replies.ok()
 
-    async def payload(self, request: Request) -> Response:
-        _, token = self._signed_token(request)
-        _message_size(request)
-        return self._no_payload(request, checked_token(token))
-
-    async def legacy_payload(self, request: Request) -> Response:
-        head = await _body_head(request, _message_size(request))
-        self._access.authenticate(_authorization(request), head)
-        return self._no_payload(request, parse_payload_token(head))
-
-    def _no_payload(self, request: Request, token: str) -> Response:
-        if self._table.valid(digest_of(token)) is None:
-            raise Refused(INVALID_LEASE)
-        note(request, "payload refused")
-        return replies.error(NO_PAYLOADS)
-
     def _signed_token(self, request: Request) -> tuple[str, str]:
         token: str = request.path_params["token"]
         return self._access.authenticate(_authorization(request), token.encode("utf-8", "replace")), token
@@ -299,15 +285,6 @@ def _remote(request: Request) -> str:
     return f"{request.client.host}:{request.client.port}" if request.client else "unknown"
 
 
-def _message_size(request: Request) -> int:
-    text = request.headers.get("message-size", "")
-    if not text:
-        raise Malformed(400, "missing message-size header")
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise Malformed(400, "missing message-size header")
-    return int(text)
-
-
 async def _body(request: Request) -> bytes:
     """The whole body. Raises Malformed above the limit, or when it does not arrive in time."""
     found = bytearray()
@@ -320,22 +297,6 @@ async def _body(request: Request) -> bytes:
     except TimeoutError:
         raise Malformed(408, "request body did not arrive in time") from None
     return bytes(found)
-
-
-async def _body_head(request: Request, size: int) -> bytes:
-    """The first ``size`` bytes of the body; the rest is not looked at."""
-    if size > BODY_BYTES:
-        raise Malformed(413, f"message-size too large: at most {BODY_BYTES} bytes")
-    found = bytearray()
-    try:
-        async with asyncio.timeout(_BODY_TIMEOUT_S):
-            async for block in request.stream():
-                found += block
-                if len(found) >= size:
-                    break
-    except TimeoutError:
-        raise Malformed(408, "request body did not arrive in time") from None
-    return bytes(found[:size])
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -52,7 +52,10 @@ class RepositoryConfig:
 
 @dataclass(frozen=True, slots=True)
 class ServiceConfig:
-    """``keys`` belong to the gateway and to no repository: with ``admin`` they may end leases, but never take one."""
+    """``keys`` belong to the gateway and to no repository: with ``admin`` they may end leases, but never take one.
+
+    Of payloads, ``payloads_at_once`` are read, the others wait; one that sends nothing for the idle timeout is refused.
+    """
 
     state: Path
     repositories: Mapping[str, RepositoryConfig]
@@ -61,10 +64,21 @@ class ServiceConfig:
     max_lease_time_s: float = 7200.0
     keys: tuple[GatewayKey, ...] = ()
     stop_timeout_s: float = 30.0
+    max_payload_bytes: int = 4 << 30
+    payloads_at_once: int = 8
+    payload_idle_timeout_s: float = 60.0
 
     def __post_init__(self) -> None:
         if not 0 < self.max_lease_time_s <= 30 * 86400:
             raise ConfigError(f"max_lease_time_s is {self.max_lease_time_s}: give seconds between 0 and 30 days")
+        if not 1 << 10 <= self.max_payload_bytes < 1 << 50:
+            raise ConfigError(f"max_payload_bytes is {self.max_payload_bytes}: give bytes between 1 KiB and 1 PiB")
+        if not 1 <= self.payloads_at_once <= 256:
+            raise ConfigError(f"payloads_at_once is {self.payloads_at_once}: give a number between 1 and 256")
+        if not 0 < self.payload_idle_timeout_s <= 3600:
+            raise ConfigError(
+                f"payload_idle_timeout_s is {self.payload_idle_timeout_s}: give seconds, more than 0, at most an hour"
+            )
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port is {self.port}: give one between 0 (any free port) and 65535")
         secrets: dict[str, str] = {}

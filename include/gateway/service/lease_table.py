@@ -22,10 +22,11 @@ from typing import TypeVar
 
 from include.cvmfs.hashes import ObjectHash
 from include.gateway.paths import LeasePath
-from include.gateway.service import lease_rows
+from include.gateway.service import lease_rows, payload_rows
 from include.gateway.service.clock import Clock
 from include.gateway.service.config import ConfigError
 from include.gateway.service.lease_rows import FinishedCommit, LeaseRow
+from include.gateway.service.payload_rows import Received
 from include.gateway.service.replies import INVALID_LEASE, Refused
 from include.gateway.service.writer import StateError, Writer
 
@@ -75,6 +76,7 @@ class LeaseTable:
             _make_private(file)
             connection = lease_rows.connect(str(file), writer=True)
             _prepare_schema(connection)
+            payload_rows.prepare(connection)
             connection.execute("BEGIN IMMEDIATE")
             lease_rows.carry_over(connection, clock, self._longest_ns)
             connection.execute("COMMIT")
@@ -197,6 +199,31 @@ class LeaseTable:
                 connection.execute("INSERT INTO disabled VALUES (?)", (repository,))
 
         return self._writer.submit(operation)
+
+    def add_payload(self, digest: bytes, epoch: int, received: Received, generation: str) -> Future[Received]:
+        """Note what a payload brought; all that came under the lease so far. Raises Refused if the lease is gone.
+
+        ``generation``: of collections, seen before its first object was looked for.
+        """
+
+        def operation(connection: sqlite3.Connection) -> Received:
+            row = lease_rows.lease_of(connection, digest)
+            if row is None or row.epoch != epoch or row.deadline_ns <= self._clock.monotonic_ns():
+                raise Refused(INVALID_LEASE, "the lease ended while the payload came")
+            payload_rows.add(connection, epoch, received, generation)
+            return payload_rows.received(connection, epoch)
+
+        return self._writer.submit(operation)
+
+    def payload_generation(self, epoch: int) -> str:
+        """The collection generation at which the lease's first payload was taken; ``""`` if there is none."""
+        with self._reading:
+            return _reading(lambda: payload_rows.generation(self._reader, epoch))
+
+    def payloads(self, epoch: int) -> Received:
+        """What came as payloads under the lease."""
+        with self._reading:
+            return _reading(lambda: payload_rows.received(self._reader, epoch))
 
     def begin_switch(self, digest: bytes, epoch: int) -> Future[None]:
         """The fence: from here on the path stays blocked until the commit ends. Raises LeaseGone through the future."""

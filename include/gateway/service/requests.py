@@ -17,6 +17,7 @@ BODY_BYTES = 64 * 1024
 MIN_VERSION, MAX_VERSION = 2, 3
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+_SIZE = re.compile(r"[0-9]{1,18}")
 _TOKEN = re.compile(r"[A-Z2-7]{52}====")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 _HOSTNAME_CHARACTERS, _TAG_CHARACTERS, _DESCRIPTION_CHARACTERS = 256, 255, 4096
@@ -81,6 +82,26 @@ class CommitRequest:
             raise Refused(f"invalid tag_description: at most {_DESCRIPTION_CHARACTERS} characters of UTF-8")
 
 
+@dataclass(frozen=True, slots=True)
+class PayloadMessage:
+    """The message before the pack of a payload. ``digest``: SHA-1 of the pack's header, in hex; as sent."""
+
+    token: str
+    digest: str
+    header_size: int
+
+    @classmethod
+    def parse(cls, body: bytes) -> PayloadMessage:
+        """Raises Malformed (HTTP 400)."""
+        members = _json_object(body)
+        token, digest, size, _ = (
+            _text(members, name) for name in ("session_token", "payload_digest", "header_size", "api_version")
+        )
+        if not _SIZE.fullmatch(size):
+            raise Malformed(400, "invalid header_size")
+        return cls(token, digest, int(size))
+
+
 def parse_enable(body: bytes) -> bool:
     """Body of ``POST /repos/<name>``. Raises Malformed."""
     enable = _json_object(body).get("enable", False)
@@ -99,11 +120,6 @@ def parse_renewal(body: bytes) -> float | None:
     if isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 < wanted < 2**31:
         raise Malformed(400, "invalid request body")
     return float(wanted)
-
-
-def parse_payload_token(body: bytes) -> str:
-    """The session token in the JSON head of a payload. Raises Malformed or Refused."""
-    return checked_token(_text(_json_object(body), "session_token"))
 
 
 def checked_token(text: str) -> str:

@@ -158,15 +158,6 @@ def test_what_is_no_http_does_not_disturb_the_service(caller: Caller, client: Ga
     assert client.leases() == []
 
 
-def test_payloads_are_refused_with_the_reason(caller: Caller, client: GatewayClient) -> None:
-    with client.lease(REPOSITORY, "/a", hostname="h") as lease:
-        header = authorization("rootkey", "root-secret", lease.token.encode())
-        headers = {"Authorization": header, "Message-Size": "2"}
-        status, reply = caller.send("POST", f"/api/v1/payloads/{lease.token}", b"{}" + b"x" * 500_000, headers)
-    assert status == 200
-    assert json.loads(reply)["reason"].startswith("payloads are not accepted by this gateway: write objects to")
-
-
 def test_health_says_what_it_is(caller: Caller) -> None:
     status, reply = caller.send("GET", "/health")
     found = json.loads(reply)

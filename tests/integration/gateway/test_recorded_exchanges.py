@@ -30,11 +30,9 @@ TOKEN = re.compile(r"[A-Z2-7]{52}====")
 BY_COMPONENT = "paths conflict by component, not by SQL LIKE: siblings, '_' and letter case do not matter"
 OWNED = "a lease belongs to the key that took it: holding the token is not enough"
 CHECKED = "malformed paths are refused instead of becoming leases that no commit can use"
-NO_PAYLOADS = "payloads are not taken: publishers write objects to the store themselves"
 
 GRANTED = r'\{"max_api_version":3,"session_token":"TOKEN","status":"ok"\}'
 INVALID = r'\{"reason":"invalid lease","status":"error"\}'
-PAYLOAD = r'\{"reason":"payloads are not accepted by this gateway.*","status":"error"\}'
 
 DELIBERATE: dict[str, tuple[str, str]] = {
     "sibling sharing string prefix (/arch/x86_64)": (GRANTED, BY_COMPONENT),
@@ -44,8 +42,6 @@ DELIBERATE: dict[str, tuple[str, str]] = {
     "commit by other (valid) key than the one that leased": (INVALID, OWNED),
     "dot-dot path": (r'\{"reason":"invalid lease path: component \'\.\.\'","status":"error"\}', CHECKED),
     "double slash path": (r'\{"reason":"invalid lease path: component \'\'","status":"error"\}', CHECKED),
-    "payload ok (mock)": (PAYLOAD, NO_PAYLOADS),
-    "legacy payload (mock)": (PAYLOAD, NO_PAYLOADS),
 }
 # The stock gateway dropped or never gave these leases; what follows expects that.
 DROPS_OF_LEASES_NEVER_GIVEN = {"dot-dot path", "double slash path"}

@@ -14,9 +14,9 @@ from include.gateway.service.replies import Malformed, Refused
 from include.gateway.service.requests import (
     CommitRequest,
     LeaseRequest,
+    PayloadMessage,
     checked_token,
     parse_enable,
-    parse_payload_token,
     parse_renewal,
 )
 
@@ -27,7 +27,7 @@ json_values = st.recursive(
 )
 members = st.sampled_from(
     ["path", "api_version", "hostname", "old_root_hash", "new_root_hash", "tag_name", "tag_description", "enable",
-     "session_token", "expires_in_sec"]
+     "session_token", "expires_in_sec", "header_size", "payload_digest"]
 )  # fmt: skip
 bodies = (
     st.binary(max_size=200)
@@ -48,7 +48,7 @@ def test_any_body_is_read_or_refused(body: bytes) -> None:
         lambda: CommitRequest.parse(body).roots(),
         lambda: parse_enable(body),
         lambda: parse_renewal(body),
-        lambda: parse_payload_token(body),
+        lambda: PayloadMessage.parse(body),
     ]
     for read in readers:
         with contextlib.suppress(Malformed, Refused):
