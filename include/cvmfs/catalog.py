@@ -23,6 +23,7 @@ DEFAULT_TTL_S = 240
 MARKER = ".cvmfscatalog"
 AUTO_MARKER = ".cvmfsautocatalog"  # beside the other one: made by itself, and may go by itself
 _VACUUM_FREE_SHARE = 0.2
+Mark = dict[str, Any]
 _INSERT = f"INSERT INTO catalog (md5path_1, md5path_2, parent_1, parent_2, {', '.join(COLUMNS)}) VALUES ({'?,' * 15}?)"
 _CHUNK = "INSERT INTO chunks (md5path_1, md5path_2, offset, size, hash) VALUES (?,?,?,?,?)"
 
@@ -359,6 +360,18 @@ class Catalog(CatalogFile):
         self._guarded(lambda: upgrade(self._db))
         self._look_at_columns()
         self._writable = True
+
+    def mark(self) -> Mark:
+        """A point to come back to: every :meth:`mark` is followed by one :meth:`settle`, and nothing else between."""
+        self._run("SAVEPOINT attempt")
+        return {name: value for name, value in vars(self).items() if name != "_db"}
+
+    def settle(self, mark: Mark, *, undo: bool) -> None:
+        """Keep what was done since the mark, or undo it."""
+        if undo:
+            self._run("ROLLBACK TO attempt")
+            vars(self).update(mark)
+        self._run("RELEASE attempt")
 
     # -- private
 

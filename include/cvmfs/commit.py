@@ -7,7 +7,7 @@ revision or the new one. A reflog that is ahead of the manifest, left by such a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,28 +16,22 @@ from enum import Enum
 from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.compression import compress
 from include.cvmfs.edit import NewRoot
-from include.cvmfs.errors import (
-    BaseChanged,
-    FormatError,
-    ManifestConflict,
-    MergeError,
-    ObjectMissing,
-    ReflogError,
-    RepositoryError,
-)
+from include.cvmfs.errors import CvmfsError, ManifestConflict, ObjectMissing, ReflogError, RepositoryError
+from include.cvmfs.group import Change, Group, NewTag
 from include.cvmfs.hashes import CERTIFICATE, HISTORY, META, ObjectHash, hash_bytes
 from include.cvmfs.history import History, Tag
 from include.cvmfs.keys import Signer
+from include.cvmfs.lineage import Lineage
 from include.cvmfs.manifest import Manifest, sign
-from include.cvmfs.merge import merge
-from include.cvmfs.objects import load
+from include.cvmfs.records import REFLOG_KEY, Records, StoredReflog
 from include.cvmfs.reflog import Reflog, RefType
 from include.cvmfs.vouching import Voucher
 from include.storage.errors import Conflict, NotFound, StoreError
 from include.storage.store import Store, Version
 
+__all__ = ["MANIFEST_KEY", "REFLOG_KEY", "Change", "Head", "NewTag", "Step"]
+
 MANIFEST_KEY = ".cvmfspublished"
-REFLOG_KEY = ".cvmfsreflog"
 _UPLOADS = 16
 _ATTEMPTS = 8
 
@@ -45,11 +39,13 @@ _ATTEMPTS = 8
 class Step(Enum):
     """The points of a switch, in order; told to ``on_step`` when they are reached."""
 
+    HEAD_READ = "head read"
     MERGED = "merged"
     CATALOGS_STORED = "catalogs stored"
     HISTORY_STORED = "history stored"
     REFLOG_WRITTEN = "reflog written"
     BEFORE_SWITCH = "before the switch"
+    FENCED = "fenced"
     SWITCHED = "switched"
 
 
@@ -61,18 +57,27 @@ class Head:
     version: Version
 
 
-@dataclass(frozen=True, slots=True)
-class NewTag:
-    """A tag to put on the new revision."""
-
-    name: str
-    description: str = ""
+Fence = Callable[[Sequence[int]], Mapping[int, Exception]]
+"""Called right before the manifest is replaced with the numbers of the changes that are to become visible; tells which
+of them must not, and why. If there are any, nothing is switched."""
 
 
 def _nothing() -> None: ...
 
 
+def _all_may(_: Sequence[int]) -> Mapping[int, Exception]:
+    return {}
+
+
 def _ignore(_: Step) -> None: ...
+
+
+class _TakenOut(Exception):
+    """Some of a group may not be switched."""
+
+    def __init__(self, refused: Mapping[int, Exception]) -> None:
+        super().__init__()
+        self.refused = refused
 
 
 def read_head(store: Store, fqrn: str, voucher: Voucher | None = None) -> Head:
@@ -101,20 +106,22 @@ def switch(
     now: int,
     tags: Sequence[NewTag] = (),
     superseded: Sequence[ObjectHash] = (),
+    records: Records | None = None,
     before_switch: Callable[[], None] = _nothing,
     on_step: Callable[[Step], None] = _ignore,
 ) -> Head:
     """Store a revision and let readers see it. ``now``: Unix seconds.
 
     ``superseded``: roots that publishers stored on the way; the reflog keeps them so that a collection finds them.
-    ``before_switch`` runs last before the manifest is replaced and stops the commit by raising. Raises ManifestConflict
-    when somebody else switched since ``head`` was read.
+    ``records``: what the signer keeps between commits. ``before_switch`` runs last before the manifest is replaced and
+    stops the commit by raising. Raises ManifestConflict when somebody else switched since ``head`` was read.
     """
     store_all(store, [(packed.hash.key, packed.data) for packed in root.catalogs] + list(root.objects))
     on_step(Step.CATALOGS_STORED)
     timestamp = max(now, head.manifest.timestamp)
     tagged = Tag("", root.hash, root.revision, timestamp, root.size, "")
-    history = store_history(store, head.manifest, _rotated(tagged, tags))
+    records = records or Records()
+    history = store_history(store, head.manifest, _rotated(tagged, tags), records)
     on_step(Step.HISTORY_STORED)
     _require_stored(store, [packed.hash for packed in root.catalogs] + ([history] if history else []))
     draft = replace(
@@ -122,8 +129,9 @@ def switch(
         root=root.hash, root_size=root.size, ttl=root.ttl, revision=root.revision, timestamp=timestamp, history=history,
     )  # fmt: skip
     return publish(
-        store, head, draft, signer=signer, now=now, superseded=superseded, before_switch=before_switch, on_step=on_step
-    )
+        store, head, draft, signer=signer, now=now, superseded=superseded, records=records,
+        before_switch=before_switch, on_step=on_step,
+    )  # fmt: skip
 
 
 def publish(
@@ -134,13 +142,15 @@ def publish(
     signer: Signer,
     now: int,
     superseded: Sequence[ObjectHash] = (),
+    records: Records | None = None,
     before_switch: Callable[[], None] = _nothing,
     on_step: Callable[[Step], None] = _ignore,
 ) -> Head:
     """Reflog, signature and manifest for a draft whose objects are all stored. Raises ManifestConflict."""
     draft = replace(draft, certificate=store_compressed(store, signer.certificate_pem, draft.root, CERTIFICATE))
-    written = _write_reflog(store, head.manifest, draft, superseded, now)
-    draft = replace(draft, reflog=written.hash)
+    records = records or Records()
+    written = _write_reflog(store, head.manifest, draft, superseded, now, records)
+    draft = replace(draft, reflog=written.after.hash)
     on_step(Step.REFLOG_WRITTEN)
     signed = sign(draft, signer.private_key)
     on_step(Step.BEFORE_SWITCH)
@@ -149,11 +159,13 @@ def publish(
     except Exception:
         written.put_back(store)  # only here is it certain that no manifest names the new one
         raise
+    on_step(Step.FENCED)
     try:
         version = store.replace(MANIFEST_KEY, signed, expected=head.version)
     except Conflict:
         raise ManifestConflict(draft.fqrn) from None
     on_step(Step.SWITCHED)
+    records.keep_reflog(written.after)
     return Head(draft, version)
 
 
@@ -172,31 +184,96 @@ def commit_change(
     before_switch: Callable[[], None] = _nothing,
     on_step: Callable[[Step], None] = _ignore,
 ) -> Head:
-    """Merge the change ``old_root`` -> ``new_root`` inside ``lease_path`` into the current revision and switch to it.
+    """A group of one: merge the change ``old_root`` -> ``new_root`` inside ``lease_path`` and switch to the result.
 
-    A change that the current revision already holds makes no new revision, unless it is to be tagged and no revision
-    that holds it has that tag. Another writer's switch in between is met by merging again on its result. ``voucher``:
-    for manifests that others signed; without one only the signer's own are built upon. Raises MergeError, BaseChanged,
-    ManifestConflict, ObjectMissing, SignatureError, StoreError.
+    Raises what stopped it: MergeError, BaseChanged, ManifestConflict, ObjectMissing, SignatureError, StoreError, or
+    what ``before_switch`` raised.
     """
-    voucher = voucher or Voucher(signer)
-    cache = catalogs or CatalogCache(store)
-    attempt = 0
-    while True:
-        attempt += 1
-        head = read_head(store, fqrn, voucher)
-        edit = merge(cache, base=old_root, new=new_root, current=head.manifest.root, lease_path=lease_path)
-        on_step(Step.MERGED)
-        if not edit.changed and (tag is None or _is_tagged(store, cache, head, tag, old_root, new_root, lease_path)):
-            return head
+
+    def fence(_: Sequence[int]) -> Mapping[int, Exception]:
         try:
-            return switch(
-                store, head, edit.finish(now), signer=signer, now=now, tags=(tag,) if tag else (),
-                superseded=(new_root,), before_switch=before_switch, on_step=on_step,
+            before_switch()
+        except Exception as error:  # noqa: BLE001 - raised again below
+            return {0: error}
+        return {}
+
+    [outcome] = commit_group(
+        store, [Change(lease_path, old_root, new_root, tag)],
+        fqrn=fqrn, signer=signer, now=now, voucher=voucher, catalogs=catalogs, fence=fence, on_step=on_step,
+    )  # fmt: skip
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def commit_group(
+    store: Store,
+    changes: Sequence[Change],
+    *,
+    fqrn: str,
+    signer: Signer,
+    now: int,
+    voucher: Voucher | None = None,
+    catalogs: CatalogCache | None = None,
+    records: Records | None = None,
+    lineage: Lineage | None = None,
+    fence: Fence = _all_may,
+    on_step: Callable[[Step], None] = _ignore,
+) -> list[Head | Exception]:
+    """Merge changes one after another into the current revision and switch to the result: one revision for all.
+
+    For each change, the revision that holds it, or why it was refused; the others go on without it. A change that the
+    current revision already holds makes no new one, unless it is to be tagged and no revision that holds it has that
+    tag. Another writer's switch in between is met by merging again on his result. ``voucher``: for manifests that
+    others signed; without one only the signer's own are built upon. ``lineage``: then a change must be derived from a
+    revision, and nothing may have touched its path since. What hinders all of them is the outcome of each.
+    """
+    voucher, records = voucher or Voucher(signer), records or Records()
+    cache = catalogs or CatalogCache(store)
+    waiting, outcomes, conflicts = dict(enumerate(changes)), dict[int, Head | Exception](), 0
+    while waiting:
+        try:
+            head = read_head(store, fqrn, voucher)
+            on_step(Step.HEAD_READ)
+            group = Group.merged(store, cache, head.manifest, waiting, records=records, lineage=lineage)
+        except (CvmfsError, StoreError) as error:
+            return [outcomes.get(number, error) for number in range(len(changes))]
+        on_step(Step.MERGED)
+        outcomes |= group.refused | dict.fromkeys(group.standing, head)
+        waiting = {number: waiting[number] for number in group.members}
+        if not waiting:
+            group.edit.close()
+            break
+
+        def before_switch(members: Sequence[int] = tuple(waiting)) -> None:
+            if refused := fence(members):
+                raise _TakenOut(refused)
+
+        try:
+            new = switch(
+                store, head, group.edit.finish(now), signer=signer, now=now, tags=group.tags,
+                superseded=[change.new_root for change in waiting.values()], records=records,
+                before_switch=before_switch, on_step=on_step,
             )  # fmt: skip
-        except ManifestConflict:
-            if attempt == _ATTEMPTS:
-                raise
+        except _TakenOut as stopped:
+            outcomes |= stopped.refused
+            waiting = {number: change for number, change in waiting.items() if number not in stopped.refused}
+        except ManifestConflict as error:
+            conflicts += 1
+            if conflicts == _ATTEMPTS:
+                outcomes |= dict.fromkeys(waiting, error)
+                break
+        except (CvmfsError, StoreError) as error:
+            outcomes |= dict.fromkeys(waiting, error)
+            break
+        else:
+            if lineage is not None:
+                lineage.add(new.manifest)
+            outcomes |= dict.fromkeys(waiting, new)
+            break
+        finally:
+            group.edit.close()
+    return [outcomes[number] for number in range(len(changes))]
 
 
 def fence(store: Store, fqrn: str, *, signer: Signer, now: int, voucher: Voucher | None = None) -> Head:
@@ -246,18 +323,23 @@ def store_compressed(store: Store, data: bytes, like: ObjectHash, suffix: str) -
 
 
 def load_history(store: Store, manifest: Manifest) -> History:
-    if manifest.history is None:
-        return History.create(manifest.fqrn)
-    return History.load(load(store, manifest.history.with_suffix(HISTORY)))
+    return Records().take_history(store, manifest)
 
 
-def store_history(store: Store, manifest: Manifest, change: Callable[[History], None]) -> ObjectHash | None:
+def store_history(
+    store: Store, manifest: Manifest, change: Callable[[History], None], records: Records | None = None
+) -> ObjectHash | None:
     """Change the tags of a revision and store them; None if no tag is left, since such a history is not published."""
-    history = load_history(store, manifest)
+    records = records or Records()
+    history = records.take_history(store, manifest)
     change(history)
     if manifest.history is not None:
         history.set_previous(manifest.history)
-    return store_compressed(store, history.to_bytes(), manifest.root, HISTORY) if len(history) else None
+    if not len(history):
+        return None
+    name = store_compressed(store, history.to_bytes(), manifest.root, HISTORY)
+    records.keep_history(name, history)
+    return name
 
 
 def _rotated(tagged: Tag, tags: Sequence[NewTag]) -> Callable[[History], None]:
@@ -269,46 +351,26 @@ def _rotated(tagged: Tag, tags: Sequence[NewTag]) -> Callable[[History], None]:
     return change
 
 
-def _is_tagged(
-    store: Store, cache: CatalogCache, head: Head, tag: NewTag, base: ObjectHash, new: ObjectHash, lease_path: str
-) -> bool:
-    """Whether the tag names a revision that holds the change, which is so when a commit is repeated."""
-    found = load_history(store, head.manifest).tag(tag.name)
-    if found is None:
-        return False
-    try:
-        return not merge(cache, base=base, new=new, current=found.hash, lease_path=lease_path).changed
-    except (BaseChanged, MergeError, ObjectMissing):
-        return False
-
-
 @dataclass(frozen=True, slots=True)
 class _WrittenReflog:
-    """A reflog that went ahead of the manifest, and what it replaced."""
+    """A reflog that went ahead of the manifest, and the file that it replaced."""
 
-    hash: ObjectHash
-    version: Version
+    after: StoredReflog
     before: bytes
 
     def put_back(self, store: Store) -> None:
         """Undo, unless another writer went on from it; one that stays ahead is taken over by the next commit."""
         with suppress(StoreError):
-            store.replace(REFLOG_KEY, self.before, expected=self.version)
+            store.replace(REFLOG_KEY, self.before, expected=self.after.version)
 
 
 def _write_reflog(
-    store: Store, before: Manifest, draft: Manifest, superseded: Sequence[ObjectHash], now: int
+    store: Store, before: Manifest, draft: Manifest, superseded: Sequence[ObjectHash], now: int, records: Records
 ) -> _WrittenReflog:
     """Replace the reflog by one that knows all that the draft needs."""
-    try:
-        data, version = store.get_versioned(REFLOG_KEY)
-    except NotFound:
-        raise ReflogError(draft.fqrn, f"{REFLOG_KEY} is missing; run: nightshift repo repair --reflog") from None
-    try:
-        reflog = Reflog.load(data)
-    except FormatError as fault:
-        raise ReflogError(draft.fqrn, f"unreadable: {fault}; run: nightshift repo repair --reflog") from fault
-    if before.reflog and hash_bytes(data, before.root.algorithm).digest != before.reflog.digest:
+    stored = records.take_reflog(store, before)
+    reflog = stored.reflog
+    if not stored.is_of(before):
         # Ahead of the manifest: a commit died before its switch. It holds all that it should and some more.
         missing = [name for name, _ in named_by(before) if not reflog.contains(name)]
         if missing:
@@ -321,10 +383,10 @@ def _write_reflog(
         reflog.add(root, RefType.CATALOG, now)
     ahead = reflog.to_bytes()
     try:
-        version = store.replace(REFLOG_KEY, ahead, expected=version)
+        version = store.replace(REFLOG_KEY, ahead, expected=stored.version)
     except Conflict:
         raise ManifestConflict(draft.fqrn, "another writer is replacing the reflog; read it again") from None
-    return _WrittenReflog(hash_bytes(ahead, draft.root.algorithm), version, data)
+    return _WrittenReflog(StoredReflog(reflog, ahead, version, hash_bytes(ahead, draft.root.algorithm)), stored.data)
 
 
 def named_by(manifest: Manifest) -> list[tuple[ObjectHash, RefType]]:

@@ -7,10 +7,13 @@ counters). Nothing is stored here: ``finish`` returns the new catalogs for the c
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
-from include.cvmfs.catalog import MARKER, Catalog, NestedRef, Packed, name_of, parent_of
+from include.cvmfs.catalog import MARKER, Catalog, Mark, NestedRef, Packed, name_of, parent_of
 from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.compression import compress
 from include.cvmfs.counters import Counts
@@ -18,6 +21,8 @@ from include.cvmfs.dirent import Chunk, Dirent
 from include.cvmfs.errors import CatalogError, DestinationError
 from include.cvmfs.hashes import CATALOG, ObjectHash, hash_bytes
 from include.cvmfs.view import Node, View, is_below
+
+_PACKED_AT_ONCE = 2  # compressing leaves the interpreter to the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +38,61 @@ class NewRoot:
     objects: tuple[tuple[str, bytes], ...] = ()
 
 
+@dataclass(slots=True)
+class Attempt:
+    """What an edit was before an attempt: all of it comes back if the attempt fails."""
+
+    nodes: dict[str, Node]
+    objects: dict[str, bytes]
+    marked: dict[int, tuple[Node, Node, Mark]] = field(default_factory=dict)  # by id: node, how it was, its catalog
+    forgotten: list[Node] = field(default_factory=list)
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was done."""
+        return bool(self.marked)
+
+    def mark(self, node: Node) -> None:
+        """Called before a node is changed for the first time."""
+        if id(node) not in self.marked:
+            self.marked[id(node)] = node, replace(node), node.catalog.mark()
+
+
 class Edit(View):
     """A view that can be changed. Paths are absolute; a parent must exist before what is put into it."""
 
     def __init__(self, catalogs: CatalogCache, base: ObjectHash) -> None:
         super().__init__(catalogs, base)
         self._objects: dict[str, bytes] = {}
+        self._attempt: Attempt | None = None
         self.root.catalog.make_writable()
 
     @property
     def changed(self) -> bool:
         return any(node.dirty for node in self._nodes.values())
+
+    @contextmanager
+    def attempt(self) -> Iterator[Attempt]:
+        """All or nothing: if the block raises, the edit is as if it had never begun. Not to be nested."""
+        attempt = self._attempt = Attempt(dict(self._nodes), dict(self._objects))
+        try:
+            yield attempt
+        except BaseException:
+            self._attempt = None
+            for node, before, mark in attempt.marked.values():
+                node.catalog.settle(mark, undo=True)
+                node.parent, node.known, node.dirty = before.parent, before.known, before.dirty
+            kept = {id(node) for node in attempt.nodes.values()}
+            for node in [*self._nodes.values(), *attempt.forgotten]:
+                if id(node) not in kept:
+                    node.catalog.close()
+            self._nodes, self._objects = attempt.nodes, attempt.objects
+            raise
+        self._attempt = None
+        for node, _, mark in attempt.marked.values():
+            node.catalog.settle(mark, undo=False)
+        for node in attempt.forgotten:
+            node.catalog.close()
 
     # -- entries
 
@@ -191,20 +240,17 @@ class Edit(View):
         """Close what changed, children before parents, up to a new root catalog one revision on. ``now``: Unix s."""
         self._writable(self.root)
         packed: list[Packed] = []
-        for node in sorted(self._dirty(), key=lambda node: -node.path.count("/")):
-            catalog = node.catalog
-            before = node.parent.catalog.nested_at(node.path) if node.parent else NestedRef("", self.root_hash, 0)
-            if before is not None and not before.hash.is_null:
-                catalog.set_property("previous_revision", before.hash)
-            catalog.set_property("revision", catalog.revision + 1)
-            catalog.set_property("last_modified", now)
-            database = catalog.to_bytes()
-            done = Packed.of(database, self.root_hash.algorithm)
-            packed.append(done)
-            self.catalogs.remember(done.hash, database)
-            if node.parent is not None:
-                grown = catalog.statistics.total - node.known
-                node.parent.catalog.set_nested(NestedRef(node.path, done.hash, done.size), grown)
+        algorithm = self.root_hash.algorithm
+        with ThreadPoolExecutor(_PACKED_AT_ONCE, thread_name_prefix="pack-catalog") as pool:
+            for _, level in groupby(sorted(self._dirty(), key=_depth, reverse=True), key=_depth):
+                closed = [(node, self._close(node, now)) for node in level]
+                done = pool.map(lambda pair: Packed.of(pair[1], algorithm), closed)
+                for (node, database), new in zip(closed, done, strict=True):
+                    packed.append(new)
+                    self.catalogs.remember(new.hash, database)
+                    if node.parent is not None:
+                        grown = node.catalog.statistics.total - node.known
+                        node.parent.catalog.set_nested(NestedRef(node.path, new.hash, new.size), grown)
         root = self.root.catalog
         last = packed[-1]
         return NewRoot(
@@ -212,6 +258,16 @@ class Edit(View):
         )
 
     # -- private
+
+    def _close(self, node: Node, now: int) -> bytes:
+        """The SQLite file of a catalog whose nested ones are all packed."""
+        catalog = node.catalog
+        before = node.parent.catalog.nested_at(node.path) if node.parent else NestedRef("", self.root_hash, 0)
+        if before is not None and not before.hash.is_null:
+            catalog.set_property("previous_revision", before.hash)
+        catalog.set_property("revision", catalog.revision + 1)
+        catalog.set_property("last_modified", now)
+        return catalog.to_bytes()
 
     def _entries_before(self, node: Node) -> int:
         before = node.parent.catalog.nested_at(node.path) if node.parent else NestedRef("", self.root_hash, 0)
@@ -228,6 +284,8 @@ class Edit(View):
         return [node for node in self._nodes.values() if node.dirty]
 
     def _writable(self, node: Node) -> Node:
+        if self._attempt is not None:
+            self._attempt.mark(node)
         if not node.dirty:
             node.catalog.make_writable()
             node.dirty = True
@@ -310,7 +368,11 @@ class Edit(View):
 
     def _forget(self, path: str) -> None:
         for opened in [key for key in self._nodes if is_below(key, path)]:
-            self._nodes.pop(opened).catalog.close()
+            node = self._nodes.pop(opened)
+            if self._attempt is None:
+                node.catalog.close()
+            else:
+                self._attempt.forgotten.append(node)
 
     def _rows_of_directory(self, path: str) -> list[tuple[Node, Dirent]]:
         nodes = {id(node): node for node in (self.holder(path), self.inside(path))}
@@ -320,6 +382,10 @@ class Edit(View):
     def _link(self, path: str, change: int) -> None:
         for node, row in self._rows_of_directory(path):
             self._writable(node).catalog.update(path, row.changed(linkcount=row.linkcount + change))
+
+
+def _depth(node: Node) -> int:
+    return node.path.count("/")
 
 
 def _mountpoint(path: str, entry: Dirent) -> Dirent:

@@ -22,6 +22,7 @@ CvmfsError
 └── CommitError                           the switch to a new revision did not happen; the old one stands
     ├── ManifestConflict(fqrn, detail)    another writer switched first             (retryable)
     ├── BaseChanged(path, detail)         the destination is not what we derived from  (retryable)
+    ├── UnknownBase(fqrn, detail)         what we derived from is no revision of the repository
     ├── LeaseExpired(path, detail)        the lease ran out before the switch       (retryable)
     ├── PrepareAgain                      the changeset can no longer be published; its tree can   (retryable)
     │   ├── ChangesetExpired(path, detail)    older than a changeset may become
@@ -255,6 +256,15 @@ class BaseChanged(CommitError):
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path or '/'}: {detail}")
         self.path = path
+        self.detail = detail
+
+
+class UnknownBase(CommitError):
+    """The root that a change was derived from has never been a revision, or is too old to be known."""
+
+    def __init__(self, fqrn: str, detail: str) -> None:
+        super().__init__(f"repository {fqrn}: {detail}")
+        self.fqrn = fqrn
         self.detail = detail
 
 

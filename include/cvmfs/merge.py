@@ -1,22 +1,25 @@
 """Three-way merge: what a change did to its base, inside the leased path, is done to the current revision.
 
 Where both sides have a nested catalog at one place, it is swapped whole and not walked, so the cost does not grow
-with the tree. A place that is no longer as the base had it is refused, never reverted; a place that already is as the
-change wants it is left alone, so a commit that is repeated finds nothing to do.
+with the tree; nor does it with a directory, where one entry of many differs. A place that is no longer as the base had
+it is refused, never reverted; a place that already is as the change wants it is left alone, so a commit that is
+repeated finds nothing to do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Set
+from contextlib import closing
 from dataclasses import dataclass, field
 
-from include.cvmfs.catalog import NestedRef, parent_of
+from include.cvmfs.catalog import NestedRef, name_of, parent_of
+from include.cvmfs.catalog_changes import Names, changed_names
 from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.edit import Edit
 from include.cvmfs.errors import BaseChanged, MergeError
 from include.cvmfs.hashes import ObjectHash
-from include.cvmfs.view import View, is_below
+from include.cvmfs.view import Node, View, is_below
 
 
 def merge(catalogs: CatalogCache, *, base: ObjectHash, new: ObjectHash, current: ObjectHash, lease_path: str) -> Edit:
@@ -27,25 +30,72 @@ def merge(catalogs: CatalogCache, *, base: ObjectHash, new: ObjectHash, current:
     ``base`` where the change applies, ObjectMissing for an unknown root.
     """
     edit = Edit(catalogs, current)
-    if base.digest != new.digest:
-        _Merge(View(catalogs, base), View(catalogs, new), edit, lease_path).run()
+    merge_into(edit, base=base, new=new, lease_path=lease_path)
     return edit
+
+
+def merge_into(edit: Edit, *, base: ObjectHash, new: ObjectHash, lease_path: str) -> None:
+    """The same on top of what ``edit`` did before. If it raises, part of it is done: see ``Edit.attempt``."""
+    if base.digest == new.digest:
+        return
+    with closing(View(edit.catalogs, base)) as old, closing(View(edit.catalogs, new)) as wanted:
+        _Merge(old, wanted, edit, lease_path).run()
+
+
+def is_touched(catalogs: CatalogCache, *, since: ObjectHash, current: ObjectHash, path: str) -> bool:
+    """Whether anything at or below ``path`` differs between two revisions."""
+    if since.digest == current.digest:
+        return False
+    if not path:
+        return True
+    with closing(View(catalogs, since)) as before, closing(View(catalogs, current)) as after:
+        one, other = before.holder(path), after.holder(path)
+        if one.path != other.path:
+            return True
+        names = _names_between(before, after, one, other)
+        if names is not None:
+            return name_of(path) in names.get(parent_of(path), ())
+        sides = _Listed(before, parent_of(path)), _Listed(after, parent_of(path))
+        was, here = (_Found(path, side, side.entries.get(name_of(path))) for side in sides)
+        return was.is_plain_directory or not was.is_identical_to(here)
+
+
+def _names_between(before: View, after: View, one: Node, other: Node) -> Names | None:
+    """What differs between two catalogs of one mountpoint; None where they must be listed."""
+    hashes = before.hash_of(one), after.hash_of(other)
+    if hashes[0].digest == hashes[1].digest:
+        return {}
+    catalogs = before.catalogs
+    return changed_names(catalogs.database(hashes[0]), catalogs.database(hashes[1]), one.path)
 
 
 @dataclass(slots=True)
 class _Listed:
-    """A directory on one side, read before it is changed. The names of a group are links to one file."""
+    """A directory on one side, read before it is changed: all of it, or only ``names`` of it where nothing else counts.
+
+    The names of a group are links to one file.
+    """
 
     view: View
     path: str
+    names: Set[str] | None = None
     entries: dict[str, Dirent] = field(default_factory=dict)
     _groups: dict[int, set[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.names is not None:
+            found = [self.view.lookup(f"{self.path}/{name}") for name in self.names]
+            if not any(entry.hardlink_group for entry in found if entry is not None):
+                self.entries = {entry.name: entry for entry in found if entry is not None}
+                return
         for entry in self.view.listing(self.path):
             self.entries[entry.name] = entry
             if entry.hardlink_group:
                 self._groups.setdefault(entry.hardlink_group, set()).add(entry.name)
+
+    @property
+    def has_links(self) -> bool:
+        return bool(self._groups)
 
     def links_of(self, entry: Dirent) -> Set[str]:
         return self._groups.get(entry.hardlink_group, frozenset()) if entry.hardlink_group else frozenset()
@@ -97,6 +147,7 @@ class _Merge:
     def __init__(self, base: View, new: View, edit: Edit, lease: str) -> None:
         self.base, self.new, self.edit, self.lease = base, new, edit, lease
         self._groups: dict[tuple[str, int], int] = {}
+        self._changed: dict[str, Names | None] = {}  # by mountpoint
 
     def run(self) -> None:
         if not self.lease:
@@ -113,10 +164,27 @@ class _Merge:
 
     def _directory(self, path: str) -> None:
         """Merge what stands in a directory; on a side where it is none, nothing stands in it."""
-        sides = _Listed(self.base, path), _Listed(self.new, path), _Listed(self.edit, path)
-        for name in sorted(sides[0].entries.keys() | sides[1].entries.keys()):
+        names = self._names(path)
+        if names is not None and not names:
+            return
+        old, new = _Listed(self.base, path, names), _Listed(self.new, path, names)
+        if old.has_links or new.has_links:
+            names = None  # a name of a group may have other partners now, and its row be the same
+            old, new = _Listed(self.base, path), _Listed(self.new, path)
+        sides = old, new, _Listed(self.edit, path, names)
+        for name in sorted(old.entries.keys() | new.entries.keys() if names is None else names):
             here = f"{path}/{name}"
             self._entry(here, *(_Found(here, side, side.entries.get(name)) for side in sides))
+
+    def _names(self, path: str) -> Set[str] | None:
+        """The names in a directory that may differ between the change and its base; None: look at all."""
+        one, other = self.base.inside(path), self.new.inside(path)
+        if one.path != other.path:
+            return None
+        if one.path not in self._changed:
+            self._changed[one.path] = _names_between(self.base, self.new, one, other)
+        names = self._changed[one.path]
+        return None if names is None else names.get(path, frozenset())
 
     def _entry(self, path: str, old: _Found, new: _Found, here: _Found) -> None:
         if is_below(path, self.lease):

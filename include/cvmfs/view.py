@@ -55,6 +55,20 @@ class View:
     def root(self) -> Node:
         return self._nodes[""]
 
+    def close(self) -> None:
+        """Let go of the opened catalogs."""
+        for node in self._nodes.values():
+            node.catalog.close()
+
+    def hash_of(self, node: Node) -> ObjectHash:
+        """Which catalog a node of this view was opened from."""
+        if node.parent is None:
+            return self.root_hash
+        reference = node.parent.catalog.nested_at(node.path)
+        if reference is None:
+            raise CatalogError(node.path, "a catalog without a reference to it")
+        return reference.hash
+
     def lookup(self, path: str) -> Dirent | None:
         """The entry at an absolute path (``""`` is the root); a mountpoint's row of the parent catalog."""
         return self.holder(path).catalog.lookup(path)

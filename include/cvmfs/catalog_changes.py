@@ -1,0 +1,178 @@
+"""What differs between two versions of one catalog, found inside SQLite: the cost in Python follows the change."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+
+from include.cvmfs.dirent import COLUMNS
+from include.cvmfs.errors import CatalogError
+from include.cvmfs.hashes import path_hash
+from include.cvmfs.schema import columns_of, open_image
+from include.cvmfs.view import ancestors, is_below
+
+Names = Mapping[str, frozenset[str]]
+"""By directory, the names in it that differ or lead to something that does."""
+
+_KEY = ("md5path_1", "md5path_2", "parent_1", "parent_2")
+_FEW = 256
+_BEFORE, _AFTER = "main", "after"
+
+
+def changed_names(before: bytes, after: bytes, mount: str) -> Names | None:
+    """Which names differ between two SQLite files of the catalog mounted at ``mount``.
+
+    Its own root entry apart. None where the files have different columns, and must be listed to be compared. Raises
+    CatalogError for a row that is not where its parent and name say.
+    """
+    with closing(open_image(before)) as both:
+        try:
+            both.execute(f"ATTACH ':memory:' AS {_AFTER}")
+            both.deserialize(after, name=_AFTER)
+            columns = _columns(both)
+            if columns is None:
+                return None
+            return _Changes(both, mount, columns).names()
+        except (sqlite3.Error, TypeError, ValueError) as fault:
+            raise CatalogError(mount, f"damaged catalog: {fault}") from fault
+
+
+def _columns(both: sqlite3.Connection) -> tuple[str, ...] | None:
+    wanted = (*_KEY, *COLUMNS)
+    for table, names in (("catalog", wanted), ("nested_catalogs", ("path", "sha1", "size")), ("bind_mountpoints", ())):
+        sides = [
+            {str(row[1]) for row in both.execute(f"PRAGMA {side}.table_info({table})")} for side in (_BEFORE, _AFTER)
+        ]
+        if sides[0] != sides[1] or not set(names) <= sides[0]:
+            return None
+    return wanted
+
+
+class _Changes:
+    def __init__(self, both: sqlite3.Connection, mount: str, columns: tuple[str, ...]) -> None:
+        self._both = both
+        self._mount = mount
+        self._columns = columns
+        self._paths: dict[tuple[str, int, int], str | None] = {
+            (side, *path_hash(mount)): mount for side in (_BEFORE, _AFTER)
+        }
+        self._names: dict[str, set[str]] = {}
+
+    def names(self) -> Names:
+        for side, row in self._rows():
+            self._note(self._path(side, *row))
+        tables = ["nested_catalogs"]
+        if columns_of(self._both, "bind_mountpoints"):
+            tables.append("bind_mountpoints")
+        for table in tables:
+            for path in self._references(table):
+                if is_below(path, self._mount):
+                    self._note(path)
+        for side, key in self._chunked():
+            self._note(self._path_of_key(side, *key))
+        return {path: frozenset(names) for path, names in self._names.items()}
+
+    def _note(self, path: str | None) -> None:
+        if path is None or path == self._mount:
+            return
+        for step in ancestors(path):
+            if len(step) > len(self._mount):
+                above, _, name = step.rpartition("/")
+                self._names.setdefault(above, set()).add(name)
+
+    def _rows(self) -> Iterator[tuple[str, tuple[int, int, int, int, str]]]:
+        """Key, parent's key and name of each differing row, of either side."""
+        found = self._by_rowid()
+        yield from self._by_key() if found is None else found
+
+    def _by_rowid(self) -> list[tuple[str, tuple[int, int, int, int, str]]] | None:
+        """Rows keep their numbers while a catalog is edited, and comparing by number is fast; None if they moved."""
+        differs = " OR ".join(f"n.{name} IS NOT o.{name}" for name in self._columns)
+        columns = ", ".join(f"{{0}}.{name}" for name in self._columns)
+        joined = f"FROM {_AFTER}.catalog n LEFT JOIN {_BEFORE}.catalog o ON o.rowid = n.rowid"
+        after = self._both.execute(
+            f"SELECT {columns.format('n')}, o.rowid {joined} WHERE o.rowid IS NULL OR {differs} LIMIT {_FEW + 1}"
+        ).fetchall()
+        before = self._both.execute(
+            f"SELECT {columns.format('o')} FROM {_BEFORE}.catalog o LEFT JOIN {_AFTER}.catalog n ON o.rowid = n.rowid"  # noqa: S608
+            f" WHERE n.rowid IS NULL LIMIT {_FEW + 1}"
+        ).fetchall()
+        if len(after) > _FEW or len(before) > _FEW:
+            return None
+        for row in after:
+            if row[-1] is not None:
+                before += self._both.execute(
+                    f"SELECT {columns.format('o')} FROM {_BEFORE}.catalog o WHERE rowid = ?",  # noqa: S608
+                    (row[-1],),
+                ).fetchall()
+        new = {row[:2]: row[:-1] for row in after}
+        old = {row[:2]: row for row in before}
+        name = self._columns.index("name")
+        return [
+            (side, (*row[:4], row[name]))
+            for side, rows, others in ((_AFTER, new, old), (_BEFORE, old, new))
+            for key, row in rows.items()
+            if others.get(key) != row
+        ]
+
+    def _by_key(self) -> Iterator[tuple[str, tuple[int, int, int, int, str]]]:
+        differs = " OR ".join(f"n.{name} IS NOT o.{name}" for name in self._columns[2:])
+        on = "ON o.md5path_1 = n.md5path_1 AND o.md5path_2 = n.md5path_2"
+        for side, one, other, where in (
+            (_AFTER, f"{_AFTER}.catalog n", f"{_BEFORE}.catalog o", f"o.md5path_1 IS NULL OR {differs}"),
+            (_BEFORE, f"{_BEFORE}.catalog o", f"{_AFTER}.catalog n", "n.md5path_1 IS NULL"),
+        ):
+            letter = "n" if side == _AFTER else "o"
+            columns = ", ".join(f"{letter}.{name}" for name in (*_KEY, "name"))
+            for row in self._both.execute(f"SELECT {columns} FROM {one} LEFT JOIN {other} {on} WHERE {where}"):  # noqa: S608
+                yield side, row
+
+    def _references(self, table: str) -> Iterator[str]:
+        columns = "path, sha1, size"
+        for one, other in ((_BEFORE, _AFTER), (_AFTER, _BEFORE)):
+            sql = f"SELECT {columns} FROM {one}.{table} EXCEPT SELECT {columns} FROM {other}.{table}"  # noqa: S608
+            for row in self._both.execute(sql):
+                yield str(row[0])
+
+    def _chunked(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        columns = "md5path_1, md5path_2, offset, size, hash"
+        for one, other in ((_BEFORE, _AFTER), (_AFTER, _BEFORE)):
+            differing = f"SELECT {columns} FROM {one}.chunks EXCEPT SELECT {columns} FROM {other}.chunks"  # noqa: S608
+            for row in self._both.execute(f"SELECT DISTINCT md5path_1, md5path_2 FROM ({differing})"):  # noqa: S608
+                yield one, row
+
+    def _path_of_key(self, side: str, first: int, second: int) -> str | None:
+        found = self._both.execute(
+            f"SELECT parent_1, parent_2, name FROM {side}.catalog WHERE md5path_1 = ? AND md5path_2 = ?",  # noqa: S608
+            (first, second),
+        ).fetchone()
+        return None if found is None else self._path(side, first, second, *found)
+
+    def _path(self, side: str, first: int, second: int, *parent_and_name: int | str | None) -> str | None:
+        """The path of a row, from its name and the rows above it; None for one that no way leads to."""
+        way: list[tuple[tuple[str, int, int], str]] = []
+        key = (side, first, second)
+        above_1, above_2, name = parent_and_name
+        while key not in self._paths:
+            self._paths[key] = None  # a circle ends here
+            way.append((key, str(name)))
+            key = (side, int(above_1 or 0), int(above_2 or 0))
+            if key in self._paths:
+                break
+            row = self._both.execute(
+                f"SELECT parent_1, parent_2, name FROM {side}.catalog WHERE md5path_1 = ? AND md5path_2 = ?",  # noqa: S608
+                key[1:],
+            ).fetchone()
+            if row is None:
+                break
+            above_1, above_2, name = row
+        path = self._paths.get(key)
+        for key, name in reversed(way):
+            if path is None:
+                break
+            path = f"{path}/{name}"
+            if path_hash(path) != key[1:]:
+                raise CatalogError(path, "its row is not where its parent and name say")
+            self._paths[key] = path
+        return path
