@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from include.gateway.service.commits import CommitOrder
+from include.cvmfs.commit import Step
+from include.gateway.service.commits import CommitOrder, Fence
 
 
 @dataclass
@@ -35,22 +36,33 @@ class FakeCommitter:
     revision: int = 0
     fail_next: Exception | None = None
     orders: list[CommitOrder] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
     started: threading.Event = field(default_factory=threading.Event)
     gate: threading.Event | None = None
     switched: threading.Event = field(default_factory=threading.Event)
     after: threading.Event | None = None
 
-    def commit(self, order: CommitOrder, *, before_switch: Callable[[], None]) -> int:
-        self.orders.append(order)
+    def commit(
+        self, orders: Sequence[CommitOrder], *, fence: Fence, on_step: Callable[[Step], None]
+    ) -> list[int | Exception]:
+        self.orders.extend(orders)
+        self.groups.append(len(orders))
         self.started.set()
         if self.gate is not None and not self.gate.wait(30):
             raise TimeoutError("the test never opened the gate")
         if self.fail_next is not None:
             error, self.fail_next = self.fail_next, None
-            raise error
-        before_switch()
-        self.switched.set()
-        if self.after is not None and not self.after.wait(30):
-            raise TimeoutError("the test never let the commit end")
-        self.revision += 1
-        return self.revision
+            return [error] * len(orders)
+        outcomes: dict[int, int | Exception] = {}
+        while len(outcomes) < len(orders):
+            members = [number for number in range(len(orders)) if number not in outcomes]
+            refused = fence(members)
+            outcomes |= refused
+            if not refused:
+                on_step(Step.SWITCHED)
+                self.switched.set()
+                if self.after is not None and not self.after.wait(30):
+                    raise TimeoutError("the test never let the commit end")
+                self.revision += 1
+                outcomes |= dict.fromkeys(members, self.revision)
+        return [outcomes[number] for number in range(len(orders))]

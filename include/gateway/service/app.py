@@ -29,6 +29,7 @@ from include.gateway.service.config import ServiceConfig
 from include.gateway.service.lease_rows import LeaseRow
 from include.gateway.service.lease_table import Busy, LeaseTable, digest_of
 from include.gateway.service.payloads import Payloads
+from include.gateway.service.points import OnPoint, from_environment
 from include.gateway.service.replies import INVALID_LEASE, Malformed, Refused
 from include.gateway.service.requests import (
     BODY_BYTES,
@@ -57,19 +58,20 @@ def create_app(
     committer: Committer | None = None,
     clock: Clock | None = None,
     table: LeaseTable | None = None,
+    on_point: OnPoint | None = None,
 ) -> FastAPI:
     """The ASGI application. Without a ``table`` it opens (and at its end closes) the state of the configuration.
 
     Raises ConfigError if another gateway holds that state.
     """
-    if committer is None:
-        from include.gateway.service.committer import StoreCommitter
-
-        committer = StoreCommitter(config)
     own_table = table is None
     if table is None:
         table = LeaseTable(config.state, clock=clock or SystemClock(), max_lease_time_s=config.max_lease_time_s)
-    commits = CommitQueue(table, committer, config.repositories)
+    if committer is None:
+        from include.gateway.service.committer import StoreCommitter
+
+        committer = StoreCommitter(config, table)
+    commits = CommitQueue(table, committer, config.repositories.__contains__, on_point=on_point or from_environment())
     gateway = Gateway(config, table, commits)
 
     @asynccontextmanager

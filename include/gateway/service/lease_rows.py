@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from include.cvmfs.hashes import ObjectHash
 from include.gateway.paths import ancestors
-from include.gateway.service.clock import Clock
 
 SCHEMA_VERSION = 1
 
@@ -107,6 +106,12 @@ def listed(connection: sqlite3.Connection, now_ns: int) -> list[LeaseRow]:
     return sorted((LeaseRow(*row) for row in rows), key=lambda row: row.full_path)
 
 
+def held(connection: sqlite3.Connection, now_ns: int, key_id: str | None = None) -> int:
+    """How many leases have not expired, of one key or of all."""
+    sql = "SELECT count(*) FROM lease WHERE deadline_ns > ?1 AND (?2 IS NULL OR key_id = ?2)"
+    return int(connection.execute(sql, (now_ns, key_id)).fetchone()[0])
+
+
 def overlapping(connection: sqlite3.Connection, repository: str, path: str) -> list[LeaseRow]:
     """All leases, expired ones too, at, above and below ``path``."""
     above = ancestors(path)
@@ -125,21 +130,3 @@ def at_or_below(connection: sqlite3.Connection, repository: str, path: str) -> l
         (repository, path, path + "/", path + "0"),
     )
     return [LeaseRow(*row) for row in rows]
-
-
-def carry_over(connection: sqlite3.Connection, clock: Clock, longest_ns: int) -> None:
-    """After a restart: whatever was left goes on, never more than that and never more than ``longest_ns``.
-
-    On the same boot the monotonic deadline still counts; the wall clock counts always, so a reboot gives no time away.
-    """
-    now_ns, now_ms = clock.monotonic_ns(), clock.wall_ms()
-    for table in ("lease", "finished"):
-        rows = connection.execute(f"SELECT rowid, expires_ms, deadline_ns, boot FROM {table}").fetchall()  # noqa: S608
-        for rowid, expires_ms, deadline_ns, boot in rows:
-            left = min((expires_ms - now_ms) * 1_000_000, longest_ns)
-            if boot and boot == clock.boot:
-                left = min(left, deadline_ns - now_ns)
-            connection.execute(
-                f"UPDATE {table} SET deadline_ns = ?, expires_ms = ?, boot = ? WHERE rowid = ?",  # noqa: S608
-                (now_ns + left, min(expires_ms, now_ms + left // 1_000_000), clock.boot, rowid),
-            )

@@ -14,15 +14,16 @@ import os
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.lineage import Revision
 from include.gateway.paths import LeasePath
-from include.gateway.service import lease_rows, payload_rows
+from include.gateway.service import lease_clock, lease_rows, payload_rows, revision_rows
 from include.gateway.service.clock import Clock
 from include.gateway.service.config import ConfigError
 from include.gateway.service.lease_rows import FinishedCommit, LeaseRow
@@ -51,6 +52,16 @@ class Busy:
     remaining_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """A lease whose commit made ``revision``, and the roots that it was made from."""
+
+    digest: bytes
+    row: LeaseRow
+    roots: tuple[ObjectHash, ObjectHash]
+    revision: int
+
+
 def digest_of(token: str) -> bytes:
     """What is kept of a token."""
     return hashlib.sha256(token.encode()).digest()
@@ -76,9 +87,10 @@ class LeaseTable:
             _make_private(file)
             connection = lease_rows.connect(str(file), writer=True)
             _prepare_schema(connection)
-            payload_rows.prepare(connection)
+            for rows in (payload_rows, revision_rows, lease_clock):
+                rows.prepare(connection)
             connection.execute("BEGIN IMMEDIATE")
-            lease_rows.carry_over(connection, clock, self._longest_ns)
+            lease_clock.carry_over(connection, clock, self._longest_ns)
             connection.execute("COMMIT")
             self._reader = lease_rows.connect(str(file), writer=False)
         except sqlite3.Error as error:
@@ -135,6 +147,7 @@ class LeaseTable:
             if connection.execute("SELECT 1 FROM disabled WHERE repository = ?", (path.repository,)).fetchone():
                 raise Refused("repo_disabled")
             self._clear_expired(connection, now)
+            lease_clock.notice_step(connection, self._clock)
             token = new_token()
             deadline_ns, expires_ms = now + self._longest_ns, self._clock.wall_ms() + self._longest_ns // 1_000_000
             epoch = connection.execute(
@@ -153,6 +166,7 @@ class LeaseTable:
 
         def operation(connection: sqlite3.Connection) -> LeaseRow:
             now = self._clock.monotonic_ns()
+            lease_clock.notice_step(connection, self._clock)
             row = lease_rows.lease_of(connection, digest)
             if row is None or row.deadline_ns <= now or row.epoch in self._unwanted or not may_use(row):
                 raise Refused(INVALID_LEASE)
@@ -225,43 +239,65 @@ class LeaseTable:
         with self._reading:
             return _reading(lambda: payload_rows.received(self._reader, epoch))
 
-    def begin_switch(self, digest: bytes, epoch: int) -> Future[None]:
-        """The fence: from here on the path stays blocked until the commit ends. Raises LeaseGone through the future."""
+    def begin_switch(self, leases: Sequence[tuple[bytes, int]]) -> Future[dict[int, LeaseGone]]:
+        """The fence, for leases by digest and epoch: which of them have ended, by their place.
 
-        def operation(connection: sqlite3.Connection) -> None:
-            row = lease_rows.lease_of(connection, digest)
-            if row is None or row.epoch != epoch or epoch in self._unwanted:
-                raise LeaseGone("the lease was dropped during the commit")
-            if row.deadline_ns <= self._clock.monotonic_ns():
-                raise LeaseGone("the lease expired during the commit")
-            self._switching.add(epoch)
+        If none has, their paths stay blocked from here on until ``settle``; otherwise nothing is changed.
+        """
 
-        return self._writer.submit(operation)
-
-    def finish(self, digest: bytes, row: LeaseRow, roots: tuple[ObjectHash, ObjectHash], revision: int) -> Future[None]:
-        """The commit made ``revision``: the lease is spent, and its outcome is remembered."""
-
-        def operation(connection: sqlite3.Connection) -> None:
-            self._forget(row.epoch)
-            connection.execute("DELETE FROM lease WHERE epoch = ?", (row.epoch,))
-            connection.execute(
-                "INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (digest, row.repository, row.key_id, roots[0].text, roots[1].text, revision,
-                 self._clock.wall_ms() + self._longest_ns // 1_000_000,
-                 self._clock.monotonic_ns() + self._longest_ns, self._clock.boot),
-            )  # fmt: skip
+        def operation(connection: sqlite3.Connection) -> dict[int, LeaseGone]:
+            now, gone = self._clock.monotonic_ns(), dict[int, LeaseGone]()
+            for place, (digest, epoch) in enumerate(leases):
+                row = lease_rows.lease_of(connection, digest)
+                if row is None or row.epoch != epoch or epoch in self._unwanted:
+                    gone[place] = LeaseGone("the lease was dropped during the commit")
+                elif row.deadline_ns <= now:
+                    gone[place] = LeaseGone("the lease expired during the commit")
+            if not gone:
+                self._switching.update(epoch for _, epoch in leases)
+            return gone
 
         return self._writer.submit(operation)
 
-    def abandon(self, epoch: int) -> Future[None]:
-        """The commit failed: the lease may try again, unless it was dropped meanwhile."""
+    def settle(self, spent: Sequence[Spent], failed: Sequence[int] = ()) -> Future[None]:
+        """The commits of a group ended: leases are spent and their outcomes remembered; those of the epochs that failed
+        may try again, unless they were dropped meanwhile."""
 
         def operation(connection: sqlite3.Connection) -> None:
-            if epoch in self._unwanted:
-                connection.execute("DELETE FROM lease WHERE epoch = ?", (epoch,))
-            self._forget(epoch)
+            expires_ms = self._clock.wall_ms() + self._longest_ns // 1_000_000
+            deadline_ns = self._clock.monotonic_ns() + self._longest_ns
+            for one in spent:
+                connection.execute("DELETE FROM lease WHERE epoch = ?", (one.row.epoch,))
+                connection.execute(
+                    "INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (one.digest, one.row.repository, one.row.key_id, one.roots[0].text, one.roots[1].text,
+                     one.revision, expires_ms, deadline_ns, self._clock.boot),
+                )  # fmt: skip
+                self._forget(one.row.epoch)
+            for epoch in failed:
+                if epoch in self._unwanted:
+                    connection.execute("DELETE FROM lease WHERE epoch = ?", (epoch,))
+                self._forget(epoch)
 
         return self._writer.submit(operation)
+
+    def revisions(self, repository: str) -> list[Revision]:
+        """The revisions that are known of a repository. Raises StateError."""
+        with self._reading:
+            return _reading(lambda: revision_rows.of(self._reader, repository))
+
+    def remember_revisions(self, repository: str, revisions: Sequence[Revision]) -> None:
+        """Note revisions, some time soon: they can be found out again."""
+        self._writer.submit(lambda connection: revision_rows.add(connection, repository, revisions))
+
+    def held(self) -> int:
+        """How many leases have not expired. Raises StateError."""
+        with self._reading:
+            return _reading(lambda: lease_rows.held(self._reader, self._clock.monotonic_ns()))
+
+    def notice_clock(self) -> Future[bool]:
+        """Look at the clocks; whether the wall clock was set by more than 5 s since the last look."""
+        return self._writer.submit(lambda connection: lease_clock.notice_step(connection, self._clock))
 
     def _end(self, connection: sqlite3.Connection, row: LeaseRow) -> None:
         if row.epoch in self._switching:

@@ -13,6 +13,7 @@ from include.gateway.service.app import create_app
 from include.gateway.service.clock import Clock
 from include.gateway.service.commits import Committer
 from include.gateway.service.config import ConfigError, ServiceConfig
+from include.gateway.service.points import OnPoint
 
 log = logging.getLogger(__name__)
 
@@ -24,12 +25,13 @@ def serve(
     clock: Clock | None = None,
     ready: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
+    on_point: OnPoint | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until ``stop`` is set; ``ready`` gets the URL once connections are accepted.
 
     Raises ConfigError if the port or the state is taken.
     """
-    app = create_app(config, committer=committer, clock=clock)
+    app = create_app(config, committer=committer, clock=clock, on_point=on_point)
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -12,6 +12,7 @@ import pytest
 from include.gateway.client import GatewayClient
 from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.clock import Clock
+from include.gateway.service.points import OnPoint, pass_by
 from include.gateway.service.server import serve
 from tests.fakes.gateway_service import FakeCommitter
 
@@ -46,6 +47,7 @@ class RunningGateway:
     config: ServiceConfig
     committer: FakeCommitter
     clock: Clock | None = None
+    on_point: OnPoint = pass_by
     url: str = ""
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -59,7 +61,10 @@ class RunningGateway:
             ready.set()
 
         def run() -> None:
-            serve(self.config, committer=self.committer, clock=self.clock, ready=listening, stop=self._stop)
+            serve(
+                self.config, committer=self.committer, clock=self.clock, ready=listening, stop=self._stop,
+                on_point=self.on_point,
+            )  # fmt: skip
 
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
@@ -94,10 +99,11 @@ def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
         committer: FakeCommitter | None = None,
         clock: Clock | None = None,
         folder: Path | None = None,
+        on_point: OnPoint = pass_by,
         **changes: object,
     ) -> RunningGateway:
         config = service_config(folder or tmp_path, **changes)
-        running.append(RunningGateway(config, committer or FakeCommitter(), clock).start())
+        running.append(RunningGateway(config, committer or FakeCommitter(), clock, on_point).start())
         return running[-1]
 
     yield start

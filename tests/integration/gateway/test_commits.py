@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -13,6 +13,7 @@ from include.cvmfs import errors as cvmfs
 from include.cvmfs.hashes import ObjectHash
 from include.gateway import errors
 from include.gateway.client import GatewayClient
+from include.gateway.service.points import Point
 from include.storage.errors import Unavailable
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 
@@ -104,12 +105,66 @@ def test_a_running_commit_blocks_no_lease_call(
     assert commit.result(20) == 1
 
 
-def test_commits_of_one_repository_run_one_after_the_other(
-    client: GatewayClient, committer: FakeCommitter, background: ThreadPoolExecutor
+class Line:
+    """Holds the first commit up until the others stand in line behind it."""
+
+    def __init__(self, start_gateway: Callable[..., object], committer: FakeCommitter, clock: ManualClock) -> None:
+        self.queued = threading.Semaphore(0)
+        committer.gate = threading.Event()
+        self.committer = committer
+        self.gateway = start_gateway(committer=committer, clock=clock, on_point=self._passed, max_lease_time_s=100.0)
+        self.client: GatewayClient = self.gateway.client()  # type: ignore[attr-defined]
+
+    def _passed(self, point: Point) -> None:
+        if point is Point.QUEUED:
+            self.queued.release()
+
+    def wait_for(self, many: int) -> None:
+        for _ in range(many):
+            assert self.queued.acquire(timeout=20)
+
+
+@pytest.fixture
+def line(start_gateway: Callable[..., object], committer: FakeCommitter, clock: ManualClock) -> Line:
+    return Line(start_gateway, committer, clock)
+
+
+def test_commits_that_wait_for_one_repository_become_one_revision(line: Line, background: ThreadPoolExecutor) -> None:
+    leases = [line.client.acquire(REPOSITORY, f"/{number}", hostname="h") for number in range(6)]
+    revisions = [background.submit(line.client.commit, lease, OLD, NEW) for lease in leases]
+    line.wait_for(6)
+    assert line.committer.gate
+    line.committer.gate.set()
+    assert sorted(future.result(20) for future in revisions) == [1, 2, 2, 2, 2, 2]
+    assert line.committer.groups == [1, 5]
+    assert line.client.leases() == []
+
+
+def test_whoever_of_a_group_lost_the_lease_is_refused_alone(
+    line: Line, clock: ManualClock, background: ThreadPoolExecutor
 ) -> None:
-    leases = [client.acquire(REPOSITORY, f"/{number}", hostname="h") for number in range(6)]
-    revisions = [background.submit(client.commit, lease, OLD, NEW) for lease in leases]
-    assert sorted(future.result(20) for future in revisions) == [1, 2, 3, 4, 5, 6]
+    client, committer = line.client, line.committer
+    first = background.submit(client.commit, client.acquire(REPOSITORY, "/first", hostname="h"), OLD, NEW)
+    line.wait_for(1)
+    expiring = client.acquire(REPOSITORY, "/expiring", hostname="h")
+    clock.advance(60)
+    lasting, dropped = (client.acquire(REPOSITORY, path, hostname="h") for path in ("/lasting", "/dropped"))
+    commits = [background.submit(client.commit, lease, OLD, NEW) for lease in (expiring, lasting, dropped)]
+    line.wait_for(3)
+    held, committer.gate = committer.gate, threading.Event()
+    committer.started.clear()
+    assert held
+    held.set()
+    assert committer.started.wait(20), "the group of three has begun"
+    clock.advance(50)
+    client.drop(dropped)
+    committer.gate.set()
+    assert first.result(20) == 1
+    assert commits[1].result(20) == 2
+    for commit, why in ((commits[0], "expired"), (commits[2], "dropped")):
+        with pytest.raises(errors.LeaseLost, match=why):
+            commit.result(20)
+    assert committer.groups == [1, 3]
 
 
 def held_up(
