@@ -11,12 +11,13 @@ from include.cvmfs.manifest import Manifest
 from include.cvmfs.repository import Repository
 from include.gateway.client import GatewayClient
 from include.publishers.base import Publisher
+from include.publishers.capabilities import Loss
 from include.publishers.errors import NotBuilt, TooManyWriters
-from include.publishers.native import NativePublisher
+from include.publishers.stock import StockPublisher
 from include.publishers.stores import credentials_of, options_of
 from include.settings.ledger import open_site_ledger
+from include.settings.model import GatewayKind, Site
 from include.settings.model import Publisher as PublisherKind
-from include.settings.model import Site
 from include.settings.secrets import Secrets
 from include.settings.traits import recorded_traits, require_single_writer
 from include.settings.urls import base_url
@@ -89,11 +90,20 @@ class Connections:
         def read_manifest() -> Manifest:
             return self.head(fqrn).manifest
 
-        return NativePublisher(
+        store, gateway = self.repository_store(fqrn), self.gateway(fqrn)
+
+        def is_stock() -> bool:
+            if settings.gateway_kind is GatewayKind.AUTO:
+                return not gateway.judges_bases()
+            return settings.gateway_kind is GatewayKind.STOCK
+
+        return StockPublisher(
             fqrn,
-            self.repository_store(fqrn),
-            self.gateway(fqrn),
+            store,
+            gateway,
             read_manifest,
+            is_stock=is_stock,
+            allow_lossy=[Loss(one) for one in settings.allow_lossy],
             catalog_entries=settings.prepare.catalog_entries,
             root_entries=settings.prepare.root_entries,
         )

@@ -1,9 +1,10 @@
-"""What can go wrong with a publisher before it even begins.
+"""What can go wrong with a publisher, but for what gateways, stores and repositories say themselves.
 
 PublisherError
 ├── NotBuilt(fqrn, detail)          the settings ask for a way to publish that this version does not have
 ├── NotSupported(fqrn, detail)      an operation that this way to publish does not have
 ├── Lossy(fqrn, detail)             it would lose something on the way, and the settings do not allow that
+├── WorkReverted(fqrn, detail)      a revision changed what was not leased: others' work may be lost
 ├── TooManyWriters(fqrn, detail)    two may switch the manifest, and the store would not keep them apart
 └── FoundingFailed(fqrn, detail)    the repository cannot be created, or its keys do not belong to it
 """
@@ -32,6 +33,12 @@ class NotSupported(PublisherError):
 
 class Lossy(PublisherError):
     """Something of the tree would not arrive; the message names the path, the cure and the setting that allows it."""
+
+    retryable: ClassVar[bool] = False
+
+
+class WorkReverted(PublisherError):
+    """A stock gateway made a revision that undid the work of others; ours stands."""
 
     retryable: ClassVar[bool] = False
 

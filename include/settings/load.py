@@ -21,12 +21,13 @@ from include.settings.model import (
     Prepare,
     RemoteSite,
     Repository,
+    Server,
     Site,
     Slot,
     Store,
 )
 
-_INNER_BLOCKS: Mapping[str, type[BaseModel]] = {"limits": Limits, "prepare": Prepare, "owner": Owner}
+_INNER_BLOCKS: Mapping[str, type[BaseModel]] = {"limits": Limits, "prepare": Prepare, "owner": Owner, "server": Server}
 _BLOCKS: Mapping[str, type[BaseModel]] = {
     "gateway": Gateway,
     "paths": Paths,

@@ -40,6 +40,14 @@ class Publisher(Enum):
     CVMFS_SERVER = "cvmfs-server"
 
 
+class GatewayKind(Enum):
+    """What a repository's gateway is; `auto` finds out by asking it."""
+
+    AUTO = "auto"
+    EMBEDDED = "embedded"
+    STOCK = "stock"
+
+
 class HashAlgorithm(Enum):
     """The hash of a repository's objects; SHA-1 is what every client of CernVM-FS reads."""
 
@@ -135,6 +143,19 @@ def _public_url(text: str, info: ValidationInfo) -> str:
 def _no_userinfo(text: str) -> None:
     if "@" in urlsplit(text).netloc:
         raise fault("the URL carries a login", "Put login and password into a connection and name that connection.")
+
+
+def _host(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.:%-]+", text) or text.startswith("-"):
+        raise fault("not the name or address of a host", "Write the name alone, as publisher.example.org; see `port`.")
+    return text
+
+
+def _node_folder(text: str) -> str:
+    if not re.fullmatch(r"(?:/(?!\.\.?(?:/|$))[^/\0\n]+)+", text):
+        cure = 'Write it from the root on, without a closing slash, as "/var/spool/cvmfs/{fqrn}".'
+        raise fault("not the path of a folder on the node", cure)
+    return text
 
 
 def _ledger_url(text: str, info: ValidationInfo) -> str:
@@ -249,6 +270,46 @@ class Store(_Block):
     acl: str | None = None
 
 
+class Server(_Block):
+    """The publisher node of a repository: where it is, who we are there, by which key it is known (docs/publishers.md).
+
+    `behind`: what the node publishes through. `mount` and `spool` are folders of the node, `{fqrn}` stands for the
+    repository's name.
+    """
+
+    host: Annotated[str, AfterValidator(_host)]
+    port: Annotated[int, Field(ge=1, le=65535)] = 22
+    user: Annotated[str, Field(min_length=1)]
+    known_hosts: SitePath
+    """A file as OpenSSH has it; a node whose key is not in it is refused."""
+    key: SitePath | None = None
+    passphrase: ConnectionId | None = None
+    """The connection whose password opens the key file; none for a key without."""
+    agent: bool = False
+    behind: Literal["stock", "nightshift", "none"]
+    install: Literal["transaction", "ingest"] = "transaction"
+    keep_owners: bool = False
+    """Keep the owners that the tree has; otherwise everything is the node's user's. Needs root on the node."""
+    command: Annotated[tuple[str, ...], Field(min_length=1)] = ("cvmfs_server",)
+    mount: Annotated[str, AfterValidator(_node_folder)] = "/cvmfs/{fqrn}"
+    spool: Annotated[str, AfterValidator(_node_folder)] = "/var/spool/cvmfs/{fqrn}"
+    connect_timeout_s: Annotated[float, Field(gt=0, le=600)] = 20.0
+    keepalive_s: Annotated[int, Field(ge=1, le=600)] = 15
+    busy_wait_s: Annotated[int, Field(ge=1, le=86_400)] = 30
+    """How long a busy path, or another task of ours on the node, is waited for within a task."""
+    time_limit_s: Annotated[int, Field(ge=1, le=604_800)] = 7_200
+    """How long one command may take on the node."""
+
+    @model_validator(mode="after")
+    def _one_way_to_log_in(self) -> Server:
+        if (self.key is None) != self.agent:
+            what = "no way to log in" if self.key is None else "a key file and an agent"
+            raise fault(what, "Name a `key` file, or say `agent: true`; one of them.")
+        if self.passphrase and not self.key:
+            raise fault("a passphrase without a key file", "Remove `passphrase`, or name the `key` that it opens.")
+        return self
+
+
 class Repository(_Block):
     """A CernVM-FS repository; its objects lie in `store` below the repository's name."""
 
@@ -257,13 +318,42 @@ class Repository(_Block):
     public_url: Annotated[str, AfterValidator(_public_url)]
     public_key: SitePath
     gateway: ConnectionId
+    gateway_kind: GatewayKind = GatewayKind.AUTO
+    gateway_admin: ConnectionId | None = None
+    """The connection with an administrator's key of the gateway, for ending leases that were left behind."""
     publisher: Publisher = Publisher.NATIVE
+    server: Server | None = None
+    """The node, for `publisher: cvmfs-server`."""
+    allow_lossy: tuple[Literal["hard-links", "specials", "owners", "xattrs"], ...] = ()
+    """What may get lost on the way where a stock receiver drops it; otherwise such trees are refused."""
     hash: HashAlgorithm = HashAlgorithm.SHA1
     garbage_collectable: bool = True
     manifest_writers: Annotated[int, Field(ge=1)] = 1
     """How many gateways may switch this repository's manifest at once; more than one needs conditional replace."""
     limits: Limits = Limits()
     prepare: Prepare = Prepare()
+
+    @model_validator(mode="after")
+    def _node_if_wanted(self) -> Repository:
+        on_node = self.publisher is Publisher.CVMFS_SERVER
+        if on_node and self.server is None:
+            cure = "Add `server:` with host, user, known_hosts, behind, and key or agent (docs/publishers.md)."
+            raise fault("publisher cvmfs-server without a node", cure)
+        if self.server is not None and not on_node:
+            raise fault("a node that nothing is published with", "Say `publisher: cvmfs-server`, or remove `server:`.")
+        if self.server is not None:
+            self._node_can(self.server)
+        return self
+
+    def _node_can(self, node: Server) -> None:
+        wanted = self.prepare
+        if wanted.dirtab or wanted.autocatalogs:
+            cure = "Remove `dirtab` and `autocatalogs` here, and set them in the repository's server.conf on the node."
+            raise fault("catalogs are cut by the node, not here", cure)
+        if (wanted.owner or wanted.uid_map or wanted.gid_map) and not node.keep_owners:
+            raise fault("owners that the node does not keep", "Say `keep_owners: true` in `server:`, or remove them.")
+        if wanted.xattrs and node.install == "ingest":
+            raise fault("ingest takes no extended attributes", "Say `install: transaction`, or remove `xattrs`.")
 
     @property
     def fqrn(self) -> str:

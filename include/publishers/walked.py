@@ -1,0 +1,177 @@
+"""What a stock receiver makes of a commit, told beforehand and looked at afterwards; pure but for reading catalogs.
+
+It merges entry by entry: what it compares and what it leaves out is in docs/formats.md, merge of a stock gateway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from include.cvmfs.catalog import parent_of
+from include.cvmfs.counters import Counts
+from include.cvmfs.dirent import Dirent
+from include.cvmfs.view import View, ancestors, is_below
+from include.publishers.capabilities import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Concern:
+    """An entry that would not arrive as it is; ``breaks``: the receiver dies of it, whatever is allowed."""
+
+    path: str
+    operation: Operation
+    breaks: bool = False
+
+
+def concerns(old: View, new: View, lease: str) -> Iterator[Concern]:
+    """What gets lost of the change ``old`` -> ``new`` inside the lease. Catalogs that are swapped are not walked."""
+    for path, before, after in _differing(old, new, lease):
+        if before is not None and before.is_regular and before.linkcount > 1:
+            yield Concern(path, Operation.ENTRY_HARD_LINKS, breaks=True)
+        elif any(one is not None and one.is_special for one in (before, after)):
+            yield Concern(path, Operation.ENTRY_SPECIALS)
+        elif after is not None and after.is_regular and after.linkcount > 1:
+            yield Concern(path, Operation.ENTRY_HARD_LINKS)
+        elif before is not None and after is not None and _compared(before) == _compared(after):
+            if (before.uid, before.gid) != (after.uid, after.gid):
+                yield Concern(path, Operation.ENTRY_OWNERS)
+            if before.xattr != after.xattr:
+                yield Concern(path, Operation.ENTRY_XATTRS)
+
+
+def stands(new: View, after: View, lease: str) -> bool:
+    """Whether a revision holds at the leased path what a change wanted there.
+
+    What the receiver made anew has other hashes and the same entries, so nested catalogs are compared by hash first,
+    then by their counters and entries.
+    """
+    if not lease:
+        return _same_directory(new, after, "")
+    if any(view.lookup(parent_of(lease)) is None for view in (new, after)):
+        return new.lookup(lease) is None
+    return _same(new, after, lease, new.lookup(lease), after.lookup(lease))
+
+
+def reverted(*, base: View, new: View, before: View, after: View, lease: str, exact: bool = True) -> list[str]:
+    """What a commit did outside of its lease, in words; nothing if it kept to it.
+
+    ``base`` -> ``new`` is the change, ``before`` -> ``after`` the revision that the gateway made of it. Compared are
+    the entries and nested catalogs of every directory on the way to the lease, and the counters of every catalog on it:
+    what others had done between ``base`` and ``before`` must stand. The cost is that of the catalogs on the way.
+    ``exact``: whether the change arrives whole, so that counters must grow by what it adds.
+    """
+    found = []
+    if lease:
+        for above in ["", *ancestors(parent_of(lease))]:
+            sides = [_entries(view, above) for view in (before, after)]
+            on_the_way = {name for side in sides for name in side if is_below(lease, f"{above}/{name}")}
+            found += [
+                f"{above}/{name} is not what it was in the revision before"
+                for name in sorted((sides[0].keys() | sides[1].keys()) - on_the_way)
+                if sides[0].get(name) != sides[1].get(name)
+            ]
+            catalogs = [_references(view, above, lease) for view in (before, after)]
+            found += [
+                f"the nested catalog {path} is not what it was in the revision before"
+                for path in sorted(catalogs[0].keys() | catalogs[1].keys())
+                if catalogs[0].get(path) != catalogs[1].get(path)
+            ]
+        found = list(dict.fromkeys(found))
+        one, two = (_nested(view, lease) for view in (base, before))
+        if one != two:
+            found.append(f"{lease} held something else by then, which was replaced")
+    if exact and _growth(base, new) != _growth(before, after):
+        found.append("the repository's counters did not change by what the change adds to them")
+    return found
+
+
+def _growth(one: View, other: View) -> Counts:
+    earlier, later = (view.catalogs.completed(view.root.catalog).statistics.total for view in (one, other))
+    return later - earlier
+
+
+def _entries(view: View, path: str) -> dict[str, tuple[Dirent, bytes | None]]:
+    """A directory's entries with the hashes of the nested catalogs; link counts of directories are others' work."""
+    above = view.lookup(path)
+    if above is None or not above.is_directory:
+        return {}
+    return {
+        one.name: (one.changed(linkcount=0) if one.is_directory else one, _nested(view, f"{path}/{one.name}", one))
+        for one in view.listing(path)
+    }
+
+
+def _references(view: View, path: str, lease: str) -> dict[str, bytes]:
+    """The catalogs mounted in the catalog of a directory, but for those on the way to the lease or in it."""
+    return {
+        one.path: one.hash.digest
+        for one in view.inside(path).catalog.nested()
+        if not (is_below(one.path, lease) or is_below(lease, one.path))
+    }
+
+
+def _nested(view: View, path: str, entry: Dirent | None = None) -> bytes | None:
+    if entry is not None and not entry.mountpoint:
+        return None
+    reference = view.nested_at(path)
+    return reference.hash.digest if reference else None
+
+
+def _same(one: View, two: View, path: str, here: Dirent | None, there: Dirent | None) -> bool:
+    if here is None or there is None:
+        return here is there
+    if here.mountpoint != there.mountpoint:
+        return False
+    if here.mountpoint:
+        first, second = one.nested_at(path), two.nested_at(path)
+        if first is not None and second is not None and first.hash.digest == second.hash.digest:
+            return True
+        if one.inside(path).catalog.statistics.total != two.inside(path).catalog.statistics.total:
+            return False
+    if here.is_directory and there.is_directory:
+        return (here.mode, here.mtime) == (there.mode, there.mtime) and _same_directory(one, two, path)
+    return _compared(here)[1:] == _compared(there)[1:]
+
+
+def _same_directory(one: View, two: View, path: str) -> bool:
+    sides = [{entry.name: entry for entry in view.listing(path)} for view in (one, two)]
+    return sides[0].keys() == sides[1].keys() and all(
+        _same(one, two, f"{path}/{name}", sides[0][name], sides[1][name]) for name in sides[0]
+    )
+
+
+def _differing(old: View, new: View, lease: str) -> Iterator[tuple[str, Dirent | None, Dirent | None]]:
+    pending = [lease] if lease else [f"/{name}" for name in _names(old, new, "")]
+    while pending:
+        path = pending.pop()
+        before, after = (_lookup(view, path) for view in (old, new))
+        if before is not None and after is not None and before.mountpoint and after.mountpoint:
+            continue  # skipped or swapped, and never walked
+        if before != after:
+            yield path, before, after
+        if any(one is not None and one.is_directory for one in (before, after)):
+            pending += [f"{path}/{name}" for name in _names(old, new, path)]
+
+
+def _names(old: View, new: View, path: str) -> set[str]:
+    found: set[str] = set()
+    for view, goes in ((old, True), (new, False)):
+        entry = _lookup(view, path)
+        # a nested catalog that goes is not walked; one that comes is
+        if entry is not None and entry.is_directory and not (goes and entry.mountpoint):
+            found |= {one.name for one in view.listing(path)}
+    return found
+
+
+def _lookup(view: View, path: str) -> Dirent | None:
+    above = view.lookup(parent_of(path)) if path else None
+    return view.lookup(path) if not path or (above is not None and above.is_directory) else None
+
+
+def _compared(entry: Dirent) -> tuple[object, ...]:
+    """What the receiver compares of an entry: neither its owner nor the values of its extended attributes."""
+    return (
+        entry.linkcount, entry.size, entry.mode, entry.mtime, entry.mtime_ns, entry.symlink, entry.hash,
+        bool(entry.xattr), entry.mountpoint, entry.chunked, entry.external, entry.bind, entry.hidden, entry.direct_io,
+    )  # fmt: skip

@@ -1,0 +1,454 @@
+"""The native publisher before a stock gateway: the tree is swapped and not walked, and whatever that gateway does, no
+acknowledged work is lost, nothing of others is reverted, and what would be lost on the way is refused before."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.cvmfs.commit import NewTag
+from include.cvmfs.dirent import Dirent
+from include.cvmfs.edit import Edit
+from include.cvmfs.errors import BaseChanged, DestinationError
+from include.cvmfs.view import View
+from include.gateway.errors import CommitUnclear, PathBusy, ReceiverFailed, ReflogMissing, TagRefused
+from include.publishers.capabilities import Loss
+from include.publishers.errors import Lossy, NotSupported, WorkReverted
+from include.storage.file import FileStore
+from tests.fakes.site import BUILD, DESTINATIONS, FQRN, NESTED
+from tests.fakes.stocksite import StockSite
+
+NOW = datetime.now(UTC)
+FILES = {"bin/run": b"#!/bin/sh\n", "lib/a": b"a" * 1000, "lib/.cvmfscatalog": b""}
+PANIC = "runtime error: PANIC: /build/cvmfs/x.cc : 5\nfailed"
+CRASH = "worker 'commit' call failed: possible that the receiver crashed: EOF"
+DIRECTORY = Dirent("", 0o40755, size=4096, linkcount=2)
+
+
+@pytest.fixture
+def site(file_store: FileStore, tmp_path: Path) -> Iterator[StockSite]:
+    site = StockSite(tmp_path, file_store, file_store.url)
+    site.start()
+    yield site
+    site.stop()
+
+
+@pytest.fixture
+def reserved(site: StockSite) -> StockSite:
+    site.reserve()
+    return site
+
+
+def publish(site: StockSite, place: str = DESTINATIONS[0], files: Any = FILES, **more: Any) -> Any:
+    return site.worker().publish(site.prepared(place, files), owner="test", now=NOW, **more)
+
+
+def assert_sound(site: StockSite) -> None:
+    site.assert_sound()
+    assert site.gateway.held() == []
+
+
+# -- the way of a build
+
+
+def test_a_build_is_reserved_under_the_topmost_missing_directory_and_no_lease_path_ends_in_a_slash(
+    site: StockSite,
+) -> None:
+    done = site.worker().reserve([*DESTINATIONS, "/other/place"], nested=NESTED, owner="test", now=NOW)
+    assert site.gateway.leased == ["/nightlies", "/other"]
+    assert done.revision == 2
+    assert set(done.created) >= {"/nightlies", BUILD, *DESTINATIONS, "/other", "/other/place"}
+    again = site.worker().reserve(DESTINATIONS, nested=NESTED, owner="test", now=NOW)
+    assert (again.created, again.revision) == ((), 2)
+    more = site.worker().reserve([f"{BUILD}/delta/x86_64"], nested=NESTED, owner="test", now=NOW)
+    assert site.gateway.leased[2:] == [f"{BUILD}/delta"]
+    assert more.revision == 3
+    assert_sound(site)
+
+
+def test_a_tree_of_any_size_is_swapped_by_its_hash_and_not_walked(reserved: StockSite) -> None:
+    files = {f"d{number}/f": b"x" for number in range(200)}
+    changeset = reserved.prepared(DESTINATIONS[0], files)
+    done = reserved.worker().publish(changeset, owner="test", now=NOW)
+    receiver = reserved.gateway.receiver
+    assert receiver.swapped == [DESTINATIONS[0]]
+    assert receiver.walked < 20
+    assert done.nested_hash == changeset.root
+    assert reserved.gateway.commits[-1]["path"] == DESTINATIONS[0]
+    assert reserved.readers().read(f"{DESTINATIONS[0]}/d7/f") == b"x"
+    assert_sound(reserved)
+
+
+def test_hard_links_fifos_owners_and_attributes_of_a_tree_arrive_since_it_is_swapped(reserved: StockSite) -> None:
+    from include.cvmfs.prepare import Base, PrepareOptions, prepare
+    from include.cvmfs.source import Entry, Kind
+    from include.cvmfs.spool import Specials
+    from tests.fakes.trees import ListedSource, a_file, a_hard_link
+
+    head = reserved.head()
+    members = [a_file("one", b"1", uid=7), a_hard_link("two", "one"), (Entry("pipe", Kind.FIFO, 0o644, 1), None)]
+    changeset = prepare(
+        ListedSource(members), store=reserved.store, repository=FQRN, destination=DESTINATIONS[0], now=NOW,
+        base=Base(head.manifest.root, head.manifest.revision), options=PrepareOptions(mtime=1, specials=Specials.KEEP),
+    )  # fmt: skip
+    reserved.worker().publish(changeset, owner="test", now=NOW)
+    found = {one.name: one for one in reserved.readers().listing(DESTINATIONS[0])}
+    assert found["one"].linkcount == found["two"].linkcount == 2
+    assert found["one"].uid == 7
+    assert found["pipe"].is_special
+    assert_sound(reserved)
+
+
+def test_three_publishers_at_once_lose_nothing(reserved: StockSite) -> None:
+    base = reserved.head()
+    changesets = [reserved.prepared(place, {"f": place.encode()}, base) for place in DESTINATIONS]
+    barrier = threading.Barrier(3)
+
+    def one(changeset: Any) -> Any:
+        worker = reserved.worker()
+        barrier.wait(20)
+        return worker.publish(changeset, owner=changeset.destination, now=NOW)
+
+    with ThreadPoolExecutor(3) as pool:
+        revisions = sorted(done.revision for done in pool.map(one, changesets))
+    assert revisions[-1] == reserved.readers().manifest.revision == 4
+    assert [reserved.readers().read(f"{place}/f") for place in DESTINATIONS] == [one.encode() for one in DESTINATIONS]
+    assert_sound(reserved)
+
+
+def test_a_destination_that_moved_on_is_refused_under_the_lease_where_the_gateway_would_let_the_last_win(
+    reserved: StockSite,
+) -> None:
+    base = reserved.head()
+    late = reserved.prepared(DESTINATIONS[0], {"f": b"late"}, base)
+    publish(reserved, files={"f": b"first"})
+    with pytest.raises(BaseChanged):
+        reserved.worker().publish(late, owner="late", now=NOW)
+    assert reserved.readers().read(f"{DESTINATIONS[0]}/f") == b"first"
+    assert_sound(reserved)
+
+
+def test_an_unreserved_destination_and_a_taken_one_are_refused(reserved: StockSite) -> None:
+    with pytest.raises(DestinationError, match="reserve"):
+        publish(reserved, "/nowhere/yet")
+    publish(reserved)
+    with pytest.raises(DestinationError, match="replac"):
+        publish(reserved, files={"f": b"2"}, replace=False)
+    assert_sound(reserved)
+
+
+def test_a_sibling_that_begins_alike_is_busy_and_says_who_holds_what(reserved: StockSite) -> None:
+    reserved.worker().reserve([f"{BUILD}/alpha/x86"], nested=NESTED, owner="test", now=NOW)
+    with reserved.client().lease(FQRN, f"{BUILD}/alpha/x86", hostname="other"), pytest.raises(PathBusy) as busy:
+        publish(reserved, f"{BUILD}/alpha/x86_64")
+    assert 7100 < busy.value.time_remaining_s <= 7200
+    publish(reserved, f"{BUILD}/alpha/x86_64")
+    assert_sound(reserved)
+
+
+def test_removing_and_releasing_give_the_counters_back(reserved: StockSite) -> None:
+    publish(reserved)
+    reserved.worker().remove(DESTINATIONS[0], owner="test", now=NOW)
+    done = reserved.worker().release(DESTINATIONS[1:], floor=None, owner="test", now=NOW)
+    assert set(done.removed) == set(DESTINATIONS[1:])
+    assert_sound(reserved)
+
+
+def test_a_link_moves_forward_and_nothing_to_do_makes_no_empty_revision(reserved: StockSite) -> None:
+    link = f"{BUILD}/latest"
+
+    def lead(target: str) -> Any:
+        return reserved.worker().change(
+            link, lambda edit: edit.symlink(link, target, now=1), owner="test", now=NOW
+        )  # fmt: skip
+
+    first = lead("alpha")
+    assert lead("alpha").unchanged
+    assert reserved.readers().manifest.revision == first.revision
+    lead("beta")
+    assert reserved.readers().entry(link).symlink == "beta"
+    assert_sound(reserved)
+
+
+# -- failures
+
+
+@pytest.mark.parametrize("reason", [PANIC, CRASH, "miscellaneous", "merge_error", "unheard of"])
+def test_a_commit_that_failed_gets_a_new_lease_since_it_cannot_be_repeated_under_its_own(
+    reserved: StockSite, reason: str
+) -> None:
+    reserved.gateway.fail.append(reason)
+    if reason == "unheard of":
+        with pytest.raises(Exception, match="unheard of"):
+            publish(reserved)
+        return
+    before = len(reserved.gateway.leased)
+    done = publish(reserved)
+    assert done.revision == 2
+    assert reserved.gateway.leased[before:] == [DESTINATIONS[0]] * 2
+    assert len(reserved.pauses) == 1
+    assert_sound(reserved)
+
+
+@pytest.mark.parametrize("reason", [PANIC, CRASH, "miscellaneous", "unheard of"])
+def test_a_failure_after_the_switch_is_found_published_by_looking(reserved: StockSite, reason: str) -> None:
+    reserved.gateway.fail_after.append(reason)
+    done = publish(reserved, tag=NewTag("night"))
+    assert (done.revision, done.unchanged) == (2, False)
+    assert reserved.readers().manifest.revision == 2
+    assert reserved.readers().tag("night").revision == 2
+    assert_sound(reserved)
+
+
+def test_a_reservation_whose_commit_said_nothing_is_found_although_its_catalogs_were_made_anew(
+    site: StockSite,
+) -> None:
+    site.gateway.fail_after.append(CRASH)
+    done = site.worker().reserve(DESTINATIONS, nested=NESTED, owner="test", now=NOW)
+    assert done.revision == 1
+    assert site.readers().manifest.revision == 1
+    assert len(site.gateway.commits) == 1
+    assert_sound(site)
+
+
+def test_a_lost_reply_is_settled_by_looking_and_publishes_once(reserved: StockSite) -> None:
+    reserved.gateway.lose_replies = 1
+    done = publish(reserved)
+    assert (done.revision, done.unchanged) == (2, False)
+    assert reserved.readers().manifest.revision == 2
+    assert_sound(reserved)
+
+
+def test_what_is_still_unclear_after_looking_is_said(reserved: StockSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    from include.gateway.client import GatewayClient
+
+    def lost(*_: object, **__: object) -> int:
+        raise CommitUnclear("its reply was lost")
+
+    changeset = reserved.prepared(DESTINATIONS[0], FILES)
+    monkeypatch.setattr(GatewayClient, "commit", lost)
+    with pytest.raises(CommitUnclear):
+        reserved.worker().publish(changeset, owner="test", now=NOW)
+    assert reserved.readers().manifest.revision == 1
+    assert_sound(reserved)
+
+
+def test_a_gateway_that_restarts_in_between_has_lost_its_counters_and_a_new_lease_cures_that(
+    reserved: StockSite,
+) -> None:
+    changeset = reserved.prepared(DESTINATIONS[0], FILES)
+    restarts = [reserved.gateway.restart]
+    done = reserved.worker().publish(
+        changeset, owner="test", now=NOW, on_lease=lambda _: restarts.pop()() if restarts else None
+    )
+    assert done.revision == 2
+    assert len(reserved.pauses) == 1
+    assert_sound(reserved)
+
+
+def test_a_lease_that_expired_before_the_commit_is_taken_anew(reserved: StockSite) -> None:
+    changeset = reserved.prepared(DESTINATIONS[0], FILES)
+    expiries = [reserved.gateway.expire_all]
+    done = reserved.worker().publish(
+        changeset, owner="test", now=NOW, on_lease=lambda _: expiries.pop()() if expiries else None
+    )
+    assert done.revision == 2
+    assert_sound(reserved)
+
+
+def test_failures_that_a_new_lease_does_not_cure_end_at_once_and_others_after_a_few(reserved: StockSite) -> None:
+    reserved.gateway.fail.append("missing_reflog")
+    with pytest.raises(ReflogMissing):
+        publish(reserved)
+    assert reserved.pauses == []
+    reserved.gateway.fail += [PANIC] * 10
+    with pytest.raises(ReceiverFailed):
+        publish(reserved, DESTINATIONS[1])
+    assert len(reserved.pauses) == 4
+    assert reserved.readers().manifest.revision == 1
+    reserved.gateway.fail.clear()
+    assert_sound(reserved)
+
+
+def test_a_tag_that_is_taken_is_refused_before_the_commit(reserved: StockSite) -> None:
+    publish(reserved, tag=NewTag("night"))
+    commits = len(reserved.gateway.commits)
+    with pytest.raises(TagRefused, match="night"):
+        publish(reserved, DESTINATIONS[1], tag=NewTag("night"))
+    assert len(reserved.gateway.commits) == commits
+    assert_sound(reserved)
+
+
+def test_a_published_tree_is_tagged_later_by_a_revision_of_its_own(reserved: StockSite) -> None:
+    changeset = reserved.prepared(DESTINATIONS[0], FILES)
+    reserved.worker().publish(changeset, owner="test", now=NOW)
+    assert reserved.worker().publish(changeset, owner="test", now=NOW).unchanged
+    tagged = reserved.worker().publish(changeset, owner="test", now=NOW, tag=NewTag("night"))
+    assert reserved.readers().tag("night").revision == tagged.revision == 3
+    assert_sound(reserved)
+
+
+def test_leases_wait_while_any_commit_runs_and_come_through_after_it(reserved: StockSite) -> None:
+    inside, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        inside.set()
+        assert go_on.wait(20)
+
+    changeset = reserved.prepared(DESTINATIONS[0], FILES)
+    other = reserved.prepared(DESTINATIONS[1], {"g": b"g"})
+    reserved.gateway.before_commit = hold
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(reserved.worker().publish, changeset, owner="one", now=NOW)
+        assert inside.wait(20)
+        reserved.gateway.before_commit = None
+        second = pool.submit(reserved.worker().publish, other, owner="two", now=NOW)
+        assert not second.done()
+        go_on.set()
+        assert sorted([first.result(20).revision, second.result(20).revision]) == [2, 3]
+    assert_sound(reserved)
+
+
+# -- others' work
+
+
+def test_a_commit_that_names_a_wrong_base_would_revert_and_ours_names_the_one_it_was_derived_from(
+    reserved: StockSite,
+) -> None:
+    stale = reserved.head().manifest
+    publish(reserved, DESTINATIONS[1], {"other": b"work"})
+    publish(reserved, DESTINATIONS[0])
+    sent = reserved.gateway.commits[-1]
+    view = View(reserved.head().catalogs, stale.root)
+    assert sent["old_root_hash"] != f"{stale.root}C"
+    assert view.nested_at(DESTINATIONS[1]) is not None
+    assert reserved.readers().read(f"{DESTINATIONS[1]}/other") == b"work"
+    assert_sound(reserved)
+
+
+def test_work_that_a_commit_reverted_outside_of_its_lease_is_noticed_and_named(
+    reserved: StockSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(reserved, DESTINATIONS[1], {"other": b"work"})
+    receiver = reserved.gateway.receiver
+    merge = type(receiver)._merge
+
+    def reverting(self: Any, old: View, new: View, edit: Edit, lease: str) -> None:
+        merge(self, old, new, edit, lease)
+        edit.remove(DESTINATIONS[1])
+
+    monkeypatch.setattr(type(receiver), "_merge", reverting)
+    with pytest.raises(WorkReverted, match=r"revision 3.*beta") as caught:
+        publish(reserved, DESTINATIONS[0])
+    assert "nightshift repo diff" in str(caught.value)
+    assert not caught.value.retryable
+
+
+def test_a_change_of_counters_without_a_change_of_entries_is_noticed_too(
+    reserved: StockSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver = reserved.gateway.receiver
+    merge = type(receiver)._merge
+
+    def adding(self: Any, old: View, new: View, edit: Edit, lease: str) -> None:
+        merge(self, old, new, edit, lease)
+        edit.add("/nightlies/main/stray", DIRECTORY)
+
+    monkeypatch.setattr(type(receiver), "_merge", adding)
+    with pytest.raises(WorkReverted, match="stray"):
+        publish(reserved, DESTINATIONS[0])
+
+
+# -- what a stock receiver would lose
+
+
+@pytest.fixture
+def plain(reserved: StockSite) -> StockSite:
+    """With single entries below a directory that is no nested catalog of its own."""
+
+    def fill(edit: Edit) -> None:
+        content = edit.nested_at(DESTINATIONS[0])
+        assert content is not None
+        edit.add(f"{BUILD}/plain", DIRECTORY)
+        edit.add(f"{BUILD}/plain/f", Dirent("", 0o100644, size=0, mtime=5, hash=_empty(edit)))
+
+    reserved.worker().change(f"{BUILD}/plain", fill, owner="test", now=NOW)
+    return reserved
+
+
+def _empty(edit: Edit) -> Any:
+    marker = edit.lookup(f"{DESTINATIONS[0]}/.cvmfscatalog")
+    assert marker is not None
+    return marker.hash
+
+
+def _chown(edit: Edit) -> None:
+    entry = edit.lookup(f"{BUILD}/plain")
+    assert entry is not None
+    edit.touch(f"{BUILD}/plain", entry.changed(uid=1000))
+
+
+def _fifo(edit: Edit) -> None:
+    edit.add(f"{BUILD}/plain/pipe", Dirent("", 0o010644, mtime=5))
+
+
+def _hard_links(edit: Edit) -> None:
+    one = Dirent("", 0o100644, mtime=5, hash=_empty(edit), linkcount=2, hardlink_group=9)
+    edit.add(f"{BUILD}/plain/a", one)
+    edit.add(f"{BUILD}/plain/b", one)
+
+
+@pytest.mark.parametrize(
+    ("change", "loss"), [(_chown, Loss.OWNERS), (_fifo, Loss.SPECIALS), (_hard_links, Loss.HARD_LINKS)]
+)
+def test_what_the_receiver_would_drop_is_refused_by_name_unless_the_settings_allow_it(
+    plain: StockSite, change: Any, loss: Loss
+) -> None:
+    before, commits = plain.head().manifest, len(plain.gateway.commits)
+    with pytest.raises(Lossy, match=rf"/plain.*allow_lossy: \[{loss.value}\]"):
+        plain.worker().change(f"{BUILD}/plain", change, owner="test", now=NOW)
+    assert plain.head().manifest == before
+    assert len(plain.gateway.commits) == commits
+    done = plain.worker(allow_lossy=[loss]).change(f"{BUILD}/plain", change, owner="test", now=NOW)
+    assert done.revision == before.revision + 1
+    after = plain.readers()
+    assert after.entry(f"{BUILD}/plain").uid == 0, "the receiver lost it, as was allowed"
+    assert after.lookup(f"{BUILD}/plain/pipe") is None
+    assert_sound(plain)
+
+
+def test_changed_hard_links_break_a_receiver_and_are_refused_whatever_is_allowed(plain: StockSite) -> None:
+    # they came by other ways than this gateway
+    from include.cvmfs.catalogs import CatalogCache
+    from include.cvmfs.commit import read_head, switch
+    from tests.fakes.site import SIGNER
+
+    head = read_head(plain.store, FQRN)
+    edit = Edit(CatalogCache(plain.store), head.manifest.root)
+    _hard_links(edit)
+    switch(plain.store, head, edit.finish(int(NOW.timestamp())), signer=SIGNER, now=int(NOW.timestamp()))
+    with pytest.raises(NotSupported, match=r"/plain/a.*breaks at changed hard links"):
+        plain.worker(allow_lossy=list(Loss)).remove(f"{BUILD}/plain/a", owner="test", now=NOW)
+    assert_sound(plain)
+
+
+def test_a_change_of_everything_is_refused_since_its_lease_would_end_in_a_slash(reserved: StockSite) -> None:
+    with pytest.raises(NotSupported, match="one directory at a time"):
+        reserved.worker().change("", lambda edit: edit.remove(BUILD), owner="test", now=NOW)
+    assert "/" not in reserved.gateway.leased
+    assert_sound(reserved)
+
+
+def test_a_lease_below_a_directory_that_is_missing_fails_as_on_the_real_one(reserved: StockSite) -> None:
+    root = reserved.head().manifest.root
+    client = reserved.client()
+    lease = client.acquire(FQRN, "/no/such/place", hostname="h")
+    with pytest.raises(ReceiverFailed, match="catalog for directory '/no/such/place' cannot be found"):
+        client.commit(lease, root, root)
+    client.drop(lease)
