@@ -183,7 +183,12 @@ class Catalog(CatalogFile):
         return self._guarded(lambda: tuple(Chunk(int(o), int(s), entry.chunk_hash(digest_of(h))) for o, s, h in rows))
 
     def nested(self) -> list[NestedRef]:
-        return self._references(f"SELECT path, sha1, {self._size} FROM nested_catalogs ORDER BY path")
+        """What is mounted in it, by path; each strictly below, so that whoever follows them comes to an end."""
+        found = self._references(f"SELECT path, sha1, {self._size} FROM nested_catalogs ORDER BY path")
+        for reference in found:
+            if not reference.path.startswith(f"{self.path}/"):
+                raise CatalogError(self.path, f"registers a nested catalog at {reference.path!r}, outside of itself")
+        return found
 
     def nested_at(self, path: str) -> NestedRef | None:
         rows = self._references(f"SELECT path, sha1, {self._size} FROM nested_catalogs WHERE path = ?", path)
