@@ -17,7 +17,7 @@ DATE ?=
 SLOT ?=
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format check test test-full servers nightly up down status docs clean bench-publish bench-publish-curves
+.PHONY: help venv lock format check test test-full servers nightly up down status docs fuzz clean bench-publish bench-publish-curves
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,12 @@ status: $(STAMP)  ## what runs, where, and whether it answers
 
 docs: $(STAMP)  ## generate docs/dags.md from the DAGs
 	@$(BIN)/python docs/generate_dags.py
+
+FUZZ_S ?= 300
+FUZZ_ONLY ?=
+
+fuzz: $(STAMP)  ## damaged input to everything that reads, for FUZZ_S seconds [FUZZ_S=300 FUZZ_ONLY=catalog]
+	@$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_S) --only "$(FUZZ_ONLY)"
 
 FULL ?=
 FILES ?= $(if $(FULL),250000,25000)

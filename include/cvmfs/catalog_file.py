@@ -56,5 +56,6 @@ class CatalogFile:
             return step()
         except sqlite3.IntegrityError as fault:
             raise CatalogError(self.path, f"two entries at one path ({fault})") from fault
-        except (sqlite3.Error, OverflowError, ValueError, TypeError, IndexError) as fault:
+        except (sqlite3.Error, SystemError, OverflowError, ValueError, TypeError, IndexError) as fault:
+            # SystemError: what went wrong was forgotten, since another thread read the same file in the meantime.
             raise CatalogError(self.path, f"damaged catalog: {fault}") from fault

@@ -246,11 +246,11 @@ class _Fields:
         value = self.text(key)
         try:
             time = datetime.fromisoformat(value)
-        except ValueError:
+            if time.tzinfo is None:
+                raise self._wrong(key, value, "a time with its zone")
+            return time.astimezone(UTC)
+        except (ValueError, OverflowError):  # a zone may lead out of the first or the last year
             raise self._wrong(key, value, "a time in ISO 8601") from None
-        if time.tzinfo is None:
-            raise self._wrong(key, value, "a time with its zone")
-        return time.astimezone(UTC)
 
     def _texts(self, key: str) -> tuple[str, ...]:
         value = self._get(key)

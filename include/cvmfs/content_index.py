@@ -22,6 +22,8 @@ ENTRIES = 2_000_000
 """At most twice as many are kept, at about 80 bytes each: those of the current generation and of the one before."""
 
 _log = logging.getLogger(__name__)
+# The last two come from cells and names of a database that somebody else has written, or a disk.
+_FAULTS = (OSError, sqlite3.Error, TypeError, ValueError)
 _BATCH = 2000
 _ASKED_AT_ONCE = 128
 _BUSY_MS = 2000
@@ -54,7 +56,7 @@ class ContentIndex:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_MS / 1000)
             self._db.executescript(_TABLES)
-        except (OSError, sqlite3.Error) as fault:
+        except _FAULTS as fault:
             self._give_up(fault)
 
     def key(self, content: bytes) -> bytes:
@@ -106,7 +108,7 @@ class ContentIndex:
                 older = dict(self._select("old", [key for key in keys if key not in found]))
                 self._new.update(older)  # what is used goes on into the next generation
                 found.update(older)
-        except (sqlite3.Error, TypeError) as fault:
+        except _FAULTS as fault:
             self._give_up(fault)
             return {}
         return found
@@ -115,7 +117,7 @@ class ContentIndex:
         assert self._db is not None  # noqa: S101
         marks = ",".join("?" * len(keys))
         rows = self._db.execute(f"SELECT key, object FROM {table} WHERE key IN ({marks})", keys)  # noqa: S608 - our names
-        return ((bytes(key), bytes(entry)) for key, entry in rows)
+        return ((bytes(key), entry if isinstance(entry, bytes) else b"") for key, entry in rows)
 
     def _write(self) -> None:
         rows = sorted(self._new.items())
@@ -129,7 +131,7 @@ class ContentIndex:
             if filled >= self._entries:
                 self._age()
             self._db.execute("COMMIT")
-        except sqlite3.Error as fault:
+        except _FAULTS as fault:
             self._give_up(fault)
 
     def _age(self) -> None:
@@ -148,7 +150,7 @@ class ContentIndex:
         if self._db is not None:
             self._db.close()
             self._db = None
-        if isinstance(fault, sqlite3.DatabaseError) and not isinstance(fault, sqlite3.OperationalError):
+        if not isinstance(fault, OSError | sqlite3.OperationalError):
             for suffix in ("", "-wal", "-shm"):
                 with contextlib.suppress(OSError):
                     self._path.with_name(self._path.name + suffix).unlink()

@@ -150,7 +150,7 @@ class Generation:
             if phase.has_list is not (condemned is not None):
                 raise ValueError(f"is {phase.value} {'with' if condemned else 'without'} a list of condemned objects")
             return cls(_number(fields["number"]), phase, _time(fields["since"]), condemned, past)
-        except (ValueError, KeyError, TypeError, RecursionError) as fault:
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as fault:
             raise FormatError(_WHAT, f"{KEY} cannot be read: {fault}") from None
 
 
@@ -186,8 +186,8 @@ class Look:
             return ()
         if self.generation is None or began > self.completed:
             return None
-        missed = {one.number: one.condemned for one in self.generation.past if one.number > began}
-        if missed.keys() != set(range(began + 1, self.completed + 1)):
+        missed = {one.number: one.condemned for one in self.generation.past if began < one.number <= self.completed}
+        if len(missed) != self.completed - began:
             return None
         return tuple(name for _, name in sorted(missed.items()) if name is not None)
 
@@ -240,10 +240,12 @@ def _last_collection(store: Store) -> int:
         return 0
     for form in ("%a %b %d %H:%M:%S %Z %Y", "%a %d %b %Y %H:%M:%S %Z", "%Y-%m-%dT%H:%M:%SZ"):
         try:
-            return int(datetime.strptime(" ".join(str(text).split()), form).replace(tzinfo=UTC).timestamp())
+            seconds = int(datetime.strptime(" ".join(str(text).split()), form).replace(tzinfo=UTC).timestamp())
         except ValueError:
             continue
-    return int.from_bytes(str(text).encode()[-7:])
+        if seconds > 0:
+            return seconds
+    return int.from_bytes(str(text).encode("utf-8", "surrogatepass")[-7:])
 
 
 def _number(value: Any) -> int:

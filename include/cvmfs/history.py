@@ -71,6 +71,13 @@ class Branch:
     parent: str | None
     initial_revision: int
 
+    @classmethod
+    def from_row(cls, row: tuple[object, ...]) -> Branch:
+        name, parent, revision = row
+        if not isinstance(name, str) or not isinstance(parent, str | None) or not isinstance(revision, int):
+            raise FormatError("history", f"the row of branch {str(name)[:60]!r} is no name, parent and number")
+        return cls(name, parent, revision)
+
 
 def check_tag_name(name: str) -> str:
     """The name, if users may give it to a tag. Raises TagError."""
@@ -155,9 +162,8 @@ class History(Database):
         return int(self._all("SELECT count(*) FROM tags")[0][0])
 
     def branches(self) -> list[Branch]:
-        return [
-            Branch(*row) for row in self._all("SELECT branch, parent, initial_revision FROM branches ORDER BY branch")
-        ]
+        rows = self._all("SELECT branch, parent, initial_revision FROM branches ORDER BY branch")
+        return [Branch.from_row(row) for row in rows]
 
     def add(self, tag: Tag) -> None:
         """Add a tag. Raises TagError if its name is reserved, badly formed or taken, or its branch unknown."""

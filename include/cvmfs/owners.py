@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from include.cvmfs.errors import FormatError
 
 _LARGEST_ID = 0xFFFFFFFF
+_MOST_DIGITS = 20  # before they become a number; there may be zeros in front
 _SHOWN = 80
 
 
@@ -67,4 +68,4 @@ def fixed(uid: int, gid: int) -> OwnerMap:
 
 
 def _is_id(word: str) -> bool:
-    return word.isascii() and word.isdigit() and int(word) <= _LARGEST_ID
+    return word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS and int(word) <= _LARGEST_ID

@@ -53,7 +53,8 @@ class SentJournal:
             if found is None:
                 _begin(self.path, generation, now)
             self.known = found or ()
-            self._file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND)
+            _drop_torn_record(self._file)
         except OSError as fault:
             _log.warning("journal %s is not kept: %s", self.path, fault)
 
@@ -170,6 +171,14 @@ def _read(path: Path, generation: int, now: datetime) -> tuple[bytes, ...] | Non
     whole = len(records) - len(records) % RECORD_BYTES
     pieces = (records[start : start + RECORD_BYTES] for start in range(0, whole, RECORD_BYTES))
     return tuple(one for one in map(_identity, pieces) if one is not None)
+
+
+def _drop_torn_record(file: int) -> None:
+    """What a crash left of a record goes, or all that is written behind it would be read out of step."""
+    head = os.pread(file, _HEAD_BYTES, 0).find(b"\n") + 1
+    size = os.fstat(file).st_size
+    if head and (size - head) % RECORD_BYTES:
+        os.ftruncate(file, size - (size - head) % RECORD_BYTES)
 
 
 def _record(one: bytes) -> bytes:

@@ -183,7 +183,7 @@ def checked_numbers(member: str, source: str, *, uid: int, gid: int, mtime: int)
 
 def checked_destination(destination: str) -> str:
     """An absolute path below a repository's root where a tree may hang. Raises DestinationError."""
-    raw = destination.encode("utf-8", "surrogateescape")
+    raw = destination.encode("utf-8", "surrogatepass")
     if not raw.startswith(b"/") or len(raw) > PATH_BYTES or not _PATH.fullmatch(raw[1:]):
         shape = "must be an absolute path below the root, without closing slash, '.', '..' or empty components"
         raise DestinationError(printable(destination), f"{shape}, names of at most {NAME_BYTES} bytes")

@@ -244,6 +244,14 @@ def test_another_database_is_no_catalog() -> None:
         Catalog.load(connection.serialize())
 
 
+@pytest.mark.parametrize("path", ["/n", "", "/", "/other", "/nn"])
+def test_a_catalog_that_registers_one_outside_of_itself_is_refused(path: str) -> None:
+    catalog = Catalog.create("/n", DIRECTORY)
+    catalog.set_nested(NestedRef(path, NESTED.hash, 1), BELOW)
+    with pytest.raises(CatalogError, match="outside of itself"):
+        Catalog.load(catalog.to_bytes()).nested()
+
+
 def ends_well_or_in_our_error(read: Callable[[], None]) -> None:
     with contextlib.suppress(CvmfsError):
         read()

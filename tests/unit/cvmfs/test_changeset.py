@@ -125,6 +125,7 @@ def test_missing_and_wrong_fields_are_named(field: str) -> None:
         ("source_sha256", "X" * 64),
         ("created", "2026-07-01T00:00:00"),
         ("created", "yesterday"),
+        ("created", "9999-12-31T23:59:59-23:59"),
         ("root_size", 1 << 63),
         ("root_entry", {"mode": 0o100644, "size": 0, "mtime": 0, "uid": 0, "gid": 0, "linkcount": 2}),
         ("root_entry", {"mode": 0o40755, "size": 0, "mtime": 0, "uid": 0, "gid": 0, "linkcount": 0}),

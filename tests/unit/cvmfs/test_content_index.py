@@ -125,6 +125,27 @@ def test_a_file_that_is_no_index_is_replaced(
         assert found(mended, b"7" * 50) is not None
 
 
+def test_cells_and_a_schema_of_the_wrong_kind_are_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "index.db"
+    with index(path) as begun:
+        begun.remember(begun.key(b"a"), bytes(20))
+    sound = path.read_bytes()
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE young SET object = ?", (1 << 60,))
+        db.execute("UPDATE filled SET entries = 'x'")
+    db.close()
+    with index(path) as there:
+        assert found(there, b"a") is None
+        there.remember(there.key(b"b"), bytes(20))
+    path.write_bytes(sound.replace(b"CREATE TABLE old", b"CREATE TABLE \xff\xc0d"))
+    with index(path) as unreadable:
+        assert found(unreadable, b"a") is None
+    with index(path) as anew:
+        anew.remember(anew.key(b"b"), bytes(20))
+    with index(path) as there:
+        assert found(there, b"b") == bytes(20)
+
+
 def test_a_folder_that_cannot_be_written_costs_only_time(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     assert run(tmp_path / "file" / "index.db").root == run(None).root

@@ -179,6 +179,18 @@ def test_what_is_forgotten_or_was_never_known_cannot_be_told() -> None:
     assert Look(last_collection=5).lists_since(4) is None
 
 
+def test_a_number_that_nobody_can_have_counted_to_is_not_counted_to() -> None:
+    assert Look(Generation((1 << 53) - 1, Phase.IDLE, NOW)).lists_since(0) is None
+    assert Look(Generation(5, Phase.IDLE, NOW, past=(Past(5, None, NOW), Past(9, LIST, NOW)))).lists_since(4) == ()
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
+def test_a_time_that_its_zone_leads_out_of_all_years_is_refused(time: str) -> None:
+    document = Generation(5, Phase.IDLE, NOW).format().replace(NOW.isoformat().encode(), time.encode())
+    with pytest.raises(FormatError, match="collection generation"):
+        Generation.parse(document)
+
+
 def test_lists_are_remembered_for_longer_than_a_changeset_lives() -> None:
     document, now = idle(0), NOW
     for _ in range(10):
@@ -204,6 +216,13 @@ def test_the_stock_status_tells_when_the_last_collection_was(text: str) -> None:
     store = MemoryStore()
     store.objects[STATUS_KEY] = f'{{"last_snapshot": "x", "last_gc": "{text}"}}'.encode()
     assert look(store).completed == int(NOW.timestamp())
+
+
+@pytest.mark.parametrize("text", [b"\\ud800", b"1066-10-14T09:00:00Z"])
+def test_a_strange_time_is_still_one_that_a_changeset_can_hold(text: bytes) -> None:
+    store = MemoryStore()
+    store.put(STATUS_KEY, b'{"last_gc": "%b"}' % text)
+    assert 0 < look(store).completed < 1 << 63
 
 
 def test_a_time_that_cannot_be_read_still_differs_from_another() -> None:

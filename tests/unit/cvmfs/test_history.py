@@ -279,6 +279,13 @@ def test_rows_that_make_no_sense_are_refused(change: str) -> None:
         History.load(changed(f"UPDATE tags SET {change} WHERE name = 'tag-1'")).tags()
 
 
+@pytest.mark.parametrize("change", ["initial_revision = NULL", "initial_revision = 'x'"])
+def test_branches_that_make_no_sense_are_refused(change: str) -> None:
+    history = History.load(changed(f"UPDATE branches SET {change}"))
+    with pytest.raises(FormatError, match="branch"):
+        history.problems()
+
+
 def use(data: bytes) -> None:
     """All that a hostile file could make trouble with."""
     try:

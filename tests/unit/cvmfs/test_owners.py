@@ -46,7 +46,9 @@ def test_every_map_is_read_back(rules: dict[int, int], default: int | None) -> N
     assert IdMap.parse(IdMap(rules, default).format()) == IdMap(rules, default)
 
 
-@pytest.mark.parametrize("line", ["1", "1 2 3", "a 1", "1 b", "1 *", "* *", "-1 2", "1 4294967296", "1 ²", "1:2"])
+@pytest.mark.parametrize(
+    "line", ["1", "1 2 3", "a 1", "1 b", "1 *", "* *", "-1 2", "1 4294967296", "1 ²", "1:2", "9" * 5000 + " 1"]
+)
 def test_bad_lines_are_named(line: str) -> None:
     with pytest.raises(FormatError, match=r"^uid\.map, line 3: .* is not a rule; write two ids"):
         IdMap.parse(f"# head\n1 1\n{line}\n", "uid.map")

@@ -84,6 +84,14 @@ def test_whatever_a_crash_of_the_machine_leaves_only_whole_entries_count(tmp_pat
     path.unlink()
 
 
+@pytest.mark.parametrize("torn", [1, 13, 24])
+def test_what_is_noted_after_a_torn_entry_counts(tmp_path: Path, torn: int) -> None:
+    path = written(tmp_path, HASHES[:3])
+    path.write_bytes(path.read_bytes()[:-torn])
+    written(tmp_path, HASHES[10:20])
+    assert set(journal(tmp_path).known) == {identity(one) for one in HASHES[:2] + HASHES[10:20]}
+
+
 @pytest.mark.parametrize("data", [b"", b"\n", b"[]\n", b"{}\n", b'{"format":1}\n', b'{"started":1}\n', b"\0" * 5000])
 def test_a_file_that_is_no_journal_is_begun_anew(tmp_path: Path, data: bytes) -> None:
     path = written(tmp_path)
