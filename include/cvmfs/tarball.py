@@ -230,7 +230,7 @@ class TarSource:
             length = data[at:space]
             end = at + int(length) if space > at and length.isdigit() else at
             key, equals, value = data[space + 1 : end - 1].partition(b"=")
-            if end <= space or end > len(data) or data[end - 1 : end] != b"\n" or not equals:
+            if space < 0 or end <= space or end > len(data) or data[end - 1 : end] != b"\n" or not equals:
                 raise self._bytes.damaged("is damaged: an extended header cannot be read")
             at = end
             if key == b"path":

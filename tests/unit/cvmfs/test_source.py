@@ -106,7 +106,8 @@ def test_destinations_below_the_root_are_taken(destination: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "destination", ["", "/", "a", "/a/", "/a//b", "/a/../b", "/.", "/a\0", "/" + "n" * 256, "/\udcff", "/" + chr(0xD800)]
+    "destination",
+    ["", "/", "a", "/a/", "/a//b", "/a/../b", "/.", "/a\0", "/" + "n" * 256, "/\udcff", "/" + chr(0xD800)],
 )
 def test_other_destinations_are_refused(destination: str) -> None:
     with pytest.raises(DestinationError):

@@ -226,6 +226,13 @@ def test_damaged_archives_are_refused(data: bytes, complaint: str) -> None:
     assert "again" in str(refusal.value) or "pack the tree" in str(refusal.value)
 
 
+@pytest.mark.parametrize("after", [b"x" * 8, b"1" * 8, b"\0", b"=" * 20])
+def test_an_extended_header_that_does_not_go_on_is_refused(after: bytes) -> None:
+    header = Member(b"PaxHeaders/x", b"11 mtime=1\n" + after, type=b"x")
+    with pytest.raises(SourceError, match="an extended header cannot be read"):
+        entries(archive([header, file("x")]))
+
+
 @pytest.mark.parametrize("packer", PACKERS)
 def test_every_truncation_is_noticed(packer: str) -> None:
     data = PACKERS[packer](PLAIN)
