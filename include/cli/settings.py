@@ -149,6 +149,9 @@ def _check_connections(site: Site, secrets: Secrets) -> Iterable[Checked]:
             users.setdefault(store.gateway_connection, []).append(f"gateways to store {store.name}")
     for repository in site.repositories.values():
         users.setdefault(repository.gateway, []).append(f"gateway of {repository.fqrn}")
+        if repository.gateway_admin:
+            gateways.add(repository.gateway_admin)
+            users.setdefault(repository.gateway_admin, []).append(f"administrator of the gateway of {repository.fqrn}")
     if site.ledger_connection:
         users.setdefault(site.ledger_connection, []).append("ledger")
     for connection_id, named_by in users.items():

@@ -76,20 +76,19 @@ class StockPublisher(NativePublisher):
         on_create: Callable[[Sequence[str]], None] | None = None,
     ) -> Reserved:
         """A commit for each top directory: no lease is on the whole repository, whose path would end in a slash."""
-        if not self._is_stock():
-            return super().reserve(destinations, nested=nested, owner=owner, now=now, on_create=on_create)
-        tops: dict[str, list[str]] = {}
-        for path in destinations:
-            tops.setdefault(path.split("/")[1], []).append(path)
-        done = Reserved(self._read_manifest().revision, ())
+        tops = _by_top(destinations)
+        if len(tops) < 2 or not self._is_stock():
+            tops = {"": list(destinations)}
+        done: Reserved | None = None
         for places in tops.values():
             one = self._again(
                 lambda places=places: super(StockPublisher, self).reserve(  # type: ignore[misc]
                     places, nested=nested, owner=owner, now=now, on_create=on_create
                 )
             )
-            done = Reserved(one.revision, done.created + one.created, done.lease_held_s + one.lease_held_s)
-        return done
+            before = done or Reserved(0, ())
+            done = Reserved(one.revision, before.created + one.created, before.lease_held_s + one.lease_held_s)
+        return done or Reserved(self._read_manifest().revision, ())
 
     def publish(
         self,
@@ -123,20 +122,18 @@ class StockPublisher(NativePublisher):
         created: Collection[str] = (),
     ) -> Released:
         """A commit for each top directory, as for a reserve."""
-        if not self._is_stock():
-            return super().release(paths, floor=floor, owner=owner, now=now, created=created)
-        tops: dict[str, list[str]] = {}
-        for path in paths:
-            tops.setdefault(path.split("/")[1], []).append(path)
-        done = Released(self._read_manifest().revision, ())
+        tops = _by_top(paths)
+        if len(tops) < 2 or not self._is_stock():
+            tops = {"": list(paths)}
+        done: Released | None = None
         for places in tops.values():
             one = self._again(
                 lambda places=places: super(StockPublisher, self).release(  # type: ignore[misc]
                     places, floor=floor, owner=owner, now=now, created=created
                 )
             )
-            done = Released(one.revision, done.removed + one.removed)
-        return done
+            done = Released(one.revision, (done.removed if done else ()) + one.removed)
+        return done or Released(self._read_manifest().revision, ())
 
     def change(
         self,
@@ -256,3 +253,11 @@ class StockPublisher(NativePublisher):
                 "publish again what was lost; look for another writer without a lease",
                 path=lease_path,
             )
+
+
+def _by_top(paths: Collection[str]) -> dict[str, list[str]]:
+    """The paths by their first directory."""
+    tops: dict[str, list[str]] = {}
+    for path in paths:
+        tops.setdefault(path.split("/")[1], []).append(path)
+    return tops
