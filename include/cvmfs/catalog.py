@@ -7,7 +7,7 @@ Format: docs/formats.md, catalogs. A catalog knows its own rows only; how catalo
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,6 +174,11 @@ class Catalog(CatalogFile):
         # The root entry of the root catalog has parent (0,0); a nested root's parent lies in another catalog.
         return [Dirent.from_row(row) for row in self._all(sql, *path_hash(path))]
 
+    def rows_in(self, path: str) -> list[tuple[Any, ...]]:
+        """The rows directly below a directory in name order, unchecked: path hash, then :data:`COLUMNS`."""
+        sql = f"SELECT md5path_1, md5path_2, {self._select} FROM catalog WHERE parent_1=? AND parent_2=? ORDER BY name"
+        return self._all(sql, *path_hash(path))
+
     def row_count(self) -> int:
         return int((self._one("SELECT count(*) FROM catalog") or (0,))[0])
 
@@ -236,10 +241,10 @@ class Catalog(CatalogFile):
 
     def add_rows(self, rows: Iterable[tuple[Any, ...]], chunks: Iterable[tuple[Any, ...]], counts: Counts) -> None:
         """Add many rows that are in column order already, with what they add to this catalog's own counters."""
-        self._run("BEGIN")
+        self._run("SAVEPOINT added")  # also inside of an attempt
         self._many(_INSERT, rows)
         self._many(_CHUNK, chunks)
-        self._run("COMMIT")
+        self._run("RELEASE added")
         self._count(counts)
 
     def update(self, path: str, entry: Dirent) -> None:
@@ -268,6 +273,14 @@ class Catalog(CatalogFile):
         self._run("DELETE FROM catalog WHERE md5path_1=? AND md5path_2=?", *here)
         self._count(Counts() - Counts.of(entry, pieces))
         return entry
+
+    def remove_rows(self, directory: str, entries: Sequence[Dirent]) -> None:
+        """Remove files of one directory that have no chunks; all of them are there."""
+        keys = [path_hash(f"{directory}/{entry.name}") for entry in entries]
+        self._run("SAVEPOINT removed")
+        self._many("DELETE FROM catalog WHERE md5path_1=? AND md5path_2=?", keys)
+        self._run("RELEASE removed")
+        self._count(Counts() - Counts.sum([Counts(), *map(Counts.of, entries)]))
 
     def remove_tree(self, path: str) -> None:
         """Remove an entry and all rows below it; nested catalogs there must have been removed before."""

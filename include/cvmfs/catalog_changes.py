@@ -49,6 +49,12 @@ def _columns(both: sqlite3.Connection) -> tuple[str, ...] | None:
     return wanted
 
 
+def _top(letter: str, other: str) -> str:
+    """SQL: what the row stands in is there on the other side too, so nothing above it tells of it."""
+    where = f"p.md5path_1 = {letter}.parent_1 AND p.md5path_2 = {letter}.parent_2"
+    return f"EXISTS (SELECT 1 FROM {other}.catalog p WHERE {where})"  # noqa: S608
+
+
 class _Changes:
     def __init__(self, both: sqlite3.Connection, mount: str, columns: tuple[str, ...]) -> None:
         self._both = both
@@ -76,13 +82,17 @@ class _Changes:
     def _note(self, path: str | None) -> None:
         if path is None or path == self._mount:
             return
+        directory, _, last = path.rpartition("/")
+        if (noted := self._names.get(directory)) is not None:  # and so is the way to it
+            noted.add(last)
+            return
         for step in ancestors(path):
             if len(step) > len(self._mount):
                 above, _, name = step.rpartition("/")
                 self._names.setdefault(above, set()).add(name)
 
     def _rows(self) -> Iterator[tuple[str, tuple[int, int, int, int, str]]]:
-        """Key, parent's key and name of each differing row, of either side."""
+        """Key, parent's key and name of differing rows of either side; of what only one has, the top."""
         found = self._by_rowid()
         yield from self._by_key() if found is None else found
 
@@ -119,13 +129,15 @@ class _Changes:
     def _by_key(self) -> Iterator[tuple[str, tuple[int, int, int, int, str]]]:
         differs = " OR ".join(f"n.{name} IS NOT o.{name}" for name in self._columns[2:])
         on = "ON o.md5path_1 = n.md5path_1 AND o.md5path_2 = n.md5path_2"
-        for side, one, other, where in (
-            (_AFTER, f"{_AFTER}.catalog n", f"{_BEFORE}.catalog o", f"o.md5path_1 IS NULL OR {differs}"),
-            (_BEFORE, f"{_BEFORE}.catalog o", f"{_AFTER}.catalog n", "n.md5path_1 IS NULL"),
+        new, old = f"{_AFTER}.catalog n", f"{_BEFORE}.catalog o"
+        added = f"o.md5path_1 IS NULL AND {_top('n', _BEFORE)}"
+        changed = f"o.md5path_1 IS NOT NULL AND ({differs})"
+        for side, letter, tables, where in (
+            (_AFTER, "n", f"{new} LEFT JOIN {old}", f"({added}) OR ({changed})"),
+            (_BEFORE, "o", f"{old} LEFT JOIN {new}", f"n.md5path_1 IS NULL AND {_top('o', _AFTER)}"),
         ):
-            letter = "n" if side == _AFTER else "o"
             columns = ", ".join(f"{letter}.{name}" for name in (*_KEY, "name"))
-            for row in self._both.execute(f"SELECT {columns} FROM {one} LEFT JOIN {other} {on} WHERE {where}"):  # noqa: S608
+            for row in self._both.execute(f"SELECT {columns} FROM {tables} {on} WHERE {where}"):  # noqa: S608
                 yield side, row
 
     def _references(self, table: str) -> Iterator[str]:
@@ -139,7 +151,8 @@ class _Changes:
         columns = "md5path_1, md5path_2, offset, size, hash"
         for one, other in ((_BEFORE, _AFTER), (_AFTER, _BEFORE)):
             differing = f"SELECT {columns} FROM {one}.chunks EXCEPT SELECT {columns} FROM {other}.chunks"  # noqa: S608
-            for row in self._both.execute(f"SELECT DISTINCT md5path_1, md5path_2 FROM ({differing})"):  # noqa: S608
+            of_both = f"JOIN {other}.catalog USING (md5path_1, md5path_2)"  # the others' rows differ already
+            for row in self._both.execute(f"SELECT DISTINCT md5path_1, md5path_2 FROM ({differing}) {of_both}"):  # noqa: S608
                 yield one, row
 
     def _path_of_key(self, side: str, first: int, second: int) -> str | None:

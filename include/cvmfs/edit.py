@@ -7,11 +7,12 @@ counters). Nothing is stored here: ``finish`` returns the new catalogs for the c
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import Any
 
 from include.cvmfs.catalog import MARKER, Catalog, Mark, NestedRef, Packed, name_of, parent_of
 from include.cvmfs.catalogs import CatalogCache
@@ -108,6 +109,20 @@ class Edit(View):
             node.catalog.set_bind(NestedRef(path, shows.hash, shows.size))
         if entry.is_directory:
             self._link(parent_of(path), 1)
+
+    def add_rows(
+        self, directory: str, rows: Iterable[tuple[Any, ...]], chunks: Iterable[tuple[Any, ...]], counts: Counts
+    ) -> None:
+        """Put many rows, as ``Catalog.add_rows`` takes them, into the catalog of what stands in ``directory``.
+
+        Places are free, parents are there, and their link counts know of what comes: the caller sees to that.
+        """
+        self._writable(self.inside(directory)).catalog.add_rows(rows, chunks, counts)
+
+    def remove_rows(self, directory: str, entries: Sequence[Dirent]) -> None:
+        """Take files away that are in a directory; none of them is chunked or has other names."""
+        if entries:
+            self._writable(self.inside(directory)).catalog.remove_rows(directory, entries)
 
     def make_nested(self, path: str, entry: Dirent) -> None:
         """Make an empty directory that is a nested catalog, marker included."""

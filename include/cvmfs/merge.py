@@ -19,7 +19,10 @@ from include.cvmfs.dirent import Dirent
 from include.cvmfs.edit import Edit
 from include.cvmfs.errors import BaseChanged, MergeError
 from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.rowcopy import RowCopy
 from include.cvmfs.view import Node, View, is_below
+
+_LOOKED_UP = 64  # names in a directory; of more it is faster to list all of it
 
 
 def merge(catalogs: CatalogCache, *, base: ObjectHash, new: ObjectHash, current: ObjectHash, lease_path: str) -> Edit:
@@ -146,7 +149,7 @@ class _Found:
 class _Merge:
     def __init__(self, base: View, new: View, edit: Edit, lease: str) -> None:
         self.base, self.new, self.edit, self.lease = base, new, edit, lease
-        self._groups: dict[tuple[str, int], int] = {}
+        self._copy = RowCopy(new, edit)
         self._changed: dict[str, Names | None] = {}  # by mountpoint
 
     def run(self) -> None:
@@ -167,14 +170,41 @@ class _Merge:
         names = self._names(path)
         if names is not None and not names:
             return
-        old, new = _Listed(self.base, path, names), _Listed(self.new, path, names)
+        listed = names if names is not None and len(names) <= _LOOKED_UP else None
+        old, new = _Listed(self.base, path, listed), _Listed(self.new, path, listed)
         if old.has_links or new.has_links:
-            names = None  # a name of a group may have other partners now, and its row be the same
+            names = listed = None  # a name of a group may have other partners now, and its row be the same
             old, new = _Listed(self.base, path), _Listed(self.new, path)
-        sides = old, new, _Listed(self.edit, path, names)
-        for name in sorted(old.entries.keys() | new.entries.keys() if names is None else names):
+        sides = old, new, _Listed(self.edit, path, listed)
+        if names is None:
+            names = old.entries.keys() | new.entries.keys()
+        for name in sorted(names - self._simple(path, names, *sides)):
             here = f"{path}/{name}"
             self._entry(here, *(_Found(here, side, side.entries.get(name)) for side in sides))
+
+    def _simple(self, path: str, names: Set[str], old: _Listed, new: _Listed, here: _Listed) -> Set[str]:
+        """Merge those of the names that are single files whole in their rows, all at once; there may be very many."""
+        if not is_below(path, self.lease):
+            return frozenset()
+        done, gone, fresh = set(), [], set()
+        for name in names:
+            was, wanted, there = (side.entries.get(name) for side in (old, new, here))
+            if not (_is_simple(was) and _is_simple(wanted) and _is_simple(there)):
+                continue
+            done.add(name)
+            if wanted in (was, there):
+                continue
+            if there != was:
+                raise _changed(f"{path}/{name}")
+            if there is not None:
+                gone.append(there)
+            if wanted is not None:
+                fresh.add(name)
+        if gone or fresh:
+            self._require_directory(path)
+            self.edit.remove_rows(path, gone)
+            self._copy.files(path, fresh)
+        return done
 
     def _names(self, path: str) -> Set[str] | None:
         """The names in a directory that may differ between the change and its base; None: look at all."""
@@ -184,7 +214,9 @@ class _Merge:
         if one.path not in self._changed:
             self._changed[one.path] = _names_between(self.base, self.new, one, other)
         names = self._changed[one.path]
-        return None if names is None else names.get(path, frozenset())
+        if names is None or (path and self.base.lookup(path) is None):  # what is new is known by its top
+            return None
+        return names.get(path, frozenset())
 
     def _entry(self, path: str, old: _Found, new: _Found, here: _Found) -> None:
         if is_below(path, self.lease):
@@ -244,14 +276,15 @@ class _Merge:
         if entry.mountpoint:
             self._hang(path)
             return
+        if entry.is_directory and not entry.bind:
+            for below, inner in self._copy.directory(path, entry):
+                self._add(below, inner)
+            return
         if entry.hardlink_group:
-            entry = entry.changed(hardlink_group=self._group(path, entry.hardlink_group))
-        # The directory starts empty; what is put into it counts its links up again.
+            entry = entry.changed(hardlink_group=self._copy.group(path, entry.hardlink_group))
+        # A bind mountpoint shows what is elsewhere: nothing below it counts as its links.
         added = entry.changed(linkcount=2) if entry.is_directory else entry
         self.edit.add(path, added, self.new.chunks(path, entry), shows=self.new.bind_at(path))
-        if entry.is_directory:
-            for child in self.new.listing(path):
-                self._add(f"{path}/{child.name}", child)
 
     def _hang(self, path: str) -> None:
         """Swap in the change's catalog. Attributes, size and counters are its own, not what the change says of it."""
@@ -262,12 +295,10 @@ class _Merge:
         size = len(self.new.catalogs.database(reference.hash))
         self.edit.hang(NestedRef(path, reference.hash, size), catalog.root_entry, catalog.statistics.total)
 
-    def _group(self, path: str, group: int) -> int:
-        """A hard-link group's number is unique within a catalog only: give it one of the catalog it comes into."""
-        key = (parent_of(path), group)
-        if key not in self._groups:
-            self._groups[key] = self.edit.holder(path).catalog.next_hardlink_group()
-        return self._groups[key]
+
+def _is_simple(entry: Dirent | None) -> bool:
+    """Nothing, or something that its row tells all of."""
+    return entry is None or not (entry.is_directory or entry.hardlink_group or entry.chunked)
 
 
 def _changed(path: str) -> BaseChanged:
@@ -280,6 +311,8 @@ def _same_catalog(one: NestedRef | None, other: NestedRef | None) -> bool:
 
 def _alike(one: Dirent, other: Dirent) -> bool:
     """Equal but for what differs between catalogs (group numbers) and what others' work changes (directory links)."""
+    if one == other:
+        return True
     if one.is_directory and other.is_directory and not one.mountpoint and not other.mountpoint:
         one, other = one.changed(linkcount=2), other.changed(linkcount=2)
     return one.changed(hardlink_group=0) == other.changed(hardlink_group=0)
