@@ -24,6 +24,9 @@ MARKER = ".cvmfscatalog"
 AUTO_MARKER = ".cvmfsautocatalog"  # beside the other one: made by itself, and may go by itself
 _VACUUM_FREE_SHARE = 0.2
 Mark = dict[str, Any]
+_SHAPE = "SELECT name, sql FROM sqlite_schema WHERE name IN ('catalog', 'nested_catalogs', 'bind_mountpoints')"
+_SHAPES = 64
+_COLUMNS_OF: dict[tuple[tuple[str, str], ...], tuple[str, str, bool]] = {}  # by the schema's text, of few kinds
 _INSERT = f"INSERT INTO catalog (md5path_1, md5path_2, parent_1, parent_2, {', '.join(COLUMNS)}) VALUES ({'?,' * 15}?)"
 _CHUNK = "INSERT INTO chunks (md5path_1, md5path_2, offset, size, hash) VALUES (?,?,?,?,?)"
 
@@ -397,10 +400,19 @@ class Catalog(CatalogFile):
         self._statistics = Statistics(self._statistics.own + change, self._statistics.below)
 
     def _look_at_columns(self) -> None:
-        present = self._guarded(lambda: columns_of(self._db, "catalog"))
-        self._select = ", ".join(name if name in present else f"NULL AS {name}" for name in COLUMNS)
-        self._size = "size" if "size" in self._guarded(lambda: columns_of(self._db, "nested_catalogs")) else "0"
-        self._has_binds = bool(self._guarded(lambda: columns_of(self._db, "bind_mountpoints")))
+        shape = self._guarded(lambda: tuple(self._db.execute(_SHAPE).fetchall()))
+        known = _COLUMNS_OF.get(shape)
+        if known is None:
+            present = self._guarded(lambda: columns_of(self._db, "catalog"))
+            known = (
+                ", ".join(name if name in present else f"NULL AS {name}" for name in COLUMNS),
+                "size" if "size" in self._guarded(lambda: columns_of(self._db, "nested_catalogs")) else "0",
+                bool(self._guarded(lambda: columns_of(self._db, "bind_mountpoints"))),
+            )
+            if len(_COLUMNS_OF) > _SHAPES:
+                _COLUMNS_OF.clear()
+            _COLUMNS_OF[shape] = known
+        self._select, self._size, self._has_binds = known
 
     def _read_statistics(self) -> Statistics:
         """The counters of the file; own ones that an older revision lacks are counted."""

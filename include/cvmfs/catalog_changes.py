@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 
 from include.cvmfs.dirent import COLUMNS
 from include.cvmfs.errors import CatalogError
@@ -17,36 +16,52 @@ Names = Mapping[str, frozenset[str]]
 
 _KEY = ("md5path_1", "md5path_2", "parent_1", "parent_2")
 _FEW = 256
+_SHAPES = 64
+_USABLE: dict[tuple[tuple[str, str], ...], bool] = {}  # by the schema's text
 _BEFORE, _AFTER = "main", "after"
 
 
-def changed_names(before: bytes, after: bytes, mount: str) -> Names | None:
-    """Which names differ between two SQLite files of the catalog mounted at ``mount``.
+class Comparison:
+    """The SQLite file of a catalog mounted at ``mount``, opened to be compared with others that came after it."""
 
-    Its own root entry apart. None where the files have different columns, and must be listed to be compared. Raises
-    CatalogError for a row that is not where its parent and name say.
-    """
-    with closing(open_image(before)) as both:
+    def __init__(self, before: bytes, mount: str) -> None:
+        self._both = open_image(before)
+        self._mount = mount
+
+    def close(self) -> None:
+        self._both.close()
+
+    def names(self, after: bytes) -> Names | None:
+        """Which names differ, the catalog's own root entry apart.
+
+        None where the files have different columns, and must be listed to be compared. Raises CatalogError for a row
+        that is not where its parent and name say.
+        """
         try:
-            both.execute(f"ATTACH ':memory:' AS {_AFTER}")
-            both.deserialize(after, name=_AFTER)
-            columns = _columns(both)
-            if columns is None:
-                return None
-            return _Changes(both, mount, columns).names()
+            self._both.execute(f"ATTACH ':memory:' AS {_AFTER}")
+            try:
+                self._both.deserialize(after, name=_AFTER)
+                columns = self._columns()
+                return None if columns is None else _Changes(self._both, self._mount, columns).names()
+            finally:
+                self._both.execute(f"DETACH {_AFTER}")
         except (sqlite3.Error, TypeError, ValueError) as fault:
-            raise CatalogError(mount, f"damaged catalog: {fault}") from fault
+            raise CatalogError(self._mount, f"damaged catalog: {fault}") from fault
 
-
-def _columns(both: sqlite3.Connection) -> tuple[str, ...] | None:
-    wanted = (*_KEY, *COLUMNS)
-    for table, names in (("catalog", wanted), ("nested_catalogs", ("path", "sha1", "size")), ("bind_mountpoints", ())):
-        sides = [
-            {str(row[1]) for row in both.execute(f"PRAGMA {side}.table_info({table})")} for side in (_BEFORE, _AFTER)
-        ]
-        if sides[0] != sides[1] or not set(names) <= sides[0]:
+    def _columns(self) -> tuple[str, ...] | None:
+        wanted = (*_KEY, *COLUMNS)
+        sql = "SELECT name, sql FROM {}.sqlite_schema WHERE type = 'table' ORDER BY name"
+        sides = [self._both.execute(sql.format(side)).fetchall() for side in (_BEFORE, _AFTER)]
+        if sides[0] != sides[1]:
             return None
-    return wanted
+        shape = tuple(sides[0])
+        if shape not in _USABLE:
+            needed = (("catalog", wanted), ("nested_catalogs", ("path", "sha1", "size")))
+            usable = all(set(names) <= columns_of(self._both, table) for table, names in needed)
+            if len(_USABLE) > _SHAPES:
+                _USABLE.clear()
+            _USABLE[shape] = usable
+        return wanted if _USABLE[shape] else None
 
 
 def _top(letter: str, other: str) -> str:

@@ -7,16 +7,18 @@ that one is not takes it out and merges the group again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 
 from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.derivation import true_base
 from include.cvmfs.edit import Attempt, Edit
-from include.cvmfs.errors import BaseChanged, MergeError, ObjectMissing, TagError
+from include.cvmfs.errors import BaseChanged, MergeError, ObjectMissing, TagError, UnknownBase
 from include.cvmfs.hashes import ObjectHash
 from include.cvmfs.history import check_tag_name
 from include.cvmfs.lineage import Lineage
 from include.cvmfs.manifest import Manifest
-from include.cvmfs.merge import is_touched, merge, merge_into
+from include.cvmfs.merge import Bases, is_touched, merge, merge_into
 from include.cvmfs.records import Records
 from include.storage.store import Store
 
@@ -65,16 +67,17 @@ class Group:
         lineage: Lineage | None = None,
     ) -> Group:
         """Merge changes into the revision ``head``. Raises what reading that revision raises."""
-        merging = _Merging(store, catalogs, head, records, lineage, cls(Edit(catalogs, head.root)))
-        for number, change in changes.items():
-            merging.take(number, change)
+        with closing(Bases(catalogs)) as bases:
+            merging = _Merging(store, bases, head, records, lineage, cls(Edit(catalogs, head.root)))
+            for number, change in changes.items():
+                merging.take(number, change)
         return merging.group
 
 
 @dataclass(frozen=True, slots=True)
 class _Merging:
     store: Store
-    catalogs: CatalogCache
+    bases: Bases
     head: Manifest
     records: Records
     lineage: Lineage | None
@@ -97,9 +100,13 @@ class _Merging:
     def _merge(self, change: Change, attempt: Attempt) -> None:
         if self.lineage is not None:
             self.lineage.require(change.old_root, self.head, self._in_reflog)
+        derived = true_base(
+            self.bases.catalogs, told=change.old_root, new=change.new_root, is_revision=self._is_revision
+        )
+        change = replace(change, old_root=derived)
         base, new, path = change.old_root, change.new_root, change.lease_path
         others = self.group.edit.changed
-        merge_into(self.group.edit, base=base, new=new, lease_path=path)
+        merge_into(self.group.edit, self.bases, base=base, new=new, lease_path=path)
         changed = attempt.changed
         if changed and self.lineage is not None and self._is_touched(change):
             raise BaseChanged(
@@ -112,7 +119,7 @@ class _Merging:
             raise _Stands
 
     def _is_touched(self, change: Change) -> bool:
-        return is_touched(self.catalogs, since=change.old_root, current=self.head.root, path=change.lease_path)
+        return is_touched(self.bases, since=change.old_root, current=self.head.root, path=change.lease_path)
 
     def _check_tag(self, change: Change, tag: NewTag, *, stands: bool) -> None:
         """Raises TagError for a tag that cannot be made, _Stands if a revision that holds the change has it."""
@@ -128,12 +135,21 @@ class _Merging:
     def _holds(self, root: ObjectHash, change: Change) -> bool:
         base, new = change.old_root, change.new_root
         try:
-            edit = merge(self.catalogs, base=base, new=new, current=root, lease_path=change.lease_path)
+            edit = merge(self.bases.catalogs, base=base, new=new, current=root, lease_path=change.lease_path)
         except (BaseChanged, MergeError, ObjectMissing):
             return False
         changed = edit.changed
         edit.close()
         return not changed
+
+    def _is_revision(self, root: ObjectHash) -> bool:
+        if self.lineage is None:
+            return root.digest == self.head.root.digest or self._in_reflog(root)
+        try:
+            self.lineage.require(root, self.head, self._in_reflog)
+        except (UnknownBase, ObjectMissing):
+            return False
+        return True
 
     def _in_reflog(self, root: ObjectHash) -> bool:
         return self.records.reflog(self.store, self.head).reflog.contains(root)

@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from include.cvmfs.catalog import NestedRef, name_of, parent_of
-from include.cvmfs.catalog_changes import Names, changed_names
+from include.cvmfs.catalog_changes import Comparison, Names
 from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.edit import Edit
@@ -33,43 +33,69 @@ def merge(catalogs: CatalogCache, *, base: ObjectHash, new: ObjectHash, current:
     ``base`` where the change applies, ObjectMissing for an unknown root.
     """
     edit = Edit(catalogs, current)
-    merge_into(edit, base=base, new=new, lease_path=lease_path)
+    with closing(Bases(catalogs)) as bases:
+        merge_into(edit, bases, base=base, new=new, lease_path=lease_path)
     return edit
 
 
-def merge_into(edit: Edit, *, base: ObjectHash, new: ObjectHash, lease_path: str) -> None:
+class Bases:
+    """Revisions that many changes are compared with: opened once, and what was found out about them kept."""
+
+    def __init__(self, catalogs: CatalogCache) -> None:
+        self.catalogs = catalogs
+        self._views: dict[bytes, View] = {}
+        self._comparisons: dict[bytes, Comparison] = {}
+        self._names: dict[tuple[bytes, bytes], Names | None] = {}
+
+    def view(self, root: ObjectHash) -> View:
+        """A revision, to be read."""
+        if root.digest not in self._views:
+            self._views[root.digest] = View(self.catalogs, root)
+        return self._views[root.digest]
+
+    def names(self, before: View, after: View, one: Node, other: Node) -> Names | None:
+        """What differs between two catalogs of one mountpoint; None where they must be listed."""
+        old, new = before.hash_of(one), after.hash_of(other)
+        if old.digest == new.digest:
+            return {}
+        if (old.digest, new.digest) not in self._names:
+            if old.digest not in self._comparisons:
+                self._comparisons[old.digest] = Comparison(self.catalogs.database(old), one.path)
+            names = self._comparisons[old.digest].names(self.catalogs.database(new))
+            self._names[old.digest, new.digest] = names
+        return self._names[old.digest, new.digest]
+
+    def close(self) -> None:
+        for view in self._views.values():
+            view.close()
+        for comparison in self._comparisons.values():
+            comparison.close()
+
+
+def merge_into(edit: Edit, bases: Bases, *, base: ObjectHash, new: ObjectHash, lease_path: str) -> None:
     """The same on top of what ``edit`` did before. If it raises, part of it is done: see ``Edit.attempt``."""
     if base.digest == new.digest:
         return
-    with closing(View(edit.catalogs, base)) as old, closing(View(edit.catalogs, new)) as wanted:
-        _Merge(old, wanted, edit, lease_path).run()
+    with closing(View(edit.catalogs, new)) as wanted:
+        _Merge(bases, bases.view(base), wanted, edit, lease_path).run()
 
 
-def is_touched(catalogs: CatalogCache, *, since: ObjectHash, current: ObjectHash, path: str) -> bool:
+def is_touched(bases: Bases, *, since: ObjectHash, current: ObjectHash, path: str) -> bool:
     """Whether anything at or below ``path`` differs between two revisions."""
     if since.digest == current.digest:
         return False
     if not path:
         return True
-    with closing(View(catalogs, since)) as before, closing(View(catalogs, current)) as after:
-        one, other = before.holder(path), after.holder(path)
-        if one.path != other.path:
-            return True
-        names = _names_between(before, after, one, other)
-        if names is not None:
-            return name_of(path) in names.get(parent_of(path), ())
-        sides = _Listed(before, parent_of(path)), _Listed(after, parent_of(path))
-        was, here = (_Found(path, side, side.entries.get(name_of(path))) for side in sides)
-        return was.is_plain_directory or not was.is_identical_to(here)
-
-
-def _names_between(before: View, after: View, one: Node, other: Node) -> Names | None:
-    """What differs between two catalogs of one mountpoint; None where they must be listed."""
-    hashes = before.hash_of(one), after.hash_of(other)
-    if hashes[0].digest == hashes[1].digest:
-        return {}
-    catalogs = before.catalogs
-    return changed_names(catalogs.database(hashes[0]), catalogs.database(hashes[1]), one.path)
+    before, after = bases.view(since), bases.view(current)
+    one, other = before.holder(path), after.holder(path)
+    if one.path != other.path:
+        return True
+    names = bases.names(before, after, one, other)
+    if names is not None:
+        return name_of(path) in names.get(parent_of(path), ())
+    sides = _Listed(before, parent_of(path)), _Listed(after, parent_of(path))
+    was, here = (_Found(path, side, side.entries.get(name_of(path))) for side in sides)
+    return was.is_plain_directory or not was.is_identical_to(here)
 
 
 @dataclass(slots=True)
@@ -147,8 +173,8 @@ class _Found:
 
 
 class _Merge:
-    def __init__(self, base: View, new: View, edit: Edit, lease: str) -> None:
-        self.base, self.new, self.edit, self.lease = base, new, edit, lease
+    def __init__(self, bases: Bases, base: View, new: View, edit: Edit, lease: str) -> None:
+        self.bases, self.base, self.new, self.edit, self.lease = bases, base, new, edit, lease
         self._copy = RowCopy(new, edit)
         self._changed: dict[str, Names | None] = {}  # by mountpoint
 
@@ -212,7 +238,7 @@ class _Merge:
         if one.path != other.path:
             return None
         if one.path not in self._changed:
-            self._changed[one.path] = _names_between(self.base, self.new, one, other)
+            self._changed[one.path] = self.bases.names(self.base, self.new, one, other)
         names = self._changed[one.path]
         if names is None or (path and self.base.lookup(path) is None):  # what is new is known by its top
             return None
