@@ -55,11 +55,14 @@ check: $(STAMP)  ## lint, types and the fast tests, in under a minute
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker/compose.yaml
 	@$(BIN)/pytest tests/unit -m "not slow" -q -n auto --dist worksteal
 
+# Unit tests in parallel; the others share servers, one after the other.
+TESTS = $(BIN)/pytest tests/unit -n auto --dist worksteal && $(BIN)/pytest --ignore=tests/unit
+
 test: $(STAMP) servers  ## all tests; a server that cannot be had is skipped and named
-	@$(BIN)/pytest
+	@$(TESTS)
 
 test-full: $(STAMP) servers  ## all tests; any skip is a failure
-	@CI=true $(BIN)/pytest
+	@export CI=true; $(TESTS)
 
 servers:
 	@tests/install-servers.sh
