@@ -32,9 +32,11 @@ def clock() -> datetime:
 
 def owner_name(context: Context) -> str:
     """What others see as the holder of a lease: DAG, run, task, map index and try."""
+    from include.gateway.holders import TaskName
+
     ti = context["ti"]
-    mapped = f"[{ti.map_index}]" if (ti.map_index if ti.map_index is not None else -1) >= 0 else ""
-    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}{mapped} try {ti.try_number}"
+    index = ti.map_index if ti.map_index is not None else -1
+    return TaskName(ti.dag_id, ti.run_id, ti.task_id, index, ti.try_number).format()
 
 
 def tries_left(context: Context) -> bool:

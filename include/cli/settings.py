@@ -150,7 +150,6 @@ def _check_connections(site: Site, secrets: Secrets) -> Iterable[Checked]:
     for repository in site.repositories.values():
         users.setdefault(repository.gateway, []).append(f"gateway of {repository.fqrn}")
         if repository.gateway_admin:
-            gateways.add(repository.gateway_admin)
             users.setdefault(repository.gateway_admin, []).append(f"administrator of the gateway of {repository.fqrn}")
     if site.ledger_connection:
         users.setdefault(site.ledger_connection, []).append("ledger")
@@ -237,7 +236,10 @@ def _check_repositories(site: Site, traits: dict[str, Traits], *, tried: bool) -
     for repository in site.repositories.values():
         store = site.store(repository.store)
         seen = f"manifest writers: {repository.manifest_writers}"
-        if store.url.startswith(("http://", "https://")):
+        if repository.server is not None:
+            node = repository.server
+            yield Checked("repository", repository.fqrn, f"published on {node.user}@{node.host}:{node.port}")
+        elif store.url.startswith(("http://", "https://")):
             problem = f"store {store.name}, {store.url}, can only be read, so nothing can be published to it"
             yield Checked("repository", repository.fqrn, seen, f"{problem}. Name a store with s3:// or file://.")
         elif tried:

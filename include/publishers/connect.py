@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
@@ -12,7 +13,7 @@ from include.cvmfs.repository import Repository
 from include.gateway.client import GatewayClient
 from include.publishers.base import Publisher
 from include.publishers.capabilities import Loss
-from include.publishers.errors import NotBuilt, TooManyWriters
+from include.publishers.errors import NotSupported, TooManyWriters
 from include.publishers.stock import StockPublisher
 from include.publishers.stores import credentials_of, options_of
 from include.settings.ledger import open_site_ledger
@@ -23,6 +24,10 @@ from include.settings.traits import recorded_traits, require_single_writer
 from include.settings.urls import base_url
 from include.storage.open import open_store
 from include.storage.store import Store
+
+if TYPE_CHECKING:  # paramiko is imported only where there is a node
+    from include.publishers.server.pack import Packing
+    from include.publishers.server.publisher import ServerPublisher
 
 
 class Connections:
@@ -81,11 +86,19 @@ class Connections:
         found = self.secrets.get(self.site.repository(fqrn).gateway)
         return GatewayClient(base_url(found, port=self.site.gateway.port), found.login or "", found.password or "")
 
+    def gateway_admin(self, fqrn: str) -> GatewayClient:
+        """The same with the administrator's key, if the settings name one; else with the publishers'."""
+        settings = self.site.repository(fqrn)
+        if settings.gateway_admin is None:
+            return self.gateway(fqrn)
+        address, key = self.secrets.get(settings.gateway), self.secrets.get(settings.gateway_admin)
+        return GatewayClient(base_url(address, port=self.site.gateway.port), key.login or "", key.password or "")
+
     def publisher(self, fqrn: str) -> Publisher:
         """The way to publish that the repository's settings choose."""
         settings = self.site.repository(fqrn)
-        if settings.publisher is not PublisherKind.NATIVE:
-            raise NotBuilt(fqrn, f"publisher {settings.publisher.value!r} is not there yet; use publisher: native")
+        if settings.publisher is PublisherKind.CVMFS_SERVER:
+            return self.server(fqrn)
 
         def read_manifest() -> Manifest:
             return self.head(fqrn).manifest
@@ -107,6 +120,26 @@ class Connections:
             catalog_entries=settings.prepare.catalog_entries,
             root_entries=settings.prepare.root_entries,
         )
+
+    def server(self, fqrn: str) -> ServerPublisher:
+        """The publisher on a node, with what only such a one can do. Raises NotSupported for other repositories."""
+        settings = self.site.repository(fqrn)
+        if settings.server is None:
+            raise NotSupported(
+                fqrn, "has no publisher node; say `publisher: cvmfs-server` and `server:` in the settings"
+            )
+        from include.publishers.server.open import open_server
+
+        return open_server(settings, settings.server, self.secrets, self.site.paths.var, lambda: self.head(fqrn))
+
+    def packing(self, fqrn: str, repository: Repository) -> Packing | None:
+        """What prepares trees for a repository with a node; None where they are prepared into the store."""
+        settings = self.site.repository(fqrn)
+        if settings.server is None:
+            return None
+        from include.publishers.server.open import packing_for
+
+        return packing_for(settings, repository, self.site.paths.var)
 
     @cached_property
     def ledger(self) -> Engine:

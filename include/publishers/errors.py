@@ -1,12 +1,13 @@
 """What can go wrong with a publisher, but for what gateways, stores and repositories say themselves.
 
 PublisherError
-├── NotBuilt(fqrn, detail)          the settings ask for a way to publish that this version does not have
 ├── NotSupported(fqrn, detail)      an operation that this way to publish does not have
 ├── Lossy(fqrn, detail)             it would lose something on the way, and the settings do not allow that
 ├── WorkReverted(fqrn, detail)      a revision changed what was not leased: others' work may be lost
 ├── TooManyWriters(fqrn, detail)    two may switch the manifest, and the store would not keep them apart
 └── FoundingFailed(fqrn, detail)    the repository cannot be created, or its keys do not belong to it
+
+LeasesLeft(faults)                  leases that nobody ends, over several repositories
 """
 
 from __future__ import annotations
@@ -43,14 +44,18 @@ class WorkReverted(PublisherError):
     retryable: ClassVar[bool] = False
 
 
-class TooManyWriters(PublisherError):
-    """The settings allow more manifest writers than the store can keep apart."""
+class LeasesLeft(Exception):
+    """Leases of dead tasks that stand, or gateways that did not tell theirs; ``faults`` names each with its cure."""
 
     retryable: ClassVar[bool] = False
 
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = faults
 
-class NotBuilt(PublisherError):
-    """A publisher kind that the settings know and this version does not."""
+
+class TooManyWriters(PublisherError):
+    """The settings allow more manifest writers than the store can keep apart."""
 
     retryable: ClassVar[bool] = False
 

@@ -34,6 +34,7 @@ from tests.fakes.builds import Build
 
 FQRN = "nights.example.org"
 KEY = ("worker", "not-a-secret")
+ADMIN = ("administrator", "not-a-secret-either")
 
 
 @dataclass
@@ -78,16 +79,17 @@ class MiniSite:
             for ti in run.get_task_instances()
         }
         found = publications_of_run(self.connections.ledger, name)
-        return Run(str(run.state), states, {one.destination: one for one in found})
+        return Run(str(run.state), states, {one.destination: one for one in found}, name)
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that ended: its state, its tasks' states and its publications by destination."""
+    """A run that ended: its state, its tasks' states, its publications by destination, and its name in the ledger."""
 
     state: str
     tasks: dict[str, str]
     publications: dict[str, Publication]
+    name: str = ""
 
     def states(self) -> dict[str, str]:
         """Artifact -> state."""
@@ -123,6 +125,7 @@ def site(weed: WeedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             "NIGHTSHIFT_CONFIG": str(file),
             "AIRFLOW_CONN_STORE": _connection("object_store"),
             "AIRFLOW_CONN_GATEWAY": _connection("cvmfs_gateway", host="127.0.0.1", port=int(port)),
+            "AIRFLOW_CONN_GATEWAY_ADMIN": _connection("cvmfs_gateway", login=ADMIN[0], password=ADMIN[1]),
         }
         with pytest.MonkeyPatch.context() as patch:
             for name, value in environment.items():
@@ -160,7 +163,10 @@ class _gateway:  # noqa: N801 - used as a function
 
     def __init__(self, folder: Path, store: object, signer: object) -> None:
         repository = RepositoryConfig(lambda: store, lambda: signer, (GatewayKey(*KEY),))  # type: ignore[arg-type,return-value]
-        self._config = ServiceConfig(folder / "gateway.db", {FQRN: repository}, port=0, max_lease_time_s=30)
+        self._config = ServiceConfig(
+            folder / "gateway.db", {FQRN: repository}, port=0, max_lease_time_s=30,
+            keys=(GatewayKey(*ADMIN, admin=True),),
+        )  # fmt: skip
         self._stop = threading.Event()
 
     def __enter__(self) -> str:
@@ -196,6 +202,7 @@ repositories:
     public_url: "{endpoint}/cvmfs/{fqrn}"
     public_key: "{folder}/repository.pub"
     gateway: gateway
+    gateway_admin: gateway_admin
     limits: {{members: 2000, bytes: 50MiB, file_size: 10MiB}}
 slots:
   main:

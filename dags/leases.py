@@ -1,0 +1,62 @@
+"""`leases`: whose the leases on every gateway are, and the end of those of our own tasks that are dead.
+
+The file only declares.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG, Asset, CronTriggerTimetable, Param
+
+from include.settings.load import load
+from operators.leases import LeasesEndOperator, LeasesLookOperator
+from operators.publishing import default_args
+
+DOC = """
+### Leases that were left behind
+
+A task that is killed may leave its lease at the gateway, where it blocks the path until it expires.
+
+| a lease | what is done |
+|---|---|
+| of a task of ours that is dead (ended, failed, or waiting for its next try) | it is ended |
+| of a task of ours that runs, waits or is about to | nothing, ever |
+| taken with our key, but by no task that this Airflow knows | reported |
+| of anybody else | reported, with key, holder and time |
+
+Whose a lease is says its holder's name, `<DAG>/<run>/<task>[<index>] try <n>`, and Airflow says how that task is. A
+lease is ended by its path, with the administrator's key of the connection `gateway_admin` of the repository, only if
+nobody else's would end with it, and only if it still is the very one that was judged. `dry_run` only says which.
+
+The run is green and the task `end` skipped when nothing was ended; it fails when a gateway did not answer, or when a
+dead task's lease could not be ended for want of an administrator's key.
+"""
+
+ENDED = Asset(name="leases_ended", uri="nightshift://leases/ended", group="cvmfs")
+
+if load().repositories:
+    with DAG(
+        dag_id="leases",
+        description="End the leases that dead tasks left behind, and say whose the others are",
+        doc_md=DOC,
+        schedule=CronTriggerTimetable("*/15 * * * *", timezone="UTC"),
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        dagrun_timeout=timedelta(minutes=30),
+        default_args={**default_args(retries=1, priority=50), "execution_timeout": timedelta(minutes=5)},
+        params={
+            "dry_run": Param(False, title="Dry run", type="boolean", description="Only say which would be ended."),
+        },
+        tags=["cvmfs", "gateway"],
+    ) as leases:
+        looked = LeasesLookOperator(
+            task_id="look", doc_md="Lists the leases of every repository's gateway and says whose each is."
+        )
+        LeasesEndOperator(
+            task_id="end",
+            looked=looked.output,
+            outlets=[ENDED],
+            doc_md="Ends those of our own dead tasks, each looked at again right before.",
+        )

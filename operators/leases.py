@@ -1,0 +1,92 @@
+"""Look after leases that somebody left behind: whose they are, and the end of those of our own dead tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowSkipException
+
+from operators.base import NightshiftOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from include.gateway.holders import TaskName
+    from include.publishers.leftovers import StateOf
+
+
+class LeasesLookOperator(NightshiftOperator):
+    """Lists the leases of every repository's gateway and says whose each is. A gateway that is away hides no other."""
+
+    ui_color = "#e0e7ff"
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from include.publishers.leftovers import look
+
+        looked = look(self.connections(), _state_of(context))
+        for finding in looked.findings:
+            self.log.info("%s (%s)", finding, finding.reason)
+        for fqrn, why in looked.silent:
+            self.log.warning("%s: its leases are not known: %s", fqrn, why)
+        return {"leases": [one.to_json() for one in looked.findings], "silent": dict(looked.silent)}
+
+
+class LeasesEndOperator(NightshiftOperator):
+    """Ends the leases whose task is dead, and nobody else's; each is looked at again right before.
+
+    With the parameter `dry_run` it only says which. It is skipped if there is nothing to end, and fails if a gateway
+    was away or a dead task's lease could not be ended. What was ended is told to its outlets.
+
+    :param looked: what `LeasesLookOperator` found.
+    """
+
+    template_fields = ("looked",)
+    ui_color = "#fee2e2"
+
+    def __init__(self, *, looked: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.looked = looked
+
+    def execute(self, context: Context) -> list[str]:
+        from include.publishers.errors import LeasesLeft
+        from include.publishers.leftovers import Finding, Whose, end_dead
+
+        findings = [Finding.from_json(one) for one in self.looked["leases"]]
+        dead = [one for one in findings if one.whose is Whose.DEAD]
+        faults = [f"{fqrn}: {why}" for fqrn, why in self.looked["silent"].items()]
+        if context["params"]["dry_run"]:
+            for one in dead:
+                self.log.info("dry run, would be ended: %s (%s)", one, one.reason)
+            done = []
+        else:
+            done = end_dead(self.connections(), dead, _state_of(context))
+        faults += [f"{one.finding}: {one.reason}" for one in done if one.fault]
+        ended = [f"{one.finding.repository}{one.finding.path or '/'}" for one in done if one.ended]
+        for outlet in self.outlets:
+            if isinstance(outlet, Asset) and ended:
+                context["outlet_events"][outlet].extra = {"ended": ended}
+        if faults:
+            raise LeasesLeft(faults)
+        if not ended:
+            raise AirflowSkipException(f"nothing was ended: {len(findings)} leases, {len(dead)} of dead tasks")
+        return ended
+
+
+def _state_of(context: Context) -> StateOf:
+    """Asks Airflow, by its own interface for tasks, in which state a task is."""
+    ti = context["ti"]
+
+    def state(task: TaskName) -> str | None:
+        found = ti.get_task_states(
+            dag_id=task.dag_id,
+            task_ids=[task.task_id],
+            run_ids=[task.run_id],
+            map_index=task.map_index,
+        ).get(task.run_id, {})
+        name = task.task_id if task.map_index < 0 else f"{task.task_id}_{task.map_index}"
+        if name not in found:
+            return None
+        return str(getattr(found[name], "value", found[name]) or "not scheduled yet")
+
+    return state
