@@ -66,6 +66,17 @@ def publish_tree(
     missing = _missing(head, path)
     if not missing:
         _require_room(head, path, replaces=replaces)
+    packing = connections.packing(fqrn, head)
+    if packing is not None:
+        changeset = packing.pack(
+            source,
+            destination=path,
+            now=now,
+            base=Base(head.manifest.root, head.manifest.revision, seen.completed),
+            progress=progress,
+            dry_run=dry_run,
+        )
+        return _handed_over(connections, changeset, missing, owner, now, replaces, tag, dry_run=dry_run)
     known = DigestSet()
     for neighbour in _neighbours(head, path):
         add_identities(head, neighbour, known)
@@ -88,10 +99,25 @@ def publish_tree(
         progress=progress,
         dry_run=dry_run,
     )
+    return _handed_over(connections, changeset, missing, owner, now, replaces, tag, dry_run=dry_run)
+
+
+def _handed_over(
+    connections: Connections,
+    changeset: Changeset,
+    missing: Sequence[str],
+    owner: str,
+    now: datetime,
+    replaces: bool,
+    tag: NewTag | None,
+    *,
+    dry_run: bool,
+) -> HandMade:
+    """Reserve the place of what was prepared, and publish it there."""
     if dry_run:
-        return HandMade(changeset, missing, None)
-    publisher = connections.publisher(fqrn)
-    created = publisher.reserve([path], nested=[], owner=owner, now=now).created
+        return HandMade(changeset, tuple(missing), None)
+    publisher = connections.publisher(changeset.repository)
+    created = publisher.reserve([changeset.destination], nested=[], owner=owner, now=now).created
     published = publisher.publish(changeset, owner=owner, now=now, replace=replaces, tag=tag)
     return HandMade(changeset, created, published)
 

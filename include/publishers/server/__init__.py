@@ -1,0 +1,1 @@
+"""Publishing by `cvmfs_server` on a publisher node, reached over SSH."""

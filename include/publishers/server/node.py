@@ -1,0 +1,160 @@
+"""At work on a node: one of our tasks at a time, and whatever it began is ended, by it or by the next one.
+
+Two locks on the node. `nightshift.lock` is held by a command that lasts as long as our connection: one task of ours is
+at work. `nightshift.work` is held by each command that changes something, until it really ends: after a connection was
+cut, the next task waits for what still runs before it looks at what was done.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from include.gateway.errors import PathBusy
+from include.publishers.errors import PublisherError
+from include.publishers.server.commands import HELD, Commands, Record, Seen
+from include.publishers.server.connection import Address, Connection, Ended
+from include.publishers.server.errors import NodeBusy, NodeLost, TransactionOpen
+from include.publishers.server.outcomes import Verb, busy, failure
+
+log = logging.getLogger(__name__)
+OnLease = Callable[[Callable[[], object]], None]
+
+_SHORT_S = 60
+_GIVE_UP_WAIT_S = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A publisher node for one repository. ``wait_s``: how long busy paths and other tasks of ours are waited for."""
+
+    address: Address
+    commands: Commands
+    wait_s: int
+
+    @property
+    def fqrn(self) -> str:
+        return self.address.fqrn
+
+    @contextmanager
+    def work(self, path: str, *, owner: str, on_lease: OnLease | None = None) -> Iterator[Session]:
+        """Be the only one of ours on the node, with no transaction open that we once began.
+
+        ``on_lease`` is told how to give up from outside. Raises NodeBusy and what connecting raises; TransactionOpen
+        only where a transaction is begun.
+        """
+        record = Record(secrets.token_hex(8), owner, path, datetime.now(UTC))
+        with Connection(self.address) as connection:
+            session = Session(self, connection, record)
+            if on_lease:
+                on_lease(session.give_up)
+            held = connection.start(self.commands.hold(self.wait_s), limit_s=_SHORT_S + self.wait_s, quiet=True)
+            try:
+                if held.first_line(timeout_s=self.wait_s + _SHORT_S) != "held":
+                    ended = held.finish()
+                    raise failure(self.fqrn, Verb.LOCK, ended.code, ended.lines, path=path, limit_s=self._limit_s)
+                session.settle()
+                yield session
+            finally:
+                held.close()
+
+    @property
+    def _limit_s(self) -> int:
+        return self.commands.limit_s
+
+
+class Session:
+    """Commands under the lock. Each that fails raises its error (outcomes)."""
+
+    def __init__(self, node: Node, connection: Connection, record: Record) -> None:
+        self.node = node
+        self.commands = node.commands
+        self._connection = connection
+        self._record = record
+
+    def run(self, verb: Verb, command: list[str], *, feed: Iterable[bytes] = (), quiet: bool = False) -> Ended:
+        """Run it to its end; only exit code 0 comes back. Raises ServerError, PathBusy."""
+        limit_s = self.commands.limit_s
+        ended = self._connection.run(command, limit_s=limit_s + self.node.wait_s, feed=feed, quiet=quiet)
+        if ended.code:
+            raise failure(self.node.fqrn, verb, ended.code, ended.lines, path=self._record.path, limit_s=limit_s)
+        return ended
+
+    def look(self) -> Seen:
+        """Whether a transaction is open, and whether it is one of ours."""
+        return Seen.parse(self.run(Verb.LOOK, self.commands.look(), quiet=True).lines)
+
+    def settle(self) -> None:
+        """Wait for what still runs of an earlier task of ours, and abort the transaction that it left behind."""
+        wait = self._connection.run(self.commands.settle(self.node.wait_s), limit_s=self.node.wait_s, quiet=True)
+        if wait.code == HELD:
+            what = "a command of an earlier task of ours is still at work on the node"
+            raise busy(NodeBusy, self.node.fqrn, self._record.path, what, self.commands.limit_s)
+        seen = self.look()
+        if seen.record is not None:
+            log.warning(
+                "%s: aborting the transaction on %s that %s began at %s and left open",
+                self.node.fqrn, seen.record.path or "/", seen.record.owner, f"{seen.record.began:%Y-%m-%d %H:%M:%S}",
+            )  # fmt: skip
+            self.run(Verb.ABORT, self.commands.abort())
+        if seen.record is not None or seen.stale:
+            self.run(Verb.LOOK, self.commands.forget(), quiet=True)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """One on the session's path, ours until it is published; aborted if it is left open, whatever the reason."""
+        self.run(Verb.TRANSACTION, self.commands.transaction(self._record.path, self.node.wait_s, self._record))
+        try:
+            yield
+        except BaseException:
+            self.end()
+            raise
+
+    def ingest(self, command: list[str]) -> None:
+        """Publish or take away by ingest, which opens a transaction of its own; aborted if it leaves it open."""
+        if self.look().open:
+            raise busy(
+                TransactionOpen, self.node.fqrn, self._record.path, "somebody has a transaction open on the node",
+                self.commands.limit_s,
+            )  # fmt: skip
+        try:
+            self.run(Verb.INGEST, command)
+        except (NodeLost, TransactionOpen):
+            raise  # an open transaction need not be the one that this ingest began
+        except PublisherError:
+            if self.look().open:
+                self.run(Verb.LOOK, self.commands.claim(self._record), quiet=True)
+                self.end()
+            raise
+
+    def end(self) -> None:
+        """Abort what we began, if it is still open; trouble with that is logged, and the next task tries again."""
+        try:
+            self._abort(self._connection)
+        except NodeLost:
+            self.give_up()
+        except (PublisherError, PathBusy) as error:
+            log.warning("%s: our transaction stays open for now: %s", self.node.fqrn, error)
+
+    def give_up(self) -> None:
+        """Abort what we began over a connection of its own, for whoever must do so from outside."""
+        try:
+            with Connection(self.node.address) as connection:
+                self._abort(connection)
+        except (PublisherError, PathBusy) as error:
+            log.warning("%s: our transaction stays open for now: %s", self.node.fqrn, error)
+
+    def _abort(self, connection: Connection) -> None:
+        there = Session(self.node, connection, self._record)
+        with suppress(NodeBusy):
+            # what we were interrupted in may come to its end by itself, and well
+            there.run(Verb.LOCK, self.commands.settle(_GIVE_UP_WAIT_S), quiet=True)
+        seen = there.look()
+        if seen.record is not None and seen.record.token == self._record.token:
+            log.info("%s: aborting our transaction on %s", self.node.fqrn, self._record.path or "/")
+            there.run(Verb.ABORT, self.commands.abort())
+            there.run(Verb.LOOK, self.commands.forget(), quiet=True)

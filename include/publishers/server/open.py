@@ -1,0 +1,94 @@
+"""From a repository's settings to its publisher on a node, and to what packs trees for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from include.cvmfs.repository import Repository
+from include.publishers.capabilities import Loss, Operation, Way, require
+from include.publishers.server.commands import Commands
+from include.publishers.server.connection import Address
+from include.publishers.server.node import Node
+from include.publishers.server.pack import Packing
+from include.publishers.server.publisher import ServerPublisher
+from include.publishers.server.standing import Comparison
+from include.publishers.trees import tree_options
+from include.settings.model import Repository as RepositorySettings
+from include.settings.model import Server
+from include.settings.secrets import Secrets
+
+PACKED = "packed"
+"""Below the site's ``var``: trees that were prepared for a node and are not published yet."""
+
+_WAYS = {"stock": Way.SERVER_STOCK, "nightshift": Way.SERVER_OURS, "none": Way.SERVER_LOCAL}
+
+
+def packing_for(settings: RepositorySettings, repository: Repository, var: Path) -> Packing:
+    """What packs trees for a repository's node. Raises FormatError for an owner map that cannot be read."""
+    return Packing(
+        settings.fqrn, var / PACKED / settings.fqrn, tree_options(settings.prepare, repository), _lossless(settings)
+    )
+
+
+def open_server(
+    settings: RepositorySettings, node: Server, secrets: Secrets, var: Path, read: Callable[[], Repository]
+) -> ServerPublisher:
+    """The publisher of a repository on its node. Nothing is connected yet."""
+    way, kept = _WAYS[node.behind], settings.prepare
+    losses = frozenset(Loss(one) for one in settings.allow_lossy)
+    owner = kept.owner
+
+    def passphrase() -> str | None:
+        return secrets.get(node.passphrase).password if node.passphrase else None
+
+    address = Address(
+        fqrn=settings.fqrn,
+        host=node.host,
+        port=node.port,
+        user=node.user,
+        known_hosts=node.known_hosts,
+        key=node.key,
+        passphrase=passphrase,
+        connect_timeout_s=node.connect_timeout_s,
+        keepalive_s=node.keepalive_s,
+    )
+    commands = Commands(
+        fqrn=settings.fqrn,
+        mount=node.mount.replace("{fqrn}", settings.fqrn),
+        spool=node.spool.replace("{fqrn}", settings.fqrn),
+        program=node.command,
+        gateway=way is not Way.SERVER_LOCAL,
+        keep_owners=node.keep_owners,
+        limit_s=node.time_limit_s,
+        owner=(owner.uid, owner.gid) if owner else None,
+        xattrs=bool(kept.xattrs),
+    )
+    return ServerPublisher(
+        settings.fqrn,
+        way,
+        Node(address, commands, node.busy_wait_s),
+        # finding what was packed needs none of the options of packing
+        Packing.finder(settings.fqrn, var / PACKED / settings.fqrn),
+        read,
+        Comparison(
+            owners=node.keep_owners,
+            xattrs=kept.xattrs,
+            mtime_ns=kept.mtime_ns,
+            specials=not (way is Way.SERVER_STOCK and Loss.SPECIALS in losses),
+        ),
+        ingest=node.install == "ingest",
+        allow_lossy=losses,
+    )
+
+
+def _lossless(settings: RepositorySettings) -> Callable[[Operation, str], None]:
+    assert settings.server is not None  # noqa: S101 - the settings see to it
+    losses = frozenset(Loss(one) for one in settings.allow_lossy)
+    asked = partial(require, _WAYS[settings.server.behind], fqrn=settings.fqrn, allow_lossy=losses)
+
+    def lossless(operation: Operation, path: str) -> None:
+        asked(operation, path=path)
+
+    return lossless

@@ -1,0 +1,147 @@
+"""What exit codes and messages of a node's commands mean, as tables (docs/publishers.md, the node)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from include.cvmfs.errors import FormatError
+from include.gateway.duration import parse_duration
+from include.gateway.errors import PathBusy
+from include.publishers.errors import PublisherError
+from include.publishers.server import errors as kinds
+from include.publishers.server.commands import HELD, MISPLACED
+from include.publishers.server.errors import CommandFailed, NodeBusy, ServerError, TransactionOpen
+
+_SHOWN_LINES = 8
+_LINE_CHARACTERS = 300
+_REMAINING = re.compile(r"Path busy\. Time remaining = (\S+)")
+
+
+class Verb(Enum):
+    """What was being done; the value is the word that messages use."""
+
+    LOCK = "taking the lock"
+    LOOK = "looking at the node"
+    TRANSACTION = "transaction"
+    PLACE = "making room"
+    UNPACK = "unpacking"
+    SPOOL = "keeping the archive"
+    PUBLISH = "publish"
+    ABORT = "abort"
+    INGEST = "ingest"
+    TAG = "tag"
+    COLLECT = "gc"
+    CHECK = "check"
+
+
+_TIMED_OUT = frozenset({124, 137})
+_NO_PROGRAM = frozenset({126, 127})
+
+CODES: Mapping[tuple[Verb, int], type[ServerError] | type[PathBusy]] = {
+    (Verb.TRANSACTION, 16): PathBusy,
+    (Verb.TRANSACTION, 17): TransactionOpen,
+    (Verb.TRANSACTION, 2): kinds.PathRefused,
+    (Verb.TRANSACTION, 20): kinds.PathRefused,
+    (Verb.TRANSACTION, 22): kinds.InputRefused,
+    (Verb.TRANSACTION, 5): kinds.OpenFailed,
+    (Verb.LOCK, 66): kinds.UnknownOnNode,  # of flock: no such folder
+    (Verb.ABORT, 5): kinds.LeaseUndropped,
+    (Verb.ABORT, 6): kinds.LeaseUndropped,
+    (Verb.ABORT, 4): kinds.FilesOpen,
+}
+"""Exit codes that mean one thing whatever is said; looked at after the messages."""
+
+# The first that is found in the output counts. Messages of the gateway come before those of the steps they end.
+MESSAGES: Sequence[tuple[str, type[ServerError] | type[PathBusy]]] = (
+    ("No space left on device", kinds.NodeFull),
+    ("Disk quota exceeded", kinds.NodeFull),
+    ("Path busy. Time remaining", PathBusy),
+    ("lease path busy", PathBusy),
+    ("another transaction is already open", TransactionOpen),
+    ("invalid_hmac", kinds.KeyRefused),
+    ("authorization error", kinds.KeyRefused),
+    ("cannot read gateway key", kinds.KeyRefused),
+    ("invalid lease", kinds.NodeLeaseLost),
+    ("lease_expired", kinds.NodeLeaseLost),
+    ("no statistics counters for lease", kinds.NodeLeaseLost),
+    ("cannot drop lease", kinds.LeaseUndropped),
+    ("doesn't recognize the lease or cannot drop it", kinds.LeaseUndropped),
+    ("is not in a transaction", kinds.NotInTransaction),
+    ("in a transaction", TransactionOpen),
+    ("Open writable file descriptors", kinds.FilesOpen),
+    ("Current working directory is in", kinds.FilesOpen),
+    ("Repository whitelist for", kinds.NodeWhitelistExpired),
+    ("whitelist expired", kinds.NodeWhitelistExpired),
+    ("Repository unavailable under", kinds.RepositoryUnavailable),
+    ("Another publish process is active", kinds.AnotherPublish),
+    ("is already in use", kinds.NameRefused),
+    ("Spaces are not allowed in tag names", kinds.NameRefused),
+    ("Lease end request - error reply", kinds.CommitRefused),
+    ("SessionContext", kinds.CommitRefused),
+    ("Failed to commit transaction", kinds.CommitRefused),
+    ("Synchronization failed", kinds.SyncFailed),
+    ("Failed to apply .cvmfsdirtab", kinds.SyncFailed),
+    ("Manifest creation failed", kinds.SyncFailed),
+    ("Tagging failed", kinds.NameRefused),
+    ("Signing failed", kinds.SigningFailed),
+    ("cannot open transaction on non-existing path", kinds.PathRefused),
+    ("not a directory", kinds.PathRefused),
+    ("does not exist", kinds.UnknownOnNode),
+    ("cannot acquire lease", kinds.OpenFailed),
+)
+_SPOKEN = frozenset({Verb.TRANSACTION, Verb.PUBLISH, Verb.ABORT, Verb.INGEST, Verb.TAG, Verb.COLLECT, Verb.CHECK})
+
+
+def failure(
+    fqrn: str, verb: Verb, code: int, lines: Sequence[str], *, path: str = "", limit_s: int = 0
+) -> PublisherError | PathBusy:
+    """The error that an exit code other than 0 stands for; it ends with the node's last words."""
+    said = _last_words(lines)
+    detail = f"{path or '/'}: {verb.value} ended with code {code} on the node{said}"
+    if code == HELD:
+        return busy(NodeBusy, fqrn, path, f"another task of ours is at work on the node{said}", limit_s)
+    if code == MISPLACED:
+        return kinds.PlaceRefused(fqrn, f"{path or '/'} is not there on the node{said}", path=path)
+    if code in _TIMED_OUT:
+        return kinds.CommandHung(fqrn, f"{path or '/'}: {verb.value} took longer than {limit_s} s{said}", path=path)
+    if code in _NO_PROGRAM:
+        return kinds.CommandMissing(fqrn, detail, path=path)
+    kind = _kind(verb, code, "\n".join(lines))
+    if kind is PathBusy:
+        text = f"{fqrn}{path or '/'} is leased by somebody"
+        return PathBusy(text, time_remaining_s=_remaining_s(lines), repository=fqrn, path=path, reason="path_busy")
+    if issubclass(kind, NodeBusy):
+        return busy(kind, fqrn, path, f"somebody has a transaction open on the node{said}", limit_s)
+    assert issubclass(kind, ServerError)  # noqa: S101 - what the tables hold beside those two
+    return kind(fqrn, detail, path=path)
+
+
+def busy(kind: type[NodeBusy], fqrn: str, path: str, detail: str, at_most_s: float) -> NodeBusy:
+    """The node is not to be had; it is not known for how long, but no longer than a command may take."""
+    return kind(f"repository {fqrn}: {detail}; {kind.cure}", time_remaining_s=at_most_s, repository=fqrn, path=path)
+
+
+def _kind(verb: Verb, code: int, text: str) -> type[ServerError] | type[PathBusy]:
+    for pattern, kind in MESSAGES if verb in _SPOKEN else MESSAGES[:2]:
+        if pattern in text:
+            # an exit code that is precise counts more than a word in passing
+            exact = CODES.get((verb, code))
+            return exact if exact is not None and kind is not kinds.NodeFull else kind
+    return CODES.get((verb, code), CommandFailed)
+
+
+def _remaining_s(lines: Sequence[str]) -> float:
+    for line in reversed(lines):
+        if found := _REMAINING.search(line):
+            try:
+                return parse_duration(found[1]) / 1e9
+            except (ValueError, FormatError):
+                return 0.0
+    return 0.0
+
+
+def _last_words(lines: Sequence[str]) -> str:
+    shown = [line[:_LINE_CHARACTERS] for line in lines if line.strip()][-_SHOWN_LINES:]
+    return (": " + " | ".join(shown)) if shown else " without a word"

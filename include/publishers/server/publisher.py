@@ -1,0 +1,482 @@
+"""Publication by `cvmfs_server` on a node, behind the same interface as the native one (docs/publishers.md).
+
+What is to be done is always looked at first, under the lock of the node: a tree that stands already is not published
+again, whoever did it and whatever became of the connection. What was begun is published or aborted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import tarfile
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeVar
+
+from include.cvmfs.catalog import MARKER, NestedRef, parent_of
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.commit import NewTag
+from include.cvmfs.edit import Edit
+from include.cvmfs.errors import BaseChanged, DestinationError, ObjectMissing, RepositoryError
+from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.repository import Repository
+from include.cvmfs.source import Entry, Kind, checked_destination
+from include.cvmfs.view import View, is_below
+from include.publishers.base import Published, Released, Reserved
+from include.publishers.capabilities import Loss, Operation, Way, require
+from include.publishers.destinations import is_reserved, is_tree, missing_directories, occupied
+from include.publishers.errors import NotSupported
+from include.publishers.reserved import topmost
+from include.publishers.server.commands import NodeTag
+from include.publishers.server.errors import NameRefused, NodeLost, NodeUnreachable, NotSeen, ServerError, SyncFailed
+from include.publishers.server.node import Node, OnLease, Session
+from include.publishers.server.outcomes import Verb
+from include.publishers.server.pack import Packed, Packing, member
+from include.publishers.server.standing import OWNER, SLIGHT, Comparison, Difference
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_ATTEMPTS = 3
+_PAUSE_S = 1.0
+CONFIRM_S = 60.0
+_POLL_S = (0.05, 2.0)
+
+
+@dataclass
+class _Progress:
+    """How far a publication came, over all its attempts. ``before``: the revision that the first one found."""
+
+    phases: dict[str, float] = field(default_factory=dict)
+    before: int | None = None
+    sent: bool = False
+    held_s: float = 0.0
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - started
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPublisher:
+    """Publishes to one repository. ``read`` opens it at its current revision, its signature verified.
+
+    ``ingest``: publish new trees by ``cvmfs_server ingest`` and not by a transaction. ``compared``: what of a tree is
+    kept on the node. ``allow_lossy``: what may get lost on the way.
+    """
+
+    fqrn: str
+    way: Way
+    node: Node
+    packing: Packing
+    read: Callable[[], Repository]
+    compared: Comparison
+    ingest: bool = False
+    allow_lossy: frozenset[Loss] = frozenset()
+    confirm_s: float = CONFIRM_S
+
+    # -- what every publisher offers
+
+    def reserve(
+        self,
+        destinations: Sequence[str],
+        *,
+        nested: Sequence[str],
+        owner: str,
+        now: datetime,
+        on_create: Callable[[Sequence[str]], None] | None = None,
+    ) -> Reserved:
+        """Create the destinations that are absent, as empty nested catalogs, and all directories above them.
+
+        ``nested``: which of the directories above become nested catalogs too; ``on_create`` is told, on the node, what
+        is going to be created. One transaction; none at all when everything is there. Raises DestinationError,
+        PathBusy, ServerError.
+        """
+        self._require(Operation.RESERVE, destinations[0] if destinations else "")
+
+        def missing(head: Repository) -> list[str]:
+            return missing_directories(View(head.catalogs, head.root), destinations)
+
+        head = self.read()
+        wanted = missing(head)
+        if not wanted:
+            return Reserved(head.manifest.revision, ())
+        places = {*destinations, *nested}
+        progress, made = _Progress(), list[str]()
+
+        def attempt() -> int:
+            with self.node.work(_common(wanted), owner=owner) as session:
+                head = self.read()
+                created = missing(head)
+                if not created:
+                    return head.manifest.revision
+                if not all(is_below(path, _common(wanted)) for path in created):
+                    raise BaseChanged(_common(wanted), "directories above it went away meanwhile; reserve again")
+                made[:] = created
+                if on_create:
+                    on_create(created)
+                started = time.monotonic()
+                with session.transaction():
+                    session.run(Verb.UNPACK, session.commands.unpack(""), feed=_skeleton(created, places, now))
+                    self._publish_it(session, progress, None)
+                progress.held_s = time.monotonic() - started
+                return self._until(head, lambda later: not missing(later), "what was reserved")
+
+        return Reserved(self._repeated(attempt), tuple(made), progress.held_s)
+
+    def publish(
+        self,
+        changeset: Changeset,
+        *,
+        owner: str,
+        now: datetime,  # noqa: ARG002 - the node's own clock counts
+        replace: bool = True,
+        tag: NewTag | None = None,
+        on_lease: OnLease | None = None,
+    ) -> Published:
+        """Send the packed tree to the node and publish it there, in a transaction on the destination.
+
+        ``replace=False`` refuses a destination that holds anything. ``on_lease`` is told how to give up from outside. A
+        destination that holds this very tree is left as it is. Raises PathBusy, DestinationError, BaseChanged,
+        PackedMissing, NotSupported and Lossy, and ServerError.
+        """
+        path = changeset.destination
+        if changeset.repository != self.fqrn:
+            raise RepositoryError(self.fqrn, f"the changeset for {path} was packed for {changeset.repository!r}")
+        self._require(Operation.PUBLISH, path)
+        if tag is not None:
+            self._require(Operation.PUBLISH_TAGGED, path)
+        packed, progress = self.packing.find(changeset), _Progress()
+
+        def attempt() -> Published:
+            with self.node.work(path, owner=owner, on_lease=on_lease) as session:
+                head = self.read()
+                progress.before = head.manifest.revision if progress.before is None else progress.before
+                with progress.phase("look"):
+                    found = self.compared.difference(head, packed, contents=True)
+                if found is None and (tag is None or self._tagged(head, tag, path)):
+                    return self._outcome(path, head, progress, unchanged=not progress.sent)
+                self._require_place(head, packed, found, replace=replace, sent=progress.sent)
+                started = time.monotonic()
+                try:
+                    self._install(session, packed, head, tag, progress)
+                except (NodeLost, NodeUnreachable):
+                    raise
+                except ServerError as error:
+                    self._raise_unless_published(error, packed, tag, progress)
+                progress.held_s += time.monotonic() - started
+            with progress.phase("confirm"):
+                self._until(head, lambda later: self._holds(later, packed), f"what was published at {path}")
+            return self._outcome(path, self.read(), progress)
+
+        done = self._repeated(attempt)
+        packed.forget()
+        return done
+
+    def remove(self, path: str, *, owner: str, now: datetime) -> Published:  # noqa: ARG002 - the node's own clock counts
+        """Take away what stands at ``path``. Raises PathBusy, DestinationError, ServerError."""
+        self._require(Operation.REMOVE, checked_destination(path))
+        progress = _Progress()
+
+        def attempt() -> Published:
+            with self.node.work(path, owner=owner) as session:
+                head = self.read()
+                progress.before = head.manifest.revision if progress.before is None else progress.before
+                if head.lookup(path) is None:
+                    if not progress.sent:
+                        raise DestinationError(path, "nothing is there")
+                    return self._outcome(path, head, progress)
+                started = time.monotonic()
+                if ":" in path:  # which separates several paths where ingest takes them away
+                    with session.transaction():
+                        session.run(Verb.PLACE, session.commands.clear(path))
+                        self._publish_it(session, progress, None)
+                else:
+                    progress.sent = True
+                    session.ingest(session.commands.delete(path))
+                progress.held_s += time.monotonic() - started
+            self._until(head, lambda later: later.lookup(path) is None, f"that {path} is gone")
+            return self._outcome(path, self.read(), progress)
+
+        return self._repeated(attempt)
+
+    def release(
+        self,
+        paths: Collection[str],
+        *,
+        floor: str | None,
+        owner: str,
+        now: datetime,  # noqa: ARG002 - the node's own clock counts
+        created: Collection[str] = (),
+    ) -> Released:
+        """Take away those of ``paths`` that are reserved and still empty, and what is empty without them.
+
+        Only directories below ``floor`` or among ``created`` go with their last child. One transaction; none when there
+        is nothing to take away. Raises PathBusy, ServerError.
+        """
+        self._require(Operation.RELEASE, next(iter(paths), ""))
+
+        def empty(head: Repository) -> tuple[str, ...]:
+            view = View(head.catalogs, head.root)
+            found = [path for path in paths if is_reserved(view, path)]
+            return topmost(found, floor, lambda above: [one.name for one in view.listing(above)], created)
+
+        head, gone, progress = self.read(), list[str](), _Progress()
+        wanted = empty(head)
+        if not wanted:
+            return Released(head.manifest.revision, ())
+
+        def attempt() -> int:
+            with self.node.work(_common(wanted), owner=owner) as session:
+                head = self.read()
+                left = [path for path in empty(head) if is_below(path, _common(wanted))]
+                if not left:
+                    return head.manifest.revision
+                gone[:] = left
+                with session.transaction():
+                    for path in left:
+                        session.run(Verb.PLACE, session.commands.clear(path))
+                    self._publish_it(session, progress, None)
+                return self._until(
+                    head, lambda later: all(later.lookup(path) is None for path in left), "their removal"
+                )
+
+        return Released(self._repeated(attempt), tuple(gone))
+
+    def change(
+        self,
+        lease_path: str,
+        apply: Callable[[Edit], None],  # noqa: ARG002
+        *,
+        owner: str,  # noqa: ARG002
+        now: datetime,  # noqa: ARG002
+        tag: NewTag | None = None,  # noqa: ARG002
+    ) -> Published:
+        """Always refused: `cvmfs_server` works on files. Raises NotSupported."""
+        self._require(Operation.CHANGE, lease_path)
+        raise NotSupported(self.fqrn, "single entries cannot be changed by way of a node", path=lease_path)
+
+    # -- what a node can do beside
+
+    def tags(self) -> list[NodeTag]:
+        """The names of revisions, as the node lists them. Raises ServerError."""
+        self._require(Operation.TAG_LIST, "")
+        with self._session("listing tags") as session:
+            return self._tags(session)
+
+    def add_tag(self, name: str, *, description: str = "", root: str | None = None) -> NodeTag:
+        """Give a revision a name (default: the newest); a name that it has already is no error.
+
+        Raises NotSupported through a gateway, NameRefused for a name of another revision, ServerError.
+        """
+        self._require(Operation.TAG_ADD, "")
+
+        def attempt() -> NodeTag:
+            with self._session(f"tag {name}") as session:
+                wanted = root or self.read().manifest.root.digest.hex()
+                there = next((one for one in self._tags(session) if one.name == name), None)
+                if there is None:
+                    session.run(Verb.TAG, session.commands.tag_add(name, description, root))
+                    there = next(one for one in self._tags(session) if one.name == name)
+                if there.hash != wanted:
+                    raise NameRefused(self.fqrn, f"tag {name!r} names {there.hash}, not {wanted}")
+                return there
+
+        return self._repeated(attempt)
+
+    def remove_tags(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Take names away, and say which were there. Raises NotSupported through a gateway, ServerError."""
+        self._require(Operation.TAG_REMOVE, "")
+        removed = set[str]()
+
+        def attempt() -> tuple[str, ...]:
+            with self._session("removing tags") as session:
+                there = {one.name for one in self._tags(session)} & set(names)
+                removed.update(there)
+                if there:
+                    session.run(Verb.TAG, session.commands.tag_remove(sorted(there)))
+                return tuple(sorted(removed))
+
+        return self._repeated(attempt)
+
+    def collect(self) -> tuple[str, ...]:
+        """Collect garbage on the node; what it said. Raises NotSupported through a gateway, ServerError."""
+        self._require(Operation.COLLECT, "")
+        with self._session("collecting garbage") as session:
+            return session.run(Verb.COLLECT, session.commands.collect()).lines
+
+    def check(self) -> tuple[str, ...]:
+        """Let the node check the repository; what it said. Raises CommandFailed if there are problems, ServerError."""
+        self._require(Operation.CHECK, "")
+        with self._session("checking") as session:
+            return session.run(Verb.CHECK, session.commands.check()).lines
+
+    # -- private
+
+    def _require(self, operation: Operation, path: str) -> None:
+        require(self.way, operation, fqrn=self.fqrn, path=path, allow_lossy=self.allow_lossy)
+
+    @contextmanager
+    def _session(self, owner: str) -> Iterator[Session]:
+        with self.node.work("", owner=owner) as session:
+            yield session
+
+    def _repeated(self, attempt: Callable[[], T]) -> T:
+        """Once more after a connection was lost; every attempt begins with a look at what stands."""
+        for number in range(1, _ATTEMPTS):
+            try:
+                return attempt()
+            except NodeLost as lost:
+                log.warning("%s; looking at the node again", lost)
+                threading.Event().wait(_PAUSE_S * (number - 1))
+        return attempt()
+
+    def _install(
+        self, session: Session, packed: Packed, head: Repository, tag: NewTag | None, progress: _Progress
+    ) -> None:
+        path, commands = packed.changeset.destination, session.commands
+        there = head.lookup(path)
+        if self.ingest and tag is None and (there is None or is_reserved(View(head.catalogs, head.root), path)):
+            with progress.phase("send"):
+                said = session.run(Verb.SPOOL, commands.spooled(), feed=packed.blocks(), quiet=True).lines
+                self._require_arrived(packed, said)
+            with progress.phase("publish"):
+                progress.sent = True
+                session.ingest(commands.ingest(path, create=there is None))
+            session.run(Verb.LOOK, commands.forget(), quiet=True)
+            return
+        with session.transaction():
+            with progress.phase("send"):
+                session.run(Verb.PLACE, commands.make(path))
+                session.run(Verb.UNPACK, commands.unpack(path), feed=packed.blocks())
+            with progress.phase("publish"):
+                self._publish_it(session, progress, tag)
+
+    @staticmethod
+    def _publish_it(session: Session, progress: _Progress, tag: NewTag | None) -> None:
+        progress.sent = True
+        name, message = (tag.name, tag.description) if tag else (None, "")
+        session.run(Verb.PUBLISH, session.commands.publish(name, message))
+
+    def _require_arrived(self, packed: Packed, said: Sequence[str]) -> None:
+        here = hashlib.sha256()
+        for block in packed.blocks():
+            here.update(block)
+        if not said or said[-1].split(" ")[0] != here.hexdigest():
+            raise SyncFailed(self.fqrn, "the archive did not arrive on the node as it was sent", cure="try again")
+
+    def _require_place(
+        self, head: Repository, packed: Packed, found: Difference | None, *, replace: bool, sent: bool
+    ) -> None:
+        """Whether the tree may be put where it is to go, given what stands there."""
+        changeset, view = packed.changeset, View(head.catalogs, head.root)
+        path = changeset.destination
+        there = view.nested_at(path)
+        if there is None:
+            above = view.lookup(parent_of(path))
+            if above is None or not above.is_directory:
+                raise DestinationError(path, "the directory above it is not there; reserve the build first")
+            missing_directories(view, [path])
+            return
+        if found is None or is_reserved(view, path):
+            return
+        if not replace:
+            raise occupied(path)
+        self._require(Operation.REPLACE, path)
+        if found.what in SLIGHT:
+            self._require(Operation.TREE_OWNERS if found.what == OWNER else Operation.TREE_XATTRS, found.path)
+        if sent:
+            return  # it was looked at before the connection was lost
+        base = changeset.base_root
+        if base is None or not is_tree(_derived_from(head, base, path), there.hash):
+            raise BaseChanged(path, "another publication put something there since this tree was packed")
+
+    def _raise_unless_published(
+        self, error: ServerError, packed: Packed, tag: NewTag | None, progress: _Progress
+    ) -> None:
+        """A command that failed may have done its work before it did: then the work counts."""
+        if not progress.sent:
+            raise error
+        head = self.read()
+        before = progress.before or 0
+        if head.manifest.revision <= before or not self._holds(head, packed):
+            raise error
+        if tag is not None and not self._tagged(head, tag, packed.changeset.destination):
+            raise error
+        log.warning("%s; revision %d holds the tree all the same", error, head.manifest.revision)
+
+    def _holds(self, head: Repository, packed: Packed) -> bool:
+        found = self.compared.difference(head, packed, contents=False)
+        return found is None or (found.what in SLIGHT and bool(self.allow_lossy))
+
+    def _until(self, before: Repository, stands: Callable[[Repository], bool], what: str) -> int:
+        """The revision in which readers see it; web servers may take a moment. Raises NotSeen."""
+        deadline, pause_s = time.monotonic() + self.confirm_s, _POLL_S[0]
+        while True:
+            head = self.read()
+            newer = head.manifest.revision > before.manifest.revision
+            if newer and stands(head):
+                return head.manifest.revision
+            if time.monotonic() > deadline:
+                detail = f"revision {head.manifest.revision} does not show {what} after {self.confirm_s:.0f} s"
+                raise NotSeen(self.fqrn, detail)
+            threading.Event().wait(pause_s)
+            pause_s = min(pause_s * 2, _POLL_S[1])
+
+    def _tagged(self, head: Repository, tag: NewTag, path: str) -> bool:
+        """Whether the tag names a revision that holds what stands at the path now."""
+        found = next((one for one in head.tags() if one.name == tag.name), None)
+        there = head.nested_at(path)
+        return (
+            found is not None
+            and there is not None
+            and is_tree(View(head.catalogs, found.hash).nested_at(path), there.hash)
+        )
+
+    def _tags(self, session: Session) -> list[NodeTag]:
+        lines = session.run(Verb.TAG, session.commands.tag_list(), quiet=True).lines
+        return [NodeTag.parse(line) for line in lines if line.strip()]
+
+    def _outcome(self, path: str, head: Repository, progress: _Progress, *, unchanged: bool = False) -> Published:
+        there = head.nested_at(path) if head.lookup(path) is not None else None
+        return Published(
+            path, progress.before or 0, head.manifest.revision, head.manifest.root,
+            there.hash if there else None, progress.held_s, unchanged, dict(progress.phases),
+        )  # fmt: skip
+
+
+def _derived_from(head: Repository, base: ObjectHash, path: str) -> NestedRef | None:
+    try:
+        return View(head.catalogs, base).nested_at(path)
+    except ObjectMissing:
+        raise BaseChanged(path, f"revision {base} that this was derived from was collected; derive again") from None
+
+
+def _skeleton(created: Sequence[str], nested: Collection[str], now: datetime) -> Iterator[bytes]:
+    """An archive with these directories, and the marker of a nested catalog in those that are to be one."""
+    mtime = int(now.timestamp())
+    made = io.BytesIO()
+    for path in created:
+        made.write(member(Entry(path[1:], Kind.DIRECTORY, 0o755, mtime)))
+        if path in nested:
+            made.write(member(Entry(f"{path[1:]}/{MARKER}", Kind.FILE, 0o644, mtime)))
+    made.write(bytes(2 * tarfile.BLOCKSIZE))
+    yield made.getvalue()
+
+
+def _common(paths: Sequence[str]) -> str:
+    """The lease for changing these: the topmost of them if all lie below it, else the deepest directory above all."""
+    top = min(paths, key=len)
+    while not all(is_below(path, top) for path in paths):
+        top = parent_of(top)
+    return top

@@ -1,0 +1,47 @@
+"""A node behind each kind of gateway, and trees that are packed for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from include.cvmfs.artifact import open_artifact
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.prepare import Base
+from include.publishers.connect import Connections
+from tests.fakes.builds import tree
+from tests.fakes.node import PublisherNode
+from tests.fakes.site import FQRN
+
+Pack = Callable[..., Changeset]
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@pytest.fixture
+def node(tmp_path: Path, request: pytest.FixtureRequest, need: Callable[[str], str]) -> Iterator[PublisherNode]:
+    """A node behind a stock gateway, or behind what the test's parameter says."""
+    need("sshd")
+    made = PublisherNode(tmp_path, getattr(request, "param", "stock"))
+    made.start()
+    yield made
+    made.stop()
+
+
+def packed(connections: Connections, destination: str, files: Mapping[str, bytes] | bytes) -> Changeset:
+    """A changeset of these files, or of an archive, for a destination, derived from the current revision."""
+    head = connections.head(FQRN)
+    packing = connections.packing(FQRN, head)
+    assert packing is not None
+    data = files if isinstance(files, bytes) else tree(files)
+    return packing.pack(
+        open_artifact(iter([data]), "artifact"),
+        destination=destination,
+        now=now(),
+        base=Base(head.manifest.root, head.manifest.revision),
+    )

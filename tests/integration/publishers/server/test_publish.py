@@ -1,0 +1,170 @@
+"""Publications by a node, from the reserve to what readers see."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.cvmfs.commit import NewTag
+from include.cvmfs.errors import BaseChanged, DestinationError
+from include.publishers.errors import NotSupported
+from include.publishers.server.errors import PackedMissing
+from tests.fakes.node import PublisherNode
+from tests.fakes.site import BUILD, DESTINATIONS, FQRN, NESTED
+from tests.integration.publishers.server.conftest import now, packed
+
+pytestmark = pytest.mark.server("sshd")
+FILES = {"bin/tool": b"#!/bin/sh\n", "lib/common.so": b"\x7fELF" * 4000, "share/é x": b"doc"}
+ALPHA = DESTINATIONS[0]
+EACH_WAY = pytest.mark.parametrize("node", ["stock", "nightshift", "none"], indirect=True)
+
+
+@EACH_WAY
+@pytest.mark.parametrize("install", ["transaction", "ingest"])
+def test_a_build_is_reserved_published_and_read_back(node: PublisherNode, install: str) -> None:
+    site = node.connections({"install": install})
+    publisher = site.server(FQRN)
+    told: list[str] = []
+    reserved = publisher.reserve(DESTINATIONS, nested=NESTED, owner="night", now=now(), on_create=told.extend)
+    assert list(reserved.created) == told
+    assert set(DESTINATIONS) <= set(told)
+    assert all(node.head().nested_at(path) for path in [*DESTINATIONS, *NESTED])
+    assert publisher.reserve(DESTINATIONS, nested=NESTED, owner="night", now=now()).created == ()
+    changeset = packed(site, ALPHA, FILES)
+    done = publisher.publish(changeset, owner="night", now=now(), replace=False)
+    assert not done.unchanged
+    assert done.revision == done.revision_before + 1 == node.head().manifest.revision
+    assert done.nested_hash == node.head().nested_at(ALPHA).hash
+    assert node.contents(ALPHA) == FILES
+    assert {path: node.head().read(f"{ALPHA}/{path}") for path in FILES} == FILES
+    assert changeset.files == len(FILES) + 1  # and the marker
+    assert len(node.calls("ingest")) == (install == "ingest")
+    node.assert_sound()
+
+
+def test_the_same_tree_again_makes_no_revision(node: PublisherNode) -> None:
+    site = node.connections()
+    publisher = site.server(FQRN)
+    publisher.reserve([ALPHA], nested=[], owner="night", now=now())
+    publisher.publish(packed(site, ALPHA, FILES), owner="night", now=now())
+    before = node.revisions
+    done = publisher.publish(packed(site, ALPHA, FILES), owner="night", now=now())
+    assert done.unchanged
+    assert node.revisions == before
+    assert not node.in_transaction
+
+
+def test_a_file_of_the_same_size_and_time_and_another_content_is_no_such_tree(node: PublisherNode) -> None:
+    site = node.connections()
+    publisher = site.server(FQRN)
+    publisher.reserve([ALPHA], nested=[], owner="night", now=now())
+    publisher.publish(packed(site, ALPHA, {"a": b"one"}), owner="night", now=now())
+    done = publisher.publish(packed(site, ALPHA, {"a": b"two"}), owner="night", now=now())
+    assert not done.unchanged
+    assert node.contents(ALPHA) == {"a": b"two"}
+
+
+def test_a_tree_takes_the_place_of_another_and_nothing_of_it_stays(node: PublisherNode) -> None:
+    site = node.connections({"install": "ingest"})
+    publisher = site.server(FQRN)
+    publisher.reserve([ALPHA, DESTINATIONS[1]], nested=[], owner="night", now=now())
+    publisher.publish(packed(site, DESTINATIONS[1], FILES), owner="night", now=now())
+    publisher.publish(packed(site, ALPHA, FILES), owner="night", now=now())
+    changeset = packed(site, ALPHA, {"new": b"tree"})
+    with pytest.raises(DestinationError, match="holds something already"):
+        publisher.publish(changeset, owner="night", now=now(), replace=False)
+    publisher.publish(changeset, owner="night", now=now())
+    assert node.contents(ALPHA) == {"new": b"tree"}
+    assert node.contents(DESTINATIONS[1]) == FILES
+    node.assert_sound()
+
+
+def test_what_somebody_published_meanwhile_is_not_replaced(node: PublisherNode) -> None:
+    site = node.connections()
+    publisher = site.server(FQRN)
+    publisher.reserve([ALPHA], nested=[], owner="night", now=now())
+    stale = packed(site, ALPHA, {"mine": b"1"})
+    publisher.publish(packed(site, ALPHA, {"theirs": b"2"}), owner="other", now=now())
+    with pytest.raises(BaseChanged, match="since this tree was packed"):
+        publisher.publish(stale, owner="night", now=now())
+    assert node.contents(ALPHA) == {"theirs": b"2"}
+    assert not node.in_transaction
+
+
+def test_a_publication_with_a_tag_names_its_revision_and_is_found_again(node: PublisherNode) -> None:
+    site = node.connections()
+    publisher = site.server(FQRN)
+    publisher.reserve([ALPHA], nested=[], owner="night", now=now())
+    tag = NewTag("release-1", "the 'first' $(one)")
+    done = publisher.publish(packed(site, ALPHA, FILES), owner="night", now=now(), tag=tag)
+    (found,) = [one for one in node.head().tags() if one.name == "release-1"]
+    assert (found.revision, found.description) == (done.revision, "the 'first' $(one)")
+    assert publisher.publish(packed(site, ALPHA, FILES), owner="night", now=now(), tag=tag).unchanged
+    assert [one.name for one in publisher.tags()] == ["release-1"]
+
+
+def test_without_a_directory_above_it_a_destination_is_refused(node: PublisherNode) -> None:
+    site = node.connections()
+    with pytest.raises(DestinationError, match="reserve the build first"):
+        site.server(FQRN).publish(packed(site, ALPHA, FILES), owner="night", now=now())
+    assert node.calls() == []
+
+
+def test_a_tree_that_was_packed_elsewhere_is_to_be_packed_again(node: PublisherNode) -> None:
+    site = node.connections()
+    changeset = packed(site, ALPHA, FILES)
+    for one in (node.folder / "var" / "packed" / FQRN).iterdir():
+        one.unlink()
+    with pytest.raises(PackedMissing) as missing:
+        site.server(FQRN).publish(changeset, owner="night", now=now())
+    assert missing.value.retryable
+
+
+@EACH_WAY
+def test_what_is_removed_is_gone_and_its_neighbours_stay(node: PublisherNode) -> None:
+    site = node.connections()
+    publisher = site.server(FQRN)
+    names = [f"{BUILD}/a", f"{BUILD}/b:c", f"{BUILD}/-rf"]
+    publisher.reserve(names, nested=[], owner="night", now=now())
+    for name in names:
+        publisher.publish(packed(site, name, {"file": name.encode()}), owner="night", now=now())
+    for gone in names[:2]:
+        done = publisher.remove(gone, owner="night", now=now())
+        assert node.head().lookup(gone) is None
+        assert done.nested_hash is None
+    assert len(node.calls("ingest")) == 1
+    assert node.contents(names[2]) == {"file": names[2].encode()}
+    with pytest.raises(DestinationError, match="nothing is there"):
+        publisher.remove(names[0], owner="night", now=now())
+    node.assert_sound()
+
+
+def test_only_empty_reservations_are_released(node: PublisherNode) -> None:
+    site = node.connections()
+    publisher = site.server(FQRN)
+    created = publisher.reserve(DESTINATIONS, nested=NESTED, owner="night", now=now()).created
+    publisher.publish(packed(site, ALPHA, FILES), owner="night", now=now())
+    done = publisher.release(DESTINATIONS, floor=BUILD, created=created, owner="night", now=now())
+    assert done.removed == tuple(sorted(path.rpartition("/")[0] for path in DESTINATIONS[1:]))
+    assert node.contents(ALPHA) == FILES
+    assert publisher.release(DESTINATIONS, floor=BUILD, created=created, owner="night", now=now()).removed == ()
+    node.assert_sound()
+
+
+def test_names_that_a_shell_would_take_for_something_else_are_only_names(node: PublisherNode) -> None:
+    site = node.connections()
+    publisher = site.server(FQRN)
+    strange = ["$(touch pwned)", "a b;touch pwned", "`touch pwned`", "-exec", "it's", "x'; touch pwned; '", "*"]
+    names = [f"/{one}" for one in strange]
+    publisher.reserve(names, nested=[], owner="night $(touch pwned)", now=now())
+    for name in names:
+        files = {f"{name[1:]}/{name[1:]}": b"content"}
+        publisher.publish(packed(site, name, files), owner="night", now=now(), tag=None)
+        assert node.contents(name) == files
+    assert not list(node.folder.rglob("pwned"))
+    node.assert_sound()
+
+
+def test_single_entries_are_not_changed_by_way_of_a_node(node: PublisherNode) -> None:
+    with pytest.raises(NotSupported, match="publisher: native"):
+        node.publisher().change("/a", lambda edit: None, owner="night", now=now())
+    assert node.calls() == []
