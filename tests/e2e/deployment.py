@@ -234,4 +234,5 @@ repositories:
 slots:
   main: {{repository: {FQRN}, store: builds, schedule: "0 2 * * *", timezone: Europe/Zurich}}
   faults: {{repository: {FQRN}, store: builds}}
+  machine: {{repository: {FQRN}, store: builds, schedule: "0 3 * * *", projects: [typer, rich, idna]}}
 """
