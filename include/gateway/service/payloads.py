@@ -52,6 +52,10 @@ class Payloads:
         self._stores: dict[str, tuple[object, Store]] = {}
         self._opening = threading.Lock()
 
+    def reconfigure(self, config: ServiceConfig) -> None:
+        """Serve the repositories of this configuration from the next payload on."""
+        self._config = config
+
     def close(self) -> None:
         self._threads.shutdown()
 
@@ -74,7 +78,6 @@ class Payloads:
     async def _take(self, request: Request, body: _Body, key_id: str, token: str, message: PayloadMessage) -> Response:
         digest = digest_of(token)
         self._lease(digest, key_id)
-        body.require_size(self._config.max_payload_bytes)
         async with self._turn:
             began = time.perf_counter()
             row = self._lease(digest, key_id)
@@ -183,6 +186,8 @@ class _Body:
         """The first bytes, fewer if the body ends before."""
         if count > BODY_BYTES:
             raise Malformed(413, f"message-size too large: at most {BODY_BYTES} bytes")
+        if self._announced is not None and self._announced > self._most:
+            raise Malformed(413, f"payload too large: {self._announced} bytes, at most {self._most} are taken")
         found = bytearray()
         while len(found) < count and (block := await self._next()):
             found += block
@@ -190,11 +195,6 @@ class _Body:
         if self._announced is not None:
             self.left_at_pack = max(0, self._announced - count)
         return bytes(found[:count])
-
-    def require_size(self, most: int) -> None:
-        """Refuse a body that is announced to be too large, before any of it is read."""
-        if self._announced is not None and self._announced > most:
-            raise Malformed(413, f"payload too large: {self._announced} bytes, at most {most} are taken")
 
     async def blocks(self) -> AsyncIterator[bytes]:
         """The rest, in pieces that are worth a thread's attention."""
