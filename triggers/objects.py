@@ -17,7 +17,7 @@ POLL_S = 30.0
 FIRST_PAUSE_S = 1.0
 
 
-class _StoreTrigger(BaseTrigger):
+class StoreTrigger(BaseTrigger):
     """Looks again and again, in a thread and ever more seldom, until `_look` finds something or the deadline passes.
 
     An error that may pass by itself is logged and waited out; any other ends the waiting and is the event's reason.
@@ -31,9 +31,17 @@ class _StoreTrigger(BaseTrigger):
     def _store_name(self, site: Site) -> str:
         raise NotImplementedError
 
+    def _connection_ids(self, site: Site) -> list[str | None]:
+        """Of whatever is looked at."""
+        return [site.store(self._store_name(site)).connection, site.ledger_connection]
+
     def _look(self, connections: Connections) -> str | None:
         """What was found, in words, or None. Runs in a thread."""
         raise NotImplementedError
+
+    def _missing(self) -> str:
+        """What is waited for yet."""
+        return "nothing there yet"
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event: `found`, and the `reason` in words."""
@@ -51,7 +59,7 @@ class _StoreTrigger(BaseTrigger):
                 self.log.warning("%s", error)
                 found, reason = None, str(error)
             else:
-                reason = found or "nothing there yet"
+                reason = found or self._missing()
             if found is not None or late:
                 yield TriggerEvent({"found": found is not None, "reason": reason})
                 return
@@ -64,11 +72,10 @@ class _StoreTrigger(BaseTrigger):
         from include.settings.load import load
 
         site = await asyncio.to_thread(load)
-        store = site.store(self._store_name(site))
-        return Connections(site, await KnownSecrets.of([store.connection, site.ledger_connection]))
+        return Connections(site, await KnownSecrets.of(self._connection_ids(site)))
 
 
-class ObjectTrigger(_StoreTrigger):
+class ObjectTrigger(StoreTrigger):
     """Fires when `key` is in the configured store `store`."""
 
     def __init__(self, store: str, key: str, deadline: str | None = None, poll_s: float = POLL_S) -> None:
@@ -89,7 +96,7 @@ class ObjectTrigger(_StoreTrigger):
         return None if meta is None else f"{store.url}/{self.key} has {meta.size} bytes"
 
 
-class BuildTrigger(_StoreTrigger):
+class BuildTrigger(StoreTrigger):
     """Fires when the index of a slot's build is there, and says that it is complete."""
 
     def __init__(self, slot: str, build_date: str, deadline: str | None = None, poll_s: float = POLL_S) -> None:

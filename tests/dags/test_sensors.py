@@ -13,6 +13,7 @@ from airflow.sdk import DAG
 from sensors.base import NightshiftSensor
 from sensors.lease import LeaseFreeSensor
 from sensors.objects import ObjectSensor
+from sensors.place import PlaceSensor
 from tests.dags.conftest import FQRN, MiniSite
 
 pytestmark = pytest.mark.server("weed")
@@ -74,3 +75,23 @@ def test_what_does_not_come_fails_in_time(site: MiniSite) -> None:
     with site.client() as client, client.lease(FQRN, "/sensed", hostname="somebody else"):
         found = states(waiting("waits_in_vain", timeout_s=0.5))
     assert found == {"object": "failed", "lease": "failed"}
+
+
+def test_a_builder_waits_until_its_place_is_reserved_and_knows_at_once_that_it_is_taken(site: MiniSite) -> None:
+    place, now = "/places/new", datetime.now(UTC)
+    publisher = site.connections.publisher(FQRN)
+
+    def builder(dag_id: str, path: str, **wanted: Any) -> DAG:
+        with DAG(dag_id, schedule=None) as dag:
+            PlaceSensor(task_id="place", repository=FQRN, path=path, timeout=30.0, poke_interval=0.1, **wanted)
+        return dag
+
+    assert states(builder("content_with_nothing", place, until="free")) == {"place": "success"}
+    timer = threading.Timer(
+        2.0, lambda: publisher.reserve([place], nested=[], owner="night/run/reserve try 1", now=now)
+    )
+    timer.start()
+    assert states(builder("waits_for_its_place", place)) == {"place": "success"}
+    timer.join()
+    assert states(builder("finds_a_directory_in_the_way", "/places")) == {"place": "failed"}
+    assert site.leases() == []

@@ -1,0 +1,55 @@
+"""A place for something that is yet to be built: whether it is there, free or taken, and nobody is at work on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from include.cvmfs.source import checked_destination
+from include.cvmfs.view import View
+from include.publishers.connect import Connections
+from include.publishers.destinations import is_reserved, missing_directories, occupied
+
+
+class Wanted(Enum):
+    """What a builder waits for."""
+
+    FREE = "free"
+    """Nothing stands there, or a reservation does."""
+    RESERVED = "reserved"
+    """A reservation stands there: publishing to it is one short commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What was seen of a place: whether it is as wanted, why, and in which revision."""
+
+    path: str
+    ready: bool
+    reason: str
+    revision: int
+
+
+def look_at(connections: Connections, fqrn: str, path: str, wanted: Wanted, *, replaces: bool = False) -> Place:
+    """See whether a builder may count on a place; nothing is taken, and nothing written.
+
+    ``replaces``: what stands there is going to be replaced, so that any tree is as good as a reservation. Raises
+    DestinationError, which no waiting cures: for a tree that stands there, a file in the way, a path that is none.
+    """
+    path = checked_destination(path.rstrip("/") or "/")
+    with connections.gateway(fqrn) as client:
+        holder = client.holder(fqrn, path)
+    head = connections.head(fqrn)
+    revision, view = head.manifest.revision, View(head.catalogs, head.manifest.root)
+    missing = missing_directories(view, [path])
+    if not missing and not replaces and not is_reserved(view, path):
+        raise occupied(path)
+    if holder is not None:
+        until = f"{holder.expires:%Y-%m-%d %H:%M:%S} UTC"
+        why = f"{holder.full_path} is leased by {holder.hostname!r} with key {holder.key_id} until {until} at most"
+        return Place(path, False, why, revision)
+    if not missing:
+        return Place(path, True, f"revision {revision} has it", revision)
+    if wanted is Wanted.FREE:
+        return Place(path, True, f"nothing stands there in revision {revision}", revision)
+    return Place(path, False, f"{missing[0]} is not there in revision {revision}: nobody has reserved it", revision)

@@ -1,0 +1,108 @@
+"""A builder asks for its place: it is there, it is waited for by the triggerer, or it never can be."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
+from include.cvmfs.errors import DestinationError
+from include.publishers import places
+from include.publishers.places import Place, Wanted
+from sensors.objects import NotThere
+from sensors.place import PlaceSensor
+from tests.fakes.taskcontext import task_context
+from triggers.place import PlaceTrigger
+
+FQRN = "nights.example.org"
+READY = Place("/a/b", True, "revision 3 has it", 3)
+BUSY = Place("/a/b", False, "/a is leased by 'somebody'", 3)
+
+
+class Sensor(PlaceSensor):
+    def connections(self) -> Any:
+        return None
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What is seen by and by; the last stays."""
+    answers: list[Any] = [READY]
+
+    def look_at(*_: object, **__: object) -> Place:
+        one = answers.pop(0) if len(answers) > 1 else answers[0]
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    monkeypatch.setattr(places, "look_at", look_at)
+    return answers
+
+
+def sensor(**settings: Any) -> Sensor:
+    return Sensor(task_id="place", repository=FQRN, path="/a/b", **settings)
+
+
+def test_a_place_that_is_there_is_told_at_once(seen: list[Any]) -> None:
+    found = sensor().execute(task_context())
+    assert found == {"repository": FQRN, "path": "/a/b", "revision": 3, "reason": "revision 3 has it"}
+
+
+def test_the_waiting_is_left_to_the_triggerer(seen: list[Any]) -> None:
+    seen[:] = [BUSY]
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor(until="free", replaces=True, timeout=300.0, poke_interval=3.0).execute(task_context())
+    trigger = deferred.value.trigger
+    assert isinstance(trigger, PlaceTrigger)
+    name, arguments = trigger.serialize()
+    assert name == "triggers.place.PlaceTrigger"
+    deadline = datetime.fromisoformat(arguments.pop("deadline"))
+    assert timedelta(seconds=290) <= deadline - datetime.now(UTC) <= timedelta(seconds=300)
+    assert arguments == {
+        "repository": FQRN, "path": "/a/b", "wanted": "free", "replaces": True, "poll_s": 3.0,
+    }  # fmt: skip
+    assert PlaceTrigger(**trigger.serialize()[1]).serialize() == trigger.serialize()
+
+
+def test_what_the_trigger_saw_is_looked_at_again(seen: list[Any]) -> None:
+    assert sensor().found(task_context(), {"found": True, "reason": "x"})["revision"] == 3
+    seen[:] = [BUSY]
+    with pytest.raises(NotThere, match="did not become reserved: nobody has reserved it"):
+        sensor().found(task_context(), {"found": False, "reason": "nobody has reserved it"})
+
+
+def test_what_no_waiting_cures_ends_it_at_once(seen: list[Any]) -> None:
+    seen[:] = [DestinationError("/a/b", "holds something already")]
+    with pytest.raises(DestinationError):
+        sensor().execute(task_context())
+    with pytest.raises(DestinationError):
+        sensor().found(task_context(), {"found": False, "reason": "holds something already"})
+
+
+def test_another_wish_is_refused_when_the_dag_is_read() -> None:
+    with pytest.raises(ValueError, match="say 'reserved' or 'free'"):
+        sensor(until="soon")
+
+
+def watch(trigger: PlaceTrigger) -> dict[str, Any]:
+    async def first() -> dict[str, Any]:
+        async def connections() -> None: ...
+
+        trigger._connections = connections  # type: ignore[method-assign,assignment]
+        (event,) = [event async for event in trigger.run()]
+        return event.payload
+
+    return asyncio.run(first())
+
+
+def test_the_trigger_fires_when_it_is_there_and_at_the_deadline_says_why_not(seen: list[Any]) -> None:
+    seen[:] = [BUSY, READY]
+    trigger = PlaceTrigger(FQRN, "/a/b", Wanted.RESERVED.value, poll_s=0.01)
+    assert watch(trigger) == {"found": True, "reason": "revision 3 has it"}
+    seen[:] = [BUSY]
+    late = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
+    trigger = PlaceTrigger(FQRN, "/a/b", Wanted.RESERVED.value, deadline=late)
+    assert watch(trigger) == {"found": False, "reason": "/a is leased by 'somebody'"}
