@@ -135,7 +135,7 @@ class StockPublisher:
     read: Callable[[], Repository]
     chunking: ChunkLimits = field(default_factory=lambda: ChunkLimits(1 << 14, 1 << 15, 1 << 16))
     algorithm: Algorithm = Algorithm.SHA1
-    pack_bytes: int = 1 << 18
+    pack_bytes: int = 1 << 16
     pack_objects: int = 100
     payloads: int = 0
     _mounted: Repository | None = None
