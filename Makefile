@@ -17,7 +17,7 @@ DATE ?=
 SLOT ?=
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format check test test-full servers nightly up down status docs fuzz clean bench-publish bench-publish-curves
+.PHONY: help venv lock format check test test-full servers nightly up down status docs fuzz clean bench-publish bench-publish-curves bench-gateway bench-million
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,6 +102,20 @@ bench-publish-curves: FILES = 5000
 bench-publish-curves: FOLDERS = 5
 bench-publish-curves: $(STAMP)  ## plots against connections and publishers, into bench/results [FILES= FOLDERS= STORE=]
 	@$(BIN)/python bench/publish_curves.py --files $(FILES) --folders $(FOLDERS) --store $(STORE)
+
+ENTRIES ?= 1000000
+
+bench-million: STORE = file
+bench-million: $(STAMP)  ## a tree of ENTRIES entries within bounded memory [ENTRIES=1000000 STORE=file]
+	@$(BIN)/python bench/million.py --entries $(ENTRIES) --store $(STORE)
+
+SECONDS ?= 60
+PUBLISHERS ?= 64
+CURVE ?= 1
+
+bench-gateway: STORE = file
+bench-gateway: $(STAMP)  ## many publishers through the gateway [SECONDS=60 PUBLISHERS=64 STORE=file|weed|file:///… CURVE=1]
+	@$(BIN)/python bench/gateway.py --publishers $(PUBLISHERS) --seconds $(SECONDS) --store $(STORE) --curve $(CURVE)
 
 clean:  ## stop the services; remove the environment, state and caches
 	@if [ -x $(BIN)/nightshift ]; then $(BIN)/nightshift lab down; fi
