@@ -44,6 +44,10 @@ class Access:
             raise Refused("invalid_hmac")
         return key_id
 
+    def secret(self, key_id: str) -> str:
+        """The secret of a key that ``authenticate`` gave back."""
+        return self._secrets[key_id]
+
     def is_admin(self, key_id: str, repository: str) -> bool:
         """Whether the key may end the leases of others in ``repository``."""
         key = self._of_repository.get(repository, {}).get(key_id)

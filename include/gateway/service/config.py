@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from include.gateway.errors import BadLeasePath
 from include.gateway.paths import checked_path
+from include.gateway.service.limits import Limits
 
 if TYPE_CHECKING:
     from include.cvmfs.keys import Signer
@@ -67,6 +68,7 @@ class ServiceConfig:
     max_payload_bytes: int = 4 << 30
     payloads_at_once: int = 8
     payload_idle_timeout_s: float = 60.0
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         if not 0 < self.max_lease_time_s <= 30 * 86400:

@@ -106,6 +106,15 @@ def listed(connection: sqlite3.Connection, now_ns: int) -> list[LeaseRow]:
     return sorted((LeaseRow(*row) for row in rows), key=lambda row: row.full_path)
 
 
+def told(connection: sqlite3.Connection, now_ns: int) -> list[tuple[str, str, str, str, int]]:
+    """What everybody may know of the leases that have not expired, sorted."""
+    return connection.execute(
+        "SELECT repository, path, key_id, hostname, expires_ms FROM lease WHERE deadline_ns > ?"
+        " ORDER BY repository || CASE path WHEN '' THEN '/' ELSE path END",
+        (now_ns,),
+    ).fetchall()
+
+
 def held(connection: sqlite3.Connection, now_ns: int, key_id: str | None = None) -> int:
     """How many leases have not expired, of one key or of all."""
     sql = "SELECT count(*) FROM lease WHERE deadline_ns > ?1 AND (?2 IS NULL OR key_id = ?2)"

@@ -22,16 +22,18 @@ from typing import TypeVar
 
 from include.cvmfs.hashes import ObjectHash
 from include.cvmfs.lineage import Revision
+from include.gateway.duration import SECOND, format_time
 from include.gateway.paths import LeasePath
 from include.gateway.service import lease_clock, lease_rows, payload_rows, revision_rows
 from include.gateway.service.clock import Clock
 from include.gateway.service.config import ConfigError
 from include.gateway.service.lease_rows import FinishedCommit, LeaseRow
 from include.gateway.service.payload_rows import Received
-from include.gateway.service.replies import INVALID_LEASE, Refused
+from include.gateway.service.replies import INVALID_LEASE, Refused, go_json
 from include.gateway.service.writer import StateError, Writer
 
 T = TypeVar("T")
+_NEWEST = 0.2  # weight of the lease that ended last in the mean
 MayUse = Callable[[LeaseRow], bool]
 
 
@@ -81,12 +83,14 @@ class LeaseTable:
         self._longest_ns = round(max_lease_time_s * 1_000_000_000)
         self._switching: set[int] = set()  # epochs; touched by the writer's thread only
         self._unwanted: set[int] = set()  # dropped while switching; likewise
+        self._taken_ns: dict[int, int] = {}  # by epoch; likewise
+        self._held_s: dict[str, float] = {}
         file.parent.mkdir(parents=True, exist_ok=True)
         self._lock_fd = _lock(file)
         try:
             _make_private(file)
             connection = lease_rows.connect(str(file), writer=True)
-            _prepare_schema(connection)
+            _prepare_schema(connection, clock)
             for rows in (payload_rows, revision_rows, lease_clock):
                 rows.prepare(connection)
             connection.execute("BEGIN IMMEDIATE")
@@ -111,10 +115,37 @@ class LeaseTable:
             self._reader.close()
         os.close(self._lock_fd)
 
+    def now_s(self) -> float:
+        """The monotonic clock by which leases end, in seconds."""
+        return self._clock.monotonic_ns() / SECOND
+
     def listed(self) -> list[LeaseRow]:
         """The leases that have not expired. Raises StateError."""
         with self._reading:
             return _reading(lambda: lease_rows.listed(self._reader, self._clock.monotonic_ns()))
+
+    def listing(self) -> bytes:
+        """The reply that lists them, however many there are. Raises StateError."""
+        with self._reading:
+            rows = _reading(lambda: lease_rows.told(self._reader, self._clock.monotonic_ns()))
+        data = {}
+        for repository, path, key_id, hostname, expires_ms in rows:
+            place = repository + (path or "/")
+            data[place] = {
+                "key_id": key_id, "path": place, "expires": format_time(expires_ms), "hostname": hostname
+            }  # fmt: skip
+        return go_json({"data": data, "status": "ok"})
+
+    def remaining_ns(self, path: LeasePath) -> int:
+        """Until the last of the leases in the way of ``path`` ends; 0 if there is none. Raises StateError."""
+        now = self._clock.monotonic_ns()
+        with self._reading:
+            rows = _reading(lambda: lease_rows.overlapping(self._reader, path.repository, path.path))
+        return max((row.deadline_ns - now for row in rows if row.deadline_ns > now), default=0)
+
+    def mean_held_s(self, repository: str) -> float | None:
+        """How long its leases were held of late, until they were given back or spent."""
+        return self._held_s.get(repository)
 
     def valid(self, digest: bytes) -> LeaseRow | None:
         """The lease if it exists and has not expired. Raises StateError."""
@@ -132,8 +163,10 @@ class LeaseTable:
             rows = _reading(lambda: self._reader.execute("SELECT repository FROM disabled").fetchall())
         return {row[0] for row in rows}
 
-    def acquire(self, path: LeasePath, *, key_id: str, hostname: str, version: int) -> Future[Granted | Busy]:
-        """Take a lease; with every one that is granted, what has expired is cleared away."""
+    def acquire(
+        self, path: LeasePath, *, key_id: str, hostname: str, version: int, most: int | None = None
+    ) -> Future[Granted | Busy]:
+        """Take a lease; with every one that is granted, what has expired is cleared away. ``most``: of this key."""
 
         def operation(connection: sqlite3.Connection) -> Granted | Busy:
             now = self._clock.monotonic_ns()
@@ -147,6 +180,8 @@ class LeaseTable:
             if connection.execute("SELECT 1 FROM disabled WHERE repository = ?", (path.repository,)).fetchone():
                 raise Refused("repo_disabled")
             self._clear_expired(connection, now)
+            if most is not None and lease_rows.held(connection, now, key_id) >= most:
+                raise Refused("too many leases", f"key {key_id} holds {most}, and no key may hold more; drop some")
             lease_clock.notice_step(connection, self._clock)
             token = new_token()
             deadline_ns, expires_ms = now + self._longest_ns, self._clock.wall_ms() + self._longest_ns // 1_000_000
@@ -157,6 +192,7 @@ class LeaseTable:
                  self._clock.boot),
             ).fetchone()[0]  # fmt: skip
             row = LeaseRow(epoch, path.repository, path.path, key_id, hostname, version, expires_ms, deadline_ns)
+            self._taken_ns[epoch] = now
             return Granted(token, row)
 
         return self._writer.submit(operation)
@@ -273,6 +309,7 @@ class LeaseTable:
                     (one.digest, one.row.repository, one.row.key_id, one.roots[0].text, one.roots[1].text,
                      one.revision, expires_ms, deadline_ns, self._clock.boot),
                 )  # fmt: skip
+                self._gave_back(one.row)
                 self._forget(one.row.epoch)
             for epoch in failed:
                 if epoch in self._unwanted:
@@ -303,7 +340,15 @@ class LeaseTable:
         if row.epoch in self._switching:
             self._unwanted.add(row.epoch)
         else:
+            self._gave_back(row)
             connection.execute("DELETE FROM lease WHERE epoch = ?", (row.epoch,))
+
+    def _gave_back(self, row: LeaseRow) -> None:
+        taken = self._taken_ns.pop(row.epoch, None)
+        if taken is not None:
+            held_s = (self._clock.monotonic_ns() - taken) / SECOND
+            mean_s = self._held_s.get(row.repository, held_s)
+            self._held_s[row.repository] = mean_s + _NEWEST * (held_s - mean_s)
 
     def _forget(self, epoch: int) -> None:
         self._switching.discard(epoch)
@@ -312,6 +357,7 @@ class LeaseTable:
     def _clear_expired(self, connection: sqlite3.Connection, now_ns: int) -> None:
         expired = connection.execute("SELECT epoch FROM lease WHERE deadline_ns <= ?", (now_ns,)).fetchall()
         for (epoch,) in expired:
+            self._taken_ns.pop(epoch, None)
             if epoch not in self._switching:
                 connection.execute("DELETE FROM lease WHERE epoch = ?", (epoch,))
         connection.execute("DELETE FROM finished WHERE deadline_ns <= ?", (now_ns,))
@@ -352,12 +398,14 @@ def _make_private(file: Path) -> None:
             path.chmod(0o600)
 
 
-def _prepare_schema(connection: sqlite3.Connection) -> None:
+def _prepare_schema(connection: sqlite3.Connection, clock: Clock) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version == 0:
         if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
             raise ConfigError("the gateway's state file is another program's database: give the gateway its own")
         connection.executescript(f"BEGIN;{lease_rows.SCHEMA}PRAGMA user_version = {lease_rows.SCHEMA_VERSION};COMMIT;")
+        # Numbers go on from the time: a gateway whose state was lost gives none out that was given out before.
+        connection.execute("INSERT INTO sqlite_sequence VALUES ('lease', ?)", (clock.wall_ms(),))
     elif version != lease_rows.SCHEMA_VERSION:
         raise ConfigError(
             f"the gateway's state has schema {version}, this is {lease_rows.SCHEMA_VERSION}: use that version"

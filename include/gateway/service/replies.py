@@ -24,10 +24,11 @@ class Refused(Exception):
 class Malformed(Exception):
     """The request is answered with an HTTP error and a line of text."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, *, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(text)
         self.status = status
         self.text = text
+        self.headers = dict(headers or {})
 
 
 INVALID_LEASE = "invalid lease"
@@ -43,6 +44,11 @@ def answer(members: Mapping[str, Any], *, headers: Mapping[str, str] | None = No
     """HTTP 200 with the members sorted by name, as Go sorts a map."""
     body = go_json({name: members[name] for name in sorted(members)})
     return Response(body, headers=dict(headers or {}), media_type=_TEXT_TYPE)
+
+
+def raw(body: bytes) -> Response:
+    """HTTP 200 with what ``go_json`` made."""
+    return Response(body, media_type=_TEXT_TYPE)
 
 
 def ok(**members: Any) -> Response:

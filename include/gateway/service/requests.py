@@ -110,6 +110,11 @@ def parse_enable(body: bytes) -> bool:
     return enable
 
 
+def parse_collection(body: bytes) -> str:
+    """Body of ``POST /gc``: the repository. Raises Malformed."""
+    return _text(_json_object(body), "repo")
+
+
 def parse_renewal(body: bytes) -> float | None:
     """Body of ``PATCH /leases/<token>``: the seconds asked for, or ``None``. Raises Malformed."""
     if not body:

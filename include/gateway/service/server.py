@@ -14,6 +14,8 @@ from include.gateway.service.clock import Clock
 from include.gateway.service.commits import Committer
 from include.gateway.service.config import ConfigError, ServiceConfig
 from include.gateway.service.points import OnPoint
+from include.gateway.service.protocol import BoundedHttp
+from include.gateway.service.serving import ReadConfig
 
 log = logging.getLogger(__name__)
 
@@ -26,19 +28,21 @@ def serve(
     ready: Callable[[str], None] | None = None,
     stop: threading.Event | None = None,
     on_point: OnPoint | None = None,
+    read_config: ReadConfig | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until ``stop`` is set; ``ready`` gets the URL once connections are accepted.
 
     Raises ConfigError if the port or the state is taken.
     """
-    app = create_app(config, committer=committer, clock=clock, on_point=on_point)
+    app = create_app(config, committer=committer, clock=clock, on_point=on_point, read_config=read_config)
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     server = uvicorn.Server(
         uvicorn.Config(
             app, log_config=None, access_log=False, server_header=False, lifespan="on", workers=1,
-            timeout_keep_alive=75, timeout_graceful_shutdown=round(config.stop_timeout_s), backlog=512,
+            http=BoundedHttp, backlog=512,
+            timeout_keep_alive=75, timeout_graceful_shutdown=round(config.stop_timeout_s),
         )
     )  # fmt: skip
     logging.getLogger("uvicorn.access").disabled = True  # it logs URLs, and the protocol puts tokens into them

@@ -10,8 +10,10 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from include.gateway.service.limits import Limiter, Limits
 from include.gateway.service.log import TRACE
-from include.gateway.service.replies import plain
+from include.gateway.service.metrics import Metrics
+from include.gateway.service.replies import Malformed, plain
 
 HEADER = "X-Nightshift-Trace"
 _EVENT = "nightshift.event"
@@ -27,8 +29,11 @@ def note(request: Request, event: str, **fields: Any) -> None:
 class Tracing:
     """ASGI middleware."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, limiter: Limiter, limits: Limits) -> None:
         self._app = app
+        self._metrics = metrics
+        self._limiter = limiter
+        self._header_bytes = limits.header_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -47,7 +52,11 @@ class Tracing:
             await send(message)
 
         try:
+            self._require_within_limits(scope)
             await self._app(scope, receive, send_traced)
+        except Malformed as malformed:
+            reply = plain(malformed.status, malformed.text, headers=malformed.headers)
+            await reply(scope, receive, send_traced)
         except ClientDisconnect:
             log.info("caller hung up", extra={"fields": {"method": scope["method"]}})
         except Exception:
@@ -55,6 +64,9 @@ class Tracing:
             if not status:
                 reply = plain(500, f"internal error: see the gateway's log, trace {trace}")
                 await reply(scope, receive, send_traced)
+        route = getattr(scope.get("route"), "path", "none")
+        self._metrics.requests.labels(scope["method"] if route != "none" else "any", route, str(status)).inc()
+        self._metrics.request_seconds.labels(route).observe(time.perf_counter() - began)
         event, fields = scope.get(_EVENT, ("request refused", {}))
         if _EVENT in scope or status >= 400:
             level = logging.WARNING if status >= 500 else logging.INFO
@@ -62,3 +74,9 @@ class Tracing:
             log.log(
                 level, event, extra={"fields": {"method": scope["method"], "status": status, "seconds": took, **fields}}
             )
+
+    def _require_within_limits(self, scope: Scope) -> None:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > self._header_bytes:
+            raise Malformed(431, f"request header fields too large: at most {self._header_bytes} bytes")
+        client = scope.get("client")
+        self._limiter.request(client[0] if client else "unknown")

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.gateway.client.values import LeaseInfo, RepositoryInfo
-from include.gateway.service.app import _listed
+from include.gateway.service.lease_calls import listed
 from include.gateway.service.lease_rows import LeaseRow
 from include.gateway.service.replies import ok
 
@@ -38,7 +38,7 @@ def test_a_lease_comes_back_from_the_list_of_the_service(
     repository: str, path: str, key_id: str, hostname: str, expires_ms: int
 ) -> None:
     row = LeaseRow(1, repository, path, key_id, hostname, 3, expires_ms, 0)
-    (value,) = over_the_wire({row.full_path: _listed(row)}).values()
+    (value,) = over_the_wire({row.full_path: listed(row)}).values()
     expires = EPOCH + timedelta(milliseconds=expires_ms)
     assert LeaseInfo.parse(value) == LeaseInfo(repository, path, key_id, expires, hostname)
     assert LeaseInfo.parse(value).full_path == value["path"] == row.full_path
