@@ -158,9 +158,10 @@ class GatewayClient:
         if not isinstance(token, str) or not token or not _safe_in_url(token):
             self._verdict.unexpected(reply, what)
         version = members.get("max_api_version", API_VERSION)
+        ends = _deadline(reply, sent_at)
         lease = Lease(
-            token, repository, place.path, hostname, self.key_id,
-            version if isinstance(version, int) else API_VERSION, _deadline(reply, sent_at), _epoch(reply),
+            token, repository, place.path, hostname, self.key_id, version if isinstance(version, int) else API_VERSION,
+            expires_monotonic=ends, lifetime_s=None if ends is None else ends - sent_at, epoch=_epoch(reply),
         )  # fmt: skip
         self._holdings.granted(lease, sent_at=sent_at, trace=reply.trace)
         return lease
@@ -226,11 +227,14 @@ class GatewayClient:
             timeout_s=self._commit_timeout_s,
         )
         began = time.monotonic()
+        self._holdings.committing(lease, True)
         try:
             revision = self._settled(call, what, lease)
         except GatewayError as error:
             self._holdings.troubled(lease, f"a commit that failed: {type(error).__name__}")
             raise
+        finally:
+            self._holdings.committing(lease, False)
         self._longest_commit_s = max(self._longest_commit_s, time.monotonic() - began)
         return revision
 
@@ -274,10 +278,11 @@ class GatewayClient:
     def lease(self, repository: str, path: str, *, hostname: str) -> Iterator[Lease]:
         """A lease for the length of a block, renewed in the background in time, and dropped however the block ends.
 
+        A commit in it is bounded by what the lease lasts when it begins: while it runs nothing is renewed.
         A drop that fails is only logged: what the block did or raised matters more, and the lease ends by itself.
         """
         lease = self._timed(self.acquire(repository, path, hostname=hostname))
-        keeper = Keeper(lease, self.renew, lambda: self._left_s(lease)[1])
+        keeper = Keeper(lease, self.renew, lambda: self._left_s(lease)[1], lambda: self._holdings.may_be_renewed(lease))
         if self._can_renew is not False:
             keeper.start()
         try:
@@ -316,7 +321,7 @@ class GatewayClient:
         held = self._holdings.known(lease)
         if held is None:
             ends = lease.expires_monotonic
-            return (None if ends is None else ends - time.monotonic()), None
+            return (None if ends is None else ends - time.monotonic()), lease.lifetime_s
         return held.left_s(time.monotonic()), held.lifetime_s
 
     def _later(self, sent_at: float, wanted_s: int | None) -> float | None:

@@ -24,6 +24,8 @@ ENDS_KNOWN = 4096
 RENEW_AT = 1 / 3
 """Of its lifetime a lease is renewed: two renewals may fail before it ends."""
 SHORTEST_PAUSE_S = 0.05
+MOST_RENEWALS = 30
+"""Of one lease: a holder that hangs, or outlives the task that it was, does not keep others out for ever."""
 
 
 @dataclass(slots=True)
@@ -37,6 +39,7 @@ class Held:
     renewals: int = 0
     lost: LeaseLost | None = None
     trouble: str = ""
+    committing: bool = False
 
     @property
     def lifetime_s(self) -> float | None:
@@ -92,6 +95,18 @@ class Holdings:
             if held is not None:
                 held.lost = error
 
+    def committing(self, lease: Lease, now: bool) -> None:
+        """A commit began, or ended without an end of the lease."""
+        with self._lock:
+            held = self._held.get(lease.token)
+            if held is not None:
+                held.committing = now
+
+    def may_be_renewed(self, lease: Lease) -> bool:
+        """Not while a commit runs: nobody knows how long its reply takes, and a lease must not last as long as that."""
+        held = self.known(lease)
+        return held is not None and not held.committing
+
     def troubled(self, lease: Lease, why: str) -> None:
         """A commit failed: its last line will say so."""
         with self._lock:
@@ -127,13 +142,21 @@ class Holdings:
 class Keeper:
     """Renews one lease in the background until it is stopped, as long as the gateway renews at all.
 
-    ``renew`` asks for it; ``lifetime_s`` tells how long the lease lasts, None if that is not known.
+    ``renew`` asks for it; ``lifetime_s`` tells how long the lease lasts, None if that is not known; ``may`` whether it
+    should last longer at this moment.
     """
 
-    def __init__(self, lease: Lease, renew: Callable[[Lease], Lease], lifetime_s: Callable[[], float | None]) -> None:
+    def __init__(
+        self,
+        lease: Lease,
+        renew: Callable[[Lease], Lease],
+        lifetime_s: Callable[[], float | None],
+        may: Callable[[], bool],
+    ) -> None:
         self._lease = lease
         self._renew = renew
         self._lifetime_s = lifetime_s
+        self._may = may
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -149,14 +172,19 @@ class Keeper:
         self._stop.set()
 
     def _keep(self) -> None:
-        tries = 0
+        tries = renewals = 0
         while (lifetime_s := self._lifetime_s()) is not None:
             # after a failure sooner, so that a gateway that restarts is met again within what is left
             if self._stop.wait(max(SHORTEST_PAUSE_S, lifetime_s * RENEW_AT / (4 if tries else 1))):
                 return
+            if renewals == MOST_RENEWALS:
+                log.warning("lease on %s was renewed %d times, and is not any more", self._lease.full_path, renewals)
+                return
+            if not self._may():
+                continue
             try:
                 self._lease = self._renew(self._lease)
-                tries = 0
+                tries, renewals = 0, renewals + 1
             except (NotOffered, LeaseLost):
                 return  # what that means for the lease is known to the client
             except GatewayError as error:

@@ -51,8 +51,8 @@ class LeaseInfo:
 class Lease:
     """The right to change ``path``. The token is the right itself: it is in no repr, and must get into no log.
 
-    ``expires_monotonic``: seconds on ``time.monotonic`` until which it lasts, ``epoch``: the fence of its repository;
-    each ``None`` if the gateway did not say.
+    ``expires_monotonic``: seconds on ``time.monotonic`` until which it lasts, ``lifetime_s``: how long that was when it
+    was given, ``epoch``: the fence of its repository; each ``None`` if the gateway did not say.
     """
 
     token: str = field(repr=False)
@@ -62,6 +62,7 @@ class Lease:
     key_id: str
     max_api_version: int = 2
     expires_monotonic: float | None = None
+    lifetime_s: float | None = None
     epoch: int | None = None
 
     @property

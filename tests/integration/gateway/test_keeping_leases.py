@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from include.cvmfs.hashes import ObjectHash
 from include.gateway import errors
 from include.gateway.client import GatewayClient, Lease
 from include.gateway.client.audit import LOGGER
+from tests.fakes.gateway_service import FakeCommitter
 from tests.fakes.stockgateway import StockGateway
 from tests.integration.gateway.conftest import RunningGateway
 
@@ -145,6 +147,24 @@ def test_where_renewal_is_offered_a_late_commit_renews_and_goes_on(gateway: Runn
     client._holdings.known(lease).since_renewal -= 8
     assert client.commit(lease, OLD, NEW) == 1
     assert audit.events() == ["acquired", "renewed", "committed"]
+
+
+def test_a_holder_that_hangs_in_its_commit_does_not_keep_others_out_for_ever(
+    start_gateway: Callable[..., RunningGateway],
+) -> None:
+    committer = FakeCommitter(gate=threading.Event())
+    gateway = start_gateway(committer=committer, max_lease_time_s=0.9)
+    with gateway.client().lease(REPOSITORY, "/a", hostname="h") as lease, ThreadPoolExecutor(1) as pool:
+        commit = pool.submit(gateway._clients[0].commit, lease, OLD, NEW)
+        assert committer.started.wait(5)
+        deadline = time.monotonic() + 5
+        while gateway.client().leases() and time.monotonic() < deadline:
+            threading.Event().wait(0.05)
+        other = gateway.client().acquire(REPOSITORY, "/a", hostname="other")
+        committer.gate.set()
+        with pytest.raises(errors.LeaseLost):
+            commit.result(10)
+    assert gateway.client().commit(other, OLD, NEW) == 1
 
 
 def test_a_lease_that_was_taken_away_is_known_before_the_commit(
