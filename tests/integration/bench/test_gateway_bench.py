@@ -20,20 +20,8 @@ WANTED = [
 
 @pytest.mark.slow
 def test_it_ends_in_one_line_of_json(tmp_path: Path) -> None:
-    options = [
-        "--publishers",
-        "4",
-        "--seconds",
-        "1",
-        "--turns",
-        "2",
-        "--merges",
-        "2",
-        "--entries",
-        "50",
-        "--slots",
-        "2",
-    ]
+    load = ["--publishers", "4", "--slots", "2", "--seconds", "1"]
+    others = ["--turns", "2", "--merges", "2", "--entries", "50"]
     places = ["--store", (tmp_path / "store").as_uri(), "--results", str(tmp_path / "results")]
     done = subprocess.run(
         [sys.executable, ROOT / "bench/gateway.py", *load, *others, *places],
