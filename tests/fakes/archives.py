@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 BLOCK = 512
@@ -67,9 +67,14 @@ def hardlink(name: str, target: str) -> Member:
     return Member(name.encode(), type=b"1", target=target.encode())
 
 
-def packed(folder_path: object, kind: str = "w", format: int = tarfile.PAX_FORMAT) -> bytes:  # noqa: A002
+def packed(
+    folder_path: object,
+    kind: str = "w",
+    format: int = tarfile.PAX_FORMAT,  # noqa: A002
+    change: Callable[[tarfile.TarInfo], tarfile.TarInfo] | None = None,
+) -> bytes:
     """A directory packed by the standard library."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode=kind, format=format) as tar:  # type: ignore[call-overload]
-        tar.add(folder_path, arcname=".")
+        tar.add(folder_path, arcname=".", filter=change)
     return out.getvalue()

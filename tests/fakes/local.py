@@ -29,16 +29,24 @@ from tests.fakes.minirepo import FQRN, NOW, master_key, public_key, signer
 
 CHUNKS = ChunkLimits(1 << 12, 1 << 13, 1 << 14)
 NAMES = ["a", "b", "lib", ".cvmfscatalog", "é x"]
+ODD_NAMES = [
+    *NAMES, "-rf", "a\nb", "$(HOME)", "%41", "日本", "e\u0301", ".hidden", "..x", "'\";", "n" * 255, "\x7f",
+    ".nightshift-part-0",
+]  # fmt: skip
 NODES = st.fixed_dictionaries(
     {
-        "kind": st.sampled_from(["file", "file", "file", "symlink", "fifo", "directory"]),
+        "kind": st.sampled_from(["file", "file", "file", "symlink", "fifo", "socket", "directory"]),
         "mode": st.sampled_from([0o644, 0o755, 0o600, 0o444]),
         "mtime_ns": st.integers(0, 2_000_000_000_000_000_000),
         "content": st.binary(max_size=20) | st.integers(200, 9_000).map(lambda size: b"%05d" % size * (size // 5)),
         "link": st.booleans(),
+        "xattrs": st.dictionaries(st.sampled_from(["user.a", "user.é b"]), st.binary(max_size=255), max_size=2),
     }
 )
 TREES = st.dictionaries(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).map("/".join), NODES, max_size=14)
+ODD_TREES = st.dictionaries(
+    st.lists(st.sampled_from(ODD_NAMES), min_size=1, max_size=5).map("/".join), NODES, max_size=20
+)
 DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
 
 
@@ -143,18 +151,25 @@ def make_folder(folder: Path, nodes: Mapping[str, Mapping[str, Any]]) -> Path:
             continue
         if kind == "symlink":
             place.symlink_to(node["content"].hex()[:60] or "nowhere")
-        elif kind == "fifo":
-            os.mkfifo(place)
+        elif kind in ("fifo", "socket"):
+            os.mknod(place, 0o600 | (stat.S_IFIFO if kind == "fifo" else stat.S_IFSOCK))
         elif node["link"] and place.parent in first:
             place.hardlink_to(first[place.parent])
             continue
         else:
             place.write_bytes(node["content"])
+            _attach(place, node)
             first.setdefault(place.parent, place)
         if kind != "symlink":
             place.chmod(node["mode"])
         os.utime(place, ns=(node["mtime_ns"], node["mtime_ns"]), follow_symlinks=False)
     for place, node in reversed(directories):
+        _attach(place, node)
         place.chmod(node["mode"] | 0o700)
         os.utime(place, ns=(node["mtime_ns"], node["mtime_ns"]))
     return folder
+
+
+def _attach(place: Path, node: Mapping[str, Any]) -> None:
+    for name, value in node.get("xattrs", {}).items():
+        os.setxattr(place, name, value)
