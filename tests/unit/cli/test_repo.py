@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from include.cli.repo import app
+from include.cvmfs.hashes import CERTIFICATE
+from include.cvmfs.keys import format_public_key, generate_master, generate_repository_key
+from include.cvmfs.manifest import KEY as MANIFEST_KEY
+from include.cvmfs.manifest import sign
+from include.cvmfs.whitelist import KEY as WHITELIST_KEY
 from include.storage.file import FileStore
 from tests.fakes import minirepo
 from tests.fakes.minirepo import FQRN, MiniRepository, public_key, sample
@@ -74,6 +81,61 @@ def test_a_broken_signature_is_refused_with_its_class_and_exit_code_2(mini: Mini
     assert result.exit_code == 2
     assert result.stderr.startswith("nightshift: [7 - bad signature] manifest: ")
     assert result.stdout == ""
+
+
+def expired(mini: MiniRepository, folder: Path) -> None:
+    mini.write_whitelist(valid=timedelta(0))
+
+
+def of_another_repository(mini: MiniRepository, folder: Path) -> None:
+    mini.write_whitelist("other.example.org")
+
+
+def wrong_key(mini: MiniRepository, folder: Path) -> None:
+    (folder / "key.pub").write_bytes(format_public_key(generate_master().public_key()))
+
+
+def signed_by_somebody(mini: MiniRepository, folder: Path) -> None:
+    somebody = generate_repository_key(FQRN, datetime.now(UTC))
+    assert mini.manifest is not None
+    draft = replace(mini.manifest, certificate=mini.keep(somebody.certificate_pem, CERTIFICATE))
+    mini.store.put(MANIFEST_KEY, sign(draft, somebody.private_key))
+
+
+def without_whitelist(mini: MiniRepository, folder: Path) -> None:
+    mini.store.delete([WHITELIST_KEY])
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (expired, "[8 - bad whitelist] whitelist of mini.example.org: expired at "),
+        (
+            of_another_repository,
+            "[8 - bad whitelist] whitelist of mini.example.org: the one found there is that of 'ot",
+        ),
+        (wrong_key, "[8 - bad whitelist] whitelist: bad signature: not made with one of the given master keys"),
+        (without_whitelist, "[8 - bad whitelist] "),
+        (signed_by_somebody, "[9 - invalid certificate] whitelist of mini.example.org: does not list certificate "),
+    ],
+)
+def test_what_nobody_vouches_for_is_refused_by_the_check_with_class_and_reason(
+    mini: MiniRepository, tmp_path: Path, harm: Callable[[MiniRepository, Path], None], says: str
+) -> None:
+    harm(mini, tmp_path)
+    result = run(mini, "check")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"nightshift: {says}")
+
+
+def test_a_root_catalog_of_a_newer_schema_is_named_with_its_hash_and_not_guessed_at(tmp_path: Path) -> None:
+    mini = sample(FileStore(tmp_path / FQRN))
+    mini.damage("", "UPDATE properties SET value = '2.6' WHERE key = 'schema'").publish()
+    assert mini.manifest is not None
+    result = run(mini, "check", keyed=False)
+    assert result.exit_code == 1
+    said = f"/: catalog: cannot be read: schema 2.6, this program checks 2.5 [catalog {mini.manifest.root}]"
+    assert said in result.stdout.splitlines()
 
 
 def test_no_repository_is_a_failed_download(tmp_path: Path) -> None:

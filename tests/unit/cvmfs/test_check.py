@@ -77,6 +77,11 @@ CATALOG_DAMAGE: dict[str, tuple[str, tuple[object, ...], set[tuple[Subject, str]
         ("UPDATE properties SET value = '2.4' WHERE key = 'schema'",),
         {(Subject.CATALOG, "/sw/app")},
     ),
+    "newer schema": (
+        "/sw/app",
+        ("UPDATE properties SET value = '2.6' WHERE key = 'schema'",),
+        {(Subject.CATALOG, "/sw/app")},
+    ),
     "table gone": ("/sw/app", ("DROP TABLE chunks",), {(Subject.CATALOG, "/sw/app")}),
     "no root entry": (
         "/sw/app/lib/deep",
@@ -167,6 +172,21 @@ CATALOG_DAMAGE: dict[str, tuple[str, tuple[object, ...], set[tuple[Subject, str]
         "/sw/app",
         ("UPDATE chunks SET offset = 1001 WHERE offset = 1000",),
         {(Subject.CHUNKS, "/sw/app/big")},
+    ),
+    "chunks that overlap": (
+        "/sw/app",
+        ("UPDATE chunks SET offset = 999 WHERE offset = 1000",),
+        {(Subject.CHUNKS, "/sw/app/big")},
+    ),
+    "chunks that begin late": (
+        "/sw/app",
+        ("UPDATE chunks SET offset = 1 WHERE offset = 0",),
+        {(Subject.CHUNKS, "/sw/app/big")},
+    ),
+    "a chunk too few": (
+        "/sw/app",
+        ("DELETE FROM chunks WHERE offset = 1500",),
+        {(Subject.CHUNKS, "/sw/app/big"), (Subject.COUNTERS, "/sw/app")},
     ),
     "chunks shorter than the file": (
         "/sw/app",
@@ -269,7 +289,8 @@ def test_damage_inside_a_catalog_is_named_with_its_path(mini: MiniRepository, da
 ALONE = [
     "root prefix of another place", "mountpoint of another mtime", "directory with a hash", "link count 0",
     "root's link count", "hard links that differ", "fifo with a target", "chunk rows of nobody", "counter missing",
-    "bind mountpoint without a directory", "schema of another time", "table gone",
+    "bind mountpoint without a directory", "schema of another time", "newer schema", "table gone",
+    "chunks that overlap",
 ]  # fmt: skip
 
 
