@@ -75,23 +75,11 @@ def connections() -> Connections:
     return Connections(load(), EnvSecrets())
 
 
-@contextlib.contextmanager
-def switching(site: Connections, fqrn: str) -> Iterator[tuple[Store, Signer]]:
-    """The store and signing key of a repository, for who replaces its manifest beside the gateway.
+def switching(site: Connections, fqrn: str) -> contextlib.AbstractContextManager[tuple[Store, Signer]]:
+    """The store and signing key of a repository, for who replaces its manifest beside the gateway."""
+    from include.publishers.beside import switching
 
-    Where the store does not keep conditions on a replacement, everything is leased meanwhile: then nobody commits.
-    Raises KeyFileError where the key is not.
-    """
-    from include.cvmfs.trust import is_local
-    from include.settings.traits import recorded_traits
-
-    store, signer = _signing(site, fqrn)
-    traits = recorded_traits(site.ledger, site.site.store(site.site.repository(fqrn).store))
-    if is_local(store) or (traits is not None and traits.replace):
-        yield store, signer
-        return
-    with site.gateway(fqrn).lease(fqrn, "", hostname=holder()):
-        yield store, signer
+    return switching(site, fqrn, holder=holder())
 
 
 def holder() -> str:
@@ -167,16 +155,3 @@ def printable(text: str) -> str:
     from include.cvmfs.source import printable
 
     return printable(text)
-
-
-def _signing(site: Connections, fqrn: str) -> tuple[Store, Signer]:
-    """The writable store and the signing key of a repository. Raises KeyFileError where that key is not."""
-    from include.cvmfs.errors import KeyFileError
-    from include.cvmfs.keys import KeyFile, load_signer
-
-    folder = site.site.gateway.keys
-    path = KeyFile.REPOSITORY.path(folder, site.site.repository(fqrn).fqrn)
-    if not path.exists():
-        cure = "run this where the gateway is, or import the keys there: nightshift repo import-keys"
-        raise KeyFileError(str(path), f"the signing key of {fqrn} is not on this machine; {cure}")
-    return site.manifest_store(fqrn), load_signer(folder, fqrn)

@@ -25,16 +25,17 @@ SOON = timedelta(hours=12)
 LONGEST = timedelta(days=365)
 
 
-def expiry_warning(whitelist: Whitelist, now: datetime) -> str | None:
-    """What to say of a whitelist that expires in less than 12 hours, with the cure; None while it lasts longer."""
+def expiry_warning(whitelist: Whitelist, now: datetime, *, soon: timedelta = SOON) -> str | None:
+    """What to say of a whitelist that expires in less than ``soon``, with the cure; None while it lasts longer."""
     left = whitelist.expires - now
-    if left >= SOON:
+    if left >= soon:
         return None
     cure = f"resign it where the master key is: nightshift repo resign {whitelist.fqrn}"
     if left <= timedelta(0):
         return f"the whitelist expired at {whitelist.expires:%Y-%m-%d %H:%M} UTC, clients refuse it; {cure}"
     hours = left.total_seconds() / 3600
-    return f"the whitelist expires in {hours:.1f} hours, at {whitelist.expires:%Y-%m-%d %H:%M} UTC; {cure}"
+    span = f"{hours:.1f} hours" if hours < 72 else f"{hours / 24:.1f} days"
+    return f"the whitelist expires in {span}, at {whitelist.expires:%Y-%m-%d %H:%M} UTC; {cure}"
 
 
 def resign(

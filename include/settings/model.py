@@ -251,6 +251,30 @@ class Prepare(_Block):
         return self
 
 
+class TagRule(_Block):
+    """Which tags stay: of those whose names match, the newest, and whatever is not older. The others may go."""
+
+    keep: Annotated[int, Field(ge=0)] = 0
+    older_than_days: Annotated[int, Field(ge=0)] | None = None
+    match: Annotated[str, Field(min_length=1)] = "*"
+    apply: bool = False
+    """Whether scheduled runs take tags away; otherwise they only say which would go."""
+
+    @model_validator(mode="after")
+    def _something_stays(self) -> TagRule:
+        if self.keep == 0 and self.older_than_days is None:
+            raise fault("a rule for tags by which none stays", "Say `keep:`, `older_than_days:`, or both.")
+        return self
+
+
+class Care(_Block):
+    """What the DAG `repository_care` does for a repository."""
+
+    whitelist_days: Annotated[int, Field(ge=0, le=365)] = 7
+    """How many days before the whitelist ends the run fails, so that somebody signs it again."""
+    tags: TagRule | None = None
+
+
 class Store(_Block):
     """An object store: where it is and how it is spoken to. `connection` carries its access key and secret.
 
@@ -332,6 +356,7 @@ class Repository(_Block):
     """How many gateways may switch this repository's manifest at once; more than one needs conditional replace."""
     limits: Limits = Limits()
     prepare: Prepare = Prepare()
+    care: Care = Care()
 
     @model_validator(mode="after")
     def _node_if_wanted(self) -> Repository:

@@ -7,6 +7,7 @@ StepError
 ├── FailedBefore          an earlier step of the run gave the artifact up
 ├── BatchFailed           several artifacts of one batch failed; retryable if one of them is
 ├── ReserveFailed         destinations that cannot be reserved; the others were
+├── NotWell               something is wrong with a repository, or is going to be
 ├── NotVerified           what was published does not read back through the public URL
 └── GateClosed            something that the run had to publish is missing, with its reason
 """
@@ -89,6 +90,20 @@ class NotVerified(StepError):
             f"run {run}: {len(self.problems)} problems when reading back through the public URL. "
             f"Look at the store and at caches in front of it:\n{shown}"
         )
+
+
+class NotWell(StepError):
+    """`problems` are lines, each with its cure where there is one; `count` where they are not all of them."""
+
+    retryable = False
+
+    def __init__(self, repository: str, problems: Sequence[str], count: int | None = None) -> None:
+        self.repository = repository
+        self.problems = tuple(problems)
+        count = len(problems) if count is None else count
+        shown = "\n".join(f"- {line}" for line in self.problems[:SHOWN])
+        more = f"\n… and {count - SHOWN} more: nightshift repo check {repository}" if count > SHOWN else ""
+        super().__init__(f"repository {repository}: {count} {'problem' if count == 1 else 'problems'}:\n{shown}{more}")
 
 
 class GateClosed(StepError):

@@ -1,0 +1,90 @@
+"""`repository_care`: what every repository needs once a day, so that no night fails for want of it.
+
+The file only declares.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG, CronTriggerTimetable, Param, task_group
+
+from include.settings.load import load
+from operators.care import CheckOperator, TagPruneOperator, WhitelistLookOperator
+from operators.publishing import default_args
+
+DOC = """
+### Look after the repositories
+
+| task, for each repository | what it does | when it fails |
+|---|---|---|
+| `whitelist` | looks how long the whitelist lasts that readers see | fewer days are left than `care.whitelist_days` |
+| `prune_tags` | takes tags away by the rule `care.tags` | the signing key is not on the worker |
+| `check` | checks manifest, tags, reflog and every catalog | something is wrong; what is lost comes into the ledger |
+
+Nothing is signed again here: the master key is on no worker. Whoever holds it runs `nightshift repo resign`.
+
+Tags go only if the rule says `apply: true`, or a run by hand says `dry_run` *false*; otherwise the log says which would
+go, and why each of the others stays. It needs the repository's signing key, and so a worker on the gateway's machine;
+elsewhere run `nightshift repo tag prune` there.
+
+What `check` finds lost is sent again by the next preparation that has it, or by `nightshift repo repair --objects`.
+Data objects are looked for by `nightshift repo check` without `--quick`.
+"""
+
+_site = load()
+if _site.repositories:
+    names = sorted(_site.repositories)
+    with DAG(
+        dag_id="repository_care",
+        description="Warn of ending whitelists, prune tags, check the catalogs",
+        doc_md=DOC,
+        schedule=CronTriggerTimetable("30 11 * * *", timezone="UTC"),
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        dagrun_timeout=timedelta(hours=6),
+        default_args=default_args(priority=1),
+        params={
+            "repositories": Param(
+                None,
+                title="Repositories",
+                type=["null", "array"],
+                items={"type": "string", "enum": names},
+                description="Only these; empty: all of the configuration.",
+            ),
+            "dry_run": Param(
+                None,
+                title="Dry run",
+                type=["null", "boolean"],
+                description="Only say which tags would go; empty: as each repository's rule says.",
+            ),
+        },
+        tags=["cvmfs", "care"],
+    ) as repository_care:
+
+        @task_group(group_id="care")
+        def care(repository: str) -> None:
+            """One repository: three tasks that do not wait for each other."""
+            WhitelistLookOperator(
+                task_id="whitelist",
+                repository=repository,
+                map_index_template="{{ task.repository }}",
+                doc_md="Looks how long the whitelist lasts that readers see; signs nothing.",
+            )
+            TagPruneOperator(
+                task_id="prune_tags",
+                repository=repository,
+                pool="publish",
+                map_index_template="{{ task.repository }}",
+                doc_md="Takes tags away by the repository's rule, or says which would go.",
+            )
+            CheckOperator(
+                task_id="check",
+                repository=repository,
+                execution_timeout=timedelta(hours=4),
+                map_index_template="{{ task.repository }}",
+                doc_md="Checks manifest, tags, reflog and every catalog; notes damage in the ledger.",
+            )
+
+        care.expand(repository=names)

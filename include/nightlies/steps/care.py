@@ -1,0 +1,93 @@
+"""What a repository needs now and then: its whitelist looked at, its tags pruned by rule, its catalogs checked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from include.cvmfs.check import Report, check
+from include.cvmfs.resign import expiry_warning
+from include.cvmfs.tags import Decision, PruneRule, decide, remove_tags
+from include.nightlies import damage
+from include.nightlies.steps.errors import NotWell
+from include.publishers.beside import switching
+from include.publishers.connect import Connections
+from include.settings.model import TagRule
+
+Clock = Callable[[], datetime]
+SHOWN = 20
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What became of a repository's tags; ``decisions`` say why. ``done``: false in a dry run, and without a rule."""
+
+    decisions: tuple[Decision, ...]
+    done: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The tags that went, or would."""
+        return tuple(one.tag.name for one in self.decisions if one.remove)
+
+
+def look_at_whitelist(connections: Connections, fqrn: str, *, clock: Clock) -> float:
+    """How many days the whitelist lasts that readers see. Nothing is signed here: the master key is on no worker.
+
+    Raises NotWell when fewer than the repository's ``care.whitelist_days`` are left, WhitelistExpired when none are.
+    """
+    now, least = clock(), timedelta(days=connections.site.repository(fqrn).care.whitelist_days)
+    whitelist = connections.repository(fqrn).trusted.whitelist
+    if whitelist is None:
+        raise NotWell(fqrn, ["its whitelist was not verified; give its public key in the configuration"])
+    warning = expiry_warning(whitelist, now, soon=least)
+    if warning is not None:
+        raise NotWell(fqrn, [warning])
+    days = (whitelist.expires - now) / timedelta(days=1)
+    log.info("the whitelist of %s lasts %.1f days more", fqrn, days)
+    return days
+
+
+def prune_tags(
+    connections: Connections, fqrn: str, *, dry_run: bool | None, holder: str, clock: Clock
+) -> Pruned | None:
+    """Take away the tags that the repository's rule does not keep; None if it has no rule.
+
+    ``dry_run``: None does as the rule says. Raises KeyFileError where the signing key is not, TagError, StoreError.
+    """
+    rule = connections.site.repository(fqrn).care.tags
+    if rule is None:
+        return None
+    decisions = tuple(decide(connections.head(fqrn).tags(), _rule(rule), clock()))
+    done = Pruned(decisions, not (dry_run if dry_run is not None else not rule.apply))
+    for one in decisions:
+        log.info("tag %s of %s %s: %s", one.tag.name, fqrn, "goes" if one.remove else "stays", one.reason)
+    if done.done and done.names:
+        with switching(connections, fqrn, holder=holder) as (store, signer):
+            remove_tags(store, fqrn, done.names, signer=signer, now=int(clock().timestamp()))
+    return done
+
+
+def check_quickly(connections: Connections, fqrn: str, *, clock: Clock) -> Report:
+    """Check what the manifest names and all catalogs; lost ones come into the ledger's list of damage.
+
+    Raises NotWell with every problem, and what opening a repository raises.
+    """
+    now = clock()
+    report = check(connections.head(fqrn), quick=True, now=now)
+    damage.note_report(connections.ledger, report, everything=False, now=now)
+    for warning in report.warnings[:SHOWN]:
+        log.warning("%s: %s", fqrn, warning)
+    if not report.ok:
+        raise NotWell(fqrn, [str(problem) for problem in report.problems], report.problem_count)
+    log.info("%s: %s, %d catalogs", fqrn, report.verdict, report.catalogs)
+    return report
+
+
+def _rule(rule: TagRule) -> PruneRule:
+    older = None if rule.older_than_days is None else timedelta(days=rule.older_than_days)
+    return PruneRule(rule.keep, older, rule.match)

@@ -1,0 +1,38 @@
+"""Replacing a manifest beside the gateway: for tags, rollbacks and repairs, which no lease protocol knows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from include.cvmfs.errors import KeyFileError
+from include.cvmfs.keys import KeyFile, Signer, load_signer
+from include.cvmfs.trust import is_local
+from include.publishers.connect import Connections
+from include.settings.traits import recorded_traits
+from include.storage.store import Store
+
+
+@contextlib.contextmanager
+def switching(site: Connections, fqrn: str, *, holder: str) -> Iterator[tuple[Store, Signer]]:
+    """The store and signing key of a repository, for who replaces its manifest beside the gateway.
+
+    Where the store does not keep conditions on a replacement, everything is leased meanwhile, as ``holder``: then
+    nobody commits. Raises KeyFileError where the key is not, and what leasing raises.
+    """
+    store, signer = _signing(site, fqrn)
+    traits = recorded_traits(site.ledger, site.site.store(site.site.repository(fqrn).store))
+    if is_local(store) or (traits is not None and traits.replace):
+        yield store, signer
+        return
+    with site.gateway(fqrn).lease(fqrn, "", hostname=holder):
+        yield store, signer
+
+
+def _signing(site: Connections, fqrn: str) -> tuple[Store, Signer]:
+    folder = site.site.gateway.keys
+    path = KeyFile.REPOSITORY.path(folder, site.site.repository(fqrn).fqrn)
+    if not path.exists():
+        cure = "run this where the gateway is, or import the keys there: nightshift repo import-keys"
+        raise KeyFileError(str(path), f"the signing key of {fqrn} is not on this machine; {cure}")
+    return site.manifest_store(fqrn), load_signer(folder, fqrn)

@@ -1,0 +1,73 @@
+"""Look after repositories: each operator is mapped over them, so that each fails alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from operators.base import NightshiftOperator, clock, owner_name
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class _CareOperator(NightshiftOperator):
+    """:param repository: whose turn it is; skipped if the run's parameter `repositories` names others only."""
+
+    template_fields = ("repository",)
+
+    def __init__(self, *, repository: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.repository = repository
+
+    def require_wanted(self, context: Context) -> None:
+        wanted = context["params"].get("repositories")
+        if wanted and self.repository not in wanted:
+            raise AirflowSkipException(f"{self.repository} is not among the repositories of this run")
+
+
+class WhitelistLookOperator(_CareOperator):
+    """Fails when the whitelist ends within the days that the repository's settings say. It signs nothing."""
+
+    ui_color = "#e0e7ff"
+
+    def execute(self, context: Context) -> float:
+        from include.nightlies.steps.care import look_at_whitelist
+
+        self.require_wanted(context)
+        return round(look_at_whitelist(self.connections(), self.repository, clock=clock), 2)
+
+
+class TagPruneOperator(_CareOperator):
+    """Takes tags away by the repository's rule, or says which would go; skipped where there is no rule.
+
+    The run's parameter `dry_run` may say otherwise than the rule. Returns the names.
+    """
+
+    ui_color = "#fee2e2"
+
+    def execute(self, context: Context) -> list[str]:
+        from include.nightlies.steps.care import prune_tags
+
+        self.require_wanted(context)
+        dry_run, holder = context["params"].get("dry_run"), owner_name(context)
+        pruned = prune_tags(self.connections(), self.repository, dry_run=dry_run, holder=holder, clock=clock)
+        if pruned is None:
+            raise AirflowSkipException(f"{self.repository} has no rule for its tags: care.tags in the configuration")
+        verb = "removed" if pruned.done else "dry run, would be removed"
+        self.log.info("%s: %s", verb, ", ".join(pruned.names) or "none")
+        return list(pruned.names)
+
+
+class CheckOperator(_CareOperator):
+    """Checks manifest, tags, reflog and all catalogs; damage is noted in the ledger and fails the task."""
+
+    ui_color = "#f3e8ff"
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from include.nightlies.steps.care import check_quickly
+
+        self.require_wanted(context)
+        report = check_quickly(self.connections(), self.repository, clock=clock)
+        return {"revision": report.revision, "catalogs": report.catalogs, "warnings": report.warning_count}

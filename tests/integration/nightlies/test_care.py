@@ -1,0 +1,134 @@
+"""What `repository_care` does for a repository: it warns in time, prunes by rule, and names and notes damage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from include.cvmfs import whitelist as whitelists
+from include.cvmfs.errors import KeyFileError, WhitelistExpired
+from include.cvmfs.keys import save_signer
+from include.cvmfs.resign import resign
+from include.nightlies import damage
+from include.nightlies.steps.care import check_quickly, look_at_whitelist, prune_tags
+from include.nightlies.steps.errors import NotWell
+from include.publishers.connect import Connections
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
+from include.storage.file import FileStore
+from tests.fakes.local import LocalRepository, make_folder
+from tests.fakes.minirepo import FQRN, NOW, master_key, public_key, signer
+
+Open = Callable[[str], Connections]
+NODE = {"kind": "file", "mode": 0o644, "mtime_ns": 0, "content": b"x", "link": False}
+
+
+def clock() -> datetime:
+    return datetime.now(UTC)
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> LocalRepository:
+    """Three revisions with a tag each."""
+    store = FileStore(tmp_path / "store" / FQRN)
+    repository = LocalRepository(store=store)  # type: ignore[arg-type]
+    folder = make_folder(tmp_path / "tree", {"a": NODE, "lib/b": NODE})
+    for number in (1, 2, 3):
+        repository.publish(folder, f"/sw/{number}", tag=f"nightly-{number}")
+    resign(store, FQRN, master_key(), now=clock())
+    return repository
+
+
+@pytest.fixture
+def site(tmp_path: Path, local: LocalRepository, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    """Opens the site with a block of `care`."""
+    (tmp_path / "repository.pub").write_bytes(public_key())
+    save_signer(tmp_path / "keys", FQRN, signer())
+    opened = []
+
+    def open_with(care: str = "{}") -> Connections:
+        (tmp_path / "site.yaml").write_text(
+            f"""
+ledger: "sqlite:///{tmp_path}/ledger.db"
+gateway: {{keys: "{tmp_path}/keys"}}
+stores: {{files: {{url: "{(tmp_path / "store").as_uri()}"}}}}
+repositories:
+  {FQRN}:
+    store: files
+    public_url: "{(tmp_path / "store" / FQRN).as_uri()}"
+    public_key: "{tmp_path}/repository.pub"
+    gateway: gateway
+    care: {care}
+"""
+        )
+        opened.append(Connections(load(tmp_path / "site.yaml"), EnvSecrets({})))
+        return opened[-1]
+
+    yield open_with
+    for connections in opened:
+        connections.ledger.dispose()
+
+
+def tags(connections: Connections) -> set[str]:
+    return {tag.name for tag in connections.head(FQRN).tags()}
+
+
+ALL = {"trunk", "trunk-previous", "nightly-1", "nightly-2", "nightly-3"}
+
+
+def test_a_whitelist_that_lasts_is_said_and_one_that_ends_soon_is_a_problem_with_its_cure(site: Open) -> None:
+    assert 29 < look_at_whitelist(site(), FQRN, clock=clock) <= 30
+    with pytest.raises(NotWell, match=r"expires in (29|30)\.\d days, .* nightshift repo resign"):
+        look_at_whitelist(site("{whitelist_days: 60}"), FQRN, clock=clock)
+
+
+def test_a_whitelist_that_has_ended_is_refused(site: Open, local: LocalRepository) -> None:
+    resign(local.store, FQRN, master_key(), now=NOW, validity=timedelta(days=1))
+    before = local.store.get(whitelists.KEY)
+    with pytest.raises(WhitelistExpired, match="resign the whitelist with the master key"):
+        look_at_whitelist(site(), FQRN, clock=clock)
+    assert local.store.get(whitelists.KEY) == before
+
+
+def test_without_a_rule_no_tag_is_looked_at(site: Open) -> None:
+    assert prune_tags(site(), FQRN, dry_run=False, holder="test", clock=clock) is None
+
+
+@pytest.mark.parametrize(
+    ("apply", "dry_run", "goes"),
+    [("false", None, False), ("true", None, True), ("true", True, False), ("false", False, True)],
+)
+def test_tags_go_by_the_rule_if_it_says_so_or_the_run_does(
+    site: Open, apply: str, dry_run: bool | None, goes: bool
+) -> None:
+    connections = site(f'{{tags: {{keep: 1, match: "nightly-*", apply: {apply}}}}}')
+    pruned = prune_tags(connections, FQRN, dry_run=dry_run, holder="test", clock=clock)
+    assert pruned is not None
+    assert pruned.names == ("nightly-2", "nightly-1")
+    assert pruned.done is goes
+    assert tags(connections) == (ALL - {"nightly-1", "nightly-2"} if goes else ALL)
+    assert check_quickly(connections, FQRN, clock=clock).ok
+
+
+def test_where_the_signing_key_is_not_no_tag_goes_and_this_is_said(site: Open, tmp_path: Path) -> None:
+    (tmp_path / "keys" / f"{FQRN}.key").unlink()
+    connections = site("{tags: {older_than_days: 1, apply: true}}")
+    with pytest.raises(KeyFileError, match="run this where the gateway is"):
+        prune_tags(connections, FQRN, dry_run=None, holder="test", clock=clock)
+    assert tags(connections) == ALL
+
+
+def test_a_lost_catalog_is_named_and_comes_into_the_ledger(site: Open, local: LocalRepository) -> None:
+    connections = site()
+    report = check_quickly(connections, FQRN, clock=clock)
+    assert (report.ok, report.catalogs) == (True, 4)
+    lost = connections.head(FQRN).nested_at("/sw/2")
+    assert lost is not None
+    key = lost.hash.with_suffix("C").key
+    local.store.delete([key])
+    with pytest.raises(NotWell, match=rf"1 problem:\n- /sw/2: catalog: {key}: not in the store"):
+        check_quickly(connections, FQRN, clock=clock)
+    assert [(one.key, one.path) for one in damage.of_repository(connections.ledger, FQRN)] == [(key, "/sw/2")]
