@@ -111,6 +111,21 @@ def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
         gateway.stop()
 
 
+@pytest.fixture(scope="module")
+def start_module_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartGateway]:
+    """The same for a whole module."""
+    running: list[RunningGateway] = []
+
+    def start(**changes: object) -> RunningGateway:
+        config = service_config(tmp_path_factory.mktemp("gateway"), **changes)
+        running.append(RunningGateway(config, FakeCommitter()).start())
+        return running[-1]
+
+    yield start
+    for gateway in running:
+        gateway.stop()
+
+
 @pytest.fixture
 def gateway(start_gateway: StartGateway) -> RunningGateway:
     return start_gateway()
