@@ -8,20 +8,23 @@ repeated finds nothing to do.
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Set
 from contextlib import closing
 from dataclasses import dataclass, field
+from typing import Any
 
 from include.cvmfs.catalog import NestedRef, name_of, parent_of
 from include.cvmfs.catalog_changes import Comparison, Names
 from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.dirent import Dirent
+from include.cvmfs.dirent import Dirent, Flag
 from include.cvmfs.edit import Edit
 from include.cvmfs.errors import BaseChanged, MergeError
 from include.cvmfs.hashes import ObjectHash
 from include.cvmfs.rowcopy import RowCopy
 from include.cvmfs.view import Node, View, is_below
 
+_CHUNKED = Flag.CHUNKED.value
 _LOOKED_UP = 64  # names in a directory; of more it is faster to list all of it
 
 
@@ -196,41 +199,46 @@ class _Merge:
         names = self._names(path)
         if names is not None and not names:
             return
-        listed = names if names is not None and len(names) <= _LOOKED_UP else None
+        if names is None or len(names) > _LOOKED_UP:
+            names = self._whole_rows(path, names)
+        listed = names if len(names) <= _LOOKED_UP else None
         old, new = _Listed(self.base, path, listed), _Listed(self.new, path, listed)
         if old.has_links or new.has_links:
-            names = listed = None  # a name of a group may have other partners now, and its row be the same
+            # A name of a group may have other partners now, and its row be the same.
             old, new = _Listed(self.base, path), _Listed(self.new, path)
+            names, listed = old.entries.keys() | new.entries.keys(), None
         sides = old, new, _Listed(self.edit, path, listed)
-        if names is None:
-            names = old.entries.keys() | new.entries.keys()
-        for name in sorted(names - self._simple(path, names, *sides)):
+        for name in sorted(names):
             here = f"{path}/{name}"
             self._entry(here, *(_Found(here, side, side.entries.get(name)) for side in sides))
 
-    def _simple(self, path: str, names: Set[str], old: _Listed, new: _Listed, here: _Listed) -> Set[str]:
-        """Merge those of the names that are single files whole in their rows, all at once; there may be very many."""
+    def _whole_rows(self, path: str, names: Set[str] | None) -> Set[str]:
+        """Merge at once what rows tell all of, where nobody else was; there may be very many. The names that are left.
+
+        ``names`` in the directory are looked at, all of them if None.
+        """
+        old, new, here = (_rows(view, path) for view in (self.base, self.new, self.edit))
+        names = old.keys() | new.keys() if names is None else names
         if not is_below(path, self.lease):
-            return frozenset()
-        done, gone, fresh = set(), [], set()
-        for name in names:
-            was, wanted, there = (side.entries.get(name) for side in (old, new, here))
-            if not (_is_simple(was) and _is_simple(wanted) and _is_simple(there)):
-                continue
-            done.add(name)
-            if wanted in (was, there):
-                continue
-            if there != was:
-                raise _changed(f"{path}/{name}")
-            if there is not None:
-                gone.append(there)
-            if wanted is not None:
-                fresh.add(name)
+            return names
+        left, gone, fresh = set(), [], []
+        for name in sorted(names):
+            was, wanted, there = old.get(name), new.get(name), here.get(name)
+            if not (_is_whole(was) and _is_whole(wanted) and _is_whole(there)):
+                left.add(name)
+            elif wanted not in (was, there):
+                if there != was:
+                    left.add(name)
+                    continue
+                if there is not None:
+                    gone.append(Dirent.from_row(there[2:]))
+                if wanted is not None:
+                    fresh.append(wanted)
         if gone or fresh:
             self._require_directory(path)
             self.edit.remove_rows(path, gone)
             self._copy.files(path, fresh)
-        return done
+        return left
 
     def _names(self, path: str) -> Set[str] | None:
         """The names in a directory that may differ between the change and its base; None: look at all."""
@@ -289,8 +297,12 @@ class _Merge:
 
     def _require_untouched(self, path: str) -> None:
         """A plain directory goes only with what the base knew in it: others may have put their work there."""
-        base, current = _Listed(self.base, path), _Listed(self.edit, path)
-        for name in sorted(base.entries.keys() | current.entries.keys()):
+        rows, others = _rows(self.base, path), _rows(self.edit, path)
+        names = {n for n in rows.keys() | others.keys() if rows.get(n) != others.get(n) or not _is_whole(rows.get(n))}
+        base, current = (
+            _Listed(view, path, names if len(names) <= _LOOKED_UP else None) for view in (self.base, self.edit)
+        )
+        for name in sorted(names):
             below = f"{path}/{name}"
             was, here = (_Found(below, side, side.entries.get(name)) for side in (base, current))
             if not here.is_as(was):
@@ -322,9 +334,17 @@ class _Merge:
         self.edit.hang(NestedRef(path, reference.hash, size), catalog.root_entry, catalog.statistics.total)
 
 
-def _is_simple(entry: Dirent | None) -> bool:
-    """Nothing, or something that its row tells all of."""
-    return entry is None or not (entry.is_directory or entry.hardlink_group or entry.chunked)
+def _rows(view: View, path: str) -> dict[str, tuple[Any, ...]]:
+    """The rows of what stands in a directory, by name."""
+    return {str(row[9]): row for row in view.inside(path).catalog.rows_in(path)}
+
+
+def _is_whole(row: tuple[Any, ...] | None) -> bool:
+    """Whether a row, as ``Catalog.rows_in`` gives it, tells all of what stands there; nothing does so too."""
+    if row is None:
+        return True
+    links, mode, flags = row[2], row[5], row[8]
+    return links == 1 and type(mode) is type(flags) is int and not stat.S_ISDIR(mode & 0xFFFF) and not flags & _CHUNKED
 
 
 def _changed(path: str) -> BaseChanged:

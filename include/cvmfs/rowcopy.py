@@ -6,7 +6,7 @@ values. Link counts and counters are exact; nested catalogs and bind mountpoints
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,12 +56,10 @@ class RowCopy:
         batch.flush()
         return left
 
-    def files(self, path: str, names: Container[str]) -> None:
-        """Add those of the names in a directory that are files, symlinks or specials."""
-        catalog = self._source.inside(path).catalog
+    def files(self, path: str, rows: list[tuple[Any, ...]]) -> None:
+        """Add files, symlinks or specials of a directory by their rows, as ``Catalog.rows_in`` gives them."""
         batch = _Batch(self._target, path)
-        rows = [row for row in catalog.rows_in(path) if row[9] in names]
-        for _ in self._copied(catalog, path, rows, batch, []):
+        for _ in self._copied(self._source.inside(path).catalog, path, rows, batch, []):
             raise CatalogError(path, "a directory where a file was expected")
         batch.flush()
 
