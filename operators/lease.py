@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from operators.base import NightshiftOperator
 from triggers.lease import LeaseFreeTrigger
+from triggers.pause import PauseTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+    from airflow.triggers.base import BaseTrigger
 
     from include.gateway.errors import PathBusy
     from include.publishers.connect import Connections
@@ -23,6 +25,8 @@ MARGIN_S = 60.0
 PATIENCE_S = 6.0
 """Seconds that the task itself looks again: less than what deferring and coming back costs would be a waste."""
 POLL_S = 1.0
+NODE_PAUSE_S = 20.0
+"""Seconds between two looks at a publisher node: each is a connection."""
 
 
 class Killed(BaseException):
@@ -125,16 +129,28 @@ class LeaseTaskOperator(NightshiftOperator):
         self.log.info(
             "%s: %s; waiting in the triggerer until %s at most", name, error, deadline.isoformat("T", "seconds")
         )
-        trigger = LeaseFreeTrigger(
+        from include.publishers.server.errors import NodeBusy
+
+        trigger: BaseTrigger
+        if isinstance(error, NodeBusy):  # no gateway knows of it: another task of ours, or somebody at the node
+            trigger = PauseTrigger(pause_s=NODE_PAUSE_S, deadline=deadline.isoformat(), since=since.isoformat())
+        else:
+            trigger = self._lease_trigger(connections, error, since, deadline)
+        # the trigger ends by itself at the deadline, and then says who holds the path; the time-out is for its loss
+        timeout = deadline - datetime.now(UTC) + timedelta(seconds=MARGIN_S)
+        self.defer(trigger=trigger, method_name="resume", timeout=timeout)
+
+    @staticmethod
+    def _lease_trigger(
+        connections: Connections, error: PathBusy, since: datetime, deadline: datetime
+    ) -> LeaseFreeTrigger:
+        return LeaseFreeTrigger(
             connection_id=connections.site.repository(error.repository or "").gateway,
             repository=error.repository or "",
             path=error.path or "",
             deadline=deadline.isoformat(),
             since=since.isoformat(),
         )
-        # the trigger ends by itself at the deadline, and then says who holds the path; the time-out is for its loss
-        timeout = deadline - datetime.now(UTC) + timedelta(seconds=MARGIN_S)
-        self.defer(trigger=trigger, method_name="resume", timeout=timeout)
 
     def _too_long(
         self, context: Context, connections: Connections, busy: Mapping[str, PathBusy], waited_s: float

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -95,9 +94,10 @@ class SshServer:
         self.known_hosts.write_text(f"[{LOOPBACK}]:{self.port} {kind} {text}\n")
 
     def change_host_key(self) -> None:
-        """Give the server another key, as if the machine had been installed anew."""
+        """Give the server another key, as if the machine had been installed anew; it is started again."""
+        self.process.stop()
         self.make_key(self.host_key)
-        self.process.send(signal.SIGHUP)
+        self.process.start()
 
     def _configure(self) -> None:
         settings: Sequence[tuple[str, object]] = [

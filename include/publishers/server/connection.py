@@ -92,16 +92,14 @@ class Connection:
             self._client.load_host_keys(str(where.known_hosts))
         except (OSError, paramiko.SSHException) as fault:
             raise KeyUnusable(where.fqrn, f"known_hosts file {where.known_hosts} cannot be read ({fault})") from fault
-        if key is not None and not key.is_file():
-            raise KeyUnusable(where.fqrn, f"there is no key file {key}")
+        ours = None if key is None else _load(where, key)
         try:
             self._client.connect(
                 where.host,
                 where.port,
                 where.user,
                 sock=self._socket(),
-                key_filename=None if key is None else str(key),
-                passphrase=where.passphrase(),
+                pkey=ours,
                 allow_agent=key is None,
                 look_for_keys=False,
                 timeout=where.connect_timeout_s,
@@ -114,8 +112,6 @@ class Connection:
             shown, wanted = fingerprint(fault.key), fingerprint(fault.expected_key)
             detail = f"{where.name} shows the key {shown}, {where.known_hosts} has {wanted}"
             raise HostKeyChanged(where.fqrn, detail) from None
-        except paramiko.PasswordRequiredException:
-            raise KeyUnusable(where.fqrn, f"key file {key} needs a passphrase, and none opens it") from None
         except paramiko.AuthenticationException as fault:
             how = "our agent's keys" if key is None else f"the key {key}"
             raise LoginRefused(where.fqrn, f"{where.name} does not take {how} ({fault})") from fault
@@ -124,11 +120,7 @@ class Connection:
         except paramiko.SSHException as fault:
             if "No authentication methods" in str(fault):
                 raise LoginRefused(where.fqrn, f"{where.name}: there is no key to log in with ({fault})") from fault
-            if "encountered" in str(fault) and "key" in str(fault) and "file" in str(fault):
-                raise KeyUnusable(where.fqrn, f"key file {key} cannot be used ({fault})") from fault
             raise NodeUnreachable(where.fqrn, f"{where.name} does not speak SSH with us ({fault})") from fault
-        except ValueError as fault:  # of the library that reads the key file, and of a wrong passphrase
-            raise KeyUnusable(where.fqrn, f"key file {key} cannot be used ({fault})") from fault
 
     def close(self) -> None:
         """End it, and with it the input of whatever runs. Harmless if it has ended."""
@@ -291,6 +283,19 @@ class _Output:
         self.lines.append(line)
         if self._count <= LOGGED_LINES:
             log.log(self._level, "node: %s", line)
+
+
+def _load(where: Address, key: Path) -> paramiko.PKey:
+    """The key in a file, opened with its passphrase. Raises KeyUnusable, which never quotes the passphrase."""
+    phrase = where.passphrase()
+    try:
+        # it says that it takes text, and hands what it is given to a library that takes bytes
+        return paramiko.PKey.from_path(key, phrase.encode() if phrase else None)  # type: ignore[arg-type]
+    except FileNotFoundError:
+        raise KeyUnusable(where.fqrn, f"there is no key file {key}") from None
+    except (OSError, ValueError, TypeError, paramiko.SSHException) as fault:
+        # of the library that reads it; a key that is locked and a passphrase that is wrong are told so by it
+        raise KeyUnusable(where.fqrn, f"key file {key} cannot be used ({fault})") from None
 
 
 class _Refuse(paramiko.MissingHostKeyPolicy):

@@ -51,7 +51,8 @@ CODES: Mapping[tuple[Verb, int], type[ServerError] | type[PathBusy]] = {
     (Verb.ABORT, 6): kinds.LeaseUndropped,
     (Verb.ABORT, 4): kinds.FilesOpen,
 }
-"""Exit codes that mean one thing whatever is said; looked at after the messages."""
+"""Exit codes and what they mean where nothing is said that is more precise."""
+_EXACT = frozenset({PathBusy, TransactionOpen})
 
 # The first that is found in the output counts. Messages of the gateway come before those of the steps they end.
 MESSAGES: Sequence[tuple[str, type[ServerError] | type[PathBusy]]] = (
@@ -124,12 +125,13 @@ def busy(kind: type[NodeBusy], fqrn: str, path: str, detail: str, at_most_s: flo
 
 
 def _kind(verb: Verb, code: int, text: str) -> type[ServerError] | type[PathBusy]:
+    by_code = CODES.get((verb, code))
+    if by_code in _EXACT:
+        return by_code or CommandFailed
     for pattern, kind in MESSAGES if verb in _SPOKEN else MESSAGES[:2]:
         if pattern in text:
-            # an exit code that is precise counts more than a word in passing
-            exact = CODES.get((verb, code))
-            return exact if exact is not None and kind is not kinds.NodeFull else kind
-    return CODES.get((verb, code), CommandFailed)
+            return kind
+    return by_code or CommandFailed
 
 
 def _remaining_s(lines: Sequence[str]) -> float:

@@ -12,7 +12,8 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import PathBusy
-from operators.lease import MARGIN_S, Killed, LeaseTaskOperator, WaitedTooLong
+from include.publishers.server.errors import NodeBusy
+from operators.lease import MARGIN_S, NODE_PAUSE_S, Killed, LeaseTaskOperator, WaitedTooLong
 from tests.fakes.taskcontext import task_context
 from triggers.lease import LeaseFreeTrigger
 
@@ -63,6 +64,19 @@ def test_a_path_that_stays_busy_is_left_to_the_trigger_which_is_told_no_secret()
     assert path == "triggers.lease.LeaseFreeTrigger"
     assert set(arguments) == {"connection_id", "repository", "path", "deadline", "poll_s", "since"}
     assert (arguments["connection_id"], arguments["path"]) == ("gateway_nights", "/a/b")
+
+
+def test_a_publisher_node_that_is_busy_is_looked_at_again_after_a_pause() -> None:
+    waiter = Waiter(times=99, patience_s=0.0)
+    taken = NodeBusy("the node is busy", time_remaining_s=7200, repository="nights.example.org", path="/a/b")
+    waiter.attempt = lambda context, connections: {"A/x": taken}  # type: ignore[method-assign]
+    with pytest.raises(TaskDeferred) as deferred:
+        waiter.execute(task_context())
+    path, arguments = deferred.value.trigger.serialize()
+    assert path == "triggers.pause.PauseTrigger"
+    assert arguments["pause_s"] == NODE_PAUSE_S
+    assert datetime.fromisoformat(arguments["deadline"]) - datetime.now(UTC) > timedelta(seconds=7000)
+    assert arguments["since"] is not None
 
 
 def test_the_whole_waiting_lasts_at_least_one_lease_lifetime_and_a_margin() -> None:

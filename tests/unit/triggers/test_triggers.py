@@ -16,6 +16,7 @@ from airflow.sdk.module_loading import import_string
 
 from triggers.lease import LeaseFreeTrigger
 from triggers.objects import BuildTrigger, ObjectTrigger
+from triggers.pause import PauseTrigger
 
 SECRET = "secret-of-the-key"
 
@@ -140,3 +141,20 @@ def test_an_index_that_can_never_be_used_ends_the_waiting(builds: Path) -> None:
     event = _event(BuildTrigger("main", "2026-11-21"))
     assert not event["found"]
     assert "is not JSON" in event["reason"]
+
+
+def test_a_pause_ends_after_its_time_or_at_the_deadline() -> None:
+    since = datetime.now(UTC).isoformat()
+    for pause_s, deadline in ((0.0, None), (3600.0, datetime.now(UTC).isoformat())):
+        trigger = _again(PauseTrigger(pause_s, deadline, since))
+        event = _event(trigger)
+        assert event["since"] == since
+        assert event["reason"] == "waited for 0 s, looking again"
+
+
+def _again(trigger: PauseTrigger) -> PauseTrigger:
+    """As the triggerer makes it from what was serialized."""
+    path, arguments = trigger.serialize()
+    made = import_string(path)(**json.loads(json.dumps(arguments)))
+    assert isinstance(made, PauseTrigger)
+    return made

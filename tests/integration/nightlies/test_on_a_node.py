@@ -1,0 +1,149 @@
+"""A whole run through the steps of the night on a repository with a publisher node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pytest
+
+from include.nightlies.records import publications_of_run
+from include.nightlies.states import State
+from include.nightlies.steps.plan import plan_night
+from include.nightlies.steps.prepare import prepare_batch
+from include.nightlies.steps.publish import publish_batch
+from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.values import Batch, Night
+from include.nightlies.steps.verify import tidy_run, verify_run
+from include.publishers.connect import Connections
+from include.publishers.errors import Lossy
+from include.publishers.server.errors import NodeBusy, SyncFailed
+from tests.fakes.archives import archive, file, hardlink
+from tests.fakes.builds import Build, tree
+from tests.fakes.node import PublisherNode
+from tests.fakes.site import FQRN
+
+pytestmark = pytest.mark.server("sshd")
+GAUDI = {"lib/libGaudi.so": b"\x7fELF" * 500, "bin/gaudirun.py": b"#!/usr/bin/env python3\n"}
+REC = {"lib/libRec.so": b"\x7fELF again" * 300}
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@pytest.fixture
+def node(tmp_path: Path, need: Callable[[str], str]) -> Iterator[PublisherNode]:
+    need("sshd")
+    made = PublisherNode(tmp_path)
+    made.start()
+    yield made
+    made.stop()
+
+
+def planned(site: Connections, artifacts: Mapping[str, bytes], *, dry_run: bool = False) -> list[Batch]:
+    """Drop a build of these tarballs by project, and plan its night: one batch an artifact."""
+    build = Build("2026-11-20")
+    for project, data in artifacts.items():
+        build.add(project, "x86_64", data)
+    build.store_in(site.store("cvmfs"))
+    night = Night("night/20", "main", date(2026, 11, 20), "test", dry_run=dry_run)
+    return list(plan_night(site, night, try_number=1, clock=now, max_mapped=10).batches)
+
+
+def states(site: Connections) -> dict[str, State]:
+    return {str(one.project): one.state for one in publications_of_run(site.ledger, "night/20")}
+
+
+def test_a_night_is_prepared_published_and_verified_and_what_came_to_nothing_is_tidied(node: PublisherNode) -> None:
+    site = node.connections()
+    batches = planned(site, {"Gaudi": tree(GAUDI), "Rec": tree(REC), "Broken": b"no tarball"})
+    reservation = reserve_run(site, batches, owner="reserve", try_number=1, clock=now)
+    assert len(reservation.created) > 3
+    assert node.revisions == 1
+    for batch in batches:
+        prepare_batch(site, batch, try_number=1, clock=now)
+        assert node.revisions == 1, "preparing needs no node"
+    for batch in batches:
+        publish_batch(site, batch, owner="publish", try_number=1, clock=now)
+    removed = tidy_run(site, batches, owner="verify", clock=now)
+    assert [path.rpartition("/")[2] for path in removed] == ["Broken"]
+    read = verify_run(site, "night/20", clock=now)
+    assert len(read) == 2
+    assert states(site) == {"Gaudi": State.PUBLISHED, "Rec": State.PUBLISHED, "Broken": State.FAILED}
+    top = "/nightlies/main/b20261120"
+    assert node.contents(f"{top}/Gaudi/x86_64") == GAUDI
+    assert node.contents(f"{top}/Rec/x86_64") == REC
+    before = node.revisions
+    for batch in batches:  # a run that is cleared and comes again finds all done
+        publish_batch(site, batch, owner="publish", try_number=2, clock=now)
+    assert node.revisions == before == 4
+    node.assert_sound()
+
+
+def test_a_dry_run_asks_nothing_of_the_node(node: PublisherNode) -> None:
+    site = node.connections()
+    batches = planned(site, {"Gaudi": tree(GAUDI)}, dry_run=True)
+    reserve_run(site, batches, owner="reserve", try_number=1, clock=now)
+    outcome = prepare_batch(site, batches[0], try_number=1, clock=now)
+    assert not outcome.failures
+    assert outcome.done[0].reason.startswith("dry run: would publish 3 files")
+    assert node.calls() == []
+    assert not list((node.folder / "var" / "packed").rglob("*.tar"))
+
+
+def test_a_worker_that_did_not_pack_the_tree_packs_it_again(node: PublisherNode) -> None:
+    site = node.connections()
+    batches = planned(site, {"Gaudi": tree(GAUDI)})
+    reserve_run(site, batches, owner="reserve", try_number=1, clock=now)
+    prepare_batch(site, batches[0], try_number=1, clock=now)
+    for one in (node.folder / "var" / "packed").rglob("*.tar"):
+        one.unlink()
+    outcome = publish_batch(site, batches[0], owner="publish", try_number=1, clock=now)
+    assert not outcome.failures
+    assert "prepared again, since" in outcome.done[0].reason
+    verify_run(site, "night/20", clock=now)
+    assert not list((node.folder / "var" / "packed").rglob("*.tar")), "what is published is not kept"
+
+
+def test_a_failure_on_the_node_is_recorded_and_the_next_try_does_it(node: PublisherNode) -> None:
+    site = node.connections()
+    batches = planned(site, {"Gaudi": tree(GAUDI)})
+    reserve_run(site, batches, owner="reserve", try_number=1, clock=now)
+    prepare_batch(site, batches[0], try_number=1, clock=now)
+    node.fault("publish", "fail")
+    outcome = publish_batch(site, batches[0], owner="publish", try_number=1, clock=now)
+    (failure,) = outcome.failures.values()
+    assert isinstance(failure, SyncFailed)
+    assert failure.retryable
+    assert states(site) == {"Gaudi": State.FAILED}
+    assert not publish_batch(site, batches[0], owner="publish", try_number=2, clock=now).failures
+    assert states(site) == {"Gaudi": State.PUBLISHED}
+    verify_run(site, "night/20", clock=now)
+
+
+def test_a_node_that_another_task_has_makes_the_artifact_busy_and_no_failure(node: PublisherNode) -> None:
+    site = node.connections()
+    batches = planned(site, {"Gaudi": tree(GAUDI)})
+    reserve_run(site, batches, owner="reserve", try_number=1, clock=now)
+    prepare_batch(site, batches[0], try_number=1, clock=now)
+    with site.server(FQRN).node.work("", owner="another task"):
+        outcome = publish_batch(site, batches[0], owner="publish", try_number=1, clock=now)
+    assert not outcome.failures
+    (busy,) = outcome.busy.values()
+    assert isinstance(busy, NodeBusy)
+    assert not publish_batch(site, batches[0], owner="publish", try_number=1, clock=now).busy
+    assert states(site) == {"Gaudi": State.PUBLISHED}
+
+
+def test_what_would_be_lost_on_the_way_is_refused_when_it_is_prepared(node: PublisherNode) -> None:
+    linked = archive([file("lib/a", b"content"), hardlink("lib/b", "lib/a")])
+    site = node.connections()
+    batches = planned(site, {"Gaudi": linked})
+    outcome = prepare_batch(site, batches[0], try_number=1, clock=now)
+    (failure,) = outcome.failures.values()
+    assert isinstance(failure, Lossy)
+    assert "Gaudi/x86_64/lib/b" in str(failure)
+    assert "allow_lossy: [hard-links]" in str(failure)
+    assert node.calls() == []

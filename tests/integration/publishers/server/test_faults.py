@@ -1,0 +1,430 @@
+"""What goes wrong on a node, and that nothing is lost, published twice, or taken from somebody else."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from include.gateway.errors import PathBusy
+from include.publishers.server import errors
+from include.publishers.server.publisher import ServerPublisher
+from tests.fakes.node import TOKEN_ON_THE_NODE, PublisherNode
+from tests.fakes.site import DESTINATIONS, FQRN
+from tests.integration.publishers.server.conftest import now, packed
+
+pytestmark = pytest.mark.server("sshd")
+FILES = {"bin/tool": b"#!/bin/sh\n", "lib/common.so": os.urandom(300_000)}
+ALPHA, BETA, _ = DESTINATIONS
+EACH_INSTALL = pytest.mark.parametrize("install", ["transaction", "ingest"])
+
+
+def reserved(node: PublisherNode, **server: object) -> ServerPublisher:
+    """A publisher, with the destinations reserved."""
+    publisher = node.publisher(server)
+    publisher.reserve([ALPHA, BETA], nested=[], owner="night", now=now())
+    return publisher
+
+
+def publish(node: PublisherNode, publisher: ServerPublisher, **more: object) -> object:
+    site = node.connections()
+    return publisher.publish(packed(site, ALPHA, FILES), owner="night", now=now(), **more)  # type: ignore[arg-type]
+
+
+def assert_done_once(node: PublisherNode) -> None:
+    assert node.revisions == 2  # the reserve and the tree
+    assert node.contents(ALPHA) == FILES
+    node.assert_sound()
+
+
+def assert_untouched(node: PublisherNode) -> None:
+    assert node.revisions == 1
+    assert node.contents(ALPHA) == {}
+    node.assert_sound()
+
+
+# -- what the node refuses
+
+
+def test_a_busy_path_tells_how_long_and_the_next_try_has_it(node: PublisherNode) -> None:
+    publisher = reserved(node)
+    lease = node.lease(ALPHA, "1m30.5s")
+    with pytest.raises(PathBusy) as busy:
+        publish(node, publisher)
+    assert busy.value.time_remaining_s == 90.5
+    assert (busy.value.repository, busy.value.path) == (FQRN, ALPHA)
+    assert_untouched(node)
+    lease.unlink()
+    publish(node, publisher)
+    assert_done_once(node)
+
+
+def test_a_busy_path_is_waited_for_within_the_time_given(node: PublisherNode) -> None:
+    publisher = reserved(node, busy_wait_s=30)
+    lease = node.lease(ALPHA)
+    threading.Timer(0.5, lease.unlink).start()
+    publish(node, publisher)
+    assert node.calls("transaction")[-1][1:3] == ["-t", "30"]
+    assert_done_once(node)
+
+
+@EACH_INSTALL
+def test_a_transaction_of_somebody_else_is_waited_for_and_never_aborted(node: PublisherNode, install: str) -> None:
+    publisher = reserved(node, install=install)
+    assert node.somebody("transaction", FQRN + BETA).returncode == 0
+    with pytest.raises(errors.TransactionOpen, match="abort it on the node by hand") as busy:
+        publish(node, publisher)
+    assert isinstance(busy.value, PathBusy)
+    assert busy.value.retryable
+    assert node.in_transaction
+    assert node.calls("abort") == []
+    (node.root / "mount" / BETA[1:] / "theirs").write_bytes(b"work")
+    assert node.somebody("publish", FQRN).returncode == 0
+    publish(node, publisher)
+    assert node.contents(BETA) == {"theirs": b"work"}
+    assert node.contents(ALPHA) == FILES
+    node.assert_sound()
+
+
+def test_a_transaction_of_somebody_who_took_the_place_of_ours_is_never_aborted(node: PublisherNode) -> None:
+    publisher = reserved(node)
+    node.fault("abort", "gateway")
+    node.fault("publish", "fail")
+    with pytest.raises(errors.SyncFailed):
+        publish(node, publisher)
+    assert node.in_transaction  # ours, which could not be aborted
+    assert node.somebody("abort", "-f", FQRN).returncode == 0
+    assert node.somebody("transaction", FQRN + BETA).returncode == 0
+    with pytest.raises(errors.TransactionOpen):
+        publish(node, publisher)
+    assert node.in_transaction
+    assert len(node.calls("abort")) == 2  # ours that failed, and theirs
+
+
+@pytest.mark.parametrize(
+    ("verb", "what", "kind", "retryable"),
+    [
+        ("publish", "fail", errors.SyncFailed, True),
+        ("publish", "expired", errors.NodeLeaseLost, True),
+        ("publish", "descriptors", errors.FilesOpen, True),
+        ("publish", "another", errors.AnotherPublish, True),
+        ("publish", "full", errors.NodeFull, True),
+        ("tar", "full", errors.NodeFull, True),
+        ("transaction", "whitelist", errors.NodeWhitelistExpired, False),
+        ("transaction", "construction", errors.OpenFailed, True),
+        ("transaction", "key", errors.KeyRefused, False),
+    ],
+)
+def test_what_fails_on_the_node_has_its_error_is_aborted_and_can_be_tried_again(
+    node: PublisherNode, verb: str, what: str, kind: type[errors.ServerError], retryable: bool
+) -> None:
+    publisher = reserved(node)
+    node.fault(verb, what)
+    with pytest.raises(kind) as failed:
+        publish(node, publisher)
+    assert type(failed.value) is kind
+    assert failed.value.retryable is retryable
+    assert FQRN in str(failed.value)
+    assert kind.cure in str(failed.value)
+    assert_untouched(node)
+    publish(node, publisher)
+    assert_done_once(node)
+
+
+def test_an_ingest_that_fails_and_leaves_its_transaction_open_is_aborted(node: PublisherNode) -> None:
+    publisher = reserved(node, install="ingest")
+    node.fault("ingest", "fail")
+    with pytest.raises(errors.SyncFailed):
+        publish(node, publisher)
+    assert_untouched(node)
+    publish(node, publisher)
+    assert_done_once(node)
+
+
+def test_with_the_gateway_down_our_transaction_stays_open_and_the_next_try_aborts_it(
+    node: PublisherNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher = reserved(node)
+    node.fault("publish", "fail")
+    node.fault("abort", "always gateway")
+    with pytest.raises(errors.SyncFailed):
+        publish(node, publisher)
+    assert node.in_transaction
+    assert "our transaction stays open for now" in caplog.text
+    with pytest.raises(errors.LeaseUndropped) as undropped:
+        publish(node, publisher)
+    assert undropped.value.retryable
+    (node.root / "faults" / "abort").unlink()
+    publish(node, publisher)
+    assert "that night began" in caplog.text
+    assert_done_once(node)
+
+
+def test_a_publication_that_stands_although_publish_failed_counts(node: PublisherNode) -> None:
+    publisher = reserved(node)
+    node.fault("publish", "commit-then-fail")
+    done = publish(node, publisher)
+    assert not done.unchanged  # type: ignore[attr-defined]
+    assert_done_once(node)
+
+
+def test_a_command_that_hangs_is_ended_on_the_node(node: PublisherNode) -> None:
+    publisher = reserved(node)
+    slow = node.publisher({"time_limit_s": 1})
+    node.fault("publish", "hang")
+    with pytest.raises(errors.CommandHung, match="time_limit_s"):
+        publish(node, slow)
+    assert_untouched(node)
+    publish(node, publisher)
+    assert_done_once(node)
+
+
+def test_output_of_any_kind_is_logged_in_lines_without_tokens(
+    node: PublisherNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    publisher = reserved(node)
+    node.fault("transaction", "noise")
+    publish(node, publisher)
+    assert r"caf\\xe9 \\xff\\xfe\x1b[31mred" in caplog.text
+    assert "session <token> taken" in caplog.text
+    assert TOKEN_ON_THE_NODE not in caplog.text
+    assert max(len(line) for line in caplog.text.splitlines()) < 5000
+    assert_done_once(node)
+
+
+def test_a_place_that_leads_out_of_the_repository_is_refused_and_nothing_is_removed(node: PublisherNode) -> None:
+    publisher = reserved(node)
+    precious = node.folder / "precious" / "x86_64"
+    precious.mkdir(parents=True)
+    (precious / "file").write_bytes(b"precious")
+    above = node.root / "mount" / ALPHA[1:].rpartition("/")[0]
+    for one in sorted(above.rglob("*"), reverse=True):
+        one.rmdir() if one.is_dir() else one.unlink()
+    above.rmdir()
+    above.symlink_to(precious.parent)
+    with pytest.raises(errors.PlaceRefused, match="leads to"):
+        publish(node, publisher)
+    assert (precious / "file").read_bytes() == b"precious"
+    assert_untouched(node)
+
+
+# -- connections that end
+
+
+@pytest.mark.parametrize(
+    ("install", "verb", "what"),
+    [
+        ("transaction", "transaction", "cut"),
+        ("transaction", "tar", "cut"),
+        ("transaction", "publish", "cut-before"),
+        ("transaction", "publish", "cut-committed"),
+        ("transaction", "publish", "cut"),
+        ("ingest", "ingest", "cut"),
+    ],
+)
+def test_after_a_lost_connection_it_is_looked_at_and_nothing_is_done_twice(
+    node: PublisherNode, install: str, verb: str, what: str
+) -> None:
+    publisher = reserved(node, install=install)
+    node.fault(verb, what)
+    done = publish(node, publisher)
+    assert not done.unchanged  # type: ignore[attr-defined]
+    assert done.revision == done.revision_before + 1  # type: ignore[attr-defined]
+    assert_done_once(node)
+
+
+def test_a_publication_that_still_runs_after_the_connection_was_lost_is_waited_for(node: PublisherNode) -> None:
+    publisher = reserved(node, busy_wait_s=30)
+    node.fault("publish", "cut-slow")
+    threading.Timer(1.0, (node.root / "go-on").touch).start()
+    publish(node, publisher)
+    assert len(node.calls("publish")) == 2  # the reserve's and this one
+    assert_done_once(node)
+
+
+def test_an_ingest_that_ends_with_the_connection_leaves_a_transaction_that_is_not_known_to_be_ours(
+    node: PublisherNode,
+) -> None:
+    publisher = reserved(node, install="ingest")
+    node.fault("ingest", "cut-before")
+    with pytest.raises(errors.TransactionOpen):
+        publish(node, publisher)
+    assert node.calls("abort") == []
+    assert node.somebody("abort", "-f", FQRN).returncode == 0
+    publish(node, publisher)
+    assert_done_once(node)
+
+
+def test_a_reserve_and_a_removal_survive_lost_connections(node: PublisherNode) -> None:
+    publisher = node.publisher()
+    node.fault("publish", "cut")
+    publisher.reserve([ALPHA, BETA], nested=[], owner="night", now=now())
+    assert node.revisions == 1
+    publish(node, publisher)
+    node.fault("ingest", "cut")
+    publisher.remove(ALPHA, owner="night", now=now())
+    assert node.revisions == 3
+    assert node.head().lookup(ALPHA) is None
+    node.assert_sound()
+
+
+@pytest.mark.parametrize("node", ["none"], indirect=True)
+def test_a_tag_is_given_once_although_the_connection_was_lost(node: PublisherNode) -> None:
+    publisher = reserved(node)
+    node.fault("tag", "cut")
+    given = publisher.add_tag("golden", description="the good one")
+    assert (given.name, given.description) == ("golden", "the good one")
+    assert [call[1] for call in node.calls("tag")].count("-a") == 1
+    assert publisher.add_tag("golden").hash == given.hash
+    publish(node, publisher)
+    with pytest.raises(errors.NameRefused, match="golden"):
+        publisher.add_tag("golden")
+    assert publisher.remove_tags(["golden", "absent"]) == ("golden",)
+    assert publisher.tags() == []
+
+
+@pytest.mark.parametrize("node", ["none"], indirect=True)
+def test_garbage_is_collected_and_checked_on_the_node_itself(node: PublisherNode) -> None:
+    publisher = reserved(node)
+    assert publisher.collect()[-1] == "Garbage collection completed"
+    assert publisher.check()[-1] == "no problems found"
+    node.fault("check", "damaged")
+    with pytest.raises(errors.CommandFailed, match="catalog is damaged"):
+        publisher.check()
+
+
+# -- several of ours, and those that are killed
+
+
+def test_two_of_our_tasks_on_one_node_take_turns(node: PublisherNode) -> None:
+    publisher = reserved(node, busy_wait_s=60)
+    site = node.connections()
+    jobs = {path: packed(site, path, {"file": path.encode()}) for path in (ALPHA, BETA)}
+    failed: list[BaseException] = []
+
+    def run(path: str) -> None:
+        try:
+            publisher.publish(jobs[path], owner=path, now=now())
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            failed.append(error)
+
+    threads = [threading.Thread(target=run, args=(path,)) for path in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failed == []
+    assert {path: node.contents(path) for path in jobs} == {path: {"file": path.encode()} for path in jobs}
+    assert node.revisions == 3
+    assert node.calls("abort") == []
+    node.assert_sound()
+
+
+def test_a_task_that_cannot_have_the_node_in_time_finds_it_busy(node: PublisherNode) -> None:
+    publisher = reserved(node)
+    with publisher.node.work(BETA, owner="other"), pytest.raises(errors.NodeBusy) as busy:
+        publish(node, publisher)
+    assert isinstance(busy.value, PathBusy)
+    assert busy.value.retryable
+    assert busy.value.path == ALPHA
+    publish(node, publisher)
+    assert_done_once(node)
+
+
+class Interrupted(BaseException):
+    """As an operator's signal handler raises it, on top of whatever runs."""
+
+
+def test_a_task_that_is_killed_aborts_what_it_began(node: PublisherNode) -> None:
+    publisher = reserved(node)
+    site = node.connections()
+    changeset = packed(site, ALPHA, FILES)
+    given_up: list[object] = []
+
+    def killed_while_sending(give_up: object) -> None:
+        given_up.append(give_up)
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupted
+
+    node.fault("tar", "wait")
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    watcher = threading.Thread(
+        target=lambda: (_until(lambda: _unpacking(node)), os.kill(os.getpid(), signal.SIGUSR1)), daemon=True
+    )
+    watcher.start()
+    try:
+        with pytest.raises(Interrupted):
+            publisher.publish(changeset, owner="night", now=now(), on_lease=killed_while_sending)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not node.in_transaction
+    given_up[0]()  # type: ignore[operator]
+    assert_untouched(node)
+    publisher.publish(changeset, owner="night", now=now())
+    assert_done_once(node)
+
+
+def test_who_gives_up_from_outside_leaves_what_others_began(node: PublisherNode) -> None:
+    publisher = reserved(node)
+    given_up: list[object] = []
+    publish(node, publisher, on_lease=given_up.append)
+    assert node.somebody("transaction", FQRN + BETA).returncode == 0
+    given_up[0]()  # type: ignore[operator]
+    assert node.in_transaction
+    assert node.calls("abort") == []
+
+
+_KILLED = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from include.cvmfs.changeset import Changeset
+from include.publishers.connect import Connections
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
+
+site = Connections(load(Path(sys.argv[1]), environ={}), EnvSecrets({}))
+changeset = Changeset.parse(Path(sys.argv[2]).read_text())
+site.publisher(changeset.repository).publish(changeset, owner="killed", now=datetime.now(UTC))
+"""
+
+
+@pytest.mark.parametrize(("verb", "what"), [("tar", "wait"), ("publish", "cut-slow"), ("publish", "hang")])
+def test_after_kill_9_of_a_publisher_the_next_one_goes_on_without_hands(
+    node: PublisherNode, verb: str, what: str
+) -> None:
+    publisher = reserved(node, time_limit_s=4, busy_wait_s=30)
+    site = node.connections({"time_limit_s": 4})
+    changeset = packed(site, ALPHA, FILES)
+    file = node.folder / "changeset.json"
+    file.write_bytes(changeset.format())
+    node.fault(verb, what)
+    command = [sys.executable, "-c", _KILLED, str(max(node.folder.glob("site-*.yaml"))), str(file)]
+    process = subprocess.Popen(command, cwd=Path.cwd())
+    _until(lambda: _unpacking(node) if verb == "tar" else not (node.root / "faults" / verb).exists(), 60)
+    process.kill()
+    process.wait()
+    threading.Timer(1.0, (node.root / "go-on").touch).start()
+    publisher.publish(changeset, owner="night", now=now())
+    assert_done_once(node)
+
+
+def _unpacking(node: PublisherNode) -> bool:
+    return not (node.root / "faults" / "tar").exists()
+
+
+def _until(happened: Callable[[], bool], limit_s: float = 20) -> None:
+    deadline = time.monotonic() + limit_s
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        threading.Event().wait(0.02)
