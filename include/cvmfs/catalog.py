@@ -347,7 +347,10 @@ class Catalog(CatalogFile):
                 new = f"{new_above}/{name}"
                 rows.append((*old, *path_hash(new), *parent))
                 if is_directory:
-                    pending.append((f"{above}/{name}", new, *old))
+                    here = f"{above}/{name}"
+                    if (*old,) != path_hash(here):  # a row that stands in itself would have no end
+                        raise CatalogError(here, "its row is not where its parent and name say")
+                    pending.append((here, new, *old))
         where = "WHERE md5path_1=?1 AND md5path_2=?2"
         self._run("BEGIN")
         self._many(f"UPDATE catalog SET md5path_1=?3, md5path_2=?4, parent_1=?5, parent_2=?6 {where}", rows)
@@ -374,7 +377,7 @@ class Catalog(CatalogFile):
             return
         try:
             fault = revision_fault({"schema_revision": self.get_property("schema_revision")})
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise CatalogError(self.path, f"damaged catalog: {error}") from error
         if fault is not None:
             raise CatalogError(self.path, f"the catalog {fault}")

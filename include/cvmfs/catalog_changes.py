@@ -45,7 +45,7 @@ class Comparison:
                 return None if columns is None else _Changes(self._both, self._mount, columns).names()
             finally:
                 self._both.execute(f"DETACH {_AFTER}")
-        except (sqlite3.Error, TypeError, ValueError) as fault:
+        except (sqlite3.Error, TypeError, ValueError, OverflowError) as fault:
             raise CatalogError(self._mount, f"damaged catalog: {fault}") from fault
 
     def _columns(self) -> tuple[str, ...] | None:

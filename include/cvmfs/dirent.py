@@ -154,7 +154,7 @@ class Dirent:
                 algorithm=algorithm,
                 compression=compression,
                 xattr=_blob(xattr) if xattr is not None else None,
-                mtime_ns=mtimens,
+                mtime_ns=None if mtimens is None else int(mtimens),
             )
         except (TypeError, ValueError, IndexError, AttributeError, OverflowError) as fault:
             raise FormatError("catalog row", f"entry {name!r}: {fault}") from fault

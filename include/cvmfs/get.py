@@ -319,6 +319,10 @@ class _Getting:
                     self._xattr(place, key, value)
                 os.chmod(place, mode if self.options.owners else mode & ~_SET_ID_BITS)  # noqa: PTH101
             os.utime(place, ns=(_time_ns(entry), _time_ns(entry)), follow_symlinks=False)
+        except OverflowError as fault:
+            owner = f"uid {entry.uid}, gid {entry.gid}, mtime {entry.mtime}"
+            what = f"has an owner or time that this system cannot hold ({owner}); publish it again with sound ones"
+            raise TargetError(os.fsdecode(place), what) from fault
         except OSError as fault:
             raise _trouble(place, fault) from fault
 

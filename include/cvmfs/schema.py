@@ -89,7 +89,7 @@ def schema_fault(properties: Mapping[str, object]) -> str | None:
 
 
 def revision_fault(properties: Mapping[str, object]) -> str | None:
-    """Why a catalog that can be read cannot be written. Raises ValueError."""
+    """Why a catalog that can be read cannot be written. Raises ValueError, OverflowError."""
     revision = int(float(str(properties.get("schema_revision") or 0)))
     if revision <= SCHEMA_REVISION:
         return None

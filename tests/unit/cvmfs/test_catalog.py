@@ -252,6 +252,22 @@ def test_a_catalog_that_registers_one_outside_of_itself_is_refused(path: str) ->
         Catalog.load(catalog.to_bytes()).nested()
 
 
+def test_a_directory_that_stands_in_itself_is_not_moved_for_ever() -> None:
+    catalog = Catalog.create("", DIRECTORY)
+    for path in ("/a", "/a/x"):
+        catalog.add(path, DIRECTORY.changed(name=path[-1:]))
+    catalog._run("UPDATE catalog SET parent_1 = md5path_1, parent_2 = md5path_2 WHERE name = 'a'")
+    with pytest.raises(CatalogError, match="not where its parent and name say"):
+        catalog.move("/a", "/b")
+
+
+def test_a_revision_of_the_schema_without_end_is_refused() -> None:
+    catalog = Catalog.create("", DIRECTORY)
+    catalog.set_property("schema_revision", "1e999")
+    with pytest.raises(CatalogError, match="damaged catalog"):
+        Catalog.load(catalog.to_bytes()).make_writable()
+
+
 def ends_well_or_in_our_error(read: Callable[[], None]) -> None:
     with contextlib.suppress(CvmfsError):
         read()

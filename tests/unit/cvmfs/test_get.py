@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from include.cvmfs.compression import Compression
-from include.cvmfs.errors import CatalogError, ObjectDamaged, ObjectMissing, TargetError
+from include.cvmfs.errors import CatalogError, FormatError, ObjectDamaged, ObjectMissing, TargetError
 from include.cvmfs.get import GetOptions, GetProgress, get
 from include.cvmfs.hashes import Algorithm
 from include.cvmfs.repository import Repository
@@ -178,3 +178,19 @@ def test_set_uid_bits_are_kept_only_with_owners(tmp_path: Path) -> None:
     mini.build().publish()
     get(opened(mini), "/", tmp_path)
     assert stat.S_IMODE((tmp_path / "tool").stat().st_mode) == 0o755
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ("mtimens = 'x'", FormatError, "catalog row"),
+        ("uid = 4611686018427387904", TargetError, "cannot hold"),
+    ],
+)
+def test_times_and_owners_that_nobody_can_have_are_refused_by_name(
+    tmp_path: Path, change: str, error: type[Exception], says: str
+) -> None:
+    mini = sample(MemoryStore())
+    mini.damage("", f"UPDATE catalog SET {change} WHERE name = 'readme'").publish()
+    with pytest.raises(error, match=says):
+        get(opened(mini), "/readme", tmp_path / "out", options=GetOptions(owners=True))
