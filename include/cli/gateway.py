@@ -30,14 +30,17 @@ _LOCAL = {"127.0.0.1", "::1", "localhost"}
 def serve(
     port: Annotated[int | None, typer.Option(help="Another port than the configuration's; 0 takes any.")] = None,
 ) -> None:
-    """Serve until told to stop. Keys: <fqrn>.gw of the keys folder, and the repository's gateway connection."""
+    """Serve until told to stop. Keys: <fqrn>.gw of the keys folder, and the repository's gateway connection.
+
+    SIGHUP reads keys and repositories again; what cannot be served is refused, and the old ones stay.
+    """
     from include.gateway.service import log
     from include.gateway.service.server import serve as serve_gateway
 
     site = load()
     config = service_config(site, EnvSecrets(), port=port)
     log.log_to()
-    serve_gateway(config)
+    serve_gateway(config, read_config=lambda: service_config(load(), EnvSecrets(), port=port))
 
 
 @app.command()
@@ -87,7 +90,7 @@ def service_config(site: Site, secrets: Secrets, *, port: int | None = None) -> 
 
     Signing keys and store credentials are read at a repository's first commit: they may be made after the start.
     """
-    from include.gateway.service import ConfigError, GatewayKey, RepositoryConfig, ServiceConfig
+    from include.gateway.service import ConfigError, RepositoryConfig, ServiceConfig
     from include.publishers.connect import Connections
 
     connections = Connections(site, secrets)
@@ -103,14 +106,13 @@ def service_config(site: Site, secrets: Secrets, *, port: int | None = None) -> 
             f"no repository of the configuration has a gateway key: create {site.gateway.keys}/<fqrn>.gw,"
             " or define the repository's gateway connection for this gateway's port"
         )
-    admin = site.gateway.keys / ADMIN_KEY
     return ServiceConfig(
         state=site.gateway.state,
         repositories=served,
         host=site.gateway.host,
         port=site.gateway.port if port is None else port,
         max_lease_time_s=site.gateway.max_lease_time_s,
-        keys=(GatewayKey(*_key_file(admin), admin=True),) if admin.exists() else (),
+        keys=_admin_keys(site, list(served), secrets),
     )
 
 
@@ -136,6 +138,23 @@ def _keys(site: Site, repository: Repository, secrets: Secrets) -> tuple[Gateway
         if here and (connection.login, connection.password) not in found:
             found.append((connection.login, connection.password))
     return tuple(GatewayKey(key_id, secret) for key_id, secret in found)
+
+
+def _admin_keys(site: Site, served: list[str], secrets: Secrets) -> tuple[GatewayKey, ...]:
+    """Of the file, and of the connections that served repositories name for their administrator; they take no lease."""
+    from include.gateway.service import GatewayKey
+
+    file = site.gateway.keys / ADMIN_KEY
+    found = [_key_file(file)] if file.exists() else []
+    named = {site.repository(fqrn).gateway_admin for fqrn in served}
+    for connection_id in sorted(filter(None, named)):
+        try:
+            connection = secrets.get(connection_id)
+        except MissingConnection:
+            continue
+        if connection.login and connection.password and (connection.login, connection.password) not in found:
+            found.append((connection.login, connection.password))
+    return tuple(GatewayKey(key_id, secret, admin=True) for key_id, secret in found)
 
 
 def _key_file(file: Path) -> tuple[str, str]:

@@ -122,6 +122,9 @@ class Lab:
             one.connection: store for one in site.stores.values() if one.connection and one.endpoint == self.s3_url
         }
         found |= {one.gateway: gateway for one in site.repositories.values()}
+        admin = {**gateway, "login": f"{self.secrets.gateway_key_id}-admin",
+                 "password": self.secrets.gateway_admin_secret}  # fmt: skip
+        found |= {one.gateway_admin: admin for one in site.repositories.values() if one.gateway_admin}
         named = {connection_variable(name): json.dumps(value) for name, value in found.items()}
         return {key: value for key, value in named.items() if key not in environment}
 

@@ -1,6 +1,8 @@
 """The secrets of the embedded services: made once from the system's random source, kept in one file of mode 600."""
 
 import base64
+import hashlib
+import hmac
 import os
 import secrets
 from dataclasses import asdict, dataclass, field, fields
@@ -25,6 +27,11 @@ class LabSecrets:
     jwt_secret: str = field(repr=False)
     api_secret_key: str = field(repr=False)
     fernet_key: str = field(repr=False)
+
+    @property
+    def gateway_admin_secret(self) -> str:
+        """Of the gateway's administrator; derived, one way, so that files of secrets need not change."""
+        return hmac.new(self.api_secret_key.encode(), b"gateway administrator", hashlib.sha256).hexdigest()
 
     @classmethod
     def generate(cls) -> Self:

@@ -121,7 +121,9 @@ def test_every_connection_of_the_configuration_is_there_where_it_is_used() -> No
     found = site("worker")
     stores = {one.connection for one in found.stores.values()}
     for name in AIRFLOW:
-        for connection in stores | {one.gateway for one in found.repositories.values()}:
+        gateways = {one.gateway for one in found.repositories.values()}
+        gateways |= {one.gateway_admin for one in found.repositories.values()}
+        for connection in stores | gateways:
             assert EnvSecrets(CONTAINERS[name]["environment"]).get(connection or "").login
     store = EnvSecrets(CONTAINERS["gateway"]["environment"]).get("store_cvmfs")
     owner = CONTAINERS["s3"]["environment"]
@@ -165,16 +167,17 @@ def test_each_container_holds_only_the_secrets_that_it_needs() -> None:
         name: {one for one, value in SECRETS.items() if value in str(service["environment"])}
         for name, service in CONTAINERS.items()
     }
-    store, ledger, gateway = (
+    store, ledger, gateway, admin = (
         {"S3_ACCESS_KEY", "S3_SECRET_KEY"},
         {"LEDGER_PASSWORD"},
         {"GATEWAY_KEY_ID", "GATEWAY_KEY_SECRET"},
+        {"GATEWAY_ADMIN_ID", "GATEWAY_ADMIN_SECRET"},
     )
     assert held["postgres"] == {"POSTGRES_PASSWORD"}
     assert held["rabbitmq"] == {"RABBITMQ_PASSWORD"}
     assert held["ledger"] == ledger
     assert held["s3"] == store
-    assert held["gateway"] == store | ledger
+    assert held["gateway"] == store | ledger | admin
     assert held["keeper"] == store | ledger | gateway
     for name in AIRFLOW:
         assert held[name] == SECRETS.keys()

@@ -32,7 +32,8 @@ def test_no_secret_is_on_a_command_line_or_in_the_process_manager_s_file(lab: La
 
 def test_connections_follow_the_site_configuration_and_leave_real_ones_alone(lab: Lab) -> None:
     made = lab.connections({})
-    assert made.keys() == {"AIRFLOW_CONN_STORE_CVMFS", "AIRFLOW_CONN_STORE_BUILDS", "AIRFLOW_CONN_GATEWAY_NIGHTLIES"}
+    gateways = {"AIRFLOW_CONN_GATEWAY_NIGHTLIES", "AIRFLOW_CONN_GATEWAY_ADMIN"}
+    assert made.keys() == {"AIRFLOW_CONN_STORE_CVMFS", "AIRFLOW_CONN_STORE_BUILDS"} | gateways
     gateway = json.loads(made["AIRFLOW_CONN_GATEWAY_NIGHTLIES"])
     assert (gateway["port"], gateway["login"]) == (lab.ports.gateway, lab.secrets.gateway_key_id)
     assert "AIRFLOW_CONN_STORE_CVMFS" not in lab.connections({"AIRFLOW_CONN_STORE_CVMFS": "s3://real"})
@@ -41,7 +42,7 @@ def test_connections_follow_the_site_configuration_and_leave_real_ones_alone(lab
 def test_the_lab_s_gateway_stays_on_loopback_and_a_store_elsewhere_gets_none_of_its_keys(lab: Lab) -> None:
     elsewhere = {"NIGHTSHIFT_GATEWAY_HOST": "0.0.0.0", "NIGHTSHIFT_S3_HOST": "ceph.example.org"}
     assert lab.environment(elsewhere)["NIGHTSHIFT_GATEWAY_HOST"] == "127.0.0.1"
-    assert lab.connections(elsewhere).keys() == {"AIRFLOW_CONN_GATEWAY_NIGHTLIES"}
+    assert lab.connections(elsewhere).keys() == {"AIRFLOW_CONN_GATEWAY_NIGHTLIES", "AIRFLOW_CONN_GATEWAY_ADMIN"}
 
 
 def test_settings_of_another_airflow_do_not_leak_in(lab: Lab) -> None:

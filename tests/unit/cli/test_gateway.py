@@ -1,0 +1,48 @@
+"""Which keys the embedded gateway takes, from files and from connections."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from include.cli.gateway import ADMIN_KEY, service_config
+from include.cvmfs.keys import GatewayKey, save_gateway_key
+from include.settings.load import load
+from include.settings.model import Site
+from include.settings.secrets import EnvSecrets
+
+FQRN = "nights.example.org"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    file = tmp_path / "site.yaml"
+    file.write_text(
+        f'ledger: "sqlite:///{tmp_path}/ledger.db"\n'
+        f"gateway: {{keys: {tmp_path}/keys, state: {tmp_path}/state.db}}\n"
+        f'stores: {{cvmfs: {{url: "file://{tmp_path}/cvmfs"}}}}\n'
+        f"repositories:\n  {FQRN}:\n    store: cvmfs\n    public_url: http://127.0.0.1:1\n"
+        "    public_key: nights.pub\n    gateway: gateway\n    gateway_admin: chief\n"
+    )
+    return load(file, environ={})
+
+
+def connection(login: str, password: str, **more: object) -> str:
+    return json.dumps({"conn_type": "cvmfs_gateway", "login": login, "password": password, **more})
+
+
+def test_the_administrator_s_key_comes_from_the_connection_that_a_repository_names(site: Site, tmp_path: Path) -> None:
+    publishers = connection("worker", "of-all", host="127.0.0.1", port=4929)
+    secrets = EnvSecrets({"AIRFLOW_CONN_GATEWAY": publishers, "AIRFLOW_CONN_CHIEF": connection("chief", "of-one")})
+    config = service_config(site, secrets)
+    assert [(key.id, key.admin) for key in config.repositories[FQRN].keys] == [("worker", False)]
+    assert [(key.id, key.secret, key.admin) for key in config.keys] == [("chief", "of-one", True)]
+    save_gateway_key(tmp_path / "keys", ADMIN_KEY.removesuffix(".gw"), GatewayKey("root", "of-file"))
+    assert [key.id for key in service_config(site, secrets).keys] == ["root", "chief"]
+
+
+def test_without_that_connection_the_gateway_serves_all_the_same(site: Site) -> None:
+    publishers = connection("worker", "of-all", host="127.0.0.1", port=4929)
+    assert service_config(site, EnvSecrets({"AIRFLOW_CONN_GATEWAY": publishers})).keys == ()
