@@ -79,8 +79,9 @@ down: $(STAMP)  ## stop them all
 status: $(STAMP)  ## what runs, where, and whether it answers
 	@$(BIN)/nightshift lab status
 
-docs: $(STAMP)  ## generate docs/dags.md from the DAGs
+docs: $(STAMP)  ## generate docs/dags.md from the DAGs, and the table in docs/publishers.md
 	@$(BIN)/python docs/generate_dags.py
+	@$(BIN)/python docs/generate_publishers.py
 
 FUZZ_S ?= 300
 FUZZ_ONLY ?=
