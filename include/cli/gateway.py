@@ -112,6 +112,8 @@ def service_config(site: Site, secrets: Secrets, *, port: int | None = None) -> 
         host=site.gateway.host,
         port=site.gateway.port if port is None else port,
         max_lease_time_s=site.gateway.max_lease_time_s,
+        max_payload_bytes=site.gateway.max_payload_mib << 20,
+        payloads_at_once=site.gateway.payloads_at_once,
         keys=_admin_keys(site, list(served), secrets),
     )
 

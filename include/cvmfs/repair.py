@@ -10,6 +10,7 @@ from include.cvmfs.history import History
 from include.cvmfs.keys import Signer
 from include.cvmfs.manifest import Manifest
 from include.cvmfs.objects import load
+from include.cvmfs.records import Records
 from include.cvmfs.reflog import Reflog, RefType
 from include.cvmfs.vouching import Voucher
 from include.storage.errors import NotFound
@@ -32,6 +33,18 @@ def repair_reflog(
     store.put(REFLOG_KEY, reflog.to_bytes())
     added = len(reflog) - known
     return publish(store, head, head.manifest, signer=signer, now=now), added
+
+
+def adopt_reflog(store: Store, fqrn: str, *, signer: Signer, now: int, voucher: Voucher | None = None) -> bool:
+    """Sign a manifest that names the reflog which a crash left ahead of it; whether there was one. No revision is made.
+
+    ``now``: Unix s. Raises ReflogError for one that lacks what the manifest names, ManifestConflict, StoreError.
+    """
+    head = read_head(store, fqrn, voucher or Voucher(signer))
+    if Records().take_reflog(store, head.manifest).is_of(head.manifest):
+        return False
+    publish(store, head, head.manifest, signer=signer, now=now)
+    return True
 
 
 def _what_is_left(store: Store, fqrn: str) -> tuple[Reflog, int]:

@@ -276,6 +276,7 @@ REASONS: tuple[tuple[_Match, str, type[GatewayError]], ...] = (
     (_Match.PREFIX, "generation_moved", CollectionMoved),
     (_Match.PREFIX, "unknown_root", RootMissing),
     (_Match.PREFIX, "storage_error", StorageFailed),
+    (_Match.EXACT, "repository_owned", StorageFailed),
     (_Match.EXACT, "uploader_error", StorageFailed),
     (_Match.EXACT, "other_error", StorageFailed),
     (_Match.PREFIX, "runtime error", ReceiverFailed),

@@ -50,7 +50,7 @@ def create_app(
     """The ASGI application. Without a ``table`` it opens (and at its end closes) the state of the configuration.
 
     ``read_config`` reads the configuration again, on SIGHUP and for ``POST /reload``. Raises ConfigError if another
-    gateway holds that state.
+    gateway holds that state, or one of the repositories (``ownership.py``).
     """
     own_table = table is None
     if table is None:
@@ -59,6 +59,12 @@ def create_app(
         from include.gateway.service.committer import StoreCommitter
 
         committer = StoreCommitter(config, table)
+        try:
+            committer.start()
+        except ConfigError:
+            if own_table:
+                table.close()
+            raise
     serving = Serving(config, table, committer, on_point or from_environment(), read_config)
 
     @asynccontextmanager
@@ -69,6 +75,9 @@ def create_app(
         watch.cancel()
         await serving.commits.close()
         serving.payloads.close()
+        close = getattr(committer, "close", None)
+        if close is not None:
+            await asyncio.to_thread(close)
         if own_table:
             table.close()
 

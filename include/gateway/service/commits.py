@@ -19,6 +19,7 @@ from include.gateway.service.lease_rows import LeaseRow
 from include.gateway.service.lease_table import LeaseGone, LeaseTable, Spent
 from include.gateway.service.log import TRACE
 from include.gateway.service.metrics import Metrics
+from include.gateway.service.ownership import Owned
 from include.gateway.service.points import OnPoint, Point, pass_by
 from include.gateway.service.replies import INVALID_LEASE, Refused
 from include.gateway.service.requests import CommitRequest
@@ -75,6 +76,7 @@ REASONS: tuple[tuple[type[Exception], str], ...] = (
     (cvmfs.ObjectError, "unknown_root"),
     (cvmfs.CvmfsError, "miscellaneous"),
     (StoreError, "storage_error"),
+    (Owned, "repository_owned"),
     (StateError, "could not begin transaction"),
 )
 _KNOWN = tuple(kind for kind, _ in REASONS)

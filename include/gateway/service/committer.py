@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
@@ -16,13 +18,18 @@ from include.cvmfs.generation import require_unmoved
 from include.cvmfs.keys import Signer
 from include.cvmfs.lineage import Lineage, Revision
 from include.cvmfs.records import Records
+from include.cvmfs.repair import adopt_reflog
 from include.cvmfs.vouching import Voucher
 from include.gateway.service.commits import CommitOrder, Fence
 from include.gateway.service.config import RepositoryConfig, ServiceConfig
+from include.gateway.service.ownership import Owned, Ownership, claim
 from include.storage.errors import StoreError
 from include.storage.store import Store
 
+log = logging.getLogger(__name__)
+
 GENERIC = "generic-"
+_AT_ONCE = 8
 
 
 class RevisionMemory(Protocol):
@@ -40,6 +47,7 @@ class _Opened:
     catalogs: CatalogCache
     voucher: Voucher
     lineage: Lineage
+    ownership: Ownership | None
     records: Records = field(default_factory=Records)
     turn: threading.Lock = field(default_factory=threading.Lock)
 
@@ -51,6 +59,7 @@ class StoreCommitter:
         self._repositories: Mapping[str, RepositoryConfig] = config.repositories
         self._memory = memory
         self._opened: dict[str, _Opened] = {}
+        self._turns: dict[str, threading.Lock] = {}
         self._opening = threading.Lock()
 
     def commit(
@@ -61,6 +70,8 @@ class StoreCommitter:
         now = time.time()
 
         def barrier(numbers: Sequence[int]) -> Mapping[int, Exception]:
+            if opened.ownership is not None:
+                opened.ownership.require()
             # Only those whom no collection passed are asked for their leases: these are marked as about to switch.
             return _passed(opened.store, name, {number: orders[number].generation for number in numbers}) or fence(
                 numbers
@@ -88,23 +99,73 @@ class StoreCommitter:
                 self._memory.remember_revisions(name, learnt)
         return [outcome if isinstance(outcome, Exception) else outcome.manifest.revision for outcome in outcomes]
 
+    def start(self) -> None:
+        """Open every repository that can be opened by now, and finish what a crash left behind there.
+
+        Raises Owned if another gateway is at work on one, where the store would not keep the two apart.
+        """
+        names = list(self._repositories)
+        with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(names))), thread_name_prefix="gateway-open") as pool:
+            owned = [error for error in pool.map(self._start_one, names) if error is not None]
+        if owned:
+            self.close()
+            raise owned[0]
+
     def reconfigure(self, config: ServiceConfig) -> None:
         """Open every repository anew from this configuration when it is needed next."""
         with self._opening:
+            before, self._opened = self._opened, {}
             self._repositories = config.repositories
-            self._opened = {}
+        for opened in before.values():
+            with opened.turn:  # a commit that is under way ends first
+                if opened.ownership is not None:
+                    opened.ownership.release()
+
+    def close(self) -> None:
+        """Let go of the repositories."""
+        with self._opening:
+            before, self._opened = self._opened, {}
+        for opened in before.values():
+            if opened.ownership is not None:
+                opened.ownership.release()
+
+    def _start_one(self, name: str) -> Owned | None:
+        try:
+            self._open(name)
+        except Owned as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - whatever is missing may be there at the first commit
+            fields = {"repository": name, "detail": f"{type(error).__name__}: {error}"}
+            log.warning("repository not opened yet, the first commit tries again", extra={"fields": fields})
+        return None
 
     def _open(self, name: str) -> _Opened:
         with self._opening:
-            if name not in self._opened:
+            turn = self._turns.setdefault(name, threading.Lock())
+        with turn:
+            if (known := self._opened.get(name)) is None:
                 repository = self._repositories[name]
-                store = repository.store()
                 signer = repository.signer()
+                store, ownership = claim(repository.store(), name)
                 catalogs = CatalogCache(store)
-                known = self._memory.revisions(name) if self._memory is not None else ()
+                revisions = self._memory.revisions(name) if self._memory is not None else ()
                 voucher = Voucher(signer, repository.public_keys)
-                self._opened[name] = _Opened(store, signer, catalogs, voucher, Lineage(catalogs, known))
-            return self._opened[name]
+                lineage = Lineage(catalogs, revisions)
+                known = self._opened[name] = _Opened(store, signer, catalogs, voucher, lineage, ownership)
+                self._settle(name, known)
+            return known
+
+    @staticmethod
+    def _settle(name: str, opened: _Opened) -> None:
+        try:
+            if adopt_reflog(opened.store, name, signer=opened.signer, now=int(time.time()), voucher=opened.voucher):
+                log.warning(
+                    "a reflog that a crash left ahead of the manifest was taken over",
+                    extra={"fields": {"repository": name}},
+                )
+        except (CvmfsError, StoreError) as error:
+            fields = {"repository": name, "detail": str(error)}
+            log.warning("reflog not looked at, the next commit does", extra={"fields": fields})
 
 
 def _passed(store: Store, name: str, generations: Mapping[int, str]) -> dict[int, Exception]:
