@@ -414,6 +414,10 @@ class Gateway(_Block):
     max_lease_time_s: Annotated[int, Field(ge=1, le=86_400)] = 120
     state: SitePath = Path("var/gateway/state.db")
     keys: SitePath = Path("var/keys")
+    max_payload_mib: Annotated[int, Field(ge=1, le=1 << 20)] = 4096
+    """What a stock publisher may send at once. It puts 200 MiB into a pack, and a larger object into one of its own."""
+    payloads_at_once: Annotated[int, Field(ge=1, le=256)] = 8
+    """Payloads that are read; the others wait. Each may take 36 MiB of memory."""
 
 
 class Paths(_Block):

@@ -46,3 +46,12 @@ def test_the_administrator_s_key_comes_from_the_connection_that_a_repository_nam
 def test_without_that_connection_the_gateway_serves_all_the_same(site: Site) -> None:
     publishers = connection("worker", "of-all", host="127.0.0.1", port=4929)
     assert service_config(site, EnvSecrets({"AIRFLOW_CONN_GATEWAY": publishers})).keys == ()
+
+
+def test_what_a_payload_may_be_comes_from_the_site_s_configuration(site: Site) -> None:
+    secrets = EnvSecrets({"AIRFLOW_CONN_GATEWAY": connection("worker", "of-all", host="127.0.0.1", port=4929)})
+    config = service_config(site, secrets)
+    assert (config.max_payload_bytes, config.payloads_at_once) == (4 << 30, 8)
+    smaller = site.gateway.model_copy(update={"max_payload_mib": 300, "payloads_at_once": 2})
+    config = service_config(site.model_copy(update={"gateway": smaller}), secrets)
+    assert (config.max_payload_bytes, config.payloads_at_once) == (300 << 20, 2)
