@@ -23,7 +23,7 @@ class Role(enum.Enum):
     PUBLISHER = "publisher"
     """Stores objects. Cannot make them visible, nor delete any."""
     GATEWAY = "gateway"
-    """Switches manifests, and stores the catalogs and histories that it merges. Cannot delete."""
+    """Switches manifests, and stores the catalogs and histories that it merges. Cannot delete objects."""
     COLLECTOR = "collector"
     """Deletes objects. Can store none, and cannot touch what is signed."""
     READER = "reader"
@@ -63,7 +63,13 @@ _PUT = ("s3:PutObject", "s3:AbortMultipartUpload")
 
 GRANTS: Mapping[Role, tuple[Grant, ...]] = {
     Role.PUBLISHER: (*_READ, Grant("Put", _PUT, ("data/*",)), _PROBE),
-    Role.GATEWAY: (*_READ, Grant("Put", _PUT, ("data/*", ".cvmfs*")), _PROBE),
+    Role.GATEWAY: (
+        *_READ,
+        Grant("Put", _PUT, ("data/*", ".cvmfs*")),
+        # whose the repository is, where the store does not keep two gateways apart
+        Grant("Own", ("s3:PutObject", "s3:DeleteObject"), (".nightshift/gateway",)),
+        _PROBE,
+    ),
     Role.COLLECTOR: (
         *_READ,
         Grant("Delete", ("s3:DeleteObject",), ("data/*",)),

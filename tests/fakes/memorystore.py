@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
 from include.storage.errors import Conflict, NotFound
+from include.storage.options import Traits
 from include.storage.store import Counters, ObjectMeta, Store, Version
 
 
@@ -74,6 +75,10 @@ class MemoryStore(Store):
 
     def child(self, prefix: str) -> Store:
         raise NotImplementedError
+
+    @property
+    def traits(self) -> Traits | None:
+        return Traits(put_if_absent=True, replace=True, bulk_delete=True)
 
     def _version(self, key: str) -> Version:
         return Version(hashlib.sha256(self.objects[key]).hexdigest())

@@ -1,0 +1,121 @@
+"""Two gateways on one repository: kept apart by the store, or one of them refuses."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from include.gateway.service import ownership
+from include.gateway.service.ownership import KEY, Owned, Owner, Ownership, claim
+from include.storage.options import Traits
+from include.storage.store import Store
+from tests.fakes.memorystore import MemoryStore
+
+FQRN = "test.example.org"
+NONE = Traits(put_if_absent=False, replace=False, bulk_delete=True)
+
+
+class Careless(MemoryStore):
+    """Keeps no conditions, and is known for it."""
+
+    @property
+    def traits(self) -> Traits:
+        return NONE
+
+
+@pytest.fixture
+def store() -> Careless:
+    return Careless()
+
+
+@pytest.fixture
+def held() -> Iterator[list[Ownership]]:
+    found: list[Ownership] = []
+    yield found
+    for one in found:
+        one.release()
+
+
+def take(store: Store, **more: object) -> Ownership | None:
+    settings = {"patience_s": 2.0, "renewed_every_s": 0.01} | more
+    return claim(store, FQRN, **settings)[1]  # type: ignore[arg-type]
+
+
+def test_a_store_that_keeps_conditions_needs_no_owner() -> None:
+    store = MemoryStore()
+    assert take(store) is None
+    assert KEY not in store.objects
+
+
+def test_the_second_process_is_refused_with_the_name_of_the_first(store: Careless, held: list[Ownership]) -> None:
+    first = take(store)
+    assert first
+    held.append(first)
+    first.require()
+    renewed = threading.Event()
+    store.before = lambda verb, _: renewed.set() if verb == "put" else None
+    assert renewed.wait(5)
+    owner = Owner.parse(store.objects[KEY])
+    assert owner
+    with pytest.raises(Owned, match=f"process {owner.pid} on {owner.host}"):
+        take(store, sleep=lambda _: renewed.clear() or renewed.wait(5))
+    first.require()
+
+
+def test_what_was_released_is_free_at_once(store: Careless, held: list[Ownership]) -> None:
+    first = take(store)
+    assert first
+    first.release()
+    assert KEY not in store.objects
+    again = take(store, patience_s=1e9)
+    assert again
+    held.append(again)
+
+
+def test_a_dead_holder_of_this_machine_is_known_as_such(
+    store: Careless, held: list[Ownership], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(_: int, __: int) -> None:
+        raise ProcessLookupError
+
+    store.put(KEY, Owner.of_this_process().format())
+    monkeypatch.setattr(ownership.os, "kill", gone)
+    second = take(store, patience_s=1e9)
+    assert second
+    held.append(second)
+
+
+def test_a_holder_elsewhere_that_stands_still_is_taken_over_and_notices_when_it_awakes(
+    store: Careless, held: list[Ownership]
+) -> None:
+    slept = Ownership(store, FQRN, replace(Owner.of_this_process(), host="elsewhere"), renewed_every_s=1e6)
+    store.put(KEY, slept._owner.format())
+    waited: list[float] = []
+    second = take(store, sleep=waited.append)
+    assert second
+    held.append(second)
+    assert sum(waited) >= 2.0
+    with pytest.raises(Owned, match="taken over"):
+        slept.require()
+    second.require()
+    slept.release()
+    assert KEY in store.objects, "what is another's is not taken away"
+
+
+def test_of_two_that_find_it_free_at_once_one_gets_it(store: Careless) -> None:
+    rival = Owner.of_this_process()
+    with pytest.raises(Owned):
+        take(store, sleep=lambda _: store.put(KEY, rival.format()))
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"format": 2}', b'{"format": 1, "id": "x"}', b"\xff"])
+def test_what_is_no_document_is_nobodys(data: bytes) -> None:
+    assert Owner.parse(data) is None
+
+
+def test_the_document_comes_back() -> None:
+    owner = replace(Owner.of_this_process(), count=7)
+    assert Owner.parse(owner.format()) == owner
