@@ -14,6 +14,7 @@ from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.clock import Clock
 from include.gateway.service.points import OnPoint, pass_by
 from include.gateway.service.server import serve
+from include.gateway.service.serving import ReadConfig
 from tests.fakes.gateway_service import FakeCommitter
 
 REPOSITORY = "test.example.org"
@@ -45,9 +46,10 @@ class RunningGateway:
     """A service that runs until ``stop``."""
 
     config: ServiceConfig
-    committer: FakeCommitter
+    committer: FakeCommitter | None
     clock: Clock | None = None
     on_point: OnPoint = pass_by
+    read_config: ReadConfig | None = None
     url: str = ""
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -63,7 +65,7 @@ class RunningGateway:
         def run() -> None:
             serve(
                 self.config, committer=self.committer, clock=self.clock, ready=listening, stop=self._stop,
-                on_point=self.on_point,
+                on_point=self.on_point, read_config=self.read_config,
             )  # fmt: skip
 
         self._thread = threading.Thread(target=run, daemon=True)
@@ -100,10 +102,13 @@ def start_gateway(tmp_path: Path) -> Iterator[StartGateway]:
         clock: Clock | None = None,
         folder: Path | None = None,
         on_point: OnPoint = pass_by,
+        read_config: ReadConfig | None = None,
+        real: bool = False,
         **changes: object,
     ) -> RunningGateway:
         config = service_config(folder or tmp_path, **changes)
-        running.append(RunningGateway(config, committer or FakeCommitter(), clock, on_point).start())
+        fake = None if real else committer or FakeCommitter()
+        running.append(RunningGateway(config, fake, clock, on_point, read_config).start())
         return running[-1]
 
     yield start

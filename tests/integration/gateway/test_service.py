@@ -1,0 +1,342 @@
+"""What the service does beside leases and commits: it is watched, changed while it runs, limited, and replaced."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from include.cvmfs.commit import REFLOG_KEY, Step, commit_change, read_head
+from include.cvmfs.create import create_repository
+from include.cvmfs.keys import format_public_key
+from include.cvmfs.repository import Repository
+from include.gateway import errors
+from include.gateway.auth import authorization, sign_body
+from include.gateway.client import GatewayClient
+from include.gateway.service import ConfigError, GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.app import create_app
+from include.gateway.service.limits import Limits, Rate
+from include.gateway.service.points import DIE_AT, Point, from_environment
+from include.storage.open import open_store
+from tests.fakes.gateway_service import ManualClock
+from tests.fakes.memorystore import MemoryStore
+from tests.integration.gateway.conftest import REPOSITORY, RunningGateway, StartGateway, service_config
+from tests.unit.cvmfs.test_commit import FQRN, MASTER, SIGNER, Crash, change
+
+HASHES = {"old_root_hash": "1" * 40 + "C", "new_root_hash": "2" * 40 + "C"}
+KEY, SECRET = "rootkey", "root-secret"
+ADMIN = ("adminkey", "admin-secret")
+
+
+class Http:
+    """Calls by hand, signed."""
+
+    def __init__(self, gateway: RunningGateway) -> None:
+        self.url = gateway.url
+        self.session = requests.Session()
+        self.session.trust_env = False
+
+    def __call__(
+        self, method: str, path: str, body: bytes = b"", *, signs: bytes | None = None,
+        key: tuple[str, str] = (KEY, SECRET), headers: dict[str, str] | None = None,
+    ) -> requests.Response:  # fmt: skip
+        signed = {} if signs is None else {"Authorization": authorization(*key, signs)}
+        return self.session.request(
+            method, self.url + path, data=body, headers={**signed, **(headers or {})}, timeout=20
+        )
+
+    def acquire(self, path: str, **headers: str) -> requests.Response:
+        body = json.dumps({"path": f"{REPOSITORY}{path}", "api_version": "2", "hostname": "h"}).encode()
+        return self("POST", "/api/v1/leases", body, signs=body, headers=headers)
+
+
+@pytest.fixture
+def http(gateway: RunningGateway) -> Http:
+    return Http(gateway)
+
+
+def test_figures_tell_of_leases_commits_and_requests(gateway: RunningGateway, http: Http) -> None:
+    client = gateway.client()
+    client.commit(client.acquire(REPOSITORY, "/a", hostname="h"), *roots())
+    client.acquire(REPOSITORY, "/b", hostname="h")
+    page = http("GET", "/metrics")
+    assert page.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    lines = set(page.text.splitlines())
+    for line in (
+        f'nightshift_gateway_commits_total{{outcome="committed",repository="{REPOSITORY}"}} 1.0',
+        f'nightshift_gateway_group_size_sum{{repository="{REPOSITORY}"}} 1.0',
+        "nightshift_gateway_leases 1.0",
+        'nightshift_gateway_lease_events_total{event="granted"} 2.0',
+        'nightshift_gateway_http_requests_total{method="POST",route="/api/v1/leases",status="200"} 2.0',
+    ):
+        assert line in lines, page.text
+    assert "/api/v1/leases/{token}" in page.text, "routes by their pattern: a token is in no label"
+
+
+def roots() -> tuple[Any, Any]:
+    from tests.integration.gateway.test_commits import NEW, OLD
+
+    return OLD, NEW
+
+
+def test_readiness_names_what_is_missing(start_gateway: StartGateway, tmp_path: Path) -> None:
+    store = MemoryStore()
+    create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=datetime.now(UTC))
+    good = RepositoryConfig(lambda: store, lambda: SIGNER, (GatewayKey(KEY, SECRET),))
+    empty = RepositoryConfig(MemoryStore, lambda: SIGNER, (GatewayKey(KEY, SECRET),))
+    http = Http(start_gateway(repositories={FQRN: good}))
+    assert (http("GET", "/ready").status_code, http("GET", "/health").json()["status"]) == (200, "ok")
+    http = Http(start_gateway(folder=tmp_path / "2", repositories={FQRN: good, "empty.example.org": empty}))
+    reply = http("GET", "/ready")
+    assert reply.status_code == 503
+    assert reply.json()["repositories"] == {FQRN: "ok", "empty.example.org": "no .cvmfspublished in the store"}
+
+
+def test_a_commit_body_that_is_signed_must_be_the_one_that_was_signed(gateway: RunningGateway, http: Http) -> None:
+    reply = http.acquire("/a")
+    assert "body-signature" in reply.headers["X-Nightshift-Offers"]
+    assert "body-signature" in http("GET", "/api/v1").headers["X-Nightshift-Offers"]
+    token, body = reply.json()["session_token"], json.dumps(HASHES).encode()
+    good = sign_body(SECRET, token, body)
+    for sent, signature in (
+        (body.replace(b"2", b"3"), good),
+        (body, sign_body("another", token, body)),
+        (body, sign_body(SECRET, "A" * 52 + "====", body)),
+        (body, ""),
+        (body, "é"),
+    ):
+        headers = {"X-Nightshift-Body-Signature": signature.encode().decode("latin-1")}
+        refused = http("POST", f"/api/v1/leases/{token}", sent, signs=token.encode(), headers=headers).json()
+        assert (refused["status"], refused["reason"]) == ("error", "invalid_hmac")
+    assert gateway.committer.orders == []
+    headers = {"X-Nightshift-Body-Signature": good}
+    done = http("POST", f"/api/v1/leases/{token}", body, signs=token.encode(), headers=headers).json()
+    assert done == {"final_revision": 1, "status": "ok"}
+
+
+def test_who_finds_a_path_busy_is_told_where_he_stands(http: Http) -> None:
+    assert int(http.acquire("/a").headers["X-Nightshift-Epoch"]) > 0
+    assert set(http.acquire("/a").json()) == {"status", "time_remaining"}, "as the stock gateway says it"
+    told = http.acquire("/a/b", **{"X-Nightshift-Waiting": "1"}).json()
+    assert (told["status"], told["position"], told["waiting"]) == ("path_busy", 2, 2)
+    [first, second] = http("GET", "/api/v1/waiting").json()["data"]
+    assert (first["path"], first["position"], second["path"]) == (f"{REPOSITORY}/a", 1, f"{REPOSITORY}/a/b")
+    assert set(first) == {"path", "key_id", "hostname", "position", "waited", "expected_wait"}
+
+
+def test_collections_are_refused_clearly(http: Http) -> None:
+    body = json.dumps({"repo": REPOSITORY, "dry_run": True}).encode()
+    assert http("POST", "/api/v1/gc", body, signs=body).json()["reason"] == "no_admin_key"
+    reply = http("POST", "/api/v1/gc", body, signs=body, key=ADMIN).json()
+    assert reply["status"] == "error"
+    assert "garbage collection is not done by this gateway" in reply["reason"]
+
+
+def test_too_many_bad_signatures_are_held_off(start_gateway: StartGateway) -> None:
+    http = Http(start_gateway(limits=Limits(refused=Rate(0.5, 3))))
+    for _ in range(3):
+        assert http("DELETE", f"/api/v1/leases/{'A' * 52}====", signs=b"wrong").json()["reason"] == "invalid_hmac"
+    held = http("GET", "/api/v1/leases")
+    assert (held.status_code, int(held.headers["Retry-After"]) > 0) == (429, True)
+
+
+def test_a_head_without_end_is_answered_and_cut(gateway: RunningGateway, http: Http) -> None:
+    long = http("GET", "/api/v1", headers={"X-Long": "x" * 40_000})
+    assert long.status_code == 431
+    host, port = gateway.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(b"GET /api/v1 HTTP/1.1\r\nHost: x\r\nX-Long: ")
+        reply = b""
+        try:
+            for _ in range(1000):
+                connection.sendall(b"x" * 1000)
+        except OSError:
+            pass
+        try:
+            reply = connection.recv(1000)
+        except OSError:
+            reply = b"HTTP/1.1 431 (reset)"
+        assert reply.startswith(b"HTTP/1.1 431")
+    assert http("GET", "/health").status_code == 200
+
+
+def test_ten_thousand_leases_are_taken_and_listed_quickly(gateway: RunningGateway, tmp_path: Path) -> None:
+    from include.gateway.paths import LeasePath
+    from include.gateway.service.lease_table import Granted, LeaseTable
+
+    table = LeaseTable(tmp_path / "many" / "state.db", clock=ManualClock(), max_lease_time_s=100)
+    futures = [
+        table.acquire(
+            LeasePath(REPOSITORY, f"/{number // 100}/{number}"), key_id="k", hostname="h", version=2, most=10_000
+        )
+        for number in range(10_000)
+    ]
+    assert all(isinstance(future.result(60), Granted) for future in futures)
+    began = time.perf_counter()
+    assert len(json.loads(table.listing())["data"]) == 10_000
+    assert time.perf_counter() - began < 1
+    began = time.perf_counter()
+    assert not isinstance(
+        table.acquire(LeasePath(REPOSITORY, "/5"), key_id="k", hostname="h", version=2).result(), Granted
+    )
+    assert time.perf_counter() - began < 0.2
+    table.close()
+
+
+class Changing:
+    """A configuration that is read again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.now: ServiceConfig | Exception = service_config(folder)
+
+    def __call__(self) -> ServiceConfig:
+        if isinstance(self.now, Exception):
+            raise self.now
+        return self.now
+
+
+def test_keys_and_repositories_are_read_again_and_bad_ones_refused(start_gateway: StartGateway, tmp_path: Path) -> None:
+    source = Changing(tmp_path)
+    gateway = start_gateway(read_config=source)
+    http, client = Http(gateway), gateway.client()
+    lease = client.acquire(REPOSITORY, "/kept", hostname="h")
+    assert http("POST", "/api/v1/reload", signs=b"").json()["reason"] == "no_admin_key"
+    for bad in (ConfigError("two secrets"), replace(service_config(tmp_path), max_lease_time_s=99.0)):
+        source.now = bad
+        reply = http("POST", "/api/v1/reload", signs=b"", key=ADMIN).json()
+        assert reply["reason"] == "configuration refused, the old one stays"
+        client.renew(lease)
+    old = service_config(tmp_path)
+    repositories = {
+        **old.repositories,
+        REPOSITORY: replace(old.repositories[REPOSITORY], keys=(GatewayKey(KEY, SECRET), GatewayKey("fresh", "s2"))),
+        "new.example.org": old.repositories["plain.example.org"],
+    }
+    source.now = replace(old, repositories=repositories)
+    reply = http("POST", "/api/v1/reload", signs=b"", key=ADMIN).json()
+    assert (reply["status"], "new.example.org" in reply["repositories"]) == ("ok", True)
+    gateway.client("fresh", "s2").acquire(REPOSITORY, "/fresh", hostname="h")
+    gateway.client("plainkey").acquire("new.example.org", "/x", hostname="h")
+    with pytest.raises(errors.BadSignature):
+        gateway.client("subkey").acquire(REPOSITORY, "/arch/x86/y", hostname="h")
+    assert client.commit(lease, *roots()) == 1
+
+
+def test_points_are_named_and_a_service_can_be_told_to_die_at_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(Point) >= 12
+    killed: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(number))
+    at = from_environment({DIE_AT: "reflog written:2"})
+    for point in (Point.REFLOG_WRITTEN, Point.SWITCHED, Point.REFLOG_WRITTEN, Point.REFLOG_WRITTEN):
+        at(point)
+    assert killed == [signal.SIGKILL]
+    with pytest.raises(ValueError, match="nowhere"):
+        from_environment({DIE_AT: "nowhere"})
+
+
+def test_every_point_is_passed_in_order(start_gateway: StartGateway, tmp_path: Path) -> None:
+    passed: list[Point] = []
+    world = World(tmp_path / "store")
+    gateway = start_gateway(real=True, on_point=passed.append, repositories={FQRN: world.config})
+    world.publish(gateway.client(), "/a")
+    assert passed == list(Point)
+
+
+class World:
+    """A repository in a folder, and its configuration: all that a gateway needs to be started anywhere."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = open_store(folder.as_uri())
+        create_repository(self.store, FQRN, master=MASTER, signer=SIGNER, now=datetime.now(UTC))
+        self.config = RepositoryConfig(lambda: self.store, lambda: SIGNER, (GatewayKey(KEY, SECRET),))
+
+    def publish(self, client: GatewayClient, path: str) -> int:
+        with client.lease(FQRN, path, hostname="h") as lease:
+            return client.commit(lease, *change(self.store, path))  # type: ignore[arg-type]
+
+    def names(self) -> set[str]:
+        keys = [format_public_key(MASTER.public_key())]
+        repository = Repository.open(self.store, fqrn=FQRN, public_keys=keys, now=datetime.now(UTC))
+        return {entry.name for entry in repository.listing("")}
+
+
+def test_a_gateway_started_elsewhere_loses_nothing_but_leases(start_gateway: StartGateway, tmp_path: Path) -> None:
+    world = World(tmp_path / "store")
+    first = start_gateway(real=True, folder=tmp_path / "here", repositories={FQRN: world.config})
+    client = first.client()
+    base = change(world.store, "/old")
+    assert [world.publish(client, f"/d{number}") for number in range(3)] == [1, 2, 3]
+    held = client.acquire(FQRN, "/held", hostname="h")
+    first.stop()
+    second = start_gateway(real=True, folder=tmp_path / "elsewhere", repositories={FQRN: world.config})
+    client = second.client()
+    assert client.leases() == []
+    with pytest.raises(errors.LeaseLost):
+        client.commit(held, *roots())
+    epochs = [int(held.epoch or 0), int(client.acquire(FQRN, "/held", hostname="h").epoch or 0)]
+    assert epochs[0] < epochs[1], "the fence goes on"
+    assert world.publish(client, "/d3") == 4
+    with client.lease(FQRN, "/old", hostname="h") as lease:
+        assert client.commit(lease, *base) == 5, "a base of before is known from the repository itself"
+    assert world.names() == {"d0", "d1", "d2", "d3", "old"}
+
+
+def test_two_gateways_on_a_store_that_keeps_conditions_lose_nothing(
+    start_gateway: StartGateway, tmp_path: Path
+) -> None:
+    world = World(tmp_path / "store")
+    clients = [
+        start_gateway(real=True, folder=tmp_path / name, repositories={FQRN: world.config}).client()
+        for name in ("one", "two")
+    ]
+    bases = {path: change(world.store, path) for path in (f"/{number}" for number in range(8))}
+    done: dict[str, int] = {}
+
+    def publish(path: str, client: GatewayClient) -> None:
+        with client.lease(FQRN, path, hostname="h") as lease:
+            done[path] = client.commit(lease, *bases[path])  # type: ignore[arg-type]
+
+    threads = [threading.Thread(target=publish, args=(path, clients[number % 2])) for number, path in enumerate(bases)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert set(done) == set(bases)
+    assert world.names() == {path[1:] for path in bases}
+    assert read_head(world.store, FQRN).manifest.revision == max(done.values())
+
+
+def test_a_reflog_that_a_crash_left_ahead_is_taken_over_when_the_service_starts(tmp_path: Path) -> None:
+    world = World(tmp_path / "store")
+
+    def die(step: Step) -> None:
+        if step is Step.REFLOG_WRITTEN:
+            raise Crash
+
+    old, new = change(world.store, "/a")
+    with pytest.raises(Crash):
+        commit_change(
+            world.store, fqrn=FQRN, signer=SIGNER, lease_path="/a", old_root=old, new_root=new,
+            now=int(time.time()), on_step=die,
+        )  # fmt: skip
+    assert not reflog_matches(world)
+    app = create_app(service_config(tmp_path / "state", repositories={FQRN: world.config}))
+    assert reflog_matches(world)
+    app.state.serving.table.close()
+
+
+def reflog_matches(world: World) -> bool:
+    from include.cvmfs.hashes import hash_bytes
+
+    manifest = read_head(world.store, FQRN).manifest
+    return manifest.reflog is not None and hash_bytes(world.store.get(REFLOG_KEY)).digest == manifest.reflog.digest
