@@ -34,6 +34,9 @@ class Metrics:
         self.group_seconds = Histogram(
             "group_seconds", "Making one revision", ("repository",), buckets=_SECONDS, **within
         )
+        self.payloads = Counter("payloads", "Payloads by outcome", ("repository", "outcome"), **within)
+        self.payload_objects = Counter("payload_objects", "Objects of payloads", ("repository", "found"), **within)
+        self.payload_bytes = Counter("payload_bytes", "Bytes of payloads that were stored", ("repository",), **within)
         self.queue = Gauge("commits_waiting", "Commits that wait for their turn", ("repository",), **within)
         self.waiting = Gauge("paths_waited_for", "Publishers that wait for a busy path", **within)
         self.limited = Counter("requests_limited", "Requests refused by a limit", ("limit",), **within)

@@ -26,6 +26,7 @@ from include.gateway.service.config import ServiceConfig
 from include.gateway.service.intake import Intake
 from include.gateway.service.lease_rows import LeaseRow
 from include.gateway.service.lease_table import LeaseTable, digest_of
+from include.gateway.service.metrics import Metrics
 from include.gateway.service.payload_rows import Received
 from include.gateway.service.replies import INVALID_LEASE, Malformed, Refused
 from include.gateway.service.requests import BODY_BYTES, PayloadMessage, checked_token
@@ -42,11 +43,14 @@ _LOOK_AT_LEASE_EVERY_S = 5.0
 class Payloads:
     """Takes some payloads at a time; the others wait, unread. The lease is looked at before, meanwhile and after."""
 
-    def __init__(self, config: ServiceConfig, access: Callable[[], Access], table: LeaseTable) -> None:
+    def __init__(
+        self, config: ServiceConfig, access: Callable[[], Access], table: LeaseTable, metrics: Metrics
+    ) -> None:
         """``access`` gives the keys as they are now."""
         self._config = config
         self._access = access
         self._table = table
+        self._metrics = metrics
         self._turn = asyncio.Semaphore(config.payloads_at_once)
         self._threads = ThreadPoolExecutor(config.payloads_at_once, thread_name_prefix="gateway-payload")
         self._stores: dict[str, tuple[object, Store]] = {}
@@ -84,14 +88,20 @@ class Payloads:
             try:
                 received, generation = await self._receive(body, message, row, lambda: self._lease(digest, key_id))
             except (PackError, StoreError, CvmfsError, OSError) as error:
+                self._metrics.payloads.labels(row.repository, "refused").inc()
                 raise _refusal(error) from error
         total = await asyncio.wrap_future(self._table.add_payload(digest, row.epoch, received, generation))
+        new = received.chunks_added + received.catalogs_added
+        self._metrics.payloads.labels(row.repository, "stored").inc()
+        self._metrics.payload_objects.labels(row.repository, "new").inc(new)
+        self._metrics.payload_objects.labels(row.repository, "there").inc(received.chunks_duplicated)
+        self._metrics.payload_bytes.labels(row.repository).inc(received.uploaded_bytes)
         note(
             request,
             "payload stored",
             path=row.full_path,
             key=key_id,
-            objects_new=received.chunks_added + received.catalogs_added,
+            objects_new=new,
             objects_reused=received.chunks_duplicated,
             bytes_uploaded=received.uploaded_bytes,
             payloads=total.payloads,

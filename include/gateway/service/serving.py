@@ -57,7 +57,7 @@ class Serving:
             self.table, self.committer, lambda name: name in self.config.repositories,
             metrics=self.metrics, on_point=self.on_point,
         )  # fmt: skip
-        self.payloads = Payloads(self.config, lambda: self.access, self.table)
+        self.payloads = Payloads(self.config, lambda: self.access, self.table, self.metrics)
         self.metrics.read_with(self.table.held, lambda: len(self.waiting))
 
     # -- who may

@@ -6,6 +6,7 @@ import hashlib
 import os
 import socket
 import threading
+import urllib.request
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -261,6 +262,29 @@ def test_a_lease_that_ends_while_the_payload_comes_is_not_told_ok(start_desk: St
     desk = start_desk(store, clock=clock)
     reply = desk.send(GOOD)
     assert reply["reason"] == "invalid lease"
+
+
+def test_a_lease_that_ends_stops_a_payload_on_its_way(start_desk: StartDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("include.gateway.service.payloads._LOOK_AT_LEASE_EVERY_S", -1.0)
+    clock = ManualClock()
+    store = MemoryStore(lambda verb, key: clock.advance(61) if verb == "put" else None)
+    desk = start_desk(store, clock=clock)
+    pack = pack_of(HELLO, *(os.urandom(1 << 20) for _ in range(12)))
+    assert desk.send(pack) == INVALID
+    assert len(desk.stored()) < 12, "not all of it was taken"
+
+
+def test_what_came_is_counted_for_prometheus(desk: Desk) -> None:
+    desk.send(pack_of(HELLO, HELLO, EMPTY))
+    desk.wire.raw_payload(desk.token, GOOD.digest, len(HEAD), flipped(GOOD))
+    page = urllib.request.urlopen(f"{desk.service.url}/metrics", timeout=20).read().decode()
+    labels = f'repository="{REPOSITORY}"'
+    for line in (
+        f'payloads_total{{outcome="stored",{labels}}} 1.0', f'payloads_total{{outcome="refused",{labels}}} 1.0',
+        f'payload_objects_total{{found="new",{labels}}} 2.0', f'payload_objects_total{{found="there",{labels}}} 1.0',
+        f"payload_bytes_total{{{labels}}} 22.0",
+    ):  # fmt: skip
+        assert f"nightshift_gateway_{line}\n" in page
 
 
 # -- what is slow, large or broken off
