@@ -58,7 +58,7 @@ def serve(prepare: Callable[[dict[str, Any]], Callable[[], Any]]) -> None:
     run = prepare(json.loads(sys.stdin.readline()))
     print("ready", flush=True)
     if sys.stdin.readline():
-        print(json.dumps(run()))
+        print(json.dumps(run()), flush=True)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -115,7 +115,9 @@ class Catalog(CatalogFile):
         """The SQLite file, statistics written, free pages dropped when there are many."""
         rows = [(f"self_{n}", getattr(self._statistics.own, n)) for n in NAMES]
         rows += [(f"subtree_{n}", getattr(self._statistics.below, n)) for n in NAMES]
+        self._run("SAVEPOINT counted")  # one transaction instead of one for each counter
         self._many("INSERT OR REPLACE INTO statistics VALUES (?,?)", rows)
+        self._run("RELEASE counted")
         (free,), (pages,) = self._one("PRAGMA freelist_count") or (0,), self._one("PRAGMA page_count") or (1,)
         if free > pages * _VACUUM_FREE_SHARE:
             self._run("VACUUM")

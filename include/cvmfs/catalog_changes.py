@@ -27,6 +27,7 @@ class Comparison:
     def __init__(self, before: bytes, mount: str) -> None:
         self._both = open_image(before)
         self._mount = mount
+        self._tables: list[tuple[str, str]] | None = None
 
     def close(self) -> None:
         self._both.close()
@@ -50,11 +51,11 @@ class Comparison:
 
     def _columns(self) -> tuple[str, ...] | None:
         wanted = (*_KEY, *COLUMNS)
-        sql = "SELECT name, sql FROM {}.sqlite_schema WHERE type = 'table' ORDER BY name"
-        sides = [self._both.execute(sql.format(side)).fetchall() for side in (_BEFORE, _AFTER)]
-        if sides[0] != sides[1]:
+        if self._tables is None:
+            self._tables = self._tables_of(_BEFORE)
+        if self._tables != self._tables_of(_AFTER):
             return None
-        shape = tuple(sides[0])
+        shape = tuple(self._tables)
         if shape not in _USABLE:
             needed = (("catalog", wanted), ("nested_catalogs", ("path", "sha1", "size")))
             usable = all(set(names) <= columns_of(self._both, table) for table, names in needed)
@@ -62,6 +63,10 @@ class Comparison:
                 _USABLE.clear()
             _USABLE[shape] = usable
         return wanted if _USABLE[shape] else None
+
+    def _tables_of(self, side: str) -> list[tuple[str, str]]:
+        sql = f"SELECT name, sql FROM {side}.sqlite_schema WHERE type = 'table' ORDER BY name"  # noqa: S608
+        return self._both.execute(sql).fetchall()
 
 
 def _top(letter: str, other: str) -> str:
@@ -84,14 +89,15 @@ class _Changes:
         for side, row in self._rows():
             self._note(self._path(side, *row))
         tables = ["nested_catalogs"]
-        if columns_of(self._both, "bind_mountpoints"):
+        if columns_of(self._both, "bind_mountpoints") and self._any("bind_mountpoints"):
             tables.append("bind_mountpoints")
         for table in tables:
             for path in self._references(table):
                 if is_below(path, self._mount):
                     self._note(path)
-        for side, key in self._chunked():
-            self._note(self._path_of_key(side, *key))
+        if self._any("chunks"):
+            for side, key in self._chunked():
+                self._note(self._path_of_key(side, *key))
         return {path: frozenset(names) for path, names in self._names.items()}
 
     def _note(self, path: str | None) -> None:
@@ -105,6 +111,11 @@ class _Changes:
             if len(step) > len(self._mount):
                 above, _, name = step.rpartition("/")
                 self._names.setdefault(above, set()).add(name)
+
+    def _any(self, table: str) -> bool:
+        """Whether either side has a row in a table; most catalogs have none in the rarer ones."""
+        there = (f"EXISTS (SELECT 1 FROM {side}.{table})" for side in (_BEFORE, _AFTER))  # noqa: S608
+        return bool(self._both.execute(f"SELECT {' OR '.join(there)}").fetchone()[0])
 
     def _rows(self) -> Iterator[tuple[str, tuple[int, int, int, int, str]]]:
         """Key, parent's key and name of differing rows of either side; of what only one has, the top."""

@@ -259,7 +259,8 @@ class Edit(View):
         with ThreadPoolExecutor(_PACKED_AT_ONCE, thread_name_prefix="pack-catalog") as pool:
             for _, level in groupby(sorted(self._dirty(), key=_depth, reverse=True), key=_depth):
                 closed = [(node, self._close(node, now)) for node in level]
-                done = pool.map(lambda pair: Packed.of(pair[1], algorithm), closed)
+                each = pool.map if len(closed) > 1 else map
+                done = each(lambda pair: Packed.of(pair[1], algorithm), closed)
                 for (node, database), new in zip(closed, done, strict=True):
                     packed.append(new)
                     self.catalogs.remember(new.hash, database)
