@@ -14,6 +14,7 @@ from include.settings.errors import InvalidSettings, Problem, SettingsFileMissin
 from include.settings.marked import Location, Marked, dotted, read
 from include.settings.model import (
     PROJECT_ROOT,
+    Care,
     Gateway,
     Limits,
     Owner,
@@ -25,9 +26,17 @@ from include.settings.model import (
     Site,
     Slot,
     Store,
+    TagRule,
 )
 
-_INNER_BLOCKS: Mapping[str, type[BaseModel]] = {"limits": Limits, "prepare": Prepare, "owner": Owner, "server": Server}
+_INNER_BLOCKS: Mapping[str, type[BaseModel]] = {
+    "limits": Limits,
+    "prepare": Prepare,
+    "owner": Owner,
+    "server": Server,
+    "care": Care,
+    "tags": TagRule,
+}
 _BLOCKS: Mapping[str, type[BaseModel]] = {
     "gateway": Gateway,
     "paths": Paths,

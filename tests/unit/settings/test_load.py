@@ -76,6 +76,23 @@ def test_bad_settings_for_trees_are_named(parsed, block, says):
     assert says in str(fault.value)
 
 
+@pytest.mark.parametrize(
+    ("block", "says"),
+    [
+        ("{tags: {match: x}}", "Say `keep:`, `older_than_days:`, or both"),
+        ("{tags: {kep: 3}}", "Did you mean `keep`?"),
+        ("{whitelist_days: 1000}", "care.whitelist_days"),
+    ],
+)
+def test_bad_rules_for_the_care_of_a_repository_are_named(parsed, block, says):
+    limits = "limits: {members: 10, bytes: 1GiB}"
+    good = parsed((limits, f"{limits}\n    care: {{tags: {{keep: 3}}}}")).repository("nightlies.example.org").care
+    assert (good.whitelist_days, good.tags.keep, good.tags.match, good.tags.apply) == (7, 3, "*", False)
+    with pytest.raises(InvalidSettings) as fault:
+        parsed((limits, f"{limits}\n    care: {block}"))
+    assert says in str(fault.value)
+
+
 def test_settings_are_frozen(parsed):
     with pytest.raises(ValidationError, match="frozen"):
         parsed().slot("main").priority = 3
