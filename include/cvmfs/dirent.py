@@ -136,7 +136,7 @@ class Dirent:
             return cls(
                 name=str(name),
                 mode=_mode(mode),
-                size=len(symlink.encode()) if flags & _SYMLINK else int(size),
+                size=len(symlink.encode()) if flags & _SYMLINK else _size(size),
                 mtime=int(mtime),
                 uid=int(uid),
                 gid=int(gid),
@@ -181,6 +181,13 @@ def _blob(value: object) -> bytes:
     if not isinstance(value, bytes):  # of a number, bytes() would make as many zeros
         raise ValueError(f"{type(value).__name__} where bytes belong")
     return value
+
+
+def _size(value: Any) -> int:
+    size = int(value)
+    if size >> 63 not in (0, -1):  # out of a number with a point, which a column takes as it is
+        raise ValueError("a size of more than 63 bits")
+    return size
 
 
 def _mode(value: Any) -> int:

@@ -136,6 +136,7 @@ CATALOG_DAMAGE: dict[str, tuple[str, tuple[object, ...], set[tuple[Subject, str]
     "hash of 19 bytes": ("", set_row("/readme", "hash = ?", bytes(19)), {(Subject.ENTRY, "/readme")}),
     "unknown compression": ("", set_row("/readme", "flags = ?", 4 | 5 << 11), {(Subject.ENTRY, "/readme")}),
     "flags of another type": ("", set_row("/readme", "flags = 1"), {(Subject.ENTRY, "/readme")}),
+    "size beyond all numbers": ("", set_row("/readme", "size = 1e300"), {(Subject.ENTRY, "/readme")}),
     "negative size": ("", set_row("/readme", "size = -6"), {(Subject.ENTRY, "/readme")}),
     "link count 0": ("", set_row("/readme", "hardlinks = 0"), {(Subject.ENTRY, "/readme")}),
     "file without hash": ("", set_row("/readme", "hash = NULL"), {(Subject.ENTRY, "/readme")}),

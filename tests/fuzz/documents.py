@@ -1,0 +1,166 @@
+"""Documents and small things for `readers.py`: examples, and reading them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import tempfile
+import zlib
+from datetime import timedelta
+from pathlib import Path
+
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.compression import Compression
+from include.cvmfs.condemned import condemned_among, format_list, key_of, read_list
+from include.cvmfs.counters import Counts, Statistics
+from include.cvmfs.digests import DigestSet
+from include.cvmfs.dirent import Dirent
+from include.cvmfs.dirtab import Dirtab
+from include.cvmfs.errors import CvmfsError
+from include.cvmfs.generation import KEY, STATUS_KEY, Generation, Past, Phase, look, require_unmoved
+from include.cvmfs.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.metainfo import MetaInfo
+from include.cvmfs.objects import load, stream
+from include.cvmfs.owners import IdMap
+from include.cvmfs.sent import RECORD_BYTES, SentJournal
+from include.cvmfs.xattrs import pack_xattrs, unpack_xattrs
+from include.nightlies.index import BuildIndex
+from tests.fakes.memorystore import MemoryStore
+from tests.fakes.minirepo import FQRN, NOW
+
+
+def changesets() -> list[bytes]:
+    entry = Dirent("b", 0o40755, linkcount=2, xattr=pack_xattrs({b"user.a": b"b"}), mtime_ns=5)
+    one = Changeset(
+        FQRN, "/a/b", ObjectHash(bytes(range(20)), suffix=CATALOG), 1, entry,
+        Statistics(Counts(regular=2, file_size=10), Counts(regular=3, file_size=5)), 1, 1, 2, 3, "x.tar", NOW,
+        source_sha256="0" * 64, base_root=hash_bytes(b"x"), base_revision=3, generation=7, notes=("a note",),
+    )  # fmt: skip
+    return [one.format()]
+
+
+def read_changeset(data: bytes) -> None:
+    changeset = Changeset.parse(data)
+    again = Changeset.parse(changeset.format())
+    assert again.digest == changeset.digest
+    assert (changeset.files, changeset.bytes, changeset.reference) is not None
+
+
+def generations() -> list[bytes]:
+    past = (Past(3, "a" * 64, NOW - timedelta(hours=3)), Past(4, None, NOW))
+    return [
+        Generation(5, Phase.SWEEPING, NOW, "b" * 64, past).format(),
+        Generation(5, Phase.IDLE, NOW, None, past).format(),
+    ]
+
+
+def read_generation(data: bytes) -> None:
+    store = MemoryStore()
+    store.objects[KEY] = data
+    seen = look(store)
+    assert seen.generation is not None
+    assert Generation.parse(seen.generation.format()) == seen.generation
+    for began in (0, 3, 5, 9):
+        seen.lists_since(began)
+    require_unmoved(store, seen.token, fqrn=FQRN)
+
+
+def read_status(data: bytes) -> None:
+    store = MemoryStore()
+    store.objects[STATUS_KEY] = data
+    assert look(store).completed >= 0
+
+
+def condemned_lists() -> list[bytes]:
+    kinds = [(one, letter) for one in Algorithm for letter in ("", "C", "P")] * 3
+    names = [ObjectHash(hashlib.sha1(b"%d" % number).digest(), *kind) for number, kind in enumerate(kinds)]
+    return [format_list(names), format_list([])]
+
+
+def read_condemned(data: bytes) -> None:
+    store = MemoryStore()
+    name = hashlib.sha256(data).hexdigest()
+    store.objects[key_of(name)] = data
+    found = list(read_list(store, name))
+    assert len(condemned_among(store, name, DigestSet(one.digest for one in found))) <= len(found)
+
+
+def journals() -> list[bytes]:
+    with tempfile.TemporaryDirectory() as place:
+        with SentJournal(Path(place), about=["x"], generation=3, now=NOW) as journal:
+            for number in range(40):
+                journal.note(hash_bytes(b"%d" % number, suffix="P" if number % 5 == 0 else "").key)
+        return [journal.path.read_bytes()]
+
+
+def _sum_records(data: bytes) -> bytes:
+    head, end, records = data.partition(b"\n")
+    made = b""
+    for start in range(0, len(records), RECORD_BYTES):
+        record = records[start : start + RECORD_BYTES - 4]
+        made += record + zlib.crc32(record).to_bytes(4, "big")
+    return head + end + made
+
+
+def read_journal(data: bytes) -> None:
+    """Whatever was in it, what is noted after that counts."""
+    with tempfile.TemporaryDirectory() as place:
+        journal = SentJournal(Path(place), about=["x"], generation=3, now=NOW)
+        journal.close()
+        journal.path.write_bytes(data)
+        with SentJournal(Path(place), about=["x"], generation=3, now=NOW) as again:
+            DigestSet(again.known)
+            again.note(hash_bytes(b"new").key)
+        with SentJournal(Path(place), about=["x"], generation=3, now=NOW) as last:
+            assert hash_bytes(b"new").digest in last.known
+
+
+def build_indices() -> list[bytes]:
+    one = {"project": "Gaudi", "platform": "x86_64", "url": "a/Gaudi.tar.zst", "size": 10, "sha256": "0" * 64}
+    other = {**one, "project": "LHCb", "dependencies": ["Gaudi"], "priority": 5}
+    fields = {"format": 1, "slot": "main", "build_id": "b42", "date": "2026-11-21", "complete": True}
+    return [json.dumps({**fields, "artifacts": [one, other]}).encode()]
+
+
+def read_build_index(data: bytes) -> None:
+    index = BuildIndex.parse(data, slot="main", stores=["s3://builds"])
+    assert BuildIndex.parse(index.format(), slot="main", stores=["s3://builds"]).artifacts == index.artifacts
+
+
+def read_dirtab(data: bytes) -> None:
+    rules = Dirtab.parse(data)
+    for path in ("/x", "/software/a/b", "/" + "a" * 40 + "/b", "/é"):
+        rules.matches(path)
+
+
+def read_owner_map(data: bytes) -> None:
+    found = IdMap.parse(data.decode("utf-8", "replace"))
+    assert IdMap.parse(found.format()) == found
+
+
+def read_meta_info(data: bytes) -> None:
+    found = MetaInfo.parse(data)
+    assert MetaInfo.parse(found.format()) == found
+
+
+def read_hash(data: bytes) -> None:
+    found = ObjectHash.parse(data.decode("utf-8", "replace"))
+    assert re.fullmatch(r"data/[0-9a-f]{2}/[0-9a-f]{38}(-[a-z0-9]+)?[A-Z]?", found.key)
+
+
+def read_object(data: bytes) -> None:
+    """Stored bytes whose hash is right and whose content is not what the catalog says."""
+    store = MemoryStore()
+    name = hash_bytes(data)
+    store.objects[name.key] = data
+    for size in (0, 5000):
+        with contextlib.suppress(CvmfsError):
+            list(stream(store, name, Compression.ZLIB, size=size))
+    load(store, name, limit=10_000)
+
+
+def read_xattrs(data: bytes) -> None:
+    found = unpack_xattrs(data)
+    assert unpack_xattrs(pack_xattrs(found)) == found
