@@ -62,6 +62,8 @@ class Attempt:
 class Edit(View):
     """A view that can be changed. Paths are absolute; a parent must exist before what is put into it."""
 
+    _is_fixed = False
+
     def __init__(self, catalogs: CatalogCache, base: ObjectHash) -> None:
         super().__init__(catalogs, base)
         self._objects: dict[str, bytes] = {}

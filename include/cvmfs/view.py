@@ -45,11 +45,14 @@ def is_below(path: str, top: str) -> bool:
 class View:
     """A revision by its root hash, read on demand. Not for several threads at once."""
 
+    _is_fixed = True  # nothing changes where catalogs begin
+
     def __init__(self, catalogs: CatalogCache, root: ObjectHash) -> None:
         self.catalogs = catalogs
         self.root_hash = root
         catalog = self._opened(catalogs.open_nested("", root))
         self._nodes: dict[str, Node] = {"": Node(catalog, None, catalog.statistics.total)}
+        self._inside: dict[str, Node] = {}  # which directory lies in which catalog, once that was found out
 
     @property
     def root(self) -> Node:
@@ -95,7 +98,7 @@ class View:
 
     def inside(self, path: str) -> Node:
         """The node whose catalog has the rows of what stands *in* the directory ``path``."""
-        if (known := self._nodes.get(path)) is not None:
+        if (known := self._nodes.get(path) or self._inside.get(path)) is not None:
             return known
         node = self.root
         for step in ancestors(path):
@@ -103,6 +106,8 @@ class View:
                 node = opened
             elif (reference := node.catalog.nested_at(step)) is not None:
                 node = self._open(reference, node)
+        if self._is_fixed:
+            self._inside[path] = node
         return node
 
     def _open(self, reference: NestedRef, parent: Node) -> Node:
