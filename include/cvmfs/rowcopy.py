@@ -87,7 +87,8 @@ class RowCopy:
         for row in rows:
             first, second, links, digest, size, mode, mtime, mtimens, flags, name, symlink, uid, gid, xattr = row
             path = f"{above}/{name}"
-            if (first, second) != path_hash(path) or name in ("", ".", "..") or "/" in name or "\0" in name:
+            named = type(name) is str and name not in ("", ".", "..") and "/" not in name and "\0" not in name
+            if not named or (first, second) != path_hash(path):
                 raise CatalogError(path, "its row is not where its parent and name say")
             regular = type(mode) is int and mode >> 12 == _REGULAR
             clean = flags_of.get((flags, digest is None)) if regular else _SLOW

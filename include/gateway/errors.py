@@ -18,7 +18,7 @@ GatewayError
 │   ├── UnknownRepository   the gateway does not serve it
 │   ├── BadLeasePath        the lease path is malformed
 │   ├── IncompatibleVersion the gateway speaks another version
-│   └── NotOffered          this gateway has no such call (renewal, payloads)
+│   └── NotOffered          this gateway has no such call (renewal)
 ├── LeaseLost               unknown, dropped or expired token                             retryable
 │   ├── LeaseSpent          a stock gateway restarted, or an earlier commit failed        retryable
 │   └── LeaseEnding         too little of it is left for a commit, and it is not renewed  retryable
@@ -262,7 +262,6 @@ REASONS: tuple[tuple[_Match, str, type[GatewayError]], ...] = (
     (_Match.PREFIX, "invalid lease path", BadLeasePath),
     (_Match.PREFIX, "path_violation", BadLeasePath),
     (_Match.PREFIX, "incompatible request version", IncompatibleVersion),
-    (_Match.PREFIX, "payloads are not accepted", NotOffered),
     (_Match.EXACT, "invalid lease", LeaseLost),
     (_Match.EXACT, "invalid_token", LeaseLost),
     (_Match.EXACT, "lease_expired", LeaseLost),

@@ -174,6 +174,7 @@ HOSTILE = {
     "a name with a slash": ("UPDATE catalog SET name = 'a/b' WHERE name = 'f'", ()),
     "no name": ("UPDATE catalog SET name = '' WHERE name = 'f'", ()),
     "a name that is none": ("UPDATE catalog SET name = NULL WHERE name = 'f'", ()),
+    "a name that is bytes": ("UPDATE catalog SET name = CAST(? AS BLOB) WHERE name = 'f'", (b"f",)),
     "a row at another place": ("UPDATE catalog SET md5path_1 = 1 WHERE name = 'f'", ()),
     "a row below another parent": ("UPDATE catalog SET parent_1 = 1 WHERE name = 'inner'", ()),
     "a mode that is text": ("UPDATE catalog SET mode = 'x' WHERE name = 'f'", ()),
