@@ -20,11 +20,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from include.cvmfs.commit import NewTag
+from include.cvmfs.errors import FormatError
 from include.cvmfs.hashes import ObjectHash
 from tests.fakes.stockreceiver import Panic, Receiver, Refused
 
 API = "/api/v1"
-WELCOME = "You are standing in an open field west of a white house, with a boarded front door."
+WELCOME = "You are in an open field on the west side of a white house with a boarded front door."
 
 
 @dataclass
@@ -123,6 +124,8 @@ class StockGateway:
         return 404, "404 page not found\n"
 
     def _acquire(self, headers: Any, body: bytes) -> tuple[int, str]:
+        if not self._signed(headers, body):
+            return _error("invalid_hmac")
         try:
             asked = json.loads(body)
             version = int(asked["api_version"]) if isinstance(asked["api_version"], str) else None
@@ -130,8 +133,6 @@ class StockGateway:
             return 400, "invalid request body\n"
         if version is None:
             return 400, "invalid request body\n"
-        if not self._signed(headers, body):
-            return _error("invalid_hmac")
         if version < 2:
             return _error(f"incompatible request version: {version}, min version: 2")
         full = str(asked["path"])
@@ -163,8 +164,7 @@ class StockGateway:
     def _commit(self, token: str, body: bytes) -> tuple[int, str] | None:
         try:
             asked = json.loads(body)
-            old, new = ObjectHash.parse(asked["old_root_hash"]), ObjectHash.parse(asked["new_root_hash"])
-        except (ValueError, KeyError):
+        except ValueError:
             return 400, "invalid request body\n"
         row = self._rows().get(token)
         if row is None:
@@ -181,8 +181,9 @@ class StockGateway:
             return _error(self.fail.pop(0))
         tag = NewTag(asked["tag_name"], asked["tag_description"]) if asked["tag_name"] else None
         try:
+            old, new = ObjectHash.parse(asked["old_root_hash"]), ObjectHash.parse(asked["new_root_hash"])
             revision = self.receiver.commit(path, old, new, tag)
-        except Panic as panic:
+        except (Panic, FormatError) as panic:
             return _error(f"runtime error: {panic}")
         except Refused as refused:
             return _error(str(refused))
@@ -226,8 +227,8 @@ class StockGateway:
         rows = self._db.execute("SELECT token, path, key, expires, host FROM lease WHERE expires > ?", (_now_ms(),))
         return {
             token: {
-                "path": self.receiver.fqrn + path,
                 "key_id": key,
+                "path": self.receiver.fqrn + path,
                 "expires": _time(expires),
                 "hostname": host,
             }
@@ -259,7 +260,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _json(**members: object) -> tuple[int, str]:
-    text = json.dumps(members, sort_keys=True, separators=(",", ":"))
+    text = json.dumps(dict(sorted(members.items())), separators=(",", ":"))
     return 200, text.replace("<", "\\u003c").replace(">", "\\u003e")
 
 
