@@ -28,7 +28,7 @@ from pydantic_core import PydanticCustomError
 
 from include.settings.errors import UnknownSetting
 from include.settings.names import name_fault
-from include.settings.templates import destination_fault, index_fault
+from include.settings.templates import destination_fault, fields, folder_fault, index_fault, tag_fault
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
@@ -191,6 +191,20 @@ def _index(text: str) -> str:
     return text
 
 
+def _folder(text: str) -> str:
+    wrong = folder_fault(text)
+    if wrong:
+        raise fault(f"the folder {wrong}", 'As in "/nightlies/{slot}".')
+    return text
+
+
+def _tag(text: str) -> str:
+    wrong = tag_fault(text)
+    if wrong:
+        raise fault(f"the tag {wrong}", 'As in "{slot}-{build_id}".')
+    return text
+
+
 def _cutoff(text: str) -> str:
     if not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", text):
         raise fault("not a time of day", 'Write "HH:MM", quoted, in the slot\'s time zone.')
@@ -307,7 +321,7 @@ class Server(_Block):
     known_hosts: SitePath
     """A file as OpenSSH has it; a node whose key is not in it is refused."""
     key: SitePath | None = None
-    passphrase: ConnectionId | None = None
+    connection: ConnectionId | None = None
     """The connection whose password opens the key file; none for a key without."""
     agent: bool = False
     behind: Literal["stock", "nightshift", "none"]
@@ -329,8 +343,8 @@ class Server(_Block):
         if (self.key is None) != self.agent:
             what = "no way to log in" if self.key is None else "a key file and an agent"
             raise fault(what, "Name a `key` file, or say `agent: true`; one of them.")
-        if self.passphrase and not self.key:
-            raise fault("a passphrase without a key file", "Remove `passphrase`, or name the `key` that it opens.")
+        if self.connection and not self.key:
+            raise fault("a passphrase without a key file", "Remove `connection`, or name the `key` that it opens.")
         return self
 
 
@@ -386,8 +400,33 @@ class Repository(_Block):
         return self.name
 
 
+class Links(_Block):
+    """Symbolic links to the builds of a slot that are whole: `latest`, and one for each day of the week."""
+
+    folder: Annotated[str, AfterValidator(_folder)] = "/nightlies/{slot}"
+    latest: bool = True
+    weekdays: bool = True
+
+    @model_validator(mode="after")
+    def _some(self) -> Links:
+        if not self.latest and not self.weekdays:
+            raise fault("links of which none is wanted", "Say `latest: true` or `weekdays: true`, or remove `links:`.")
+        return self
+
+
+class Choice(_Block):
+    """Some of a slot's artifacts: those of these projects, and those of these platforms."""
+
+    projects: tuple[Name, ...] = ()
+    platforms: tuple[Name, ...] = ()
+
+
 class Slot(_Block):
-    """A series of builds. Empty `projects` or `platforms` take everything that a build's index offers."""
+    """A series of builds. Empty `projects` or `platforms` take everything that a build's index offers.
+
+    What is listed or expected is required unless `optional` has its project or its platform, or `required` names
+    projects or platforms and not its own.
+    """
 
     name: str
     repository: str
@@ -404,6 +443,39 @@ class Slot(_Block):
     retries: Annotated[int, Field(ge=0, le=20)] = 2
     cutoff: Annotated[str, AfterValidator(_cutoff)] | None = None
     """Time of day, in the slot's time zone, after which no more artifacts are waited for."""
+    required: Choice = Choice()
+    optional: Choice = Choice()
+    links: Links | None = None
+    tag: Annotated[str, AfterValidator(_tag)] | None = None
+    """The name for the revision in which a build is whole; none without."""
+    partial: Literal["copy", "link"] = "copy"
+    """What a partial build makes of what it takes from another: trees of its own that share all objects, or links."""
+
+    @model_validator(mode="after")
+    def _choices_agree(self) -> Slot:
+        for kind in ("projects", "platforms"):
+            required, optional = set(getattr(self.required, kind)), set(getattr(self.optional, kind))
+            both = ", ".join(sorted(required & optional))
+            if both:
+                raise fault(f"{kind} that are required and optional: {both}", "Keep each in one of the two.")
+            taken = set(getattr(self, kind))
+            strange = ", ".join(sorted((required | optional) - taken)) if taken else ""
+            if strange:
+                cure = f"Add them to `{kind}`, or remove them from `required` and `optional`."
+                raise fault(f"{kind} that the slot does not take: {strange}", cure)
+        return self
+
+    @model_validator(mode="after")
+    def _links_lead_to_one_build(self) -> Slot:
+        shared: set[str] = set()
+        for component in self.destination.split("/"):
+            if fields(component) & {"project", "platform"}:
+                break
+            shared |= fields(component)
+        if (self.links or self.partial == "link") and not shared & {"build_id", "date"}:
+            cure = "Put {build_id} or {date} before {project} and {platform} in `destination`, or do without links."
+            raise fault("links to a build that has no directory of its own", cure)
+        return self
 
 
 class Gateway(_Block):

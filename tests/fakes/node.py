@@ -104,15 +104,20 @@ class PublisherNode:
     def stop(self) -> None:
         (self.root / "go-on").touch()
         self.ssh.stop()
-        for one in self._made:
-            one.ledger.dispose()
+        self.close()
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._thread.join(10)
 
+    def close(self) -> None:
+        """Let go of the sites that publish there."""
+        for one in self._made:
+            one.ledger.dispose()
+
     @property
     def environment(self) -> Mapping[str, str]:
-        return {"NODE": str(self.root), "PATH": f"{self.root / 'bin'}:/usr/local/bin:/usr/bin:/bin"}
+        # a shell that is not the first one reads no start-up files of whoever runs the tests
+        return {"NODE": str(self.root), "PATH": f"{self.root / 'bin'}:/usr/local/bin:/usr/bin:/bin", "SHLVL": "2"}
 
     # -- the site that publishes there
 

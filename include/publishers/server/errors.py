@@ -82,7 +82,7 @@ class HostKeyChanged(NodeConnectionError):
 
 
 class KeyUnusable(NodeConnectionError):
-    cure = "correct `key`, `passphrase`, `agent` or `known_hosts` in the settings"
+    cure = "correct `key`, `connection`, `agent` or `known_hosts` in the settings"
 
 
 class LoginRefused(NodeConnectionError):

@@ -41,7 +41,7 @@ def open_server(
     owner = kept.owner
 
     def passphrase() -> str | None:
-        return secrets.get(node.passphrase).password if node.passphrase else None
+        return secrets.get(node.connection).password if node.connection else None
 
     address = Address(
         fqrn=settings.fqrn,

@@ -275,3 +275,55 @@ def test_loading_stays_light():
     environ = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ, check=True)
     assert done.stdout.strip() == "[]"
+
+
+NODE = """gateway: gw
+    publisher: cvmfs-server
+    server: {host: node.example.org, user: cvpublish, known_hosts: hosts, key: keys/node, behind: stock}
+"""
+GATEWAY = "gateway: gw\n"
+
+
+def test_a_publisher_node_is_described_beside_its_repository(parsed, tmp_path):
+    repository = parsed((GATEWAY, NODE)).repository("nightlies.example.org")
+    assert repository.publisher is Publisher.CVMFS_SERVER
+    node = repository.server
+    assert (node.host, node.port, node.user, node.behind, node.install) == (
+        "node.example.org", 22, "cvpublish", "stock", "transaction",
+    )  # fmt: skip
+    assert (node.known_hosts, node.key) == (tmp_path / "hosts", tmp_path / "keys/node")
+    assert node.command == ("cvmfs_server",)
+    assert repository.allow_lossy == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "what", "cure"),
+    [
+        (("host: node.example.org, ", ""), "server.host", "is missing", "Add it."),
+        (("user: cvpublish, ", ""), "server.user", "is missing", "Add it."),
+        (("known_hosts: hosts, ", ""), "server.known_hosts", "is missing", "Add it."),
+        ((", behind: stock", ""), "server.behind", "is missing", "Add it."),
+        (("behind: stock", "behind: mine"), "server.behind", "", "Use 'stock', 'nightshift' or 'none'."),
+        (("key: keys/node, ", ""), "server", "no way to log in", "agent: true"),
+        (("key: keys/node", "key: keys/node, agent: true"), "server", "a key file and an agent", "one of them"),
+        (("key: keys/node", "agent: true, connection: x"), "server", "a passphrase without a key", "Remove"),
+        (("host: node.example.org", "host: ssh://node"), "server.host", "not the name", "the name alone"),
+        (("behind: stock", "behind: stock, mount: cvmfs"), "server.mount", "not the path of a folder", "from the root"),
+        (("behind: stock", "behind: stock, hots: a"), "server.hots", "is not a key", "Did you mean `host`?"),
+        (("publisher: cvmfs-server\n", "publisher: native\n"), "", "nothing is published with", "Say `publisher:"),
+        (("server: {", "prepare: {dirtab: true}\n    server: {"), "", "cut by the node", "server.conf"),
+        (("server: {", "prepare: {owner: {uid: 1, gid: 1}}\n    server: {"), "", "does not keep", "keep_owners"),
+        (("server: {", "allow_lossy: [links]\n    server: {"), "allow_lossy[0]", "", "'hard-links'"),
+    ],
+)  # fmt: skip
+def test_a_publisher_node_that_is_not_described_well_is_refused_with_the_cure(parsed, change, key, what, cure):
+    problem = only(parsed, (GATEWAY, NODE), change)
+    assert problem.key.endswith(f"nightlies.example.org.{key}".rstrip(".")), problem.key
+    assert what in problem.what
+    assert cure in problem.cure
+
+
+def test_a_repository_that_wants_a_node_and_has_none_is_refused(parsed):
+    problem = only(parsed, (GATEWAY, "gateway: gw\n    publisher: cvmfs-server\n"))
+    assert "without a node" in problem.what
+    assert "Add `server:` with host, user, known_hosts, behind" in problem.cure

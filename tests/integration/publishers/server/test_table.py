@@ -1,0 +1,228 @@
+"""Each cell of the table for a publisher on a node: what is supported works there, what is refused names its cure."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.cvmfs.commit import NewTag
+from include.cvmfs.xattrs import unpack_xattrs
+from include.lab.servers.sshd import SshServer
+from include.publishers.capabilities import Operation, Outcome, Way, cell
+from include.publishers.errors import Lossy, NotSupported
+from include.publishers.server.errors import NodeBusy
+from include.publishers.server.publisher import ServerPublisher
+from tests.fakes.archives import Member, archive, file, hardlink
+from tests.fakes.node import PublisherNode
+from tests.fakes.site import DESTINATIONS, FQRN
+from tests.integration.publishers.server.conftest import now, packed
+
+pytestmark = [
+    pytest.mark.server("sshd"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="a node that keeps owners is root's"),
+]
+ALPHA, BETA, _ = DESTINATIONS
+WAYS = {Way.SERVER_STOCK: "stock", Way.SERVER_OURS: "nightshift", Way.SERVER_LOCAL: "none"}
+ROOT = {"keep_owners": True}
+KEPT = {"specials": "keep", "xattrs": ["user."]}
+
+
+def opened(node: PublisherNode, **more: Any) -> ServerPublisher:
+    return node.connections(ROOT, prepare=KEPT, **more).server(FQRN)
+
+
+def put(node: PublisherNode, members: list[Member] | bytes, **more: Any) -> ServerPublisher:
+    """Publish these members at ALPHA."""
+    site = node.connections(ROOT, prepare=KEPT, **more)
+    publisher = site.server(FQRN)
+    publisher.reserve([ALPHA], nested=[], owner="test", now=now())
+    data = members if isinstance(members, bytes) else archive(members)
+    publisher.publish(packed(site, ALPHA, data), owner="test", now=now())
+    return publisher
+
+
+def reserve(node: PublisherNode, **more: Any) -> None:
+    opened(node).reserve([ALPHA], nested=[], owner="test", now=now())
+    assert node.head().nested_at(ALPHA) is not None
+
+
+def publish(node: PublisherNode, **more: Any) -> None:
+    put(node, [file("a", b"1")])
+    assert node.contents(ALPHA) == {"a": b"1"}
+
+
+def replace(node: PublisherNode, **more: Any) -> None:
+    put(node, [file("a", b"1")])
+    put(node, [file("b", b"2")])
+    assert node.contents(ALPHA) == {"b": b"2"}
+
+
+def remove(node: PublisherNode, **more: Any) -> None:
+    put(node, [file("a", b"1")]).remove(ALPHA, owner="test", now=now())
+    assert node.head().lookup(ALPHA) is None
+
+
+def release(node: PublisherNode, **more: Any) -> None:
+    reserve(node)
+    assert opened(node).release([ALPHA], floor=None, owner="test", now=now()).removed == (ALPHA,)
+
+
+def change(node: PublisherNode, **more: Any) -> None:
+    opened(node, **more).change(ALPHA, lambda edit: None, owner="test", now=now())
+
+
+def parallel(node: PublisherNode, **more: Any) -> None:
+    publisher = opened(node)
+    with publisher.node.work(BETA, owner="other"):
+        publisher.reserve([ALPHA], nested=[], owner="test", now=now())
+
+
+def tagged(node: PublisherNode, **more: Any) -> None:
+    site = node.connections(ROOT)
+    publisher = site.server(FQRN)
+    publisher.reserve([ALPHA], nested=[], owner="test", now=now())
+    publisher.publish(packed(site, ALPHA, {"a": b"1"}), owner="test", now=now(), tag=NewTag("t", ""))
+    assert "t" in {one.name for one in node.head().tags()}
+
+
+def tag_add(node: PublisherNode, **more: Any) -> None:
+    assert opened(node).add_tag("t").name == "t"
+
+
+def tag_remove(node: PublisherNode, **more: Any) -> None:
+    publisher = opened(node)
+    if node.root.is_dir():
+        (node.root / "tags").write_text("t 00 1 1 1 (default) \n")
+    assert publisher.remove_tags(["t"]) == ("t",)
+
+
+def tag_list(node: PublisherNode, **more: Any) -> None:
+    (node.root / "tags").write_text("t 00 1 1 1 (default) two words\n")
+    (found,) = opened(node).tags()
+    assert (found.name, found.branch, found.description) == ("t", "", "two words")
+
+
+def collect(node: PublisherNode, **more: Any) -> None:
+    assert opened(node).collect()
+
+
+def check(node: PublisherNode, **more: Any) -> None:
+    assert opened(node).check()
+
+
+def hard_links(node: PublisherNode, **more: Any) -> None:
+    put(node, [file("a", b"1"), hardlink("b", "a")], **more)
+    assert node.contents(ALPHA) == {"a": b"1", "b": b"1"}
+    assert (node.root / "mount" / ALPHA[1:] / "a").stat().st_nlink in (1, 2)
+
+
+def specials(node: PublisherNode, **more: Any) -> None:
+    put(node, [file("a", b"1"), Member(b"pipe", type=b"6")], **more)
+    assert node.contents(ALPHA) == {"a": b"1"}
+
+
+def owners(node: PublisherNode, **more: Any) -> None:
+    put(node, [file("a", b"1", uid=1234, gid=5)], **more)
+    put(node, [file("a", b"1", uid=4321, gid=5)], **more)
+    entry = node.head().entry(f"{ALPHA}/a")
+    assert (entry.uid, entry.gid) == (4321, 5)
+
+
+def attributes(value: str, tmp: Path) -> bytes:
+    info = tarfile.TarInfo("a")
+    info.size, info.mtime = 1, 1_700_000_000
+    info.pax_headers = {"SCHILY.xattr.user.note": value}
+    header = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    return header + b"1" + bytes(511) + bytes(1024)
+
+
+def xattrs(node: PublisherNode, **more: Any) -> None:
+    put(node, attributes("one", node.folder), **more)
+    put(node, attributes("two", node.folder), **more)
+    assert unpack_xattrs(node.head().entry(f"{ALPHA}/a").xattr) == {b"user.note": b"two"}
+
+
+ACTIONS: dict[Operation, Callable[..., None]] = {
+    Operation.RESERVE: reserve,
+    Operation.PUBLISH: publish,
+    Operation.REPLACE: replace,
+    Operation.REMOVE: remove,
+    Operation.RELEASE: release,
+    Operation.CHANGE: change,
+    Operation.RENAME: change,
+    Operation.LINK: change,
+    Operation.PARALLEL: parallel,
+    Operation.PUBLISH_TAGGED: tagged,
+    Operation.TAG_ADD: tag_add,
+    Operation.TAG_REMOVE: tag_remove,
+    Operation.TAG_LIST: tag_list,
+    Operation.COLLECT: collect,
+    Operation.CHECK: check,
+    Operation.TREE_HARD_LINKS: hard_links,
+    Operation.TREE_SPECIALS: specials,
+    Operation.TREE_OWNERS: owners,
+    Operation.TREE_XATTRS: xattrs,
+    Operation.ENTRY_HARD_LINKS: change,
+    Operation.ENTRY_SPECIALS: change,
+    Operation.ENTRY_OWNERS: change,
+    Operation.ENTRY_XATTRS: change,
+}
+NOT_OFFERED = {Operation.RENEW, Operation.ROLLBACK}
+"""The interface has no such call; for these the table only says what to do instead."""
+CELLS = [
+    pytest.param(WAYS[way], operation, cell(way, operation), id=f"{way.name}-{operation.name}")
+    for operation in ACTIONS
+    for way in WAYS
+    if cell(way, operation).outcome is not Outcome.REFUSED or operation is Operation.PARALLEL
+]
+REFUSED = [
+    pytest.param(WAYS[way], operation, cell(way, operation), id=f"{way.name}-{operation.name}")
+    for operation in set(ACTIONS) - {Operation.PARALLEL}
+    for way in WAYS
+    if cell(way, operation).outcome is Outcome.REFUSED
+]
+
+
+def test_every_row_is_tried_or_refused_everywhere() -> None:
+    assert set(ACTIONS) | NOT_OFFERED == set(Operation)
+    assert all(cell(way, operation).outcome is Outcome.REFUSED for way in WAYS for operation in NOT_OFFERED)
+
+
+@pytest.mark.parametrize(("node", "operation", "found"), CELLS, indirect=["node"])
+def test_cell(node: PublisherNode, operation: Operation, found: Any) -> None:
+    action = ACTIONS[operation]
+    if found.outcome is Outcome.SUPPORTED:
+        action(node)
+        node.assert_sound()
+    elif operation is Operation.PARALLEL:
+        with pytest.raises(NodeBusy):
+            action(node)
+    else:
+        before = node.revisions
+        with pytest.raises(Lossy) as lossy:
+            action(node)
+        assert ALPHA in str(lossy.value)
+        assert found.cure in str(lossy.value)
+        assert f"allow_lossy: [{found.loss.value}]" in str(lossy.value)
+        assert node.revisions - before <= 2, "no tree with a loss was published"
+        node.assert_sound()
+        action(node, allow_lossy=[found.loss.value])
+        node.assert_sound()
+
+
+@pytest.mark.parametrize(("behind", "operation", "found"), sorted(REFUSED, key=lambda one: str(one.id)))
+def test_what_is_refused_is_refused_before_anybody_is_asked(
+    tmp_path: Path, behind: str, operation: Operation, found: Any
+) -> None:
+    nowhere = PublisherNode(tmp_path, behind)
+    nowhere.ssh = SshServer(tmp_path / "never-started", port=1)
+    with pytest.raises(NotSupported) as refused:
+        ACTIONS[operation](nowhere)
+    assert found.cure in str(refused.value)
+    assert nowhere.calls() == []
+    nowhere.close()

@@ -1,0 +1,101 @@
+"""What a node's exit codes and messages mean (docs/publishers.md, exit codes and messages)."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from include.gateway.errors import PathBusy
+from include.publishers.server import errors
+from include.publishers.server.errors import NodeBusy, ServerError, TransactionOpen
+from include.publishers.server.outcomes import CODES, MESSAGES, Verb, failure
+
+FQRN = "nights.example.org"
+TRANSACTION = "CernVM-FS transaction error: "
+CASES = [
+    (Verb.TRANSACTION, 16, ["Path busy. Time remaining = 1m59.5s", TRANSACTION + "lease path busy"], PathBusy),
+    (Verb.INGEST, 1, ["Path busy. Time remaining = 119.5s"], PathBusy),
+    (Verb.TRANSACTION, 17, [TRANSACTION + "another transaction is already open"], TransactionOpen),
+    (Verb.TRANSACTION, 17, ["it does not exist"], TransactionOpen),
+    (Verb.TRANSACTION, 2, [TRANSACTION + "cannot open transaction on non-existing path /a"], errors.PathRefused),
+    (Verb.TRANSACTION, 20, [TRANSACTION + "lease path /a is not a directory"], errors.PathRefused),
+    (Verb.TRANSACTION, 22, ["unsupported layout revision"], errors.InputRefused),
+    (Verb.TRANSACTION, 22, ["Repository whitelist for x is expired!"], errors.NodeWhitelistExpired),
+    (Verb.TRANSACTION, 5, ["construction failed"], errors.OpenFailed),
+    (Verb.TRANSACTION, 1, ["Error: 'invalid_hmac'", TRANSACTION + "cannot acquire lease"], errors.KeyRefused),
+    (Verb.TRANSACTION, 1, ["The repository x does not exist."], errors.UnknownOnNode),
+    (Verb.TRANSACTION, 137, [], errors.CommandHung),
+    (Verb.PUBLISH, 124, ["half way"], errors.CommandHung),
+    (Verb.PUBLISH, 127, ["timeout: failed to run command"], errors.CommandMissing),
+    (Verb.PUBLISH, 75, [], NodeBusy),
+    (Verb.PLACE, 91, ["/cvmfs/x/a leads to /home"], errors.PlaceRefused),
+    (Verb.PUBLISH, 1, ["Repository x is not in a transaction"], errors.NotInTransaction),
+    (Verb.PUBLISH, 1, ["Open writable file descriptors on x"], errors.FilesOpen),
+    (Verb.PUBLISH, 1, ["Current working directory is in /cvmfs/x."], errors.FilesOpen),
+    (Verb.PUBLISH, 1, ["Repository unavailable under http://x"], errors.RepositoryUnavailable),
+    (Verb.PUBLISH, 1, ["Another publish process is active for x"], errors.AnotherPublish),
+    (Verb.PUBLISH, 1, ["Tag name 'a' is already in use."], errors.NameRefused),
+    (Verb.PUBLISH, 1, ["Spaces are not allowed in tag names"], errors.NameRefused),
+    (Verb.PUBLISH, 1, ["Synchronization failed", "", "Executed Command:"], errors.SyncFailed),
+    (Verb.PUBLISH, 1, ["Manifest creation failed"], errors.SyncFailed),
+    (Verb.PUBLISH, 1, ["Signing failed"], errors.SigningFailed),
+    (Verb.PUBLISH, 1, ["error reply: invalid lease", "Synchronization failed"], errors.NodeLeaseLost),
+    (Verb.PUBLISH, 1, ["Lease end request - error reply: x", "Synchronization failed"], errors.CommitRefused),
+    (Verb.PUBLISH, 1, ["SessionContext: could not commit session. Aborting."], errors.CommitRefused),
+    (Verb.PUBLISH, 1, ["write: No space left on device", "Synchronization failed"], errors.NodeFull),
+    (Verb.UNPACK, 2, ["tar: a: Cannot write: No space left on device"], errors.NodeFull),
+    (Verb.UNPACK, 2, ["tar: a file that does not exist"], errors.CommandFailed),
+    (Verb.ABORT, 5, ["cannot drop lease"], errors.LeaseUndropped),
+    (Verb.ABORT, 6, [], errors.LeaseUndropped),
+    (Verb.ABORT, 4, [], errors.FilesOpen),
+    (Verb.COLLECT, 1, ["Cannot run garbage collection while in a transaction"], TransactionOpen),
+    (Verb.CHECK, 1, ["12 problems"], errors.CommandFailed),
+    (Verb.LOCK, 66, ["flock: cannot open lock file"], errors.UnknownOnNode),
+]
+
+
+@pytest.mark.parametrize(("verb", "code", "lines", "kind"), CASES)
+def test_a_failure_has_its_kind_and_names_the_repository_the_path_and_the_last_words(
+    verb: Verb, code: int, lines: list[str], kind: type[Exception]
+) -> None:
+    found = failure(FQRN, verb, code, lines, path="/a/b", limit_s=60)
+    assert type(found) is kind
+    assert found.path == "/a/b"
+    assert "/a/b" in str(found) or isinstance(found, NodeBusy)
+    assert FQRN in str(found)
+    if isinstance(found, ServerError):
+        assert not lines or lines[-1] in str(found)
+        assert found.cure in str(found)
+
+
+def test_a_busy_path_tells_the_seconds_that_remain_in_the_gateways_notation() -> None:
+    for text, seconds in (("1m59.988300055s", 119.988300055), ("90", 90.0), ("soon", 0.0)):
+        found = failure(FQRN, Verb.TRANSACTION, 16, [f"Path busy. Time remaining = {text}"], path="/a")
+        assert isinstance(found, PathBusy)
+        assert found.time_remaining_s == pytest.approx(seconds)
+
+
+def test_a_busy_node_lasts_no_longer_than_a_command_may() -> None:
+    found = failure(FQRN, Verb.LOCK, 75, [], path="/a", limit_s=7200)
+    assert isinstance(found, NodeBusy)
+    assert found.time_remaining_s == 7200
+
+
+def test_only_so_much_of_the_output_gets_into_a_message() -> None:
+    found = failure(FQRN, Verb.PUBLISH, 1, ["x" * 100_000] * 200, path="/a")
+    assert len(str(found)) < 4000
+
+
+def test_every_kind_stands_in_the_tree_with_whether_it_is_tried_again() -> None:
+    kinds = {
+        name: one for name, one in inspect.getmembers(errors, inspect.isclass) if one.__module__ == errors.__name__
+    }
+    drawn = {found[1]: bool(found[2]) for found in re.finditer(r"── (\w+)[^\n]*?(retryable)?\n", f"{errors.__doc__}")}
+    assert kinds.keys() - {"NodeConnectionError", "ServerError"} == drawn.keys() - {
+        "NodeConnectionError",
+        "ServerError",
+    }
+    assert {name: kind.retryable for name, kind in kinds.items()} == {name: drawn[name] for name in kinds}
+    assert {kind for _, kind in MESSAGES} | set(CODES.values()) <= {*kinds.values(), PathBusy}

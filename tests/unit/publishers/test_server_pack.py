@@ -1,0 +1,212 @@
+"""Trees that are kept for a node: the same tree comes out, and what cannot be sent is refused before anything is."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from include.cvmfs.artifact import open_artifact
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.directory import DirectorySource
+from include.cvmfs.errors import DestinationError, SourceError, TargetError
+from include.cvmfs.owners import IdMap, OwnerMap
+from include.cvmfs.prepare import PrepareOptions
+from include.cvmfs.source import Entry, Kind, SourceLimits
+from include.cvmfs.spool import Specials
+from include.cvmfs.tarball import TarSource
+from include.cvmfs.xattrs import AttributedSource, pack_xattrs
+from include.publishers.capabilities import Operation
+from include.publishers.server.errors import PackedMissing
+from include.publishers.server.pack import Packing, member
+from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
+from tests.fakes.local import TREES, make_folder
+from tests.fakes.minirepo import FQRN, NOW
+
+HERE = "/a/b"
+
+
+def packing(place: Path, lossless: Any = None, **options: Any) -> Packing:
+    return Packing(FQRN, place / "packed", PrepareOptions(**options), lossless or (lambda operation, path: None))
+
+
+def pack(where: Packing, members: list[Member] | bytes, **more: Any) -> Changeset:
+    data = members if isinstance(members, bytes) else archive(members)
+    return where.pack(open_artifact(iter([data]), "tree.tar"), destination=HERE, now=NOW, **more)
+
+
+def names(where: Packing, changeset: Changeset) -> dict[str, tarfile.TarInfo]:
+    """What the standard library finds in the archive."""
+    data = b"".join(where.find(changeset).blocks())
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        return {one.name: one for one in tar.getmembers()}
+
+
+def test_an_archive_is_kept_and_found_again(tmp_path: Path) -> None:
+    where = packing(tmp_path)
+    data = archive([folder("lib"), file("lib/a", b"content" * 1000, mode=0o755), symlink("lib/b", "../../x")])
+    made = pack(where, data)
+    assert (made.files, made.bytes, made.source_sha256) == (2, 7000, hashlib.sha256(data).hexdigest())
+    assert (made.objects_new, made.bytes_uploaded, made.stored) == (0, 0, True)
+    found = names(where, made)
+    assert list(found) == ["lib", "lib/a", "lib/b"]
+    assert (found["lib/a"].mode, found["lib/a"].size, found["lib/b"].linkname) == (0o755, 7000, "../../x")
+    assert made == pack(where, data)
+    assert len(list(where.folder.iterdir())) == 1
+    where.find(made).forget()
+    with pytest.raises(PackedMissing, match="prepare it again"):
+        where.find(made)
+
+
+def test_trees_that_differ_in_anything_have_different_roots(tmp_path: Path) -> None:
+    where = packing(tmp_path)
+    trees = [
+        [file("a", b"1")], [file("a", b"2")], [file("b", b"1")], [file("a", b"1", mtime=5)],
+        [file("a", b"1", mode=0o600)], [file("a", b"1", uid=5)], [file("a", b"1"), folder("c")],
+    ]  # fmt: skip
+    roots = {pack(where, tree).root for tree in trees}
+    assert len(roots) == len(trees)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [file("../out")], [file("/etc/passwd")], [file("a/../../b")], [file("a"), file("a")],
+        [symlink("d", "/etc"), file("d/passwd")], [hardlink("a", "/etc/passwd")], [hardlink("a", "b")],
+        [Member(b"\xff")], [Member(b"a\nb/" + b"x" * 90, prefix=b"y/" * 10), file("z/../y")],
+    ],
+)  # fmt: skip
+def test_hostile_names_are_refused_and_nothing_is_kept(tmp_path: Path, members: list[Member]) -> None:
+    where = packing(tmp_path)
+    with pytest.raises(SourceError):
+        pack(where, members)
+    assert list(where.folder.iterdir()) == []
+
+
+def test_a_damaged_archive_and_one_beyond_a_limit_are_refused(tmp_path: Path) -> None:
+    where, data = packing(tmp_path), archive([file("a", b"x" * 5000), file("b", b"y")])
+    for wrong in (data[:3000], data[:-1024], b"not a tarball"):
+        with pytest.raises(SourceError):
+            pack(where, wrong)
+    for limits in (SourceLimits(members=1), SourceLimits(bytes=100), SourceLimits(file_bytes=100)):
+        with pytest.raises(SourceError, match="limit"):
+            pack(where, data, limits=limits)
+    with pytest.raises(DestinationError):
+        where.pack(open_artifact(iter([data]), "x"), destination="/a/../b", now=NOW)
+
+
+def test_special_files_are_refused_left_out_or_kept(tmp_path: Path) -> None:
+    members = [file("a"), Member(b"pipe", type=b"6"), hardlink("again", "pipe")]
+    with pytest.raises(SourceError, match="pipe"):
+        pack(packing(tmp_path), members)
+    skipping = packing(tmp_path, specials=Specials.SKIP)
+    made = pack(skipping, members)
+    assert list(names(skipping, made)) == ["a"]
+    assert "2 special files left out" in made.notes
+    keeping = packing(tmp_path, specials=Specials.KEEP)
+    assert names(keeping, pack(keeping, members[:2]))["pipe"].isfifo()
+
+
+def test_what_would_be_lost_is_told_once_for_each_kind_with_its_path(tmp_path: Path) -> None:
+    told: list[tuple[Operation, str]] = []
+    where = packing(tmp_path, lambda *one: told.append(one), specials=Specials.KEEP)
+    pack(where, [file("a"), hardlink("b", "a"), hardlink("c", "a"), Member(b"p", type=b"6"), Member(b"q", type=b"6")])
+    assert told == [(Operation.TREE_HARD_LINKS, f"{HERE}/b"), (Operation.TREE_SPECIALS, f"{HERE}/p")]
+
+
+def test_bits_and_owners_are_as_the_settings_say(tmp_path: Path) -> None:
+    owners = OwnerMap(IdMap(default=7), IdMap(default=8))
+    for owner in ((7, 8), owners):
+        where = packing(tmp_path, owner=owner)
+        made = pack(where, [file("a", mode=0o4755, uid=1, gid=2)])
+        found = names(where, made)["a"]
+        assert (found.mode, found.uid, found.gid) == (0o755, 7, 8)
+        assert made.notes == ("set-uid, set-gid and sticky bits stripped from 1 entries",)
+
+
+def test_the_marker_of_the_tree_itself_is_made_on_the_node_and_others_go_along(tmp_path: Path) -> None:
+    where = packing(tmp_path)
+    made = pack(where, [file(".cvmfscatalog"), folder("sub"), file("sub/.cvmfscatalog"), file("sub/a")])
+    assert list(names(where, made)) == ["sub", "sub/.cvmfscatalog", "sub/a"]
+    assert made.catalogs == 2
+    assert made.files == 3
+
+
+def test_a_dry_run_keeps_nothing(tmp_path: Path) -> None:
+    where = packing(tmp_path)
+    made = pack(where, [file("a")], dry_run=True)
+    assert not made.stored
+    assert list(where.folder.iterdir()) == []
+    with pytest.raises(PackedMissing):
+        where.find(replace(made, stored=False))
+
+
+def test_what_was_never_published_goes_after_two_days(tmp_path: Path) -> None:
+    where = packing(tmp_path)
+    old = where.find(pack(where, [file("old")])).path
+    young = where.find(pack(where, [file("young")])).path
+    os.utime(old, (NOW.timestamp() - timedelta(days=3).total_seconds(),) * 2)
+    os.utime(young, (NOW.timestamp(),) * 2)
+    pack(where, [file("new")])
+    assert (old.exists(), young.exists()) == (False, True)
+
+
+def test_a_disk_that_cannot_take_the_tree_is_named(tmp_path: Path) -> None:
+    (tmp_path / "packed").write_bytes(b"in the way")
+    with pytest.raises((TargetError, OSError)):
+        pack(packing(tmp_path), [file("a")])
+
+
+@given(nodes=TREES)
+def test_any_tree_comes_out_of_its_archive_as_it_went_in(
+    tmp_path_factory: pytest.TempPathFactory, nodes: Mapping[str, Mapping[str, Any]]
+) -> None:
+    place = tmp_path_factory.mktemp("any")
+    tree = make_folder(place / "tree", nodes)
+    assume(not any(one.is_socket() for one in tree.rglob("*")))  # which no archive can hold
+    where = packing(place, specials=Specials.KEEP, mtime_ns=True)
+    made = where.pack(DirectorySource(tree), destination=HERE, now=NOW)
+
+    def read(source: Any) -> dict[str, tuple[Any, ...]]:
+        found = {}
+        for entry, opener in source.entries():
+            content = opener().read() if opener else None
+            if entry.path not in ("", ".cvmfscatalog"):
+                mode = 0 if entry.kind in (Kind.SYMLINK, Kind.HARDLINK) else entry.mode & 0o777
+                # a hard link tells nothing but what it is a link to
+                rest = () if entry.kind is Kind.HARDLINK else (entry.mtime, entry.mtime_ns, entry.uid, entry.gid)
+                found[entry.path] = (entry.kind, mode, entry.size, entry.symlink, entry.hardlink_to, content, *rest)
+        return found
+
+    assert read(TarSource(where.find(made).blocks(), "again")) == read(DirectorySource(tree))
+
+
+@given(
+    st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=120).filter(
+        lambda name: name not in (".", "..") and len(name.encode()) < 256
+    ),
+    st.integers(0, 0xFFFFFFFF),
+    st.integers(-(1 << 40), 1 << 40),
+    st.integers(0, 999_999_999),
+    st.dictionaries(st.sampled_from([b"user.a", b"user.b c"]), st.binary(max_size=40), max_size=2),
+)
+def test_any_header_is_read_as_it_was_written(
+    name: str, owner: int, mtime: int, ns: int, attributes: dict[bytes, bytes]
+) -> None:
+    xattr = pack_xattrs(attributes)
+    if mtime < 0:
+        ns = 0
+    entry = Entry(name, Kind.FILE, 0o640, mtime, owner, owner, 0, mtime_ns=ns, xattr=xattr)
+    source = AttributedSource(TarSource([member(entry) + bytes(1024)], "one"), ("user.",))
+    ((found, _),) = source.entries()
+    assert found == entry
