@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
 
 import requests
 
 from include.cvmfs.hashes import CATALOG, ObjectHash
-from include.gateway.auth import authorization
+from include.gateway.auth import authorization, sign_body
 from include.gateway.client.audit import Event
 from include.gateway.client.keeping import Holdings, Keeper
 from include.gateway.client.transport import API, Call, Reply, Transport
@@ -45,6 +46,8 @@ log = logging.getLogger(__name__)
 API_VERSION = 2
 EXPIRES_HEADER = "X-Nightshift-Expires-In"
 EPOCH_HEADER = "X-Nightshift-Epoch"
+OFFERS_HEADER, BODY_SIGNATURE = "X-Nightshift-Offers", "body-signature"
+SIGNATURE_HEADER = "X-Nightshift-Body-Signature"
 COMMIT_MARGIN_S = 5.0
 
 
@@ -75,6 +78,8 @@ class GatewayClient:
         self._can_renew: bool | None = None
         self._lifetime_s: float | None = None
         self._is_ours: bool | None = None
+        self._takes_signed_bodies = False
+        self._sign_body = partial(sign_body, secret)
         self._holdings = Holdings()
         self._transport = Transport(
             base_url,
@@ -151,6 +156,7 @@ class GatewayClient:
         sent_at = time.monotonic()
         reply = self._send(Call("POST", "/leases", what, signed=body, body=body))
         members = reply.members or {}
+        self._takes_signed_bodies = BODY_SIGNATURE in reply.headers.get(OFFERS_HEADER, "")
         if reply.status == 200 and members.get("status") == "path_busy":
             self._busy(reply, place, hostname)
         self._verdict.require_ok(reply, what, place)
@@ -225,6 +231,7 @@ class GatewayClient:
             signed=lease.token.encode(),
             body=body,
             timeout_s=self._commit_timeout_s,
+            headers={SIGNATURE_HEADER: self._sign_body(lease.token, body)} if self._takes_signed_bodies else {},
         )
         began = time.monotonic()
         self._holdings.committing(lease, True)

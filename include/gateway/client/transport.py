@@ -36,6 +36,7 @@ class Call:
     body: bytes | None = field(default=None, repr=False)
     repeatable: bool = False
     timeout_s: float | None = None
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class Transport:
         raise kind(f"gateway {self.url}: {call.what}: {why}; {kind.cure}")
 
     def _once(self, call: Call) -> Reply | tuple[bool, str]:
-        headers = {"Accept": "*/*"}
+        headers = {"Accept": "*/*", **call.headers}
         if call.body is not None:
             headers["Content-Type"] = "application/json"
         if call.signed is not None:

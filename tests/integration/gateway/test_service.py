@@ -21,9 +21,9 @@ from include.cvmfs.create import create_repository
 from include.cvmfs.keys import format_public_key
 from include.cvmfs.repository import Repository
 from include.gateway import errors
-from include.gateway.auth import authorization, sign_body
+from include.gateway.auth import authorization, body_signature_fits, sign_body
 from include.gateway.client import GatewayClient
-from include.gateway.service import ConfigError, GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service import ConfigError, GatewayKey, RepositoryConfig, ServiceConfig, serving
 from include.gateway.service.app import create_app
 from include.gateway.service.limits import Limits, Rate
 from include.gateway.service.points import DIE_AT, Point, from_environment
@@ -122,6 +122,22 @@ def test_a_commit_body_that_is_signed_must_be_the_one_that_was_signed(gateway: R
     headers = {"X-Nightshift-Body-Signature": good}
     done = http("POST", f"/api/v1/leases/{token}", body, signs=token.encode(), headers=headers).json()
     assert done == {"final_revision": 1, "status": "ok"}
+
+
+def test_our_client_signs_bodies_for_a_service_that_takes_them(
+    gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, bytes]] = []
+
+    def watched(signature: str, secret: str, token: str, body: bytes) -> bool:
+        seen.append((signature, body))
+        return body_signature_fits(signature, secret, token, body)
+
+    monkeypatch.setattr(serving, "body_signature_fits", watched)
+    client = gateway.client()
+    assert client.commit(client.acquire(REPOSITORY, "/a", hostname="h"), *roots()) == 1
+    [(signature, body)] = seen
+    assert (len(signature), json.loads(body)["new_root_hash"]) == (64, HASHES["new_root_hash"])
 
 
 def test_who_finds_a_path_busy_is_told_where_he_stands(http: Http) -> None:
