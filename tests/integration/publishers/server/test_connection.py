@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -92,6 +94,26 @@ def test_a_key_that_is_not_let_in_is_told_from_one_that_cannot_be_used(node: Pub
     authorized.write_text(authorized.read_text() + locked.with_suffix(".pub").read_text())
     with opened(node, key=locked, passphrase=lambda: "a secret phrase") as connection:
         assert connection.run(["true"], limit_s=10).code == 0
+
+
+def test_an_agent_lets_us_in_where_no_key_file_is_named(node: PublisherNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    with pytest.raises(errors.LoginRefused, match="no key to log in with"), opened(node, key=None):
+        pass
+    agent = node.folder / "agent"
+    with subprocess.Popen(["ssh-agent", "-D", "-a", str(agent)], stdout=subprocess.DEVNULL) as process:
+        try:
+            monkeypatch.setenv("SSH_AUTH_SOCK", str(agent))
+            for _ in range(200):  # it answers a moment after it was started
+                added = subprocess.run(["ssh-add", "-q", str(node.ssh.user_key)], capture_output=True, text=True)
+                if added.returncode == 0:
+                    break
+                threading.Event().wait(0.02)
+            assert added.returncode == 0, added.stderr
+            with opened(node, key=None) as connection:
+                assert connection.run(["true"], limit_s=10).code == 0
+        finally:
+            process.terminate()
 
 
 def test_without_a_known_hosts_file_nobody_is_connected_to(node: PublisherNode, tmp_path: Path) -> None:

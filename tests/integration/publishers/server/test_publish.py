@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from include.cvmfs.commit import NewTag
+from include.cvmfs.directory import DirectorySource
 from include.cvmfs.errors import BaseChanged, DestinationError
+from include.publishers.byhand import publish_tree
 from include.publishers.errors import NotSupported
 from include.publishers.server.errors import PackedMissing
 from tests.fakes.node import PublisherNode
@@ -168,3 +170,21 @@ def test_single_entries_are_not_changed_by_way_of_a_node(node: PublisherNode) ->
     with pytest.raises(NotSupported, match="publisher: native"):
         node.publisher().change("/a", lambda edit: None, owner="night", now=now())
     assert node.calls() == []
+
+
+def test_a_tree_is_published_by_hand_in_the_same_way(node: PublisherNode) -> None:
+    site = node.connections()
+    folder = node.folder / "by-hand"
+    (folder / "lib").mkdir(parents=True)
+    (folder / "lib" / "a").write_bytes(b"content")
+    dry = publish_tree(site, FQRN, "/tools/x", DirectorySource(folder), owner="me", now=now(), dry_run=True)
+    assert (dry.created, dry.published) == (("/tools", "/tools/x"), None)
+    assert node.calls() == []
+    done = publish_tree(site, FQRN, "/tools/x", DirectorySource(folder), owner="me", now=now())
+    assert done.published is not None
+    assert done.created == ("/tools", "/tools/x")
+    assert node.contents("/tools/x") == {"lib/a": b"content"}
+    again = publish_tree(site, FQRN, "/tools/x", DirectorySource(folder), owner="me", now=now(), replaces=True)
+    assert again.published is not None
+    assert again.published.unchanged
+    node.assert_sound()
