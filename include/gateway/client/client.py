@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
@@ -25,7 +25,7 @@ from include.gateway.client.audit import Event
 from include.gateway.client.keeping import Holdings, Keeper
 from include.gateway.client.transport import API, Call, Reply, Transport
 from include.gateway.client.values import Lease, LeaseInfo, RepositoryInfo
-from include.gateway.client.verdict import Verdict
+from include.gateway.client.verdict import Verdict, deadline_of, epoch_of, queue_of
 from include.gateway.duration import seconds
 from include.gateway.errors import (
     CommitUnclear,
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 API_VERSION = 2
-EXPIRES_HEADER = "X-Nightshift-Expires-In"
-EPOCH_HEADER = "X-Nightshift-Epoch"
+COVERED_HEADER = "X-Nightshift-Body-Signature"
+WAITING_HEADER = "X-Nightshift-Waiting"
 OFFERS_HEADER, BODY_SIGNATURE = "X-Nightshift-Offers", "body-signature"
 SIGNATURE_HEADER = "X-Nightshift-Body-Signature"
 COMMIT_MARGIN_S = 5.0
@@ -81,6 +81,8 @@ class GatewayClient:
         self._takes_signed_bodies = False
         self._sign_body = partial(sign_body, secret)
         self._holdings = Holdings()
+        # the protocol's own signature leaves the bodies of these calls uncovered; a stock gateway ignores this one
+        self._signature: Callable[[str, bytes], str] = lambda token, body: sign_body(secret, token, body)
         self._transport = Transport(
             base_url,
             lambda message: authorization(key_id, secret, message),
@@ -154,7 +156,7 @@ class GatewayClient:
         what = f"lease on {place} with key {self.key_id}"
         body = json.dumps({"path": str(place), "api_version": str(API_VERSION), "hostname": hostname}).encode()
         sent_at = time.monotonic()
-        reply = self._send(Call("POST", "/leases", what, signed=body, body=body))
+        reply = self._send(Call("POST", "/leases", what, signed=body, body=body, headers={WAITING_HEADER: "1"}))
         members = reply.members or {}
         self._takes_signed_bodies = BODY_SIGNATURE in reply.headers.get(OFFERS_HEADER, "")
         if reply.status == 200 and members.get("status") == "path_busy":
@@ -164,10 +166,10 @@ class GatewayClient:
         if not isinstance(token, str) or not token or not _safe_in_url(token):
             self._verdict.unexpected(reply, what)
         version = members.get("max_api_version", API_VERSION)
-        ends = _deadline(reply, sent_at)
+        ends = deadline_of(reply, sent_at)
         lease = Lease(
             token, repository, place.path, hostname, self.key_id, version if isinstance(version, int) else API_VERSION,
-            expires_monotonic=ends, lifetime_s=None if ends is None else ends - sent_at, epoch=_epoch(reply),
+            expires_monotonic=ends, lifetime_s=None if ends is None else ends - sent_at, epoch=epoch_of(reply),
         )  # fmt: skip
         self._holdings.granted(lease, sent_at=sent_at, trace=reply.trace)
         return lease
@@ -179,8 +181,9 @@ class GatewayClient:
             raise NotOffered(f"{what}: this gateway renews no leases; {NotOffered.cure}", **self._verdict.about(lease))
         body = b"" if wanted_s is None else json.dumps({"expires_in_sec": wanted_s}).encode()
         sent_at = time.monotonic()
+        signed, covered = lease.token.encode(), self._covered(lease, body)
         reply = self._send(
-            Call("PATCH", f"/leases/{lease.token}", what, signed=lease.token.encode(), body=body, repeatable=True)
+            Call("PATCH", f"/leases/{lease.token}", what, signed=signed, body=body, repeatable=True, headers=covered)
         )
         if reply.status in (404, 405):
             self._can_renew = False
@@ -191,7 +194,7 @@ class GatewayClient:
             self._holdings.lost(lease, lost)
             raise
         self._can_renew = True
-        renewed = replace(lease, expires_monotonic=_deadline(reply, sent_at) or self._later(sent_at, wanted_s))
+        renewed = replace(lease, expires_monotonic=deadline_of(reply, sent_at) or self._later(sent_at, wanted_s))
         self._holdings.renewed(renewed, sent_at=sent_at, trace=reply.trace)
         return renewed
 
@@ -303,6 +306,9 @@ class GatewayClient:
                 self._holdings.ended(lease, Event.ABANDONED, f"not dropped: {type(error).__name__}")
             self._holdings.forget(lease)
 
+    def _covered(self, lease: Lease, body: bytes) -> dict[str, str]:
+        return {COVERED_HEADER: self._signature(lease.token, body)}
+
     # -- time
 
     def _timed(self, lease: Lease) -> Lease:
@@ -392,7 +398,7 @@ class GatewayClient:
         own = holder is not None and holder.hostname == hostname and holder.key_id == self.key_id
         by = f" by {holder.hostname!r} with key {holder.key_id} on {holder.full_path}" if holder else ""
         raise PathBusy(
-            f"lease on {place} with key {self.key_id}: path busy{by}, {remaining_s:.1f} s left; "
+            f"lease on {place} with key {self.key_id}: path busy{by}, {remaining_s:.1f} s left{queue_of(reply)}; "
             + ("our own lease, whose reply was lost: wait until it expires" if own else PathBusy.cure),
             time_remaining_s=remaining_s,
             holder=holder,
@@ -403,19 +409,6 @@ class GatewayClient:
             reason="path_busy",
             trace=reply.trace,
         )
-
-
-def _deadline(reply: Reply, sent_at: float) -> float | None:
-    """Counted from before the request was sent, so that it is never later than the gateway's own."""
-    try:
-        return sent_at + float(reply.headers[EXPIRES_HEADER])
-    except (KeyError, ValueError):
-        return None
-
-
-def _epoch(reply: Reply) -> int | None:
-    text = reply.headers.get(EPOCH_HEADER, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
 def _safe_in_url(token: str) -> bool:

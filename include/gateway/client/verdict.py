@@ -20,6 +20,9 @@ from include.gateway.paths import LeasePath
 
 T = TypeVar("T")
 
+EXPIRES_HEADER = "X-Nightshift-Expires-In"
+EPOCH_HEADER = "X-Nightshift-Epoch"
+
 
 class Verdict:
     """Judges the replies of one gateway to calls with one key; errors name both."""
@@ -75,3 +78,26 @@ def _error(
     said = f"{reason}: {detail}" if detail else reason
     trace = f" (trace {reply.trace})" if reply.trace else ""
     return kind(f"{what}: {said[:1000]}; {kind.cure}{trace}", reason=reason, trace=reply.trace, **fields)
+
+
+def deadline_of(reply: Reply, sent_at: float) -> float | None:
+    """When a lease ends, monotonic: counted from before the request was sent, so never later than at the gateway."""
+    try:
+        return sent_at + float(reply.headers[EXPIRES_HEADER])
+    except (KeyError, ValueError):
+        return None
+
+
+def queue_of(reply: Reply) -> str:
+    """Where we stand among those who wait, in words; nothing from a gateway that does not say."""
+    members = reply.members or {}
+    position, waiting, expected = (members.get(name) for name in ("position", "waiting", "expected_wait"))
+    if not isinstance(position, int) or not isinstance(waiting, int) or not isinstance(expected, str):
+        return ""
+    return f", place {position} of {waiting} who wait, expected in {expected[:20]}"
+
+
+def epoch_of(reply: Reply) -> int | None:
+    """The fence of a lease, if the gateway gives one."""
+    text = reply.headers.get(EPOCH_HEADER, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None

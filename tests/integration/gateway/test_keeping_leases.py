@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -227,3 +227,30 @@ def test_the_two_kinds_of_gateway_are_told_apart_once(start_stock: Any, gateway:
     assert not client.judges_bases()
     assert stock.calls == ["GET "]
     assert gateway.client().judges_bases()
+
+
+def test_our_service_gives_each_lease_its_fence_and_tells_those_who_wait_their_place(
+    gateway: RunningGateway, audit: Audit
+) -> None:
+    client = gateway.client()
+    with client.lease(REPOSITORY, "/a", hostname="first") as lease:
+        assert lease.epoch is not None
+        with pytest.raises(errors.PathBusy, match=r"place 1 of 1 who wait, expected in \d"):
+            gateway.client().acquire(REPOSITORY, "/a", hostname="second")
+    assert audit.lines[0].fields["epoch"] == lease.epoch  # type: ignore[attr-defined]
+
+
+def test_the_body_of_a_commit_is_covered_by_a_signature(gateway: RunningGateway, monkeypatch: Any) -> None:
+    client = gateway.client()
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    send = client._transport.send
+
+    def tampered(call: Any) -> Any:
+        return send(replace(call, body=call.body.replace(b"2" * 40, b"3" * 40)))
+
+    monkeypatch.setattr(client._transport, "send", tampered)
+    with pytest.raises(errors.BadSignature, match="does not fit the body"):
+        client.commit(lease, OLD, NEW)
+    monkeypatch.undo()
+    assert gateway.committer.orders == []
+    assert client.commit(lease, OLD, NEW) == 1
