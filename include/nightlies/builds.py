@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from typing import Any
@@ -11,21 +11,28 @@ from sqlalchemy import Connection, RowMapping, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from include.ledger.engine import Bind, reading, writing
+from include.nightlies.buildkey import BuildKey
+from include.nightlies.destinations import build_directory, build_of_directory
 from include.nightlies.errors import BuildMoved
-from include.nightlies.index import Artifact, BuildIndex, Rejected
+from include.nightlies.index import Artifact, Base, BuildIndex, Rejected
 from include.nightlies.records import place
 from include.nightlies.tables import artifacts, builds, changesets
+from include.settings.model import Slot
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactRecord:
-    """An artifact as the ledger knows it; `id` is what a publication refers to."""
+    """An artifact as the ledger knows it; `id` is what a publication refers to.
+
+    `inherited`: the build that a partial one took it from; None: its own index lists it.
+    """
 
     id: int
     build: int
     artifact: Artifact
     first_seen_at: datetime
     updated_at: datetime
+    inherited: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,14 @@ class BuildRecord:
     first_seen_at: datetime
     updated_at: datetime
     artifacts: tuple[ArtifactRecord, ...]
+    base: Base | None = None
+    serial: int | None = None
+    written_at: datetime | None = None
+
+    @property
+    def key(self) -> BuildKey:
+        """Its place among the builds of its slot."""
+        return BuildKey(self.date, self.build_id)
 
     def artifact(self, project: str, platform: str) -> ArtifactRecord | None:
         """The artifact of that project and platform, or None."""
@@ -64,10 +79,13 @@ class ChangesetRecord:
     created_at: datetime
 
 
-def record_build(bind: Bind, index: BuildIndex, *, index_url: str, now: datetime) -> BuildRecord:
+def record_build(
+    bind: Bind, index: BuildIndex, *, index_url: str, now: datetime, inherited: Sequence[Artifact] = ()
+) -> BuildRecord:
     """Have the build and its artifacts in the ledger as the index says; what an index no longer lists stays.
 
-    Raises BuildMoved when the ledger has that build id for another date.
+    `inherited`: what a partial build takes from its base. Raises BuildMoved when the ledger has that build id for
+    another date.
     """
 
     def work(connection: Connection) -> BuildRecord:
@@ -77,6 +95,10 @@ def record_build(bind: Bind, index: BuildIndex, *, index_url: str, now: datetime
             "artifacts": len(index.artifacts),
             "rejected": [asdict(one) for one in index.rejected],
             "updated_at": now,
+            "serial": index.serial,
+            "written_at": index.created,
+            "base_build": index.base.build_id if index.base else None,
+            "base_date": index.base.date if index.base else None,
         }
         key = {"slot": index.slot, "build_id": index.build_id}
         row = _upsert(connection, builds, key, values, {"build_date": index.date, "first_seen_at": now})
@@ -84,6 +106,8 @@ def record_build(bind: Bind, index: BuildIndex, *, index_url: str, now: datetime
             raise BuildMoved(index.slot, index.build_id, row["build_date"], index.date)
         for artifact in index.artifacts:
             _record_artifact(connection, row["id"], artifact, now)
+        for artifact in inherited:
+            _record_artifact(connection, row["id"], artifact, now, index.base.build_id if index.base else None)
         return _build(connection, row)
 
     return writing(bind, work)
@@ -106,6 +130,28 @@ def builds_of(bind: Bind, slot: str, build_date: date) -> tuple[BuildRecord, ...
             .order_by(builds.c.first_seen_at.desc(), builds.c.id.desc())
         )
         return tuple(_build(connection, row) for row in connection.execute(query).mappings().all())
+
+
+def earlier_builds(bind: Bind, slot: str, before: BuildKey) -> tuple[BuildRecord, ...]:
+    """The builds of a slot that come before that one, the newest first."""
+    with reading(bind) as connection:
+        query = select(builds).where(builds.c.slot == slot, builds.c.build_date <= before.date)
+        found = [_build(connection, row) for row in connection.execute(query).mappings().all()]
+    return tuple(sorted((one for one in found if one.key < before), key=lambda one: one.key, reverse=True))
+
+
+def key_of_directory(bind: Bind, slot: Slot, path: str) -> BuildKey | None:
+    """The build whose directory a path is, by the slot's rule and the ledger; None if it is none that is known."""
+    said = build_of_directory(slot, path)
+    if said is None:
+        return None
+    if (build_id := said.get("build_id")) is not None:
+        found = build(bind, slot.name, build_id)
+    else:
+        found = next(iter(builds_of(bind, slot.name, date.fromisoformat(said["date"]))), None)
+    if found is None or build_directory(slot, found.build_id, build_date=found.date) != path:
+        return None
+    return found.key
 
 
 def save_changeset(bind: Bind, record: ChangesetRecord) -> None:
@@ -151,13 +197,16 @@ def latest_changeset(bind: Bind, repository: str, destination: str, source_sha25
     return None if row is None else _changeset(row)
 
 
-def _record_artifact(connection: Connection, build_row: int, artifact: Artifact, now: datetime) -> None:
+def _record_artifact(
+    connection: Connection, build_row: int, artifact: Artifact, now: datetime, inherited: str | None = None
+) -> None:
     values = {
         "url": artifact.url,
         "size": artifact.size,
         "sha256": artifact.sha256,
         "priority": artifact.priority,
         "dependencies": list(artifact.dependencies),
+        "inherited": inherited,
         "updated_at": now,
     }
     key = {"build": build_row, "project": artifact.project, "platform": artifact.platform}
@@ -192,6 +241,9 @@ def _build(connection: Connection, row: RowMapping) -> BuildRecord:
         first_seen_at=row["first_seen_at"],
         updated_at=row["updated_at"],
         artifacts=tuple(_artifact(one) for one in connection.execute(query).mappings()),
+        base=None if row["base_build"] is None else Base(row["base_build"], row["base_date"]),
+        serial=row["serial"],
+        written_at=row["written_at"],
     )
 
 
@@ -205,7 +257,8 @@ def _artifact(row: RowMapping) -> ArtifactRecord:
         dependencies=tuple(row["dependencies"]),
         priority=row["priority"],
     )
-    return ArtifactRecord(row["id"], row["build"], artifact, row["first_seen_at"], row["updated_at"])
+    times = (row["first_seen_at"], row["updated_at"])
+    return ArtifactRecord(row["id"], row["build"], artifact, *times, row["inherited"])
 
 
 def _changeset(row: RowMapping) -> ChangesetRecord:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 from datetime import date
+from string import Formatter
 
 from include.nightlies.errors import BadDestination
 from include.nightlies.names import check_name
 from include.settings.model import Slot
+from include.settings.names import NAME
 from include.settings.templates import MAX_DESTINATION_LENGTH, fields, fill
 
 
@@ -25,13 +28,35 @@ def destination(slot: Slot, build_id: str, project: str, platform: str, *, build
 
 def build_directory(slot: Slot, build_id: str, *, build_date: date | None = None) -> str:
     """The deepest directory that every artifact of a build shares, such as `/nightlies/main/b42`."""
+    template = _shared(slot)
+    return fill(template, _build_values(slot, template, build_id, build_date))
+
+
+def build_of_directory(slot: Slot, path: str) -> Mapping[str, str] | None:
+    """What a path says as a build's directory of the slot: its `build_id`, its `date`, or both; None if it is none."""
+    template, pattern = _shared(slot), ""
+    if not fields(template) & {"build_id", "date"}:
+        return None
+    seen: set[str] = set()
+    for literal, name, _, _ in Formatter().parse(template):
+        pattern += re.escape(literal)
+        if name == "slot":
+            pattern += re.escape(slot.name)
+        elif name is not None:
+            known = NAME.pattern if name == "build_id" else r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+            pattern += f"(?P={name})" if name in seen else f"(?P<{name}>{known})"
+            seen.add(name)
+    found = re.fullmatch(pattern, path)
+    return found.groupdict() if found else None
+
+
+def _shared(slot: Slot) -> str:
     shared = []
     for component in slot.destination.split("/"):
         if fields(component) & {"project", "platform"}:
             break
         shared.append(component)
-    template = "/".join(shared) or "/"
-    return fill(template, _build_values(slot, template, build_id, build_date))
+    return "/".join(shared) or "/"
 
 
 def overlapping(destinations: Iterable[str]) -> tuple[tuple[str, str], ...]:

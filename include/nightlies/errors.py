@@ -10,6 +10,10 @@ NightlyError
 ├── BuildDateUnknown      nothing says which date's build is meant
 ├── BuildMissing          there is no build for that slot and date (yet: may be tried again)
 ├── BuildMoved            a build id turned up again under another date
+├── BuildUnknown          the ledger has no such build of the slot
+├── BaseUnusable          a partial build names a build that nothing can be taken from
+├── BuildIncomplete       a build lacks something that is required, so that no link may lead to it
+├── UndoRefused           a build cannot be undone as asked
 ├── UnknownChoice         a project or platform was asked for that the build does not have
 ├── DependencyCycle       projects of a build depend on each other in a circle
 └── RecordError
@@ -93,6 +97,48 @@ class BuildMoved(NightlyError):
             f"build {build_id} of slot {slot} is recorded for {recorded} and now claims {given}. "
             "Give every build an id of its own; correct the index."
         )
+
+
+class BuildUnknown(NightlyError):
+    def __init__(self, slot: str, build_id: str) -> None:
+        self.slot = slot
+        self.build_id = build_id
+        super().__init__(
+            f"slot {slot} has no build {build_id} in the ledger. Check the build's id; "
+            "what no night has installed is changed with `nightshift repo`."
+        )
+
+
+class BaseUnusable(NightlyError):
+    """`missing` are lines that name what the base lacks, and why."""
+
+    def __init__(self, build: str, base: str, what: str, missing: Sequence[str] = (), shown: int = 20) -> None:
+        self.missing = tuple(missing)
+        lines = "".join(f"\n- {line}" for line in self.missing[:shown])
+        more = f"\n… and {len(self.missing) - shown} more" if len(self.missing) > shown else ""
+        super().__init__(
+            f"the partial build {build} takes what it does not list from {base}, which {what}. "
+            f"Install that build first, or let the index name another `base`; nothing was changed.{lines}{more}"
+        )
+
+
+class BuildIncomplete(NightlyError):
+    """`missing` are lines that name what is missing, and why."""
+
+    def __init__(self, build: str, missing: Sequence[str], shown: int = 5) -> None:
+        self.missing = tuple(missing)
+        more = f" (and {len(self.missing) - shown} more)" if len(self.missing) > shown else ""
+        super().__init__(f"build {build} is not complete: {'; '.join(self.missing[:shown])}{more}")
+
+
+class UndoRefused(NightlyError):
+    """`reasons` are lines, each with its cure."""
+
+    def __init__(self, build: str, reasons: Sequence[str], shown: int = 20) -> None:
+        self.reasons = tuple(reasons)
+        lines = "".join(f"\n- {line}" for line in self.reasons[:shown])
+        more = f"\n… and {len(self.reasons) - shown} more" if len(self.reasons) > shown else ""
+        super().__init__(f"build {build} is not undone; nothing was changed:{lines}{more}")
 
 
 class UnknownChoice(NightlyError):

@@ -23,6 +23,8 @@ MAX_INDEX_BYTES = 64 * 1024**2
 MAX_ARTIFACT_BYTES = 1 << 40
 MAX_PRIORITY = 1_000_000
 MAX_URL_LENGTH = 2048
+MAX_SERIAL = (1 << 63) - 1
+_YEARS = (1970, 9998)  # what stays an instant in every zone
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -62,8 +64,23 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class Base:
+    """The build of the same slot that a partial build takes from whatever it does not list itself."""
+
+    build_id: str
+    date: datetime.date
+
+    def __str__(self) -> str:
+        return f"build {self.build_id} of {self.date}"
+
+
+@dataclass(frozen=True, slots=True)
 class BuildIndex:
-    """A build as its index describes it."""
+    """A build as its index describes it.
+
+    `base`: None for a build that lists all it has. `serial` and `created` order the versions of one index; either may
+    be missing.
+    """
 
     slot: str
     build_id: str
@@ -71,6 +88,9 @@ class BuildIndex:
     complete: bool
     artifacts: tuple[Artifact, ...]
     rejected: tuple[Rejected, ...] = ()
+    base: Base | None = None
+    serial: int | None = None
+    created: datetime.datetime | None = None
 
     @classmethod
     def parse(
@@ -102,44 +122,51 @@ class BuildIndex:
             what = f"is of {found_date}, not of {build_date}"
             raise IndexElsewhere(file, what, "Correct `date`, or put the index where that date is looked for.")
         complete = fields.get("complete", bool)
+        base, serial, created = fields.base(build_id), fields.serial(), fields.created()
         artifacts, rejected = _artifacts(fields.get("artifacts", list), stores)
-        return cls(found_slot, build_id, found_date, complete, artifacts, rejected)
+        return cls(found_slot, build_id, found_date, complete, artifacts, rejected, base, serial, created)
 
     def format(self) -> bytes:
         """The index as a file; `rejected` is not part of it."""
-        document = {
+        document: dict[str, Any] = {
             "format": FORMAT,
             "slot": self.slot,
             "build_id": self.build_id,
             "date": self.date.isoformat(),
             "complete": self.complete,
-            "artifacts": [asdict(artifact) for artifact in self.artifacts],
         }
+        if self.serial is not None:
+            document["serial"] = self.serial
+        if self.created is not None:
+            document["created"] = self.created.isoformat()
+        if self.base is not None:
+            base = {"build_id": self.base.build_id, "date": self.base.date.isoformat()}
+            document |= {"partial": True, "base": base}
+        document["artifacts"] = [asdict(artifact) for artifact in self.artifacts]
         return json.dumps(document, indent=1).encode() + b"\n"
 
 
 class _Fields:
     """The fields of the document itself, each missing or wrong one an IndexField."""
 
-    def __init__(self, document: Mapping[str, Any], file: str) -> None:
+    def __init__(self, document: Mapping[str, Any], file: str, within: str = "") -> None:
         self._document = document
         self._file = file
+        self._within = within
 
     def get(self, name: str, kind: type[Any]) -> Any:
         if name not in self._document:
-            raise IndexField(self._file, name, "is missing", "Add it; see docs/formats.md, build index.")
+            raise self._fault(name, "is missing", "Add it; see docs/formats.md, build index.")
         value = self._document[name]
         if type(value) is not kind:
-            raise IndexField(self._file, name, f"is {_kind(value)}, not {_KINDS[kind]}", "Correct its type.")
+            raise self._fault(name, f"is {_kind(value)}, not {_KINDS[kind]}", "Correct its type.")
         return value
 
     def name(self, name: str) -> str:
         value = str(self.get(name, str))
         wrong = name_fault(value)
         if wrong:
-            raise IndexField(
-                self._file, name, f"{_brief(value)} {wrong}", "Rename it: it becomes a component of paths."
-            )
+            raise self._fault(name, f"{_brief(value)} {wrong}", "Rename it: it becomes a component of paths.")
         return value
 
     def date(self, name: str) -> datetime.date:
@@ -147,7 +174,45 @@ class _Fields:
         try:
             return _date(value)
         except ValueError:
-            raise IndexField(self._file, name, f"{_brief(value)} is not a date", "Write YYYY-MM-DD.") from None
+            raise self._fault(name, f"{_brief(value)} is not a date", "Write YYYY-MM-DD.") from None
+
+    def base(self, build_id: str) -> Base | None:
+        """What a partial build stands on; `build_id` is its own."""
+        partial = self.get("partial", bool) if "partial" in self._document else False
+        if not partial:
+            if "base" in self._document:
+                cure = 'Add `"partial": true`, or remove `base`.'
+                raise self._fault("base", "is given and the build is not partial", cure)
+            return None
+        inner = _Fields(self.get("base", dict), self._file, within="base.")
+        base = Base(inner.name("build_id"), inner.date("date"))
+        if base.build_id == build_id:
+            raise self._fault("base.build_id", "is this very build", "Name an earlier build of the slot.")
+        return base
+
+    def serial(self) -> int | None:
+        if "serial" not in self._document:
+            return None
+        value = int(self.get("serial", int))
+        if not 0 <= value <= MAX_SERIAL:
+            raise self._fault("serial", f"is not between 0 and {MAX_SERIAL}", "Count from 0 on.")
+        return value
+
+    def created(self) -> datetime.datetime | None:
+        if "created" not in self._document:
+            return None
+        text = str(self.get("created", str))
+        try:
+            value = datetime.datetime.fromisoformat(text)
+        except ValueError:
+            value = None
+        if value is None or value.tzinfo is None or not _YEARS[0] <= value.year <= _YEARS[1]:
+            cure = "Write ISO 8601 with a zone, as 2026-11-21T02:00:00+00:00."
+            raise self._fault("created", f"{_brief(text)} is not an instant", cure)
+        return value.astimezone(datetime.UTC)
+
+    def _fault(self, name: str, what: str, cure: str) -> IndexField:
+        return IndexField(self._file, self._within + name, what, cure)
 
 
 _KINDS: Mapping[type, str] = {
@@ -202,10 +267,15 @@ def _artifacts(listed: list[Any], stores: Sequence[str] | None) -> tuple[tuple[A
     # which of two is meant cannot be known, and a rejected one may be the right one: neither goes in
     claimed = Counter(artifact.name for _, artifact in read)
     claimed.update(one.name for one in rejected if one.project and one.platform)
+    sums: dict[str, set[str]] = {}
+    for _, artifact in read:
+        sums.setdefault(artifact.name, set()).add(artifact.sha256)
     kept = []
     for position, artifact in read:
         if claimed[artifact.name] > 1:
-            reason = f"is listed {claimed[artifact.name]} times. Keep one entry for each project and platform."
+            unlike = f" with {len(sums[artifact.name])} different sums" if len(sums[artifact.name]) > 1 else ""
+            times = f"is listed {claimed[artifact.name]} times{unlike}"
+            reason = f"{times}. Keep one entry for each project and platform."
             rejected.append(Rejected(artifact.name, reason, position, artifact.project, artifact.platform))
         else:
             kept.append(artifact)

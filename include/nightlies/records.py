@@ -249,6 +249,18 @@ def publications_of_run(bind: Bind, run_id: str) -> tuple[Publication, ...]:
     return _all(bind, _joined().where(publications.c.run_id == run_id).order_by(*order))
 
 
+def publications_of_build(bind: Bind, build: int) -> tuple[Publication, ...]:
+    """Everything that runs did for the artifacts of a build (its row in the ledger), the newest first."""
+    return _all(bind, _joined().where(artifacts.c.build == build).order_by(*_NEWEST))
+
+
+def known_hashes(bind: Bind, repository: str, destination: str) -> frozenset[str]:
+    """Every nested catalog that was ever published at a destination by a run of this ledger."""
+    query = select(installed.c.nested_hash).where(installed.c.place == place(repository, destination))
+    with reading(bind) as connection:
+        return frozenset(connection.scalars(query))
+
+
 def history(bind: Bind, repository: str, destination: str, *, limit: int = 100) -> tuple[Publication, ...]:
     """What became of a destination over the runs, the newest first."""
     where = publications.c.place == place(repository, destination)

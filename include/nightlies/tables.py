@@ -34,6 +34,11 @@ builds = Table(
     Column("rejected", JSON, nullable=False),
     Column("first_seen_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
+    # what the newest index said of itself, and the build that a partial one takes the others from
+    Column("serial", BigInteger),
+    Column("written_at", UtcTime),
+    Column("base_build", NAME),
+    Column("base_date", Date),
     UniqueConstraint("slot", "build_id"),
     Index(None, "slot", "build_date"),
     **TABLE_OPTIONS,
@@ -53,6 +58,8 @@ artifacts = Table(
     Column("dependencies", JSON, nullable=False),
     Column("first_seen_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
+    # the build that a partial one took it from; NULL: its own index lists it
+    Column("inherited", NAME),
     UniqueConstraint("build", "project", "platform"),
     **TABLE_OPTIONS,
 )
@@ -148,5 +155,46 @@ created = Table(
     Column("repository", NAME, nullable=False),
     Column("path", exact(1024), nullable=False),
     Column("noted_at", UtcTime, nullable=False),
+    **TABLE_OPTIONS,
+)
+
+links = Table(
+    "links",
+    metadata,
+    # what was decided of every link and tag, in order; see include/nightlies/linked.py
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("place", hexadecimal(64), nullable=False),
+    Column("kind", exact(16), nullable=False),
+    Column("repository", NAME, nullable=False),
+    Column("path", exact(1024), nullable=False),
+    Column("slot", NAME, nullable=False),
+    Column("build_id", NAME, nullable=False),
+    Column("build_date", Date, nullable=False),
+    Column("state", exact(16), nullable=False),
+    Column("reason", long_text(), nullable=False),
+    Column("run_id", exact(512), nullable=False),
+    Column("revision", BigInteger),
+    Column("decided_at", UtcTime, nullable=False),
+    Index(None, "place"),
+    **TABLE_OPTIONS,
+)
+
+undone = Table(
+    "undone",
+    metadata,
+    # which artifacts were taken back, and are not installed again by themselves; see include/nightlies/undone.py
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("artifact", ROW_ID, ForeignKey("artifacts.id", ondelete="CASCADE"), nullable=False),
+    Column("artifact_sha256", hexadecimal(64), nullable=False),
+    Column("repository", NAME, nullable=False),
+    Column("destination", exact(1024), nullable=False),
+    Column("nested_hash", hexadecimal(64), nullable=False),
+    Column("predecessor", NAME),
+    Column("reason", long_text(), nullable=False),
+    Column("run_id", exact(512), nullable=False),
+    Column("revision", BigInteger),
+    Column("undone_at", UtcTime, nullable=False),
+    Column("lifted_at", UtcTime),
+    Index(None, "artifact"),
     **TABLE_OPTIONS,
 )

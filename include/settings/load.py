@@ -15,11 +15,14 @@ from include.settings.marked import Location, Marked, dotted, read
 from include.settings.model import (
     PROJECT_ROOT,
     Care,
+    Choice,
     Gateway,
     Limits,
+    Links,
     Owner,
     Paths,
     Prepare,
+    Publisher,
     RemoteSite,
     Repository,
     Server,
@@ -36,6 +39,9 @@ _INNER_BLOCKS: Mapping[str, type[BaseModel]] = {
     "server": Server,
     "care": Care,
     "tags": TagRule,
+    "links": Links,
+    "required": Choice,
+    "optional": Choice,
 }
 _BLOCKS: Mapping[str, type[BaseModel]] = {
     "gateway": Gateway,
@@ -113,6 +119,7 @@ def parse(text: str, *, file: str, root: Path, environ: Mapping[str, str]) -> Si
         problems += [_problem(cast("Mapping[str, Any]", error), marked, file) for error in invalid.errors()]
     problems += _named_twice(data, marked, file)
     problems += _dangling(data, marked, file)
+    problems += _links_through_a_node(data, marked, file)
     if problems or site is None:
         raise InvalidSettings(_without_consequences(problems))
     return site
@@ -154,7 +161,7 @@ def _shown(given: str | None) -> str | None:
 
 def _known_keys(location: Location) -> str:
     model: type[BaseModel] = _BLOCKS.get(str(location[0]), Site) if len(location) > 1 else Site
-    for inner in location[:-1] if model is Repository else ():
+    for inner in location[:-1] if model in (Repository, Slot) else ():
         model = _INNER_BLOCKS.get(str(inner), model)
     named = model is not Site and model not in _INNER_BLOCKS.values()
     known = sorted(set(model.model_fields) - ({"name"} if named else set()))
@@ -183,6 +190,17 @@ def _dangling(data: Mapping[str, object], marked: Marked, file: str) -> Iterator
                 cure = f"Did you mean {near[0]!r}?" if near else f"Add it below `{target}:`, or use one of: {listed}."
                 what = f"there is no {referred!r} below `{target}:`"
                 yield Problem(file, marked.line(location), dotted(location), what, cure, referred)
+
+
+def _links_through_a_node(data: Mapping[str, object], marked: Marked, file: str) -> Iterator[Problem]:
+    repositories = _mapping(data.get("repositories"))
+    for name, block in _mapping(data.get("slots")).items():
+        repository = _mapping(repositories.get(str(_mapping(block).get("repository"))))
+        if _mapping(block).get("links") is not None and repository.get("publisher") == Publisher.CVMFS_SERVER.value:
+            location = ("slots", name, "links")
+            what = "links in a repository with a publisher node, which sets none"
+            cure = "Remove `links:`, or use `publisher: native` (docs/publishers.md)."
+            yield Problem(file, marked.line(location), dotted(location), what, cure)
 
 
 def _mapping(value: object) -> Mapping[str, object]:

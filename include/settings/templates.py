@@ -9,6 +9,8 @@ from include.settings.names import name_fault
 
 DESTINATION_FIELDS = frozenset({"slot", "build_id", "project", "platform", "date"})
 INDEX_FIELDS = frozenset({"slot", "date"})
+FOLDER_FIELDS = frozenset({"slot"})
+TAG_FIELDS = frozenset({"slot", "build_id", "date"})
 MAX_DESTINATION_LENGTH = 1024
 """Characters of a destination path; the width of the ledger's column."""
 
@@ -55,6 +57,26 @@ def index_fault(template: str) -> str | None:
         return fault
     if "date" not in fields(template):
         return "lacks {date}, so every night would read the same index"
+    return _component_fault(fill(template, SAMPLE))
+
+
+def folder_fault(template: str) -> str | None:
+    """What is wrong with the template of a folder of links, or None."""
+    fault = _field_fault(template, FOLDER_FIELDS)
+    if fault:
+        return fault
+    if not template.startswith("/"):
+        return "does not begin with /"
+    return _component_fault(fill(template, SAMPLE)[1:])
+
+
+def tag_fault(template: str) -> str | None:
+    """What is wrong with the template of a tag's name, or None."""
+    fault = _field_fault(template, TAG_FIELDS)
+    if fault:
+        return fault
+    if not fields(template) & {"build_id", "date"}:
+        return "has neither {build_id} nor {date}, so every build would have the same"
     return _component_fault(fill(template, SAMPLE))
 
 

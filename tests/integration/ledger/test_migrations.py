@@ -37,7 +37,7 @@ def test_the_tables_are_those_that_are_declared(ledger):
 
 
 def test_a_second_migration_changes_nothing(ledger):
-    assert migrate(ledger) == version(ledger) == "0003"
+    assert migrate(ledger) == version(ledger) == "0004"
 
 
 def test_a_migration_that_was_killed_half_way_is_finished(empty):
@@ -77,5 +77,5 @@ def test_many_processes_may_migrate_at_once(address, empty):
         process.stdin.flush()
     for process in started:
         out, err = process.communicate(timeout=120)
-        assert (process.returncode, out.strip()) == (0, "0003"), err
-    assert version(empty) == "0003"
+        assert (process.returncode, out.strip()) == (0, "0004"), err
+    assert version(empty) == "0004"

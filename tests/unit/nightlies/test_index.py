@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from datetime import date
+from datetime import UTC, date, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from include.nightlies.errors import BadIndex, IndexElsewhere, IndexField, IndexNotJson
-from include.nightlies.index import Artifact, BuildIndex
+from include.nightlies.index import Artifact, Base, BuildIndex
 
 SHA = "0123456789abcdef" * 4
 GOOD = {"project": "Gaudi", "platform": "x86_64-el9-gcc13-opt", "url": "a/Gaudi.tar.zst", "size": 10, "sha256": SHA}
@@ -50,6 +50,9 @@ indices = st.builds(
     date=st.dates(),
     complete=st.booleans(),
     artifacts=st.lists(artifacts, max_size=4, unique_by=lambda one: one.name).map(tuple),
+    base=st.none() | st.builds(Base, build_id=st.just("an-earlier-one"), date=st.dates()),
+    serial=st.none() | st.integers(0, 1 << 62),
+    created=st.none() | st.integers(0, 1 << 37).map(lambda at: datetime.fromtimestamp(at, UTC)),
 )
 
 
@@ -142,6 +145,17 @@ def test_the_same_artifact_twice_is_rejected_both_times_even_with_the_same_sha()
     assert [one.project for one in index.artifacts] == ["LHCb"]
 
 
+def test_two_sums_of_one_artifact_are_both_rejected_and_that_is_said():
+    index = parse(GOOD, {**GOOD, "sha256": SHA[::-1]}, OTHER)
+    assert all("2 times with 2 different sums" in one.reason for one in index.rejected)
+    assert [one.project for one in index.artifacts] == ["LHCb"]
+
+
+def test_a_partial_build_names_the_one_that_it_stands_on():
+    index = parse(GOOD, partial=True, base={"build_id": "b41", "date": "2026-11-20"}, serial=3)
+    assert (index.base, index.serial) == (Base("b41", date(2026, 11, 20)), 3)
+
+
 def test_a_damaged_twin_makes_the_other_doubtful_too():
     assert parse(GOOD, {**GOOD, "sha256": "x"}).artifacts == ()
 
@@ -183,6 +197,17 @@ def test_what_is_not_json_is_said(data, says):
         ({"date": "21.11.2026"}, IndexField, "YYYY-MM-DD"),
         ({"complete": 1}, IndexField, "`complete`"),
         ({"artifacts": {}}, IndexField, "`artifacts`"),
+        ({"partial": True}, IndexField, "`base` is missing"),
+        ({"partial": "yes"}, IndexField, "`partial`"),
+        ({"base": {"build_id": "b1", "date": "2026-11-20"}}, IndexField, "is not partial"),
+        ({"partial": True, "base": {"build_id": "b42", "date": "2026-11-20"}}, IndexField, "this very build"),
+        ({"partial": True, "base": {"build_id": "../b", "date": "2026-11-20"}}, IndexField, "`base.build_id`"),
+        ({"partial": True, "base": {"build_id": "b1"}}, IndexField, "`base.date` is missing"),
+        ({"partial": True, "base": "b1"}, IndexField, "`base` is text"),
+        ({"serial": -1}, IndexField, "`serial`"),
+        ({"serial": True}, IndexField, "`serial`"),
+        ({"created": "yesterday"}, IndexField, "`created`"),
+        ({"created": "2026-11-21T02:00:00"}, IndexField, "zone"),
     ],
 )
 def test_a_fault_of_the_document_refuses_it(changes, error, says):

@@ -1,0 +1,48 @@
+"""Whether what an artifact depends on is there yet: it goes in after them, or not at all. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from include.nightlies.records import Publication
+from include.nightlies.states import Phase, State
+
+
+class Readiness(Enum):
+    """Whether an artifact may be published."""
+
+    FREE = "free"
+    PENDING = "pending"
+    LATER = "later"
+    """A dependency failed, and a further try of it may still come."""
+    BLOCKED = "blocked"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The readiness with its reason."""
+
+    readiness: Readiness
+    reason: str
+
+
+def readiness(needs: Sequence[str], publications: Mapping[str, Publication], *, last_try: bool) -> Verdict:
+    """Whether an artifact that needs these may go in; `publications` of its run, by `project/platform`.
+
+    What the run does not have binds nothing. `last_try`: nothing is going to be tried again any more.
+    """
+    known = [(name, publications[name]) for name in needs if name in publications]
+    for name, one in known:
+        if one.state is State.FAILED and (last_try or one.phase is Phase.PLAN):
+            return Verdict(Readiness.BLOCKED, f"blocked: it depends on {name}, which failed: {one.reason}")
+        if one.state is State.SKIPPED:
+            return Verdict(Readiness.BLOCKED, f"blocked: it depends on {name}, which was skipped: {one.reason}")
+    for name, one in known:
+        if one.state is State.FAILED:
+            return Verdict(Readiness.LATER, f"it depends on {name}, which failed so far: {one.reason}")
+    waiting = [f"{name} ({one.state.value})" for name, one in known if not one.state.good]
+    if waiting:
+        return Verdict(Readiness.PENDING, f"it depends on {', '.join(waiting)}")
+    return Verdict(Readiness.FREE, "all that it depends on is published")

@@ -1,0 +1,33 @@
+"""Which artifacts a build must have before anything may lead to it, by the slot's `required` and `optional`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from include.settings.model import Slot
+
+Pair = tuple[str, str]
+"""Project and platform."""
+
+
+def is_taken(slot: Slot, project: str, platform: str) -> bool:
+    """Whether the slot installs it at all."""
+    return (not slot.projects or project in slot.projects) and (not slot.platforms or platform in slot.platforms)
+
+
+def is_required(slot: Slot, project: str, platform: str) -> bool:
+    """Whether a build without it is not complete."""
+    required, optional = slot.required, slot.optional
+    if not is_taken(slot, project, platform) or project in optional.projects or platform in optional.platforms:
+        return False
+    return (not required.projects or project in required.projects) and (
+        not required.platforms or platform in required.platforms
+    )
+
+
+def required_pairs(slot: Slot, listed: Iterable[Pair]) -> tuple[Pair, ...]:
+    """What a build that lists these must have: of these what is required, and what the slot names itself."""
+    projects = slot.required.projects or slot.projects
+    platforms = slot.required.platforms or slot.platforms
+    named = [(project, platform) for project in projects for platform in platforms]
+    return tuple(sorted({pair for pair in [*listed, *named] if is_required(slot, *pair)}))

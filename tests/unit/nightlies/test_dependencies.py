@@ -1,0 +1,45 @@
+"""An artifact goes in after what it depends on, or not at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.nightlies.dependencies import Readiness, readiness
+from include.nightlies.records import Publication
+from include.nightlies.states import Phase, State
+
+NEEDS = ("A/x", "B/x")
+
+
+def publication(state: State, phase: Phase = Phase.PUBLISH) -> Publication:
+    values: dict[str, object] = dict.fromkeys(Publication.__dataclass_fields__)
+    return Publication(**{**values, "state": state, "phase": phase, "reason": "why"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("states", "last_try", "found", "says"),
+    [
+        ({}, True, Readiness.FREE, "published"),
+        ({"A/x": State.PUBLISHED, "B/x": State.UNCHANGED}, True, Readiness.FREE, "published"),
+        ({"A/x": State.PUBLISHED, "B/x": State.PREPARING}, True, Readiness.PENDING, "B/x (preparing)"),
+        ({"A/x": State.FAILED, "B/x": State.PREPARING}, True, Readiness.BLOCKED, "A/x, which failed: why"),
+        ({"A/x": State.FAILED}, False, Readiness.LATER, "A/x, which failed so far"),
+        ({"A/x": State.SKIPPED}, False, Readiness.BLOCKED, "A/x, which was skipped: why"),
+        ({"A/x": State.PLANNED}, True, Readiness.PENDING, "A/x (planned)"),
+    ],
+)
+def test_whether_an_artifact_may_go_in(states: dict[str, State], last_try: bool, found: Readiness, says: str) -> None:
+    verdict = readiness(NEEDS, {name: publication(state) for name, state in states.items()}, last_try=last_try)
+    assert (verdict.readiness, says in verdict.reason) == (found, True), verdict
+
+
+def test_what_the_plan_refused_blocks_at_once() -> None:
+    verdict = readiness(("A/x",), {"A/x": publication(State.FAILED, Phase.PLAN)}, last_try=False)
+    assert verdict.readiness is Readiness.BLOCKED
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_every_state_of_a_dependency_has_an_answer_and_a_reason(state: State) -> None:
+    verdict = readiness(("A/x",), {"A/x": publication(state)}, last_try=True)
+    assert verdict.reason
+    assert (verdict.readiness is Readiness.FREE) == state.good
