@@ -176,6 +176,26 @@ def test_a_link_moves_forward_and_nothing_to_do_makes_no_empty_revision(reserved
     assert_sound(reserved)
 
 
+def test_a_tree_moves_within_a_nested_catalog_that_is_swapped_and_beside_one_entry_by_entry(
+    reserved: StockSite,
+) -> None:
+    publish(reserved)
+    moved = reserved.worker().change(
+        BUILD, lambda edit: edit.move(DESTINATIONS[0], f"{BUILD}/moved"), owner="test", now=NOW
+    )
+    assert reserved.gateway.receiver.swapped == [BUILD]
+    assert reserved.readers().read(f"{BUILD}/moved/lib/a") == b"a" * 1000
+    reserved.worker().reserve(["/plain/one"], nested=[], owner="test", now=NOW)
+    publish(reserved, "/plain/one")
+    again = reserved.worker().change(
+        "/plain", lambda edit: edit.move("/plain/one", "/plain/two"), owner="test", now=NOW
+    )  # fmt: skip
+    assert again.revision == moved.revision + 3
+    assert reserved.gateway.receiver.swapped == []
+    assert reserved.readers().read("/plain/two/lib/a") == b"a" * 1000
+    assert_sound(reserved)
+
+
 # -- failures
 
 
