@@ -70,7 +70,7 @@ def test_three_workers_publish_disjoint_paths_at_once_and_nothing_is_lost(site: 
     with ThreadPoolExecutor(len(changesets)) as pool:
         revisions = sorted(done.revision for done in pool.map(publish, changesets))
     readers = site.readers()
-    assert readers.manifest.revision == 1 + len(changesets)
+    assert 2 <= readers.manifest.revision <= 1 + len(changesets), "those that wait together share a revision"
     assert revisions[-1] == readers.manifest.revision
     assert [readers.read(f"{path}/f") for path in DESTINATIONS] == [path.encode() for path in DESTINATIONS]
     assert_sound(site)
