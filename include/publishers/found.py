@@ -65,6 +65,9 @@ def found_repository(connections: Connections, fqrn: str, *, say: Say) -> bool:
     StoreError, KeyFileError, MissingConnection, BadConnection.
     """
     repository, folder = connections.site.repository(fqrn), connections.site.gateway.keys
+    if repository.server is not None and repository.server.behind != "nightshift":
+        cure = f"create it there (cvmfs_server mkfs on {repository.server.host}, or on the gateway's machine)"
+        raise FoundingFailed(fqrn, f"its keys and its storage belong to its publisher node; {cure}")
     store = connections.gateway_store(fqrn)
     if not store.writable:
         cure = "name a store with s3:// or file:// in its settings"

@@ -91,10 +91,12 @@ class Ended:
 
 
 def look(connections: Connections, state_of: StateOf) -> Looked:
-    """Judge the leases of every configured repository."""
+    """Judge the leases of every configured repository that has a gateway."""
     findings: list[Finding] = []
     silent: list[tuple[str, str]] = []
-    for fqrn in sorted(connections.site.repositories):
+    for fqrn, settings in sorted(connections.site.repositories.items()):
+        if settings.server is not None and settings.server.behind == "none":
+            continue
         try:
             with connections.gateway(fqrn) as client:
                 held, key_id = client.leases(), client.key_id

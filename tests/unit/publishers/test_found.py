@@ -13,6 +13,7 @@ from include.publishers.errors import FoundingFailed
 from include.publishers.found import found_repository, found_stores
 from include.settings.errors import MissingConnection
 from include.settings.load import parse
+from include.settings.model import Publisher, Server
 from include.settings.secrets import EnvSecrets
 from include.storage.errors import StoreError
 
@@ -112,3 +113,16 @@ def test_a_creation_that_died_after_its_keys_goes_on_with_them(
     (tmp_path / "store" / FQRN / ".cvmfspublished").unlink()
     assert found(connected())
     assert (tmp_path / "keys" / f"{FQRN}.pub").read_bytes() == public
+
+
+def test_a_repository_of_a_publisher_node_is_not_founded_here(connected: Callable[..., Connections]) -> None:
+    site = connected()
+    node = Server.model_validate(
+        {"host": "node.example.org", "user": "u", "known_hosts": "hosts", "agent": True, "behind": "stock"},
+        context={"root": site.site.paths.root},
+    )
+    changed = site.site.repository(FQRN).model_copy(update={"publisher": Publisher.CVMFS_SERVER, "server": node})
+    there = Connections(site.site.model_copy(update={"repositories": {FQRN: changed}}), site.secrets)
+    with pytest.raises(FoundingFailed, match=r"cvmfs_server mkfs on node\.example\.org"):
+        found(there)
+    assert not list(site.site.paths.root.rglob("*.key"))

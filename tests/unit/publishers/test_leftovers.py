@@ -37,7 +37,7 @@ class Gateways:
     admin: bool = True
     away: bool = False
     ended: list[str] = field(default_factory=list)
-    site: Any = field(default_factory=lambda: SimpleNamespace(repositories={FQRN: None}))
+    site: Any = field(default_factory=lambda: SimpleNamespace(repositories={FQRN: SimpleNamespace(server=None)}))
     key_id: str = KEY
 
     def gateway(self, _: str) -> Gateways:
@@ -143,3 +143,10 @@ def test_a_finding_comes_back_from_json() -> None:
     assert Finding.from_json(finding.to_json()) == finding
     assert finding.is_of(lease("/a"))
     assert not finding.is_of(lease("/b"))
+
+
+def test_a_repository_without_a_gateway_is_not_asked_for_leases() -> None:
+    alone = SimpleNamespace(server=SimpleNamespace(behind="none"))
+    gateways = Gateways([lease("/a")])
+    gateways.site.repositories[FQRN] = alone
+    assert look(gateways, state_of()).findings == ()  # type: ignore[arg-type]
