@@ -221,8 +221,11 @@ class ProcessSite(Site):
         for job in self._jobs:
             job.close()
 
-    def start_gateway(self, state: str = "state.db", *, port: int | None = None) -> Job:
-        """A gateway process, ready; on the port of the one before unless told otherwise."""
+    def start_gateway(self, state: str = "state.db", *, port: int | None = None, die_at: str = "") -> Job:
+        """A gateway process, ready; on the port of the one before unless told otherwise.
+
+        ``die_at``: kills itself when a commit comes by this point (``include.gateway.service.points``).
+        """
         job = self.job(
             "gateway",
             **{**self.storage, **({"endpoint": self.behind} if self.behind else {})},
@@ -232,6 +235,7 @@ class ProcessSite(Site):
             clock=str(self.folder / "clock"),
             port=self.port if port is None else port,
             max_lease_time_s=self.max_lease_time_s,
+            die_at=die_at,
         )
         url = job.wait_for("url")["url"]
         if port is None:

@@ -31,6 +31,7 @@ from include.gateway.errors import PathBusy
 from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig, committer
 from include.gateway.service.clock import SystemClock
 from include.gateway.service.log import log_to
+from include.gateway.service.points import DIE_AT
 from include.gateway.service.server import serve
 from include.publishers.native import NativePublisher
 from include.storage import s3
@@ -80,7 +81,8 @@ class ShiftedClock(SystemClock):
 
 
 def gateway(order: Order, say: Say) -> None:
-    """Serve until killed; says its URL when it listens."""
+    """Serve until killed, or until a commit comes by the point ``die_at``; says its URL when it listens."""
+    os.environ[DIE_AT] = order.get("die_at", "")
     fqrn, keys = order["fqrn"], Path(order["keys"])
     repository = RepositoryConfig(
         lambda: store_of(order), lambda: load_signer(keys, fqrn), (GatewayKey(KEY_ID, SECRET),)

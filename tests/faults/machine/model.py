@@ -1,0 +1,122 @@
+"""What the machine believes: who holds what until when, what was acknowledged, and what each answer may be."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from include.gateway.paths import overlap, within
+from tests.faults.machine.service import Answer
+from tests.faults.machine.world import Change, Content, World
+
+INVALID, BASE, GENERATION = "invalid lease", "base_mismatch", "generation_moved"
+BASES = {BASE, "merge_error", "unknown_root"}
+
+
+@dataclass(eq=False)
+class Held:
+    """A lease that was granted; ``deadline`` by the monotonic clock (ns)."""
+
+    token: str
+    path: str
+    deadline: int
+    change: Change | None = None
+    tag: str = ""
+    dropped: bool = False
+    revision: int | None = None
+    remembered: int = 0
+
+
+@dataclass(eq=False)
+class Standing:
+    """A commit that was sent, and whether its lease was looked at for the last time before its outcome."""
+
+    held: Held
+    change: Change
+    answer: Future[Answer]
+    fenced: bool = False
+
+
+@dataclass
+class Model:
+    world: World
+    held: list[Held] = field(default_factory=list)
+    tags: dict[str, Change] = field(default_factory=dict)
+
+    def live(self, now: int) -> list[Held]:
+        return [one for one in self.held if is_live(one, now)]
+
+    def in_the_way(self, path: str, now: int, standing: Sequence[Standing]) -> bool:
+        """Whether a lease on ``path`` must be refused: another overlaps it, or has not ended its switch yet."""
+        switching = [one.held for one in standing if one.fenced and one.held.revision is None]
+        return any(overlap(path, one.path) for one in [*self.live(now), *switching])
+
+    # -- what became of the repository
+
+    def observe(self, possible: Collection[Change]) -> None:
+        """Take over the revisions that came: each is explained by some of the changes, each of those wholly in it."""
+        for number, root, content in self.world.observed():
+            before = self.world.contents[self.world.revision]
+            differs = {path for path in {*before, *content} if before.get(path) != content.get(path)}
+            whole = [one for one in possible if all(content.get(path) == one.now.get(path) for path in one.touched)]
+            explained = set[str]().union(*(one.touched for one in whole))
+            assert differs <= explained, (
+                f"revision {number}: {sorted(differs - explained)} changed and nobody wanted it"
+            )
+            self.world.roots[number], self.world.contents[number] = root, content
+            self.world.touched[number] = differs
+
+    # -- what an answer may be
+
+    def judge(self, one: Standing, answer: Answer, *, before: int, now: int, collection: str, swept: bool) -> None:
+        """``before``: the revision when the commit was free to go; ``collection``: the generation now.
+
+        ``swept``: objects were deleted since the change was prepared.
+        """
+        reason = answer.members.get("reason")
+        if answer.members["status"] == "ok":
+            self._accepted(one, answer.members["final_revision"], before, now, collection)
+            return
+        allowed = set()
+        if not is_live(one.held, now):
+            allowed.add(INVALID)
+        if one.change.generation != collection:
+            allowed.add(GENERATION)
+        if self._is_touched(one, self.world.revision) or swept:
+            allowed |= BASES
+        assert reason in allowed, f"{one.held.path or '/'}: refused, {dict(answer.members)}; expected {allowed or 'ok'}"
+
+    def _accepted(self, one: Standing, revision: int, before: int, now: int, collection: str) -> None:
+        held, change = one.held, one.change
+        content = self.world.contents[revision]
+        assert holds(content, change), f"revision {revision} was acknowledged, and the change is not in it"
+        held.revision = revision
+        if held.tag:
+            self.tags[held.tag] = change
+        if revision <= before:
+            return  # it stood already
+        earlier = self.world.contents[max(number for number in self.world.contents if number < revision)]
+        if holds(earlier, change):
+            return
+        for path in change.touched:
+            assert earlier.get(path) in (change.was.get(path), change.now.get(path)), f"{path}: others' work was lost"
+        if not one.fenced:
+            assert not held.dropped, "committed under a lease that was dropped"
+            assert held.deadline > now, "committed under a lease that had ended"
+            assert change.generation == collection, "committed though a collection had moved on"
+
+    def _is_touched(self, one: Standing, until: int) -> bool:
+        """Whether anything came into the leased path since the change's base."""
+        since = [number for number in self.world.touched if one.change.revision < number <= until]
+        if not one.held.path:
+            return bool(since)
+        return any(within(path, one.held.path) for number in since for path in self.world.touched[number])
+
+
+def is_live(held: Held, now: int) -> bool:
+    return not held.dropped and held.revision is None and held.deadline > now
+
+
+def holds(content: Content, change: Change) -> bool:
+    return all(content.get(path) == change.now.get(path) for path in change.touched)

@@ -1,0 +1,248 @@
+"""kill -9 of the gateway's process at each named point of a commit, while several publishers commit at that moment.
+
+What was acknowledged is there; of the rest each change is wholly there or wholly absent; ``check`` finds nothing; the
+same commits under the same tokens then succeed, and the next publication needs nobody's help.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.check import check
+from include.cvmfs.commit import NewTag, store_all
+from include.cvmfs.dirent import Dirent
+from include.cvmfs.edit import Edit
+from include.cvmfs.hashes import ObjectHash
+from include.gateway.client import GatewayClient, Lease
+from include.gateway.errors import GatewayError
+from include.gateway.service.points import Point
+from include.lab.servers.weed import WeedServer
+from include.storage.open import open_store
+from tests.fakes.site import BUILD, FQRN, ProcessSite
+from tests.fakes.worker import KEY_ID, SECRET
+from tests.faults.conftest import BUCKET
+
+PUBLISHERS = 5
+_numbers = itertools.count()
+_VISIBLE = (Point.SWITCHED, Point.RECORDED, Point.REPLYING)
+_AHEAD = (Point.REFLOG_WRITTEN, Point.BEFORE_SWITCH, Point.FENCED)
+_EACH = (Point.REQUEST_READ, Point.QUEUED, Point.REPLYING)
+"""Reached by every commit for itself; the others once by a group."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A publisher's lease and the change that is stored already, to be committed."""
+
+    client: GatewayClient
+    lease: Lease
+    base: ObjectHash
+    new: ObjectHash
+
+    @property
+    def path(self) -> str:
+        return self.lease.path
+
+    def commit(self) -> int | GatewayError:
+        try:
+            return self.client.commit(self.lease, self.base, self.new, tag=NewTag(self.path.rpartition("/")[2]))
+        except GatewayError as error:
+            return error
+
+
+def work(site: ProcessSite, path: str) -> Work:
+    client = GatewayClient(site.url, KEY_ID, SECRET, timeout_s=20, retries=0)
+    lease = client.acquire(FQRN, path, hostname="publisher")
+    base = site.head().manifest.root
+    edit = Edit(CatalogCache(site.store), base)
+    edit.make_nested(path, Dirent("", 0o040755, size=4096, linkcount=2, mtime=1_700_000_000))
+    edit.symlink(f"{path}/whole", "there", now=1_700_000_000)
+    new = edit.finish(1_700_000_000)
+    store_all(site.store, [(packed.hash.key, packed.data) for packed in new.catalogs] + list(new.objects))
+    return Work(client, lease, base, new.hash)
+
+
+@pytest.fixture
+def on_files(tmp_path: Path) -> Iterator[ProcessSite]:
+    yield from made(tmp_path, {"store": f"file://{tmp_path}/store"}, f"file://{tmp_path}/store")
+
+
+@pytest.fixture
+def on_weed(tmp_path: Path, weed: WeedServer) -> Iterator[ProcessSite]:
+    prefix = f"points-{next(_numbers)}"
+    storage = {
+        "store": f"s3://{BUCKET}/{prefix}",
+        "endpoint": weed.endpoint,
+        "credentials": [weed.credentials.access_key, weed.credentials.secret_key],
+    }
+    yield from made(tmp_path, storage, weed.public_url(BUCKET, prefix), weed.store(BUCKET, prefix))
+
+
+def made(folder: Path, storage: dict[str, object], public_url: str, store: object = None) -> Iterator[ProcessSite]:
+    site = ProcessSite(folder, store or open_store(str(storage["store"])), public_url, storage=storage)  # type: ignore[arg-type]
+    site.create()
+    gateway = site.start_gateway()
+    site.reserve()
+    gateway.kill()
+    yield site
+    site.close()
+
+
+def die_and_go_on(site: ProcessSite, point: Point) -> None:
+    # The second group dies, or the second call that comes by: something was acknowledged before, most of the time.
+    dying = site.start_gateway(die_at=f"{point.value}:2")
+    before = site.head().manifest.revision
+    first = work(site, f"{BUILD}/first")
+    works = [first, *(work(site, f"{BUILD}/more-{number}") for number in range(PUBLISHERS))]
+    told: dict[str, int | GatewayError] = {first.path: first.commit()}
+    assert told[first.path] == before + 1
+    with ThreadPoolExecutor(PUBLISHERS) as publishers:
+        told |= dict(zip((one.path for one in works[1:]), publishers.map(Work.commit, works[1:]), strict=True))
+    dying.process.join(20)
+    assert dying.process.exitcode == -9, "it came by the point and died there"
+    assert any(isinstance(answer, GatewayError) for answer in told.values())
+
+    dead = seen(site, works)
+    for one in works:
+        if isinstance(told[one.path], int):
+            assert dead[one.path], f"{one.path} was acknowledged and is not there"
+    lost = [one for one in works if not isinstance(told[one.path], int)]
+    assert any(dead[one.path] for one in lost) == (point in _VISIBLE)
+    assert site.reflog_is_ahead() == (point in _AHEAD)
+
+    site.start_gateway()
+    assert not site.reflog_is_ahead()
+    sound(site)
+    held = {lease.path for lease in works[0].client.leases()}
+    assert held <= {one.path for one in lost}, "only whoever was not answered still has a lease"
+    again = {one.path: one.commit() for one in works}
+    for one in works:
+        assert isinstance(again[one.path], int), again[one.path]
+        if isinstance(told[one.path], int):
+            assert again[one.path] == told[one.path], "a repetition gives the same revision"
+    assert all(seen(site, works).values())
+    tags = {tag.name: tag for tag in site.head().tags()}
+    assert {one.path.rpartition("/")[2] for one in works} <= tags.keys()
+    made_again = {again[one.path] for one in lost if not dead[one.path]}
+    assert site.head().manifest.revision == max(made_again | {again[one.path] for one in works})
+    for one in works:
+        one.client.close()
+    site.goes_on()
+
+
+def seen(site: ProcessSite, works: list[Work]) -> dict[str, bool]:
+    """Whether each change is there; wholly, or not at all."""
+    repository, found = site.head(), {}
+    for one in works:
+        whole = [repository.lookup(path) is not None for path in (one.path, f"{one.path}/whole")]
+        assert all(whole) or not any(whole), f"{one.path} is there in part"
+        found[one.path] = all(whole)
+    return found
+
+
+def sound(site: ProcessSite) -> None:
+    report = check(site.readers(), contents=True)
+    assert not report.problems, report.problems
+
+
+@pytest.mark.parametrize("point", list(Point), ids=lambda point: point.value)
+def test_killed_at_any_point_it_loses_nothing_on_a_file_store(on_files: ProcessSite, point: Point) -> None:
+    die_and_go_on(on_files, point)
+
+
+@pytest.mark.parametrize(
+    "point", [Point.REFLOG_WRITTEN, Point.FENCED, Point.SWITCHED, Point.RECORDED], ids=lambda point: point.value
+)
+def test_killed_at_the_points_around_the_switch_it_loses_nothing_on_s3(on_weed: ProcessSite, point: Point) -> None:
+    die_and_go_on(on_weed, point)
+
+
+def test_there_are_at_least_twelve_points() -> None:
+    assert len(Point) >= 12
+
+
+# -- a gateway that is started elsewhere
+
+
+def test_started_elsewhere_from_configuration_and_store_alone_only_leases_are_lost(on_files: ProcessSite) -> None:
+    site = on_files
+    site.start_gateway()
+    done = work(site, f"{BUILD}/done")
+    revision = done.commit()
+    assert isinstance(revision, int)
+    held = work(site, f"{BUILD}/held")
+    dying = site.gateway
+    assert dying is not None
+    dying.kill()
+    before = site.files()
+
+    site.start_gateway("elsewhere/other.db", port=None)
+    client = site.client()
+    assert client.leases() == []
+    assert site.files() == before
+    lost = held.commit()
+    assert isinstance(lost, GatewayError)
+    assert type(lost).__name__ == "LeaseLost"
+    # the same changes under new leases: one stands, the other is made
+    for one, expected in ((done, revision), (held, revision + 1)):
+        with client.lease(FQRN, one.path, hostname="elsewhere") as lease:
+            assert client.commit(lease, one.base, one.new) == expected
+    assert all(seen(site, [done, held]).values())
+    assert "done" in {tag.name for tag in site.head().tags()}
+    site.goes_on()
+
+
+# -- a crash between reflog and manifest, of somebody else
+
+
+@pytest.fixture
+def crashed(on_files: ProcessSite) -> Callable[[], None]:
+    """Another writer than the gateway replaces the reflog and dies."""
+
+    def crash() -> None:
+        from include.cvmfs.commit import REFLOG_KEY
+        from include.cvmfs.reflog import Reflog, RefType
+
+        reflog = Reflog.load(on_files.store.get(REFLOG_KEY))
+        root = ObjectHash.parse("ab" * 20 + "C")
+        on_files.store.put(root.key, b"the root catalog of a revision that never was")
+        reflog.add(root, RefType.CATALOG, int(datetime.now(UTC).timestamp()))
+        on_files.store.put(REFLOG_KEY, reflog.to_bytes())
+        assert on_files.reflog_is_ahead()
+
+    return crash
+
+
+def test_a_foreign_crash_between_reflog_and_manifest_is_repaired_when_the_gateway_starts(
+    on_files: ProcessSite, crashed: Callable[[], None]
+) -> None:
+    crashed()
+    before = on_files.head().manifest
+    on_files.start_gateway()
+    assert not on_files.reflog_is_ahead()
+    after = on_files.head().manifest
+    assert (after.root, after.revision) == (before.root, before.revision)
+    sound(on_files)
+    on_files.goes_on()
+
+
+def test_a_foreign_crash_between_reflog_and_manifest_is_repaired_by_the_next_commit(
+    on_files: ProcessSite, crashed: Callable[[], None]
+) -> None:
+    on_files.start_gateway()
+    one, other = work(on_files, f"{BUILD}/one"), work(on_files, f"{BUILD}/other")
+    crashed()
+    assert isinstance(one.commit(), int)
+    assert not on_files.reflog_is_ahead()
+    sound(on_files)
+    assert isinstance(other.commit(), int), "the reflog that the gateway kept is not the one of the store"
+    sound(on_files)
+    on_files.goes_on()
