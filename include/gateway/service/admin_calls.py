@@ -95,7 +95,7 @@ class AdminCalls:
         key_id = self._serving.admin(request, await read_body(request))
         try:
             names = await asyncio.to_thread(self._serving.reload)
-        except (ConfigError, OSError, ValueError) as error:
+        except ConfigError as error:
             note(request, "configuration refused", key=key_id, detail=str(error))
             return replies.error("configuration refused, the old one stays", str(error))
         note(request, "configuration read again", key=key_id, repositories=names)

@@ -150,7 +150,7 @@ def _reload_on_hangup(serving: Serving) -> None:
 def _reload(serving: Serving) -> None:
     try:
         serving.reload()
-    except (ConfigError, OSError, ValueError) as error:
+    except ConfigError as error:
         serving.refuse_configuration(error)
 
 

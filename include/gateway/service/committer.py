@@ -59,6 +59,7 @@ class StoreCommitter:
         self._repositories: Mapping[str, RepositoryConfig] = config.repositories
         self._memory = memory
         self._opened: dict[str, _Opened] = {}
+        self._before: dict[str, _Opened] = {}  # by an older configuration
         self._turns: dict[str, threading.Lock] = {}
         self._opening = threading.Lock()
 
@@ -70,8 +71,11 @@ class StoreCommitter:
         now = time.time()
 
         def barrier(numbers: Sequence[int]) -> Mapping[int, Exception]:
-            if opened.ownership is not None:
-                opened.ownership.require()
+            try:
+                if opened.ownership is not None:
+                    opened.ownership.require()
+            except (Owned, StoreError) as error:
+                return dict.fromkeys(numbers, error)
             # Only those whom no collection passed are asked for their leases: these are marked as about to switch.
             return _passed(opened.store, name, {number: orders[number].generation for number in numbers}) or fence(
                 numbers
@@ -112,22 +116,22 @@ class StoreCommitter:
             raise owned[0]
 
     def reconfigure(self, config: ServiceConfig) -> None:
-        """Open every repository anew from this configuration when it is needed next."""
+        """Open every repository anew from this configuration when it is needed next; those that are ours stay ours."""
         with self._opening:
-            before, self._opened = self._opened, {}
+            self._before |= self._opened
+            self._opened = {}
             self._repositories = config.repositories
-        for opened in before.values():
-            with opened.turn:  # a commit that is under way ends first
-                if opened.ownership is not None:
-                    opened.ownership.release()
+            gone = [self._before.pop(name) for name in list(self._before) if name not in config.repositories]
+        for opened in gone:
+            _release(opened)
 
     def close(self) -> None:
         """Let go of the repositories."""
         with self._opening:
-            before, self._opened = self._opened, {}
-        for opened in before.values():
-            if opened.ownership is not None:
-                opened.ownership.release()
+            held = {**self._before, **self._opened}
+            self._before, self._opened = {}, {}
+        for opened in held.values():
+            _release(opened)
 
     def _start_one(self, name: str) -> Owned | None:
         try:
@@ -146,7 +150,7 @@ class StoreCommitter:
             if (known := self._opened.get(name)) is None:
                 repository = self._repositories[name]
                 signer = repository.signer()
-                store, ownership = claim(repository.store(), name)
+                store, ownership = self._claimed(name, repository.store())
                 catalogs = CatalogCache(store)
                 revisions = self._memory.revisions(name) if self._memory is not None else ()
                 voucher = Voucher(signer, repository.public_keys)
@@ -154,6 +158,17 @@ class StoreCommitter:
                 known = self._opened[name] = _Opened(store, signer, catalogs, voucher, lineage, ownership)
                 self._settle(name, known)
             return known
+
+    def _claimed(self, name: str, store: Store) -> tuple[Store, Ownership | None]:
+        """The store, ours if it has to be. Raises Owned, StoreError."""
+        with self._opening:
+            before = self._before.pop(name, None)
+        if before is not None and before.store.url == store.url:
+            traits = before.store.traits
+            return store if traits is None else store.with_traits(traits), before.ownership
+        if before is not None:
+            _release(before)
+        return claim(store, name)
 
     @staticmethod
     def _settle(name: str, opened: _Opened) -> None:
@@ -166,6 +181,13 @@ class StoreCommitter:
         except (CvmfsError, StoreError) as error:
             fields = {"repository": name, "detail": str(error)}
             log.warning("reflog not looked at, the next commit does", extra={"fields": fields})
+
+
+def _release(opened: _Opened) -> None:
+    """Let go of a repository, once a commit that is under way has ended."""
+    with opened.turn:
+        if opened.ownership is not None:
+            opened.ownership.release()
 
 
 def _passed(store: Store, name: str, generations: Mapping[int, str]) -> dict[int, Exception]:

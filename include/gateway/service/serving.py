@@ -111,7 +111,10 @@ class Serving:
         """
         if self.read_config is None:
             raise ConfigError("this service was started with a configuration that cannot be read again")
-        new = self.read_config()
+        try:
+            new = self.read_config()
+        except Exception as error:
+            raise ConfigError(f"it cannot be read: {error}") from error
         for name in ("state", "host", "port", "max_lease_time_s"):
             if getattr(new, name) != getattr(self.config, name):
                 raise ConfigError(f"{name} was changed, and that needs a restart of the gateway")

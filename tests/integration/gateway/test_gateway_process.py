@@ -202,3 +202,20 @@ def test_without_any_key_it_does_not_start_and_names_the_cure(deployment: Deploy
     assert process.returncode == 1
     assert "create " in said.decode()
     assert "<fqrn>.gw" in said.decode()
+
+
+def test_a_hang_up_reads_keys_again_and_bad_ones_change_nothing(deployment: Deployment) -> None:
+    process = deployment.serve()
+    assert process.stderr is not None
+    keys = deployment.folder / "keys"
+    (keys / f"{FQRN}.gw").chmod(0o600)
+    (keys / f"{FQRN}.gw").write_text("no key at all")
+    process.send_signal(signal.SIGHUP)
+    events = (json.loads(line)["event"] for line in process.stderr if line.startswith(b"{"))
+    assert next(event for event in events if "configuration" in event) == "configuration refused, the old one stays"
+    deployment.client.acquire(FQRN, "/a", hostname="h")
+    (keys / f"{FQRN}.gw").write_text("plain_text night another-secret\n")
+    process.send_signal(signal.SIGHUP)
+    assert next(event for event in events if "configuration" in event) == "configuration read again"
+    with pytest.raises(errors.BadSignature):
+        deployment.client.acquire(FQRN, "/b", hostname="h")

@@ -5,14 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from include.gateway.service import ownership
+from include.cvmfs.create import create_repository
+from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig, ownership
+from include.gateway.service.commits import CommitOrder
+from include.gateway.service.committer import StoreCommitter
 from include.gateway.service.ownership import KEY, Owned, Owner, Ownership, claim
 from include.storage.options import Traits
 from include.storage.store import Store
 from tests.fakes.memorystore import MemoryStore
+from tests.unit.cvmfs.test_commit import MASTER, NOW, SIGNER, change
 
 FQRN = "test.example.org"
 NONE = Traits(put_if_absent=False, replace=False, bulk_delete=True)
@@ -119,3 +124,29 @@ def test_what_is_no_document_is_nobodys(data: bytes) -> None:
 def test_the_document_comes_back() -> None:
     owner = replace(Owner.of_this_process(), count=7)
     assert Owner.parse(owner.format()) == owner
+
+
+def test_a_configuration_that_is_read_again_gives_nothing_away(store: Careless, tmp_path: Path) -> None:
+    create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW)
+    served = RepositoryConfig(lambda: store, lambda: SIGNER, (GatewayKey("k", "s"),))
+    config = ServiceConfig(state=tmp_path / "state.db", repositories={FQRN: served})
+    committer = StoreCommitter(config)
+    committer.start()
+    owner = Owner.parse(store.objects[KEY])
+    committer.reconfigure(config)
+    old, new = change(store, "/a")
+    order = CommitOrder(FQRN, "/a", old, new, "", "")
+    assert committer.commit([order], fence=lambda _: {}, on_step=lambda _: None) == [1]
+    kept = Owner.parse(store.objects[KEY])
+    assert owner
+    assert kept
+    assert owner.id == kept.id
+    store.put(KEY, replace(owner, id="another").format())
+    [refused] = committer.commit(
+        [CommitOrder(FQRN, "/b", *change(store, "/b"), "", "")], fence=lambda _: {}, on_step=lambda _: None
+    )
+    assert isinstance(refused, Owned), "who lost the repository does not switch"
+    store.put(KEY, owner.format())
+    committer.reconfigure(replace(config, repositories={}))
+    assert KEY not in store.objects
+    committer.close()
