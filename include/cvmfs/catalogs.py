@@ -14,6 +14,8 @@ from include.storage.errors import NotFound
 from include.storage.store import Store
 
 CACHE_BYTES = 64 << 20
+CATALOG_BYTES = 1 << 30
+"""The largest catalog that is unpacked, some six million entries; a small object that unpacks to more is a bomb."""
 
 
 class CatalogCache:
@@ -44,7 +46,7 @@ class CatalogCache:
             raise ObjectMissing(key) from None
         if hash_bytes(stored, hash_.algorithm).digest != hash_.digest:
             raise ObjectDamaged(key)
-        database = decompress(stored)
+        database = decompress(stored, limit=CATALOG_BYTES)
         self.remember(hash_, database)
         return database
 

@@ -1,0 +1,29 @@
+"""What comes out of the cache of catalogs is what was asked for, and never more than fits."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.cvmfs import catalogs
+from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.compression import compress
+from include.cvmfs.errors import FormatError, ObjectDamaged
+from include.cvmfs.hashes import CATALOG, Algorithm, hash_bytes
+from tests.fakes.memorystore import MemoryStore
+
+
+def test_a_catalog_that_unpacks_to_more_than_is_allowed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogs, "CATALOG_BYTES", 1 << 16)
+    store, packed = MemoryStore(), compress(bytes((1 << 16) + 1))
+    name = hash_bytes(packed, Algorithm.SHA1, CATALOG)
+    store.put(name.key, packed)
+    with pytest.raises(FormatError, match="more than the 65536 bytes"):
+        CatalogCache(store).database(name)
+
+
+def test_a_catalog_under_another_name_is_damaged() -> None:
+    store = MemoryStore()
+    name = hash_bytes(b"another", Algorithm.SHA1, CATALOG)
+    store.put(name.key, compress(b"content"))
+    with pytest.raises(ObjectDamaged):
+        CatalogCache(store).database(name)
