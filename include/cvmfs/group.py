@@ -100,9 +100,7 @@ class _Merging:
     def _merge(self, change: Change, attempt: Attempt) -> None:
         if self.lineage is not None:
             self.lineage.require(change.old_root, self.head, self._in_reflog)
-        derived = true_base(
-            self.bases.catalogs, told=change.old_root, new=change.new_root, is_revision=self._is_revision
-        )
+        derived = self._derived_from(change)
         change = replace(change, old_root=derived)
         base, new, path = change.old_root, change.new_root, change.lease_path
         others = self.group.edit.changed
@@ -117,6 +115,14 @@ class _Merging:
             self._check_tag(change, change.tag, stands=stands)
         elif stands:
             raise _Stands
+
+    def _derived_from(self, change: Change) -> ObjectHash:
+        """What the change was really derived from: nearly always what the publisher says, and then at no cost."""
+        told, new = change.old_root, change.new_root
+        named = self.bases.view(new).root.catalog.previous_revision
+        if named is None or told.digest in (new.digest, named.digest):
+            return told
+        return true_base(self.bases.catalogs, told=told, new=new, is_revision=self._is_revision)
 
     def _is_touched(self, change: Change) -> bool:
         return is_touched(self.bases, since=change.old_root, current=self.head.root, path=change.lease_path)

@@ -79,8 +79,7 @@ def merge_into(edit: Edit, bases: Bases, *, base: ObjectHash, new: ObjectHash, l
     """The same on top of what ``edit`` did before. If it raises, part of it is done: see ``Edit.attempt``."""
     if base.digest == new.digest:
         return
-    with closing(View(edit.catalogs, new)) as wanted:
-        _Merge(bases, bases.view(base), wanted, edit, lease_path).run()
+    _Merge(bases, bases.view(base), bases.view(new), edit, lease_path).run()
 
 
 def is_touched(bases: Bases, *, since: ObjectHash, current: ObjectHash, path: str) -> bool:
