@@ -133,19 +133,20 @@ class Connection:
         limit_s: float,
         feed: Iterable[bytes] = (),
         quiet: bool = False,
+        keep: int = KEPT_LINES,
     ) -> Ended:
-        """Run a command on the node and wait for its end; ``feed`` is its input.
+        """Run a command on the node and wait for its end; ``feed`` is its input, ``keep`` how many lines are returned.
 
         Its output goes to the log line by line, unless it is ``quiet``. After ``limit_s``, which the node is to keep
         itself, and a minute more our end gives up. Raises NodeLost if the connection ends first, and CommandHung.
         """
-        started = self.start(command, quiet=quiet, limit_s=limit_s)
+        started = self.start(command, quiet=quiet, limit_s=limit_s, keep=keep)
         try:
             return started.finish(feed)
         finally:
             started.close()
 
-    def start(self, command: Sequence[str], *, limit_s: float, quiet: bool = False) -> Running:
+    def start(self, command: Sequence[str], *, limit_s: float, quiet: bool = False, keep: int = KEPT_LINES) -> Running:
         """Begin a command; see ``run``."""
         text = shlex.join(command)
         try:
@@ -155,7 +156,7 @@ class Connection:
             channel.exec_command(text)
         except (paramiko.SSHException, OSError, EOFError) as fault:
             raise self._lost(fault) from fault
-        return Running(self.address, channel, limit_s=limit_s, quiet=quiet)
+        return Running(self.address, channel, limit_s=limit_s, output=_Output(quiet=quiet, keep=keep))
 
     def _transport(self) -> paramiko.Transport:
         transport = self._client.get_transport()
@@ -178,11 +179,11 @@ class Connection:
 class Running:
     """A command at work on the node."""
 
-    def __init__(self, address: Address, channel: paramiko.Channel, *, limit_s: float, quiet: bool) -> None:
+    def __init__(self, address: Address, channel: paramiko.Channel, *, limit_s: float, output: _Output) -> None:
         self._address = address
         self._channel = channel
         self._limit_s = limit_s
-        self._output = _Output(quiet=quiet)
+        self._output = output
         self._deadline = time.monotonic() + limit_s + _GRACE_S
         self._began = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True, name="node-output")
@@ -251,8 +252,8 @@ class Running:
 class _Output:
     """Lines as they come, cut where they are too long, strange bytes escaped, tokens taken out."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self.lines: deque[str] = deque(maxlen=KEPT_LINES)
+    def __init__(self, *, quiet: bool, keep: int) -> None:
+        self.lines: deque[str] = deque(maxlen=keep)
         self._level = logging.DEBUG if quiet else logging.INFO
         self._left = b""
         self._count = 0

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from include.gateway.errors import PathBusy
 from include.publishers.errors import PublisherError
 from include.publishers.server.commands import HELD, Commands, Record, Seen
-from include.publishers.server.connection import Address, Connection, Ended
+from include.publishers.server.connection import KEPT_LINES, Address, Connection, Ended
 from include.publishers.server.errors import NodeBusy, NodeLost, TransactionOpen
 from include.publishers.server.outcomes import Verb, busy, failure
 
@@ -76,10 +76,18 @@ class Session:
         self._connection = connection
         self._record = record
 
-    def run(self, verb: Verb, command: list[str], *, feed: Iterable[bytes] = (), quiet: bool = False) -> Ended:
-        """Run it to its end; only exit code 0 comes back. Raises ServerError, PathBusy."""
+    def run(
+        self,
+        verb: Verb,
+        command: list[str],
+        *,
+        feed: Iterable[bytes] = (),
+        quiet: bool = False,
+        keep: int = KEPT_LINES,
+    ) -> Ended:
+        """Run it to its end; only code 0 comes back, with the last ``keep`` lines. Raises ServerError, PathBusy."""
         limit_s = self.commands.limit_s
-        ended = self._connection.run(command, limit_s=limit_s + self.node.wait_s, feed=feed, quiet=quiet)
+        ended = self._connection.run(command, limit_s=limit_s + self.node.wait_s, feed=feed, quiet=quiet, keep=keep)
         if ended.code:
             raise failure(self.node.fqrn, verb, ended.code, ended.lines, path=self._record.path, limit_s=limit_s)
         return ended

@@ -66,20 +66,20 @@ def open_server(
         xattrs=bool(kept.xattrs),
     )
     return ServerPublisher(
-        settings.fqrn,
-        way,
-        Node(address, commands, node.busy_wait_s),
+        fqrn=settings.fqrn,
+        way=way,
+        node=Node(address, commands, node.busy_wait_s),
+        read=read,
+        allow_lossy=losses,
         # finding what was packed needs none of the options of packing
-        Packing.finder(settings.fqrn, var / PACKED / settings.fqrn),
-        read,
-        Comparison(
+        packing=Packing.finder(settings.fqrn, var / PACKED / settings.fqrn),
+        compared=Comparison(
             owners=node.keep_owners,
             xattrs=kept.xattrs,
             mtime_ns=kept.mtime_ns,
             specials=not (way is Way.SERVER_STOCK and Loss.SPECIALS in losses),
         ),
         ingest=node.install == "ingest",
-        allow_lossy=losses,
     )
 
 

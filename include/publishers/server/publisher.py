@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeVar
 
 from include.cvmfs.catalog import MARKER, NestedRef, parent_of
 from include.cvmfs.changeset import Changeset
@@ -28,23 +27,19 @@ from include.cvmfs.repository import Repository
 from include.cvmfs.source import Entry, Kind, checked_destination
 from include.cvmfs.view import View, is_below
 from include.publishers.base import Published, Released, Reserved
-from include.publishers.capabilities import Loss, Operation, Way, require
+from include.publishers.capabilities import Operation
 from include.publishers.destinations import is_reserved, is_tree, missing_directories, occupied
 from include.publishers.errors import NotSupported
 from include.publishers.reserved import topmost
-from include.publishers.server.commands import NodeTag
-from include.publishers.server.errors import NameRefused, NodeLost, NodeUnreachable, NotSeen, ServerError, SyncFailed
-from include.publishers.server.node import Node, OnLease, Session
+from include.publishers.server.errors import NodeLost, NodeUnreachable, NotSeen, ServerError, SyncFailed
+from include.publishers.server.node import OnLease, Session
 from include.publishers.server.outcomes import Verb
 from include.publishers.server.pack import Packed, Packing, member
 from include.publishers.server.standing import OWNER, SLIGHT, Comparison, Difference
+from include.publishers.server.upkeep import NodeUpkeep
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-_ATTEMPTS = 3
-_PAUSE_S = 1.0
 CONFIRM_S = 60.0
 _POLL_S = (0.05, 2.0)
 
@@ -67,22 +62,17 @@ class _Progress:
             self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - started
 
 
-@dataclass(frozen=True, slots=True)
-class ServerPublisher:
-    """Publishes to one repository. ``read`` opens it at its current revision, its signature verified.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerPublisher(NodeUpkeep):
+    """Publishes to one repository.
 
     ``ingest``: publish new trees by ``cvmfs_server ingest`` and not by a transaction. ``compared``: what of a tree is
-    kept on the node. ``allow_lossy``: what may get lost on the way.
+    kept on the node.
     """
 
-    fqrn: str
-    way: Way
-    node: Node
     packing: Packing
-    read: Callable[[], Repository]
     compared: Comparison
     ingest: bool = False
-    allow_lossy: frozenset[Loss] = frozenset()
     confirm_s: float = CONFIRM_S
 
     # -- what every publisher offers
@@ -102,7 +92,7 @@ class ServerPublisher:
         is going to be created. One transaction; none at all when everything is there. Raises DestinationError,
         PathBusy, ServerError.
         """
-        self._require(Operation.RESERVE, destinations[0] if destinations else "")
+        self.require(Operation.RESERVE, destinations[0] if destinations else "")
 
         def missing(head: Repository) -> list[str]:
             return missing_directories(View(head.catalogs, head.root), destinations)
@@ -132,7 +122,7 @@ class ServerPublisher:
                 progress.held_s = time.monotonic() - started
                 return self._until(head, lambda later: not missing(later), "what was reserved")
 
-        return Reserved(self._repeated(attempt), tuple(made), progress.held_s)
+        return Reserved(self.repeated(attempt), tuple(made), progress.held_s)
 
     def publish(
         self,
@@ -153,9 +143,9 @@ class ServerPublisher:
         path = changeset.destination
         if changeset.repository != self.fqrn:
             raise RepositoryError(self.fqrn, f"the changeset for {path} was packed for {changeset.repository!r}")
-        self._require(Operation.PUBLISH, path)
+        self.require(Operation.PUBLISH, path)
         if tag is not None:
-            self._require(Operation.PUBLISH_TAGGED, path)
+            self.require(Operation.PUBLISH_TAGGED, path)
         packed, progress = self.packing.find(changeset), _Progress()
 
         def attempt() -> Published:
@@ -179,13 +169,13 @@ class ServerPublisher:
                 self._until(head, lambda later: self._holds(later, packed), f"what was published at {path}")
             return self._outcome(path, self.read(), progress)
 
-        done = self._repeated(attempt)
+        done = self.repeated(attempt)
         packed.forget()
         return done
 
     def remove(self, path: str, *, owner: str, now: datetime) -> Published:  # noqa: ARG002 - the node's own clock counts
         """Take away what stands at ``path``. Raises PathBusy, DestinationError, ServerError."""
-        self._require(Operation.REMOVE, checked_destination(path))
+        self.require(Operation.REMOVE, checked_destination(path))
         progress = _Progress()
 
         def attempt() -> Published:
@@ -208,7 +198,7 @@ class ServerPublisher:
             self._until(head, lambda later: later.lookup(path) is None, f"that {path} is gone")
             return self._outcome(path, self.read(), progress)
 
-        return self._repeated(attempt)
+        return self.repeated(attempt)
 
     def release(
         self,
@@ -224,7 +214,7 @@ class ServerPublisher:
         Only directories below ``floor`` or among ``created`` go with their last child. One transaction; none when there
         is nothing to take away. Raises PathBusy, ServerError.
         """
-        self._require(Operation.RELEASE, next(iter(paths), ""))
+        self.require(Operation.RELEASE, next(iter(paths), ""))
 
         def empty(head: Repository) -> tuple[str, ...]:
             view = View(head.catalogs, head.root)
@@ -251,7 +241,7 @@ class ServerPublisher:
                     head, lambda later: all(later.lookup(path) is None for path in left), "their removal"
                 )
 
-        return Released(self._repeated(attempt), tuple(gone))
+        return Released(self.repeated(attempt), tuple(gone))
 
     def change(
         self,
@@ -263,83 +253,10 @@ class ServerPublisher:
         tag: NewTag | None = None,  # noqa: ARG002
     ) -> Published:
         """Always refused: `cvmfs_server` works on files. Raises NotSupported."""
-        self._require(Operation.CHANGE, lease_path)
+        self.require(Operation.CHANGE, lease_path)
         raise NotSupported(self.fqrn, "single entries cannot be changed by way of a node", path=lease_path)
 
-    # -- what a node can do beside
-
-    def tags(self) -> list[NodeTag]:
-        """The names of revisions, as the node lists them. Raises ServerError."""
-        self._require(Operation.TAG_LIST, "")
-        with self._session("listing tags") as session:
-            return self._tags(session)
-
-    def add_tag(self, name: str, *, description: str = "", root: str | None = None) -> NodeTag:
-        """Give a revision a name (default: the newest); a name that it has already is no error.
-
-        Raises NotSupported through a gateway, NameRefused for a name of another revision, ServerError.
-        """
-        self._require(Operation.TAG_ADD, "")
-
-        def attempt() -> NodeTag:
-            with self._session(f"tag {name}") as session:
-                wanted = root or self.read().manifest.root.digest.hex()
-                there = next((one for one in self._tags(session) if one.name == name), None)
-                if there is None:
-                    session.run(Verb.TAG, session.commands.tag_add(name, description, root))
-                    there = next(one for one in self._tags(session) if one.name == name)
-                if there.hash != wanted:
-                    raise NameRefused(self.fqrn, f"tag {name!r} names {there.hash}, not {wanted}")
-                return there
-
-        return self._repeated(attempt)
-
-    def remove_tags(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Take names away, and say which were there. Raises NotSupported through a gateway, ServerError."""
-        self._require(Operation.TAG_REMOVE, "")
-        removed = set[str]()
-
-        def attempt() -> tuple[str, ...]:
-            with self._session("removing tags") as session:
-                there = {one.name for one in self._tags(session)} & set(names)
-                removed.update(there)
-                if there:
-                    session.run(Verb.TAG, session.commands.tag_remove(sorted(there)))
-                return tuple(sorted(removed))
-
-        return self._repeated(attempt)
-
-    def collect(self) -> tuple[str, ...]:
-        """Collect garbage on the node; what it said. Raises NotSupported through a gateway, ServerError."""
-        self._require(Operation.COLLECT, "")
-        with self._session("collecting garbage") as session:
-            return session.run(Verb.COLLECT, session.commands.collect()).lines
-
-    def check(self) -> tuple[str, ...]:
-        """Let the node check the repository; what it said. Raises CommandFailed if there are problems, ServerError."""
-        self._require(Operation.CHECK, "")
-        with self._session("checking") as session:
-            return session.run(Verb.CHECK, session.commands.check()).lines
-
     # -- private
-
-    def _require(self, operation: Operation, path: str) -> None:
-        require(self.way, operation, fqrn=self.fqrn, path=path, allow_lossy=self.allow_lossy)
-
-    @contextmanager
-    def _session(self, owner: str) -> Iterator[Session]:
-        with self.node.work("", owner=owner) as session:
-            yield session
-
-    def _repeated(self, attempt: Callable[[], T]) -> T:
-        """Once more after a connection was lost; every attempt begins with a look at what stands."""
-        for number in range(1, _ATTEMPTS):
-            try:
-                return attempt()
-            except NodeLost as lost:
-                log.warning("%s; looking at the node again", lost)
-                threading.Event().wait(_PAUSE_S * (number - 1))
-        return attempt()
 
     def _install(
         self, session: Session, packed: Packed, head: Repository, tag: NewTag | None, progress: _Progress
@@ -392,9 +309,9 @@ class ServerPublisher:
             return
         if not replace:
             raise occupied(path)
-        self._require(Operation.REPLACE, path)
+        self.require(Operation.REPLACE, path)
         if found.what in SLIGHT:
-            self._require(Operation.TREE_OWNERS if found.what == OWNER else Operation.TREE_XATTRS, found.path)
+            self.require(Operation.TREE_OWNERS if found.what == OWNER else Operation.TREE_XATTRS, found.path)
         if sent:
             return  # it was looked at before the connection was lost
         base = changeset.base_root
@@ -442,10 +359,6 @@ class ServerPublisher:
             and there is not None
             and is_tree(View(head.catalogs, found.hash).nested_at(path), there.hash)
         )
-
-    def _tags(self, session: Session) -> list[NodeTag]:
-        lines = session.run(Verb.TAG, session.commands.tag_list(), quiet=True).lines
-        return [NodeTag.parse(line) for line in lines if line.strip()]
 
     def _outcome(self, path: str, head: Repository, progress: _Progress, *, unchanged: bool = False) -> Published:
         there = head.nested_at(path) if head.lookup(path) is not None else None

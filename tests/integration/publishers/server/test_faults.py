@@ -292,6 +292,11 @@ def test_a_tag_is_given_once_although_the_connection_was_lost(node: PublisherNod
     assert publisher.tags() == []
 
 
+def test_all_tags_are_listed_however_many_there_are(node: PublisherNode) -> None:
+    (node.root / "tags").write_text("".join(f"t{number} {number:040x} 1 1 1 (default) \n" for number in range(3000)))
+    assert [one.name for one in node.publisher().tags()] == [f"t{number}" for number in range(3000)]
+
+
 @pytest.mark.parametrize("node", ["none"], indirect=True)
 def test_garbage_is_collected_and_checked_on_the_node_itself(node: PublisherNode) -> None:
     publisher = reserved(node)

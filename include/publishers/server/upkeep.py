@@ -1,0 +1,122 @@
+"""What a node can do beside publishing: tags, collections, checks; and how anything there is done again.
+
+Every attempt begins with a look at what stands.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+from include.cvmfs.repository import Repository
+from include.publishers.capabilities import Loss, Operation, Way, require
+from include.publishers.server.commands import NodeTag
+from include.publishers.server.errors import NameRefused, NodeLost
+from include.publishers.server.node import Node, Session
+from include.publishers.server.outcomes import Verb
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 3
+_PAUSE_S = 1.0
+_MOST_TAGS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeUpkeep:
+    """One repository on its node. ``read`` opens it at its current revision, its signature verified.
+
+    ``allow_lossy``: what may get lost on the way.
+    """
+
+    fqrn: str
+    way: Way
+    node: Node
+    read: Callable[[], Repository]
+    allow_lossy: frozenset[Loss] = frozenset()
+
+    def tags(self) -> list[NodeTag]:
+        """The names of revisions, as the node lists them. Raises ServerError."""
+        self.require(Operation.TAG_LIST, "")
+        with self._session("listing tags") as session:
+            return self._tags(session)
+
+    def add_tag(self, name: str, *, description: str = "", root: str | None = None) -> NodeTag:
+        """Give a revision a name (default: the newest); a name that it has already is no error.
+
+        Raises NotSupported through a gateway, NameRefused for a name of another revision, ServerError.
+        """
+        self.require(Operation.TAG_ADD, "")
+
+        def attempt() -> NodeTag:
+            with self._session(f"tag {name}") as session:
+                wanted = root or self.read().manifest.root.digest.hex()
+                there = next((one for one in self._tags(session) if one.name == name), None)
+                if there is None:
+                    session.run(Verb.TAG, session.commands.tag_add(name, description, root))
+                    there = next(one for one in self._tags(session) if one.name == name)
+                if there.hash != wanted:
+                    raise NameRefused(self.fqrn, f"tag {name!r} names {there.hash}, not {wanted}")
+                return there
+
+        return self.repeated(attempt)
+
+    def remove_tags(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Take names away, and say which were there. Raises NotSupported through a gateway, ServerError."""
+        self.require(Operation.TAG_REMOVE, "")
+        removed = set[str]()
+
+        def attempt() -> tuple[str, ...]:
+            with self._session("removing tags") as session:
+                there = {one.name for one in self._tags(session)} & set(names)
+                removed.update(there)
+                if there:
+                    session.run(Verb.TAG, session.commands.tag_remove(sorted(there)))
+                return tuple(sorted(removed))
+
+        return self.repeated(attempt)
+
+    def collect(self) -> tuple[str, ...]:
+        """Collect garbage on the node; what it said. Raises NotSupported through a gateway, ServerError."""
+        self.require(Operation.COLLECT, "")
+        with self._session("collecting garbage") as session:
+            return session.run(Verb.COLLECT, session.commands.collect()).lines
+
+    def check(self) -> tuple[str, ...]:
+        """Let the node check the repository; what it said. Raises CommandFailed if there are problems, ServerError."""
+        self.require(Operation.CHECK, "")
+        with self._session("checking") as session:
+            return session.run(Verb.CHECK, session.commands.check()).lines
+
+    # -- for whoever publishes there, too
+
+    def require(self, operation: Operation, path: str) -> None:
+        """What the table says of it. Raises NotSupported, Lossy."""
+        require(self.way, operation, fqrn=self.fqrn, path=path, allow_lossy=self.allow_lossy)
+
+    def repeated(self, attempt: Callable[[], T]) -> T:
+        """Once more after a connection was lost; every attempt begins with a look at what stands."""
+        for number in range(1, _ATTEMPTS):
+            try:
+                return attempt()
+            except NodeLost as lost:
+                log.warning("%s; looking at the node again", lost)
+                threading.Event().wait(_PAUSE_S * (number - 1))
+        return attempt()
+
+    # -- private
+
+    @contextmanager
+    def _session(self, owner: str) -> Iterator[Session]:
+        with self.node.work("", owner=owner) as session:
+            yield session
+
+    def _tags(self, session: Session) -> list[NodeTag]:
+        lines = session.run(Verb.TAG, session.commands.tag_list(), quiet=True, keep=_MOST_TAGS).lines
+        return [NodeTag.parse(line) for line in lines if line.strip()]
