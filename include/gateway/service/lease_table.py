@@ -339,6 +339,10 @@ class LeaseTable:
     def _end(self, connection: sqlite3.Connection, row: LeaseRow) -> None:
         if row.epoch in self._switching:
             self._unwanted.add(row.epoch)
+            connection.execute(  # ended at once, so that it stays so if the process dies before the commit has ended
+                "UPDATE lease SET deadline_ns = ?, expires_ms = ? WHERE epoch = ?",
+                (self._clock.monotonic_ns(), self._clock.wall_ms(), row.epoch),
+            )
         else:
             self._gave_back(row)
             connection.execute("DELETE FROM lease WHERE epoch = ?", (row.epoch,))

@@ -275,6 +275,18 @@ def test_a_lease_dropped_while_it_switches_ends_with_its_commit(table: LeaseTabl
     take(table, "/a")
 
 
+def test_a_lease_dropped_while_it_switches_stays_dropped_if_the_gateway_dies_then(open_table: OpenTable) -> None:
+    table = open_table()
+    held = take(table, "/a")
+    assert fence(table, held) == {}
+    table.drop(digest_of(held.token), anybody).result()
+    assert table.listed() == []
+    table.close()  # without settle: as after kill -9
+    table = open_table()
+    assert table.valid(digest_of(held.token)) is None
+    take(table, "/a")
+
+
 def test_a_failed_commit_leaves_the_lease_as_it_was(table: LeaseTable) -> None:
     held = take(table, "/a")
     digest = digest_of(held.token)
