@@ -60,10 +60,11 @@ class Model:
             before = self.world.contents[self.world.revision]
             differs = {path for path in {*before, *content} if before.get(path) != content.get(path)}
             whole = [one for one in possible if all(content.get(path) == one.now.get(path) for path in one.touched)]
-            explained = set[str]().union(*(one.touched for one in whole))
-            assert differs <= explained, (
-                f"revision {number}: {sorted(differs - explained)} changed and nobody wanted it"
-            )
+            for path in differs:
+                makers = [one for one in whole if path in one.touched]
+                assert makers, f"revision {number}: {path} changed, and nobody wanted it"
+                # whoever changed it knew what stood there: others' work is never taken back
+                assert any(before.get(path) in (one.was.get(path), one.now.get(path)) for one in makers), path
             self.world.roots[number], self.world.contents[number] = root, content
             self.world.touched[number] = differs
 

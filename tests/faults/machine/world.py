@@ -78,6 +78,10 @@ class World:
     contents: dict[int, Content] = field(default_factory=dict)
     touched: dict[int, set[str]] = field(default_factory=dict)
     seconds: int = int(NOW.timestamp()) + 3600
+    sweeps: int = 0
+
+    def __post_init__(self) -> None:
+        self.cache = CatalogCache(self.store)  # of all that is not the gateway; who wants to see what is gone has none
 
     @classmethod
     def fresh(cls) -> World:
@@ -100,11 +104,11 @@ class World:
 
     def prepare(self, base: int, wanted: Content) -> Change | None:
         """Derive a change from a revision and store what it needs; None if a collection hinders it or took the base."""
-        if not self._is_there(self.roots[base]):
+        if self.sweeps and base != self.revision and not self._is_there(self.roots[base]):
             return None
         seen = look(self.store)
         was = self.contents[base]
-        edit = Edit(CatalogCache(self.store), self.roots[base])
+        edit = Edit(self.cache, self.roots[base])
         objects = _apply(edit, was, wanted)
         new = edit.finish(self._later())
         edit.close()
@@ -136,14 +140,11 @@ class World:
 
     # -- other writers
 
-    def foreign(self, number: int, **options: object) -> None:
+    def foreign(self, change: Change, **options: object) -> None:
         """Another writer publishes, without asking the gateway."""
-        change = self.prepare(self.revision, {**self.contents[self.revision], "/foreign/f": number})
-        if change is None or not change.touched:
-            return
         commit_change(
             self.store, fqrn=FQRN, signer=signer(), lease_path="/foreign", old_root=change.base,
-            new_root=change.new.hash, now=self._later(), **options,
+            new_root=change.new.hash, now=self._later(), catalogs=self.cache, **options,
         )  # fmt: skip
 
     def collector(self) -> Collector:
@@ -156,11 +157,10 @@ class World:
     def observed(self) -> list[tuple[int, ObjectHash, Content]]:
         """The revisions that are newer than what the model knows, oldest first, as they are."""
         found, root = [], self.head().root
-        cache = CatalogCache(self.store)
         while root is not None and root.digest != self.roots[self.revision].digest:
-            catalog = cache.open_nested("", root)
+            catalog = self.cache.open_nested("", root)
             assert catalog.revision > self.revision, "a revision that is not on the way from the one before"
-            found.append((catalog.revision, root, actual(cache, root)))
+            found.append((catalog.revision, root, actual(self.cache, root)))
             root = catalog.previous_revision
         found.reverse()
         return found
