@@ -1,4 +1,4 @@
-"""Waiting for a busy path: a few seconds in the task, then in the triggerer, where it holds no worker."""
+"""Waiting for a busy path, or for a frozen repository: in the triggerer, where it holds no worker."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from operators.base import NightshiftOperator
 from triggers.lease import LeaseFreeTrigger
 from triggers.pause import PauseTrigger
+from triggers.thaw import ThawTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -77,6 +78,11 @@ class LeaseTaskOperator(NightshiftOperator):
         self.log.info("back from waiting: %s", event["reason"])
         return self._work(context, datetime.fromisoformat(event["since"]))
 
+    def thawed(self, context: Context, event: dict[str, Any]) -> Any:
+        """The repository is frozen no more, or how it is cannot be told: it is tried, which is what counts."""
+        self.log.info("back from waiting: %s", event["reason"])
+        return self._work(context, None)
+
     def on_kill(self) -> None:
         """Give back the lease at hand and stop; called by Airflow's signal handler, on top of whatever runs."""
         stop, drop = self._stop, self._drop
@@ -100,7 +106,7 @@ class LeaseTaskOperator(NightshiftOperator):
             connections = self.connections()
             patience = time.monotonic() + self.patience_s
             while True:
-                busy = self.attempt(context, connections)
+                busy = self._attempt(context, connections)
                 self._drop = None
                 if not busy:
                     return self.result(context, connections)
@@ -114,6 +120,20 @@ class LeaseTaskOperator(NightshiftOperator):
                 self._stop.wait(min(POLL_S, left_s))
         finally:
             self._stop = self._drop = None
+
+    def _attempt(self, context: Context, connections: Connections) -> Mapping[str, PathBusy]:
+        from include.cvmfs.errors import RepositoryFrozen
+        from include.gateway.errors import RepositoryDisabled
+
+        try:
+            return self.attempt(context, connections)
+        except (RepositoryFrozen, RepositoryDisabled) as stopped:
+            repository = stopped.fqrn if isinstance(stopped, RepositoryFrozen) else stopped.repository
+            # one that an administrator disabled at its gateway has no document to watch: retries wait for that
+            if repository is None or not self.deferrable or not _is_frozen(connections, repository):
+                raise
+            self.log.info("%s; waiting in the triggerer", stopped)
+            self.defer(trigger=ThawTrigger(repository), method_name="thawed")
 
     def _limit_s(self, connections: Connections, busy: Mapping[str, PathBusy]) -> float:
         if self.wait_limit_s is not None:
@@ -129,10 +149,12 @@ class LeaseTaskOperator(NightshiftOperator):
         self.log.info(
             "%s: %s; waiting in the triggerer until %s at most", name, error, deadline.isoformat("T", "seconds")
         )
+        from include.nightlies.steps.errors import DependencyPending
         from include.publishers.server.errors import NodeBusy
 
         trigger: BaseTrigger
-        if isinstance(error, NodeBusy):  # no gateway knows of it: another task of ours, or somebody at the node
+        # no gateway knows of it: another task of ours, or somebody at the node
+        if isinstance(error, NodeBusy | DependencyPending):
             trigger = PauseTrigger(pause_s=NODE_PAUSE_S, deadline=deadline.isoformat(), since=since.isoformat())
         else:
             trigger = self._lease_trigger(connections, error, since, deadline)
@@ -155,14 +177,24 @@ class LeaseTaskOperator(NightshiftOperator):
     def _too_long(
         self, context: Context, connections: Connections, busy: Mapping[str, PathBusy], waited_s: float
     ) -> NoReturn:
+        from include.nightlies.steps.errors import DependencyPending
+
         name, error = next(iter(busy.items()))
         holder = f"{error.holder.hostname!r} with key {error.holder.key_id}" if error.holder else "somebody"
         why = (
             f"{error.repository}{error.path or '/'} stayed busy for {waited_s:.0f} s, held by {holder}. "
             "Let that holder finish, or have an administrator of the gateway end its lease; then clear this task."
         )
+        if isinstance(error, DependencyPending):
+            why = f"{error}; waited for {waited_s:.0f} s. See why that is so, then clear the run from its plan on."
         self.give_up(context, connections, busy, why)
         raise WaitedTooLong(name, why)
+
+
+def _is_frozen(connections: Connections, repository: str) -> bool:
+    from include.cvmfs.freeze import look
+
+    return look(connections.repository_store(repository), datetime.now(UTC)) is not None
 
 
 class WaitedTooLong(Exception):

@@ -15,6 +15,13 @@ GROUPS = {
     "lab": "Bring the embedded services up and down.",
     "nightly": "Pack a build and run a night.",
 }
+# commands without a group -> the module of this package that has the function of their name
+COMMANDS = {
+    "freeze": ("interventions", "Let nobody change a repository for a while."),
+    "thaw": ("interventions", "End a freeze; what waits goes on."),
+    "preflight": ("preflight", "Could a night run now? All that is wrong, with its cure."),
+    "who": ("who", "Who and what published a path."),
+}
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -41,6 +48,12 @@ def assemble(words: Sequence[str]) -> typer.Typer:
         if name == chosen:
             _adopt_lab()
             app.add_typer(importlib.import_module(f"include.cli.{name}").app, name=name, help=purpose)
+        else:
+            app.command(name, help=purpose)(_another)
+    for name, (module, purpose) in COMMANDS.items():
+        if name == chosen:
+            _adopt_lab()
+            app.command(name)(getattr(importlib.import_module(f"include.cli.{module}"), name))
         else:
             app.command(name, help=purpose)(_another)
     return app

@@ -105,13 +105,14 @@ def refusing() -> Iterator[None]:
     """What cannot be opened, trusted, read or changed ends the command with the reason on one line."""
     from include.cvmfs.errors import CvmfsError
     from include.gateway.errors import GatewayError
+    from include.interventions.errors import InterventionError
     from include.publishers.errors import PublisherError
     from include.settings.errors import SettingsError
     from include.storage.errors import StoreError
 
     try:
         yield
-    except (CvmfsError, StoreError, SettingsError, GatewayError, PublisherError) as fault:
+    except (CvmfsError, StoreError, SettingsError, GatewayError, PublisherError, InterventionError) as fault:
         refuse(fault)
 
 

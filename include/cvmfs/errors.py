@@ -13,6 +13,7 @@ CvmfsError
 │   └── ObjectDamaged(key, detail)        stored bytes do not have the hash they are named by
 ├── RepositoryError(fqrn, detail)         no repository there, one there already, or another one than expected
 │   └── ReflogError(fqrn, detail)         reflog absent, or not the one that the manifest names
+├── RepositoryFrozen(fqrn, detail)        somebody stopped all changes for a while    (retryable)
 ├── SourceError(member, detail)           an input tree or archive that cannot be taken
 │   └── SourceLimitExceeded(member, detail)
 ├── DestinationError(path, detail)        nothing can be hung there, or nothing is there to take away
@@ -228,6 +229,17 @@ class MergeError(CvmfsError):
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"merge at {path or '/'}: {detail}")
         self.path = path
+        self.detail = detail
+
+
+class RepositoryFrozen(CvmfsError):
+    """Somebody stopped all changes of the repository; ``detail`` says who, why and until when."""
+
+    retryable: ClassVar[bool] = True
+
+    def __init__(self, fqrn: str, detail: str) -> None:
+        super().__init__(f"repository {fqrn} is {detail}. Wait, or end it with: nightshift thaw {fqrn}")
+        self.fqrn = fqrn
         self.detail = detail
 
 

@@ -18,8 +18,9 @@ def switching(site: Connections, fqrn: str, *, holder: str) -> Iterator[tuple[St
     """The store and signing key of a repository, for who replaces its manifest beside the gateway.
 
     Where the store does not keep conditions on a replacement, everything is leased meanwhile, as ``holder``: then
-    nobody commits. Raises KeyFileError where the key is not, and what leasing raises.
+    nobody commits. Raises RepositoryFrozen, KeyFileError where the key is not, and what leasing raises.
     """
+    site.require_thawed(fqrn)
     store, signer = _signing(site, fqrn)
     traits = recorded_traits(site.ledger, site.site.store(site.site.repository(fqrn).store))
     if is_local(store) or (traits is not None and traits.replace):

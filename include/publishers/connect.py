@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
+from include.cvmfs.freeze import require_thawed
 from include.cvmfs.manifest import Manifest
 from include.cvmfs.repository import Repository
 from include.gateway.client import GatewayClient
@@ -94,8 +95,13 @@ class Connections:
         address, key = self.secrets.get(settings.gateway), self.secrets.get(settings.gateway_admin)
         return GatewayClient(base_url(address, port=self.site.gateway.port), key.login or "", key.password or "")
 
+    def require_thawed(self, fqrn: str) -> None:
+        """Whoever is about to change the repository asks this first. Raises RepositoryFrozen."""
+        require_thawed(self.repository_store(fqrn), fqrn, datetime.now(UTC))
+
     def publisher(self, fqrn: str) -> Publisher:
-        """The way to publish that the repository's settings choose."""
+        """The way to publish that the repository's settings choose. Raises RepositoryFrozen."""
+        self.require_thawed(fqrn)
         settings = self.site.repository(fqrn)
         if settings.publisher is PublisherKind.CVMFS_SERVER:
             return self.server(fqrn)

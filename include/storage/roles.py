@@ -66,8 +66,8 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
     Role.GATEWAY: (
         *_READ,
         Grant("Put", _PUT, ("data/*", ".cvmfs*")),
-        # whose the repository is, where the store does not keep two gateways apart
-        Grant("Own", ("s3:PutObject", "s3:DeleteObject"), (".nightshift/gateway",)),
+        # whose the repository is, where the store does not keep two gateways apart; and that it is frozen
+        Grant("Own", ("s3:PutObject", "s3:DeleteObject"), (".nightshift/gateway", ".nightshift/freeze")),
         _PROBE,
     ),
     Role.COLLECTOR: (

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from include.gateway.duration import SECOND, format_duration, format_time
 from include.gateway.paths import LeasePath
 from include.gateway.service import replies
+from include.gateway.service.freezes import Freezes
 from include.gateway.service.lease_rows import LeaseRow
 from include.gateway.service.lease_table import Busy, digest_of
 from include.gateway.service.points import Point
@@ -30,6 +31,7 @@ class LeaseCalls:
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._table = serving.table
+        self._freezes = Freezes(lambda: serving.config)
 
     async def leases(self, _: Request) -> Response:
         """Who holds which path, and until when."""
@@ -52,6 +54,7 @@ class LeaseCalls:
         if wanted.path.repository not in serving.config.repositories:
             raise Refused("repository not found: %!w(<nil>)")  # the artefact is the stock gateway's, which clients know
         serving.access.check_lease(key_id, wanted.path)
+        await self._freezes.require_thawed(wanted.path.repository)
         outcome = await asyncio.wrap_future(
             self._table.acquire(
                 wanted.path, key_id=key_id, hostname=wanted.hostname, version=wanted.version,

@@ -15,9 +15,11 @@ RANKS = (
     ("triggers",),
     ("hooks",),
     ("include.lab", "include.cli"),
+    ("include.preflight", "include.watch"),
     ("include.nightlies",),
+    ("include.interventions", "include.provenance"),
     ("include.publishers",),
-    ("include.gateway",),
+    ("include.gateway", "include.notify"),
     ("include.cvmfs", "include.settings"),
     ("include.storage", "include.ledger"),
 )

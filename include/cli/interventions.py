@@ -1,0 +1,135 @@
+"""`nightshift freeze` and `nightshift thaw`: nobody changes a repository for a while; what waits goes on by itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from include.cli.repo_open import AsJson, connections, holder, printable, refusing, span
+
+if TYPE_CHECKING:
+    from include.cvmfs.freeze import Freeze
+    from include.interventions.freezes import Standing
+
+Repository = Annotated[
+    str | None, typer.Argument(metavar="FQRN", help="The name of a repository of the configuration.")
+]
+_FROZEN_BUT_UNKNOWN = 1
+
+
+def freeze(
+    fqrn: Repository = None,
+    reason: Annotated[str | None, typer.Option("--reason", "-m", help="Why; whoever waits is shown it.")] = None,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", metavar="WHEN", help="When it ends by itself: 4h, 2d, or 2026-11-22T06:00+01:00."),
+    ] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Say which repositories are frozen, and by whom.")] = False,
+    history: Annotated[bool, typer.Option("--history", help="Say who froze and thawed, the newest first.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let nobody change a repository: no publication, reservation, link, tag, undo or collection begins.
+
+    Runs that are under way wait without holding a worker, and go on by themselves when it ends. Leases that were
+    granted before may be used to their end; the command says which there are. Run again, it changes nothing.
+    """
+    if listed or history:
+        _show(fqrn, as_json=as_json, history=history)
+        return
+    if fqrn is None or reason is None:
+        raise typer.BadParameter("say which repository and why: nightshift freeze FQRN --reason TEXT; or --list")
+    from include.interventions import freezes
+    from include.ledger.errors import LedgerError
+
+    now = datetime.now(UTC).replace(microsecond=0)
+    with refusing():
+        site = connections()
+        ends = _moment(until, now) if until else None
+        try:
+            done = freezes.freeze(site, fqrn, reason=reason, who=holder(), until=ends, now=now)
+        except LedgerError as error:
+            typer.echo(f"nightshift: {fqrn} is frozen, but the ledger does not know it yet. Run this again. {error}")
+            raise typer.Exit(_FROZEN_BUT_UNKNOWN) from None
+        busy = freezes.open_leases(site, fqrn)
+    if as_json:
+        facts: dict[str, Any] = {"repository": fqrn, "changed": done.changed, "leases": busy}
+        typer.echo(json.dumps(facts | {"frozen": _described(done.after)}, indent=1))
+        return
+    typer.echo(printable(f"{fqrn} is {'' if done.changed else 'already '}{done.after}"))
+    if busy is None:
+        typer.echo("who still has a lease is not known: the gateway does not answer")
+    for one in busy or ():
+        typer.echo(printable(f"still at work, to its end: {one}"))
+    if busy == []:
+        typer.echo("no lease is open: nothing changes it from now on")
+
+
+def thaw(
+    fqrn: Annotated[str, typer.Argument(metavar="FQRN", help="The name of a repository of the configuration.")],
+    as_json: AsJson = False,
+) -> None:
+    """End a repository's freeze. What waits for it goes on by itself. Run again, it changes nothing."""
+    from include.interventions import freezes
+
+    with refusing():
+        done = freezes.thaw(connections(), fqrn, who=holder(), now=datetime.now(UTC).replace(microsecond=0))
+    if as_json:
+        typer.echo(json.dumps({"repository": fqrn, "changed": done.changed, "was": _described(done.before)}, indent=1))
+    elif done.changed:
+        typer.echo(printable(f"{fqrn} is thawed; it was {done.before}"))
+    else:
+        typer.echo(f"{fqrn} is not frozen")
+
+
+def _show(fqrn: str | None, *, as_json: bool, history: bool) -> None:
+    from include.interventions import freezes
+
+    with refusing():
+        site = connections()
+        if fqrn is not None:
+            site.site.repository(fqrn)
+        if history:
+            done = freezes.interventions_of(site.ledger, fqrn)
+            if as_json:
+                typer.echo(json.dumps([one.to_json() for one in done], indent=1))
+                return
+            for one in done:
+                when = f"{one.done_at:%Y-%m-%dT%H:%M:%SZ}"
+                typer.echo(printable(f"{when}  {one.kind:6}  {one.repository}  {one.who}  {one.reason}"))
+            return
+        found = [one for one in freezes.standings(site, datetime.now(UTC)) if fqrn in (None, one.repository)]
+    if as_json:
+        typer.echo(json.dumps([_standing(one) for one in found], indent=1))
+    for how in found if not as_json else ():
+        said = f"not known: {how.unknown}" if how.unknown else str(how.frozen or "not frozen")
+        typer.echo(printable(f"{how.repository}: {said}"))
+    if any(how.unknown for how in found):
+        raise typer.Exit(1)
+
+
+def _standing(one: Standing) -> dict[str, Any]:
+    return {"repository": one.repository, "frozen": _described(one.frozen), "unknown": one.unknown}
+
+
+def _described(found: Freeze | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {name: value for name, value in json.loads(found.format()).items() if name != "format"}
+
+
+def _moment(text: str, now: datetime) -> datetime:
+    if re.fullmatch(r"[0-9]+[hdw]", text):
+        return now + span(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no time; write 4h, 2d, or 2026-11-22T06:00+01:00") from None
+    if moment.tzinfo is None:
+        raise typer.BadParameter(f"{text!r} does not say its time zone; write {text}Z, {text}+01:00, or a span as 4h")
+    if moment - now > timedelta(days=366):
+        raise typer.BadParameter(f"{text!r} is more than a year away")
+    return moment.astimezone(UTC)

@@ -1,0 +1,153 @@
+"""A repository's freeze: while it holds nobody publishes, reserves, takes away, moves a link or collects.
+
+One small document in the repository's store (docs/formats.md, freeze), written by compare-and-swap, read by everybody
+who changes the repository: publishers, collector and gateway. Why there: docs/decisions, "A freeze is an object of the
+store". Readers and stock tools know nothing of it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from include.cvmfs.errors import FormatError, RepositoryFrozen
+from include.storage.errors import NotFound
+from include.storage.store import Store, Version
+
+KEY = ".nightshift/freeze"
+FORMAT = 1
+MAX_REASON = 1000
+"""Characters of a reason; whoever waits is shown all of it."""
+_WHAT = "freeze"
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """The document. ``id`` names this freeze in the ledger; ``until``: when it ends by itself, None: with a thaw.
+
+    ``thawed``: when somebody ended it; the document stays, so that the next is written on a version of it.
+    """
+
+    id: str
+    reason: str
+    who: str
+    since: datetime
+    until: datetime | None = None
+    thawed: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if not self.reason.strip() or len(self.reason) > MAX_REASON or not self.reason.isprintable():
+            raise ValueError(f"a freeze needs a reason of one line, at most {MAX_REASON} characters")
+        if self.until is not None and self.until <= self.since:
+            raise ValueError(f"the freeze would end at {_time_text(self.until)}, before it begins; give a later time")
+
+    def holds(self, now: datetime) -> bool:
+        """Whether the repository is frozen at that time."""
+        return self.thawed is None and (self.until is None or now < self.until)
+
+    def __str__(self) -> str:
+        end = "until it is thawed" if self.until is None else f"until {_time_text(self.until)}"
+        return f"frozen since {_time_text(self.since)} by {self.who}, {end}: {self.reason}"
+
+    def format(self) -> bytes:
+        """The document as JSON, one line."""
+        document = {
+            "format": FORMAT,
+            "id": self.id,
+            "reason": self.reason,
+            "who": self.who,
+            "since": _time_text(self.since),
+            "until": None if self.until is None else _time_text(self.until),
+            "thawed": None if self.thawed is None else _time_text(self.thawed),
+        }
+        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, data: bytes) -> Freeze:
+        """Read :meth:`format`. Raises FormatError for anything else."""
+        try:
+            fields = json.loads(data)
+            if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+                raise ValueError(f"is not of format {FORMAT}")
+            name, reason, who = texts = [fields[key] for key in ("id", "reason", "who")]
+            if not all(isinstance(text, str) for text in texts):
+                raise ValueError("id, reason and who are not all text")
+            until, thawed = _time_or_none(fields["until"]), _time_or_none(fields["thawed"])
+            return cls(name, reason, who, _time(fields["since"]), until, thawed)
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as fault:
+            raise FormatError(_WHAT, f"{KEY} cannot be read: {fault}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a freeze or a thaw found and left behind; ``changed``: whether anything had to be written."""
+
+    before: Freeze | None
+    after: Freeze | None
+    changed: bool
+
+
+def look(store: Store, now: datetime) -> Freeze | None:
+    """The freeze that holds at that time, or None: one small read. Raises FormatError, StoreError."""
+    found, _ = _read(store)
+    return found if found is not None and found.holds(now) else None
+
+
+def require_thawed(store: Store, fqrn: str, now: datetime) -> None:
+    """What everybody asks who is about to change the repository. Raises RepositoryFrozen, FormatError, StoreError."""
+    found = look(store, now)
+    if found is not None:
+        raise RepositoryFrozen(fqrn, str(found))
+
+
+def freeze(store: Store, wanted: Freeze) -> Changed:
+    """Freeze the repository. One that is frozen for this reason and time already stays as it is.
+
+    Another reason or end replaces what there is; since when it has been frozen stays. Raises Conflict if somebody else
+    wrote meanwhile, FormatError, StoreError.
+    """
+    found, version = _read(store)
+    now = wanted.since
+    if found is None or not found.holds(now):
+        after = wanted
+    elif (found.reason, found.until) == (wanted.reason, wanted.until):
+        return Changed(found, found, changed=False)
+    else:
+        after = replace(wanted, since=min(found.since, wanted.since))
+    store.replace(KEY, after.format(), expected=version)
+    return Changed(found, after, changed=True)
+
+
+def thaw(store: Store, now: datetime) -> Changed:
+    """End a freeze; nothing is written where none holds. Raises Conflict, FormatError, StoreError."""
+    found, version = _read(store)
+    if found is None or not found.holds(now):
+        return Changed(found, found, changed=False)
+    after = replace(found, thawed=now)
+    store.replace(KEY, after.format(), expected=version)
+    return Changed(found, after, changed=True)
+
+
+def _read(store: Store) -> tuple[Freeze | None, Version | None]:
+    try:
+        data, version = store.get_versioned(KEY)
+    except NotFound:
+        return None, None
+    return Freeze.parse(data), version
+
+
+def _time_text(time: datetime) -> str:
+    return time.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _time(value: Any) -> datetime:
+    time = datetime.fromisoformat(value)
+    if time.tzinfo is None:
+        raise ValueError(f"{value!r} is a time without its zone")
+    return time.astimezone(UTC)
+
+
+def _time_or_none(value: Any) -> datetime | None:
+    return None if value is None else _time(value)

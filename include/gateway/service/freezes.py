@@ -1,0 +1,57 @@
+"""Repositories that somebody froze give out no new lease (docs/decisions, "A freeze is an object of the store").
+
+Leases that were granted before may be used: each lasts for moments, and what it protects is half done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from include.cvmfs.errors import RepositoryFrozen
+from include.cvmfs.freeze import Freeze, look
+from include.gateway.service.config import ServiceConfig
+from include.gateway.service.replies import Refused
+
+log = logging.getLogger(__name__)
+
+FRESH_S = 1.0
+"""How old what is known of a freeze may be: many acquires at once are one read of the store."""
+
+
+class Freezes:
+    """What each repository's store says. ``config``: the configuration in force."""
+
+    def __init__(self, config: Callable[[], ServiceConfig], *, fresh_s: float = FRESH_S) -> None:
+        self._config = config
+        self._fresh_s = fresh_s
+        self._known: dict[str, tuple[float, Freeze | None]] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    async def require_thawed(self, name: str) -> None:
+        """Raises Refused for a repository that is frozen; who asks says afterwards what he wants of it.
+
+        While the store does not answer, what was known last holds: a commit could not pass then anyhow, and
+        publishers look for themselves.
+        """
+        async with self._turns.setdefault(name, asyncio.Lock()):
+            asked, found = self._known.get(name, (float("-inf"), None))
+            if time.monotonic() - asked >= self._fresh_s:
+                found = await asyncio.to_thread(self._look, name, found)
+                self._known[name] = (time.monotonic(), found)
+        if found is not None and found.holds(datetime.now(UTC)):
+            raise Refused("repo_disabled", RepositoryFrozen(name, str(found)).detail)
+
+    def _look(self, name: str, last: Freeze | None) -> Freeze | None:
+        repository = self._config().repositories.get(name)
+        if repository is None:
+            return None
+        try:
+            return look(repository.store(), datetime.now(UTC))
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the store, leases are given out as before
+            fields = {"repository": name, "detail": str(error)}
+            log.warning("whether it is frozen is not known, what was last known holds", extra={"fields": fields})
+            return last

@@ -1,0 +1,1 @@
+"""What people do to a running night: freeze a repository, and thaw it."""

@@ -1,0 +1,19 @@
+"""What can be wrong with an intervention, besides what stores, gateways and settings say.
+
+InterventionError
+└── BadFreeze(fqrn, detail)     a freeze without a reason, or that ends before it begins
+"""
+
+from __future__ import annotations
+
+
+class InterventionError(Exception):
+    """Base of everything in this file; names the repository and the cure."""
+
+    retryable: bool = False
+
+
+class BadFreeze(InterventionError):
+    def __init__(self, fqrn: str, detail: str) -> None:
+        self.fqrn = fqrn
+        super().__init__(f"repository {fqrn}: {detail}.")

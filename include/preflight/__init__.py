@@ -1,0 +1,1 @@
+"""Whether a night could run now: everything that it needs, looked at beforehand."""

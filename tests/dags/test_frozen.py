@@ -1,0 +1,56 @@
+"""A frozen repository: a night waits in the triggerer, says why, and goes on by itself once it is thawed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from include.cvmfs.errors import RepositoryFrozen
+from include.cvmfs.freeze import KEY
+from include.interventions import freezes
+from tests.dags.conftest import FQRN, MiniSite
+from tests.fakes.builds import Build, tree
+
+pytestmark = pytest.mark.server("weed")
+
+
+@pytest.fixture
+def store(site: MiniSite) -> Iterator[MiniSite]:
+    yield site
+    site.connections.repository_store(FQRN).delete([KEY])
+
+
+def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = store
+    monkeypatch.setattr("triggers.thaw.POLL_S", 1.0)
+    site.drop(Build("2026-08-01").add("Cold", "x86_64", tree({"a": b"a"})))
+    before, now = site.revision(), datetime.now(UTC)
+    freezes.freeze(site.connections, FQRN, reason="disks are moved", who="op@host", until=None, now=now)
+    seen: list[int] = []
+
+    def thaw() -> None:
+        seen.append(site.revision())
+        freezes.thaw(site.connections, FQRN, who="op@host", now=datetime.now(UTC))
+
+    timer = threading.Timer(6.0, thaw)
+    timer.start()
+    run = site.run("nightly_install_main", build_date="2026-08-01")
+    timer.join()
+    assert run.state == "success", run
+    assert run.states() == {"Cold/x86_64": "published"}
+    assert seen == [before]
+    rows = freezes.interventions_of(site.connections.ledger, FQRN, limit=2)
+    assert [(one.kind, one.who, one.reason) for one in rows] == [
+        ("thaw", "op@host", "disks are moved"), ("freeze", "op@host", "disks are moved"),
+    ]  # fmt: skip
+
+
+def test_who_publishes_by_hand_is_refused_before_anything_is_changed(store: MiniSite) -> None:
+    now = datetime.now(UTC)
+    until = now + timedelta(hours=1)
+    freezes.freeze(store.connections, FQRN, reason="audit", who="op@host", until=until, now=now)
+    with pytest.raises(RepositoryFrozen, match="audit"):
+        store.connections.publisher(FQRN)

@@ -1,0 +1,88 @@
+"""A frozen repository gives out no new lease, and says why; what was granted before is used to its end."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from include.cvmfs import freeze as freezes
+from include.cvmfs.freeze import Freeze
+from include.gateway.client import GatewayClient
+from include.gateway.errors import RepositoryDisabled
+from include.gateway.service import GatewayKey, RepositoryConfig
+from include.gateway.service.freezes import FRESH_S
+from include.storage.file import FileStore
+from tests.integration.gateway.conftest import REPOSITORY, RunningGateway, StartGateway, _never
+
+OTHER = "plain.example.org"
+
+
+@pytest.fixture
+def gateway(start_gateway: StartGateway, tmp_path: Path) -> RunningGateway:
+    keys = (GatewayKey("rootkey", "root-secret"),)
+    stores = {name: FileStore(tmp_path / name) for name in (REPOSITORY, OTHER)}
+    return start_gateway(
+        repositories={name: RepositoryConfig(lambda store=store: store, _never, keys) for name, store in stores.items()}
+    )
+
+
+def frozen(folder: Path, **lasts: float) -> FileStore:
+    store, now = FileStore(folder / REPOSITORY), datetime.now(UTC)
+    until = now + timedelta(**lasts) if lasts else None
+    freezes.freeze(store, Freeze("one", "disks are moved", "operator@host", now, until))
+    return store
+
+
+def lease_within(client: GatewayClient, seconds: float) -> None:
+    """A lease is taken and given back as soon as the gateway gives one."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            client.drop(client.acquire(REPOSITORY, "/b", hostname="h"))
+        except RepositoryDisabled:
+            assert time.monotonic() < deadline, "still frozen"
+            time.sleep(0.05)
+        else:
+            return
+
+
+def test_no_lease_is_given_out_while_it_is_frozen_and_the_answer_says_why(
+    gateway: RunningGateway, tmp_path: Path
+) -> None:
+    client = gateway.client()
+    store = frozen(tmp_path)
+    with pytest.raises(RepositoryDisabled, match=r"frozen since .* by operator@host.*disks are moved") as refused:
+        client.acquire(REPOSITORY, "/a", hostname="h")
+    assert refused.value.reason == "repo_disabled"
+    assert refused.value.repository == REPOSITORY
+    client.drop(client.acquire(OTHER, "/a", hostname="h"))
+    freezes.thaw(store, datetime.now(UTC))
+    lease_within(client, FRESH_S + 5)
+
+
+def test_a_lease_that_was_granted_before_is_kept_and_given_back(gateway: RunningGateway, tmp_path: Path) -> None:
+    client = gateway.client()
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    frozen(tmp_path)
+    time.sleep(FRESH_S)  # what the gateway knew at the first acquire is as old as it may be
+    with pytest.raises(RepositoryDisabled):
+        client.acquire(REPOSITORY, "/b", hostname="h")
+    client.renew(lease)
+    assert client.drop(lease)
+
+
+def test_a_freeze_with_an_end_ends_without_anybody(gateway: RunningGateway, tmp_path: Path) -> None:
+    client = gateway.client()
+    frozen(tmp_path, seconds=1.2)
+    with pytest.raises(RepositoryDisabled):
+        client.acquire(REPOSITORY, "/a", hostname="h")
+    lease_within(client, 6)
+
+
+def test_a_document_that_cannot_be_read_leaves_what_was_known(gateway: RunningGateway, tmp_path: Path) -> None:
+    FileStore(tmp_path / REPOSITORY).put(freezes.KEY, b"no freeze")
+    client = gateway.client()
+    client.drop(client.acquire(REPOSITORY, "/a", hostname="h"))

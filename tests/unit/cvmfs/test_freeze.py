@@ -1,0 +1,109 @@
+"""A freeze: its document, who wins, what ends it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.cvmfs.errors import FormatError, RepositoryFrozen
+from include.cvmfs.freeze import KEY, Freeze, freeze, look, require_thawed, thaw
+from include.storage.errors import Conflict
+from tests.fakes.memorystore import MemoryStore
+
+FQRN = "r.example.org"
+NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+ONE = Freeze("one", "disks are moved", "operator@host", NOW)
+LINES = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=50)
+TIMES = st.integers(0, 1 << 32).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
+
+
+@given(LINES, LINES, LINES, TIMES, st.none() | st.integers(1, 10**8), st.none() | TIMES)
+def test_a_document_is_read_as_it_was_written(
+    name: str, reason: str, who: str, since: datetime, lasts: int | None, thawed: datetime | None
+) -> None:
+    until = None if lasts is None else since + timedelta(seconds=lasts)
+    written = Freeze(name, reason, who, since, until, thawed)
+    assert Freeze.parse(written.format()) == written
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"[]", b"{}", b'{"format":2}', b"\xff", ONE.format().replace(b"+00:00", b""), ONE.format()[:-3],
+     ONE.format().replace(b'"disks are moved"', b"7"), ONE.format().replace(b"disks are moved", b"")],
+)  # fmt: skip
+def test_what_is_no_freeze_stops_those_who_ask_and_thaws_nothing(data: bytes) -> None:
+    store = MemoryStore()
+    store.put(KEY, data)
+    with pytest.raises(FormatError, match="freeze"):
+        require_thawed(store, FQRN, NOW)
+    with pytest.raises(FormatError, match="freeze"):
+        thaw(store, NOW)
+    assert store.get(KEY) == data
+
+
+def test_nobody_changes_a_frozen_repository_and_is_told_why_and_how_that_ends() -> None:
+    store = MemoryStore()
+    require_thawed(store, FQRN, NOW)
+    assert freeze(store, ONE).changed
+    with pytest.raises(
+        RepositoryFrozen, match=r"operator@host.*disks are moved.*nightshift thaw r\.example\.org"
+    ) as one:
+        require_thawed(store, FQRN, NOW + 99 * HOUR)
+    assert one.value.retryable
+    assert thaw(store, NOW + HOUR).changed
+    require_thawed(store, FQRN, NOW + HOUR)
+
+
+def test_a_freeze_with_an_end_ends_by_itself() -> None:
+    store = MemoryStore()
+    freeze(store, replace(ONE, until=NOW + HOUR))
+    assert look(store, NOW + HOUR - timedelta(seconds=1)) is not None
+    assert look(store, NOW + HOUR) is None
+    assert not thaw(store, NOW + HOUR).changed
+
+
+def test_freezing_and_thawing_again_write_nothing() -> None:
+    store = MemoryStore()
+    freeze(store, ONE)
+    again = freeze(store, replace(ONE, id="two", who="another@host", since=NOW + HOUR))
+    assert (again.changed, again.after) == (False, ONE)
+    assert store.get(KEY) == ONE.format()
+    ended = thaw(store, NOW + HOUR).after
+    assert not thaw(store, NOW + 2 * HOUR).changed
+    assert ended is not None
+    assert store.get(KEY) == ended.format()
+
+
+def test_another_reason_replaces_the_first_and_keeps_since_when() -> None:
+    store = MemoryStore()
+    freeze(store, ONE)
+    done = freeze(store, Freeze("two", "and racks", "another@host", NOW + HOUR, NOW + 2 * HOUR))
+    assert (done.before, done.changed) == (ONE, True)
+    assert look(store, NOW + HOUR) == Freeze("two", "and racks", "another@host", NOW, NOW + 2 * HOUR)
+
+
+def test_of_two_who_freeze_at_once_one_is_told_to_look_again() -> None:
+    def another_comes_first(verb: str, _: str) -> None:
+        if verb in {"replace", "put"} and KEY not in store.objects:
+            store.objects[KEY] = ONE.format()
+
+    store = MemoryStore(another_comes_first)
+    with pytest.raises(Conflict):
+        freeze(store, replace(ONE, id="two", reason="something else"))
+    assert look(store, NOW) == ONE
+
+
+@pytest.mark.parametrize("reason", ["", "  ", "two\nlines", "x" * 1001, "\x1b[31mred"])
+def test_a_freeze_needs_a_reason_of_one_line(reason: str) -> None:
+    with pytest.raises(ValueError, match="reason"):
+        Freeze("one", reason, "operator", NOW)
+
+
+def test_a_freeze_cannot_end_before_it_begins() -> None:
+    with pytest.raises(ValueError, match="later time"):
+        Freeze("one", "why", "operator", NOW, NOW)
