@@ -14,6 +14,7 @@ from include.storage.errors import NotFound
 from include.storage.store import Store
 
 CACHE_BYTES = 64 << 20
+_TOTALS = 50_000  # catalogs whose counters are remembered
 CATALOG_BYTES = 1 << 30
 """The largest catalog that is unpacked, some six million entries; a small object that unpacks to more is a bomb."""
 
@@ -73,8 +74,12 @@ class CatalogCache:
         """The counters of a nested catalog and of all below it."""
         if (known := self._totals.get(reference.hash.digest)) is None:
             catalog = self.completed(self.open_nested(reference.path, reference.hash))
-            known = self._totals[reference.hash.digest] = catalog.statistics.total
+            known = catalog.statistics.total
             catalog.close()
+            with self._lock:
+                self._totals[reference.hash.digest] = known
+                if len(self._totals) > _TOTALS:
+                    del self._totals[next(iter(self._totals))]
         return known
 
     def open_nested(self, path: str, hash_: ObjectHash) -> Catalog:

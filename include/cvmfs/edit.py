@@ -381,8 +381,11 @@ class Edit(View):
         self._link(parent_of(path), 1)
 
     def _totals(self, path: str) -> Counts:
-        """What the parent's counters hold for the catalog mounted at ``path``."""
-        return self.inside(path).known
+        """What the parent's counters hold for the catalog mounted at ``path``; one that is not open stays closed."""
+        if (opened := self._nodes.get(path)) is not None:
+            return opened.known
+        reference = self.nested_at(path)
+        return self.inside(path).known if reference is None else self.catalogs.totals(reference)
 
     def _forget(self, path: str) -> None:
         for opened in [key for key in self._nodes if is_below(key, path)]:
