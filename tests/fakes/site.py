@@ -221,7 +221,9 @@ class ProcessSite(Site):
         for job in self._jobs:
             job.close()
 
-    def start_gateway(self, state: str = "state.db", *, port: int | None = None, die_at: str = "") -> Job:
+    def start_gateway(
+        self, state: str = "state.db", *, port: int | None = None, die_at: str = "", patience_s: float = 40
+    ) -> Job:
         """A gateway process, ready; on the port of the one before unless told otherwise.
 
         ``die_at``: kills itself when a commit comes by this point (``include.gateway.service.points``).
@@ -237,7 +239,7 @@ class ProcessSite(Site):
             max_lease_time_s=self.max_lease_time_s,
             die_at=die_at,
         )
-        url = job.wait_for("url")["url"]
+        url = job.wait_for("url", timeout_s=patience_s)["url"]
         if port is None:
             self.gateway, self.url, self.port = job, url, int(url.rpartition(":")[2])
         return job

@@ -36,7 +36,7 @@ from include.gateway.service.server import serve
 from include.publishers.native import NativePublisher
 from include.storage import s3
 from include.storage.open import open_store
-from include.storage.options import Credentials, StoreOptions
+from include.storage.options import Credentials, StoreOptions, Traits
 from include.storage.store import Store
 
 PRELOADED = ["tests.fakes.worker", committer.__name__, s3.__name__, "obstore.store", "pytest"]
@@ -100,7 +100,11 @@ def gateway(order: Order, say: Say) -> None:
 
 
 def store_of(order: Order) -> Store:
-    options = StoreOptions(endpoint=order.get("endpoint"), retries=order.get("retries", 5), timeout_s=60)
+    traits = Traits(**order["traits"]) if order.get("traits") else None
+    options = StoreOptions(
+        endpoint=order.get("endpoint"), retries=order.get("retries", 5), timeout_s=60, traits=traits,
+        single_writer=order.get("single_writer", False),
+    )  # fmt: skip
     credentials = Credentials(*order["credentials"]) if order.get("credentials") else None
     return open_store(order["store"], credentials=credentials, options=options)
 

@@ -9,26 +9,18 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.check import check
-from include.cvmfs.commit import NewTag, store_all
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
 from include.cvmfs.hashes import ObjectHash
-from include.gateway.client import GatewayClient, Lease
 from include.gateway.errors import GatewayError
 from include.gateway.service.points import Point
 from include.lab.servers.weed import WeedServer
-from include.storage.open import open_store
 from tests.fakes.site import BUILD, FQRN, ProcessSite
-from tests.fakes.worker import KEY_ID, SECRET
 from tests.faults.conftest import BUCKET
+from tests.faults.works import Work, made, seen, sound, work
 
 PUBLISHERS = 5
 _numbers = itertools.count()
@@ -36,38 +28,6 @@ _VISIBLE = (Point.SWITCHED, Point.RECORDED, Point.REPLYING)
 _AHEAD = (Point.REFLOG_WRITTEN, Point.BEFORE_SWITCH, Point.FENCED)
 _EACH = (Point.REQUEST_READ, Point.QUEUED, Point.REPLYING)
 """Reached by every commit for itself; the others once by a group."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """A publisher's lease and the change that is stored already, to be committed."""
-
-    client: GatewayClient
-    lease: Lease
-    base: ObjectHash
-    new: ObjectHash
-
-    @property
-    def path(self) -> str:
-        return self.lease.path
-
-    def commit(self) -> int | GatewayError:
-        try:
-            return self.client.commit(self.lease, self.base, self.new, tag=NewTag(self.path.rpartition("/")[2]))
-        except GatewayError as error:
-            return error
-
-
-def work(site: ProcessSite, path: str) -> Work:
-    client = GatewayClient(site.url, KEY_ID, SECRET, timeout_s=20, retries=0)
-    lease = client.acquire(FQRN, path, hostname="publisher")
-    base = site.head().manifest.root
-    edit = Edit(CatalogCache(site.store), base)
-    edit.make_nested(path, Dirent("", 0o040755, size=4096, linkcount=2, mtime=1_700_000_000))
-    edit.symlink(f"{path}/whole", "there", now=1_700_000_000)
-    new = edit.finish(1_700_000_000)
-    store_all(site.store, [(packed.hash.key, packed.data) for packed in new.catalogs] + list(new.objects))
-    return Work(client, lease, base, new.hash)
 
 
 @pytest.fixture
@@ -84,16 +44,6 @@ def on_weed(tmp_path: Path, weed: WeedServer) -> Iterator[ProcessSite]:
         "credentials": [weed.credentials.access_key, weed.credentials.secret_key],
     }
     yield from made(tmp_path, storage, weed.public_url(BUCKET, prefix), weed.store(BUCKET, prefix))
-
-
-def made(folder: Path, storage: dict[str, object], public_url: str, store: object = None) -> Iterator[ProcessSite]:
-    site = ProcessSite(folder, store or open_store(str(storage["store"])), public_url, storage=storage)  # type: ignore[arg-type]
-    site.create()
-    gateway = site.start_gateway()
-    site.reserve()
-    gateway.kill()
-    yield site
-    site.close()
 
 
 def die_and_go_on(site: ProcessSite, point: Point) -> None:
@@ -136,21 +86,6 @@ def die_and_go_on(site: ProcessSite, point: Point) -> None:
     for one in works:
         one.client.close()
     site.goes_on()
-
-
-def seen(site: ProcessSite, works: list[Work]) -> dict[str, bool]:
-    """Whether each change is there; wholly, or not at all."""
-    repository, found = site.head(), {}
-    for one in works:
-        whole = [repository.lookup(path) is not None for path in (one.path, f"{one.path}/whole")]
-        assert all(whole) or not any(whole), f"{one.path} is there in part"
-        found[one.path] = all(whole)
-    return found
-
-
-def sound(site: ProcessSite) -> None:
-    report = check(site.readers(), contents=True)
-    assert not report.problems, report.problems
 
 
 @pytest.mark.parametrize("point", list(Point), ids=lambda point: point.value)

@@ -100,8 +100,9 @@ class Model:
         earlier = self.world.contents[max(number for number in self.world.contents if number < revision)]
         if holds(earlier, change):
             return
-        for path in change.touched:
-            assert earlier.get(path) in (change.was.get(path), change.now.get(path)), f"{path}: others' work was lost"
+        for path in {*earlier, *change.was}:
+            if within(path, held.path):
+                assert earlier.get(path) == change.was.get(path), f"{path}: not as in the base, and yet accepted"
         if not one.fenced:
             assert not held.dropped, "committed under a lease that was dropped"
             assert held.deadline > now, "committed under a lease that had ended"

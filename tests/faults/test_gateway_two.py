@@ -1,0 +1,142 @@
+"""Two gateways on one repository, started by mistake: no revision is lost, or the second does not start."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from include.gateway.errors import GatewayError
+from include.lab.servers.ceph import ObjectStore
+from include.lab.servers.radosgw import RadosgwServer
+from include.lab.servers.s3 import S3Server
+from include.storage.buckets import allow_public_read, ensure_bucket
+from include.storage.options import Credentials
+from tests.fakes.site import BUILD, ProcessSite
+from tests.faults.conftest import BUCKET
+from tests.faults.works import Work, made, seen, sound, work
+
+EACH = 6
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def radosgw(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[RadosgwServer]:
+    """Ceph, in memory, with a bucket that everybody may read."""
+    need("radosgw")
+    owner = Credentials("nightshift", "not-a-secret")
+    folder = tmp_path_factory.mktemp("ceph") / "cluster"
+    with RadosgwServer(folder, credentials=owner, objectstore=ObjectStore.MEMSTORE) as server:
+        ensure_bucket(f"s3://{BUCKET}", server.credentials, server.options())
+        allow_public_read(f"s3://{BUCKET}", server.credentials, server.options())
+        yield server
+
+
+def on_s3(folder: Path, server: S3Server, **more: object) -> Iterator[ProcessSite]:
+    prefix = f"two-{next(_numbers)}"
+    storage = {
+        "store": f"s3://{BUCKET}/{prefix}",
+        "endpoint": server.endpoint,
+        "credentials": [server.credentials.access_key, server.credentials.secret_key],
+        **more,
+    }
+    yield from made(folder, storage, server.public_url(BUCKET, prefix), server.store(BUCKET, prefix))
+
+
+@pytest.fixture(
+    params=["file", pytest.param("weed", marks=pytest.mark.server("weed")),
+            pytest.param("radosgw", marks=pytest.mark.server("radosgw"))]
+)  # fmt: skip
+def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ProcessSite]:
+    """A site on each kind of store that keeps conditional writes."""
+    if request.param == "file":
+        yield from made(tmp_path, {"store": f"file://{tmp_path}/store"}, f"file://{tmp_path}/store")
+    else:
+        yield from on_s3(tmp_path, request.getfixturevalue(request.param))
+
+
+def test_where_conditional_writes_are_kept_neither_undoes_a_revision_of_the_other(guarded: ProcessSite) -> None:
+    site = guarded
+    site.start_gateway()
+    other = site.start_gateway("other.db", port=0).said[-1]["url"]
+    before = site.head().manifest.revision
+    works = [
+        work(site, f"{BUILD}/{name}-{number}", url)
+        for number in range(EACH)
+        for name, url in (("one", site.url), ("other", other))
+    ]
+    together = threading.Barrier(len(works))
+
+    def commit(one: Work) -> int | GatewayError:
+        together.wait(20)
+        return one.commit()
+
+    with ThreadPoolExecutor(len(works)) as publishers:
+        told = list(publishers.map(commit, works))
+    assert all(isinstance(answer, int) for answer in told), told
+    assert all(seen(site, works).values())
+    of_one, of_other = set(told[::2]), set(told[1::2])
+    assert not of_one & of_other, "a revision is made by one of them"
+    assert site.head().manifest.revision == before + len(of_one) + len(of_other), "each revision stands on the last"
+    sound(site)
+    for one in works:
+        assert one.commit() == told[works.index(one)]
+        one.client.close()
+    site.goes_on()
+
+
+# -- a store that does not keep them
+
+
+@pytest.fixture
+def unguarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ProcessSite]:
+    """A site on a store that was seen to lose conditional writes."""
+    traits = {"put_if_absent": False, "replace": False, "bulk_delete": True}
+    yield from on_s3(tmp_path, request.getfixturevalue("weed"), traits=traits, single_writer=True)
+
+
+def test_where_they_are_not_kept_the_second_does_not_start_and_names_the_first(unguarded: ProcessSite) -> None:
+    site = unguarded
+    first = site.start_gateway()
+    one = work(site, f"{BUILD}/one")
+    before = site.files()
+    with pytest.raises(AssertionError, match=f"process {first.process.pid} on .*Stop that gateway"):
+        site.start_gateway("other.db", port=0)
+    assert site.files() == before
+    assert isinstance(one.commit(), int)
+    sound(site)
+    one.client.close()
+    first.kill()
+    site.start_gateway("other.db")  # who was killed holds nothing
+    site.goes_on()
+
+
+@pytest.mark.slow
+def test_a_gateway_that_wakes_up_after_another_took_its_repository_over_publishes_nothing(
+    unguarded: ProcessSite,
+) -> None:
+    site = unguarded
+    asleep = site.start_gateway()
+    late = work(site, f"{BUILD}/late")
+    asleep.pause()
+    other = site.start_gateway("other.db", port=0, patience_s=60).said[-1]["url"]
+    done = work(site, f"{BUILD}/done", other)
+    assert isinstance(done.commit(), int)
+    after = site.files()
+    asleep.go_on()
+    refused = late.commit()
+    assert isinstance(refused, GatewayError), "it must not undo the other's revision"
+    assert site.files() == after
+    assert seen(site, [done, late]) == {done.path: True, late.path: False}
+    asleep.kill()
+    site.url = other
+    late.client.close()
+    again = work(site, f"{BUILD}/late", other)
+    assert isinstance(again.commit(), int)
+    again.client.close()
+    done.client.close()
+    site.goes_on()
