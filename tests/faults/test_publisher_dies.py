@@ -126,6 +126,39 @@ def test_killed_under_its_lease_it_is_waited_for_and_then_replaced(site: Process
     site.goes_on()
 
 
+@points(LEASED)
+def test_while_a_dead_publishers_lease_lasts_the_others_go_on_and_nothing_is_leased_longer(
+    site: ProcessSite, ways: Ways, point: Point
+) -> None:
+    killed(site, ways, point)
+    [left] = site.client().leases()
+    other = site.start("publish", tree=str(site.tree("other", FILES)), destination=DESTINATIONS[1], owner="other")
+    assert other.outcome()["revision"] == 2
+    assert not any("busy" in line for line in other.said)
+    assert [(lease.path, lease.expires) for lease in site.client().leases()] == [(DESTINATION, left.expires)]
+    site.after_expiry()
+    assert site.client().leases() == []
+    site.goes_on()
+
+
+def test_killed_before_it_drops_the_lease_of_work_that_stood_already_it_blocks_until_expiry_only(
+    site: ProcessSite, ways: Ways
+) -> None:
+    tree = str(site.tree("tree", FILES))
+    assert site.start("publish", tree=tree, destination=DESTINATION).outcome()["revision"] == 2
+    before = site.files()
+    first = site.start("publish", tree=tree, destination=DESTINATION)
+    held = ways.to_gateway.hold(method="DELETE", path=ONE_LEASE)
+    held.wait()
+    first.kill()
+    drop(held)
+    assert [lease.hostname for lease in site.client().leases()] == ["first try"]
+    done = published_once(site, tree)
+    assert (done["unchanged"], done["waited"]) == (True, True)
+    assert site.files() == before
+    site.goes_on()
+
+
 @points(ACCEPTED)
 @pytest.mark.parametrize("tag", ["", "b1"], ids=["", "tagged"])
 def test_killed_after_its_commit_was_accepted_its_work_is_found_done(
