@@ -11,20 +11,26 @@ from publishing.places import Place
 from publishing.repositories import FQRN
 
 from include.cvmfs.keys import load_signer
-from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service import GatewayKey, Recipe, RepositoryConfig, ServiceConfig
 from include.gateway.service.server import serve
 
 KEY_ID, SECRET = "bench", "bench-secret"
 
 
 def main() -> None:
-    job = json.loads(sys.stdin.readline())
+    stop = threading.Event()
+    config = configuration(sys.stdin.readline())
+    threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
+    serve(config, ready=lambda url: print(url, flush=True), stop=stop)
+
+
+def configuration(text: str) -> ServiceConfig:
+    """What a job says, as the service wants it."""
+    job = json.loads(text)
     keys, place = Path(job["keys"]), Place(**job["place"])
     repository = RepositoryConfig(place.open, lambda: load_signer(keys, FQRN), (GatewayKey(KEY_ID, SECRET),))
-    stop = threading.Event()
-    threading.Thread(target=_stop_at_end_of_input, args=(stop,), daemon=True).start()
-    config = ServiceConfig(Path(job["state"]), {FQRN: repository}, port=0, max_lease_time_s=120)
-    serve(config, ready=lambda url: print(url, flush=True), stop=stop)
+    recipe = Recipe("publishing.gateway", configuration.__name__, (text,))
+    return ServiceConfig(Path(job["state"]), {FQRN: repository}, port=0, max_lease_time_s=120, recipe=recipe)
 
 
 def _stop_at_end_of_input(stop: threading.Event) -> None:

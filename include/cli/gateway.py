@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -37,10 +38,9 @@ def serve(
     from include.gateway.service import log
     from include.gateway.service.server import serve as serve_gateway
 
-    site = load()
-    config = service_config(site, EnvSecrets(), port=port)
+    config = served_config(port)
     log.log_to()
-    serve_gateway(config, read_config=lambda: service_config(load(), EnvSecrets(), port=port))
+    serve_gateway(config, read_config=partial(served_config, port))
 
 
 @app.command()
@@ -83,6 +83,14 @@ def gateway_url(site: Site) -> str:
     if host in ("0.0.0.0", "::"):  # noqa: S104 - compared with, not bound to
         host = "127.0.0.1"
     return f"http://[{host}]:{site.gateway.port}" if ":" in host else f"http://{host}:{site.gateway.port}"
+
+
+def served_config(port: int | None = None) -> ServiceConfig:
+    """The service for the site of this process's environment."""
+    from include.gateway.service import Recipe
+
+    config = service_config(load(), EnvSecrets(), port=port)
+    return replace(config, recipe=Recipe(__name__, served_config.__name__, (port,)))
 
 
 def service_config(site: Site, secrets: Secrets, *, port: int | None = None) -> ServiceConfig:

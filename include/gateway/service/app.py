@@ -25,7 +25,7 @@ from include.gateway.service.commits import Committer
 from include.gateway.service.config import ConfigError, ServiceConfig
 from include.gateway.service.lease_calls import LeaseCalls
 from include.gateway.service.lease_table import LeaseTable
-from include.gateway.service.points import OnPoint, from_environment
+from include.gateway.service.points import OnPoint, from_environment, pass_by
 from include.gateway.service.replies import Malformed, Refused
 from include.gateway.service.routing import allowed_methods, redirect_target
 from include.gateway.service.serving import API, ReadConfig, Serving
@@ -55,17 +55,15 @@ def create_app(
     own_table = table is None
     if table is None:
         table = LeaseTable(config.state, clock=clock or SystemClock(), max_lease_time_s=config.max_lease_time_s)
+    on_point = on_point or from_environment()
     if committer is None:
-        from include.gateway.service.committer import StoreCommitter
-
-        committer = StoreCommitter(config, table)
         try:
-            committer.start()
+            committer = _started(config, table, looked_at=on_point is not pass_by)
         except ConfigError:
             if own_table:
                 table.close()
             raise
-    serving = Serving(config, table, committer, on_point or from_environment(), read_config)
+    serving = Serving(config, table, committer, on_point, read_config)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -125,6 +123,19 @@ def routes(serving: Serving) -> list[tuple[str, str, Handler]]:
         ("POST", f"{API}/gc", admin.collect),
         ("POST", f"{API}/reload", admin.reload),
     ]
+
+
+def _started(config: ServiceConfig, table: LeaseTable, *, looked_at: bool) -> Committer:
+    from include.gateway.service.apart import CommitterApart
+    from include.gateway.service.committer import StoreCommitter
+
+    committer: CommitterApart | StoreCommitter
+    if config.recipe is not None:
+        committer = CommitterApart(config, table, looked_at=looked_at)
+    else:
+        committer = StoreCommitter(config, table)
+    committer.start()
+    return committer
 
 
 async def _watch_clock(serving: Serving) -> None:

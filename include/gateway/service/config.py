@@ -52,10 +52,20 @@ class RepositoryConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class Recipe:
+    """How another process makes the same configuration: a function by name, and what it is called with."""
+
+    module: str
+    function: str
+    arguments: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceConfig:
     """``keys`` belong to the gateway and to no repository: with ``admin`` they may end leases, but never take one.
 
     Of payloads, ``payloads_at_once`` are read, the others wait; one that sends nothing for the idle timeout is refused.
+    With a ``recipe`` commits are made in a process of their own (``apart.py``), without one in threads of the service.
     """
 
     state: Path
@@ -69,6 +79,7 @@ class ServiceConfig:
     payloads_at_once: int = 8
     payload_idle_timeout_s: float = 60.0
     limits: Limits = field(default_factory=Limits)
+    recipe: Recipe | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.max_lease_time_s <= 30 * 86400:

@@ -119,11 +119,11 @@ class Serving:
             if getattr(new, name) != getattr(self.config, name):
                 raise ConfigError(f"{name} was changed, and that needs a restart of the gateway")
         access = Access(new)
-        self.config, self.access = new, access
-        self.payloads.reconfigure(new)
         reconfigure = getattr(self.committer, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(new)
+        self.config, self.access = new, access
+        self.payloads.reconfigure(new)
         log.info("configuration read again", extra={"fields": {"repositories": sorted(new.repositories)}})
         return sorted(new.repositories)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+import psutil
 import pytest
 
 from include.cvmfs.catalogs import CatalogCache
@@ -219,3 +221,29 @@ def test_a_hang_up_reads_keys_again_and_bad_ones_change_nothing(deployment: Depl
     assert next(event for event in events if "configuration" in event) == "configuration read again"
     with pytest.raises(errors.BadSignature):
         deployment.client.acquire(FQRN, "/b", hostname="h")
+
+
+def committers(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    return [child for child in psutil.Process(process.pid).children() if "apart_worker" in " ".join(child.cmdline())]
+
+
+def test_commits_are_made_in_a_process_of_their_own_that_is_started_again(deployment: Deployment) -> None:
+    process = deployment.serve()
+    client, base = deployment.client, deployment.head().manifest.root
+    for revision, path in enumerate(("/a", "/b", "/c"), 1):
+        with client.lease(FQRN, path, hostname="h") as lease:
+            new = deployment.add_directory(path, base)
+            with contextlib.suppress(errors.CommitFailed):  # the end of the last one may not have been noticed yet
+                client.commit(lease, base, new)
+            assert client.commit(lease, base, new) == revision
+        [committer] = committers(process)
+        committer.kill()
+        committer.wait(10)
+
+
+def test_no_committer_outlives_a_killed_gateway(deployment: Deployment) -> None:
+    process = deployment.serve()
+    [committer] = committers(process)
+    process.send_signal(signal.SIGKILL)
+    process.wait(10)
+    committer.wait(10)

@@ -1,0 +1,133 @@
+"""The process that ``apart.py`` starts: makes revisions for the service, and ends with it.
+
+``python -m include.gateway.service.apart_worker FD [log]``: the socket to the service, and whether to write its log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from include.cvmfs.commit import Step
+from include.cvmfs.lineage import Revision
+from include.gateway.service import log
+from include.gateway.service.apart import made, portable
+from include.gateway.service.commits import CommitOrder
+from include.gateway.service.committer import StoreCommitter
+from include.gateway.service.config import ConfigError
+
+
+class _Memory:
+    """Revisions on their way to and from the service, which keeps them."""
+
+    def __init__(self, known: Mapping[str, tuple[Revision, ...]]) -> None:
+        self._known = known
+        self._learnt: dict[str, list[Revision]] = {}
+
+    def revisions(self, repository: str) -> Iterable[Revision]:
+        return self._known.get(repository, ())
+
+    def remember_revisions(self, repository: str, revisions: Sequence[Revision]) -> None:
+        self._learnt.setdefault(repository, []).extend(revisions)
+
+    def learnt(self, repository: str) -> tuple[Revision, ...]:
+        return tuple(self._learnt.pop(repository, ()))
+
+
+class _Worker:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._answers: dict[int, queue.SimpleQueue[Any]] = {}
+        self._committer: StoreCommitter | None = None
+        self._memory = _Memory({})
+
+    def run(self) -> None:
+        """Until the service says so, or is no more."""
+        while True:
+            try:
+                what, *rest = self._connection.recv()
+            except (EOFError, OSError):
+                os._exit(1)  # nobody is there to ask before a switch: whatever is under way stops here
+            if what == "commit":
+                number = rest[0]
+                self._answers[number] = queue.SimpleQueue()
+                threading.Thread(target=self._commit, args=rest, daemon=True).start()
+            elif what in ("fenced", "stepped"):
+                number, *answer = rest
+                self._answers[number].put(answer[0] if answer else None)
+            elif what == "end":
+                break
+            else:
+                self._settle(what, *rest)
+        if self._committer is not None:
+            self._committer.close()
+
+    def _settle(self, what: str, *arguments: Any) -> None:
+        problem: Exception | None = None
+        try:
+            getattr(self, f"_{what}")(*arguments)
+        except Exception as error:  # noqa: BLE001 - told to the service
+            problem = portable(
+                error if isinstance(error, ConfigError) else ConfigError(f"it cannot be served: {error}")
+            )
+        self._send("settled", 0, problem)
+
+    def _start(self, recipe: Any, known: Mapping[str, tuple[Revision, ...]]) -> None:
+        self._memory = _Memory(known)
+        committer = StoreCommitter(made(recipe), self._memory)
+        committer.start()
+        self._committer = committer
+
+    def _reconfigure(self, recipe: Any) -> None:
+        assert self._committer is not None  # noqa: S101 - started before
+        self._committer.reconfigure(made(recipe))
+
+    def _commit(self, number: int, orders: Sequence[CommitOrder], trace: str, steps: bool) -> None:
+        log.TRACE.set(trace)
+        answers = self._answers[number]
+
+        def fence(members: Sequence[int]) -> Mapping[int, Exception]:
+            self._send("fence", number, list(members))
+            refused: Mapping[int, Exception] | Exception = answers.get()
+            if isinstance(refused, Exception):
+                raise refused
+            return refused
+
+        def on_step(step: Step) -> None:
+            if steps:
+                self._send("step", number, step.value)
+                answers.get()
+
+        outcomes: list[int | Exception]
+        try:
+            assert self._committer is not None  # noqa: S101 - started before
+            outcomes = self._committer.commit(orders, fence=fence, on_step=on_step)
+        except Exception as error:  # noqa: BLE001 - each of the group is told
+            outcomes = [error] * len(orders)
+        del self._answers[number]
+        told = [portable(one) if isinstance(one, Exception) else one for one in outcomes]
+        self._send("outcome", number, told, self._memory.learnt(orders[0].repository))
+
+    def _send(self, *message: Any) -> None:
+        with self._sending, contextlib.suppress(OSError):
+            self._connection.send(message)
+
+
+def main() -> None:
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)  # the service gets them too, and says when to end
+    if "log" in sys.argv[2:]:
+        log.log_to()
+    _Worker(Connection(int(sys.argv[1]))).run()
+
+
+if __name__ == "__main__":
+    main()
