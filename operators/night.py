@@ -1,23 +1,33 @@
-"""The first and the last step of a run: what there is to publish, and whether all of it was."""
+"""The first and the last steps of a run: what there is to publish, whether all of it was, and who is told."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.site import run_name
-from operators.base import NightshiftOperator, clock
+from operators.base import NightshiftOperator, clock, owner_name
+from operators.lease import LeaseTaskOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.nightlies.steps.gate import Passed
+    from include.gateway.errors import PathBusy
+    from include.nightlies.steps.links import Linked
+    from include.publishers.connect import Connections
+
+
+INHERITED = "inherited"
+"""The key under which a plan hands on what a partial build takes from another one."""
 
 
 class NightPlanOperator(NightshiftOperator):
     """Reads a build's index, records it in the ledger and hands on the batches to publish, in their order.
+
+    What a partial build takes from another one is handed on under the key `inherited`, for `InheritOperator`.
 
     :param night: the night that `BuildSensor` found.
     """
@@ -35,6 +45,7 @@ class NightPlanOperator(NightshiftOperator):
 
         night = Night.from_json(self.night)
         plan = plan_night(self.connections(), night, try_number=context["ti"].try_number, clock=clock)
+        context["ti"].xcom_push(key=INHERITED, value=plan.inherited.to_json() if plan.inherited else {})
         return [batch.to_json() for batch in plan.batches]
 
 
@@ -64,10 +75,10 @@ class PublicationPlanOperator(NightshiftOperator):
 
 
 class GateOperator(NightshiftOperator):
-    """Fails the run if the ledger misses anything that the run had to publish; the last task, whatever came before.
+    """Fails the run if the ledger misses anything that the run had to publish; whatever came before.
 
-    :param night: the night of the run, if it was one; then what its slot requires counts too. A run that passes emits
-        its `outlets`; a dry run is skipped here, so that it emits nothing.
+    :param night: the night of the run, if it was one; then what its slot requires counts too, and the reason why the
+        slot's links stay is recorded. A dry run is skipped here, so that nothing after it happens.
     """
 
     template_fields = ("night",)
@@ -87,20 +98,87 @@ class GateOperator(NightshiftOperator):
         if self.of_night and self.night is None:
             raise GateClosed(run, ["no build was found; see the task that looks for it"])
         night = Night.from_json(self.night) if self.night is not None else None
-        passed = gate(self.connections(), run, night=night, dry_run=bool(context["params"].get("dry_run")))
+        if night is not None and not night.last:
+            raise AirflowSkipException(f"the night goes on after pass {night.number}; its last pass looks at all of it")
+        dry_run = bool(context["params"].get("dry_run"))
+        passed = gate(self.connections(), run, night=night, dry_run=dry_run, clock=clock)
         self.log.info("passed: %s", passed.to_json())
         if passed.dry_run:
             raise AirflowSkipException("dry run: nothing was published, and nobody is told")
-        self._tell(context, passed, night.slot if night is not None else None)
         return passed.to_json()
 
-    def _tell(self, context: Context, passed: Passed, slot: str | None) -> None:
-        events = context["outlet_events"]
+
+class LinksOperator(LeaseTaskOperator):
+    """Lets the slot's links lead to the build and gives its revision its name; forward only, to what is whole only.
+
+    Waits for busy paths in the triggerer. Returns what became of each link, with its reason.
+
+    :param night: the night of the run.
+    """
+
+    template_fields = ("night",)
+    ui_color = "#fef9c3"
+
+    def __init__(self, *, night: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.night = night
+        self._done: Linked | None = None
+
+    def attempt(self, context: Context, connections: Connections) -> Mapping[str, PathBusy]:
+        from include.gateway.errors import PathBusy
+        from include.nightlies.steps.links import build_of_night, link_night
+        from include.nightlies.steps.values import Night
+
+        night = Night.from_json(self.night)
+        try:
+            build = build_of_night(connections, night)
+            self._done = link_night(connections, night, build, owner=owner_name(context), clock=clock)
+        except PathBusy as busy:
+            return {"links": busy}
+        return {}
+
+    def give_up(self, context: Context, connections: Connections, busy: Mapping[str, PathBusy], why: str) -> None:  # noqa: ARG002
+        from include.nightlies.steps.links import build_of_night, keep_links
+        from include.nightlies.steps.values import Night
+
+        night = Night.from_json(self.night)
+        keep_links(connections, night, build_of_night(connections, night), why, clock=clock)
+
+    def result(self, context: Context, connections: Connections) -> dict[str, Any] | None:  # noqa: ARG002
+        return self._done.to_json() if self._done is not None else None
+
+
+class AnnounceOperator(NightshiftOperator):
+    """Tells who waits for the slot's builds, as an event of its asset; the last task, after the links.
+
+    :param night: the night of the run.
+    :param passed: what the gate let pass.
+    :param linked: what became of the links.
+    """
+
+    template_fields = ("night", "passed", "linked")
+    ui_color = "#dcfce7"
+
+    def __init__(self, *, night: Any, passed: Any, linked: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.night = night
+        self.passed = passed
+        self.linked = linked
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from include.nightlies.steps.values import Night
+
+        told = {**self.passed, **(self.linked or {"links": {}})}
+        if told["revision"] is None or (self.passed["revision"] or 0) > told["revision"]:
+            told["revision"] = self.passed["revision"]
+        events, slot = context["outlet_events"], Night.from_json(self.night).slot
         for outlet in self.outlets:
             if isinstance(outlet, Asset):
-                events[outlet].extra = passed.to_json()
-            elif isinstance(outlet, AssetAlias) and slot is not None:
-                events[outlet].add(slot_asset(slot), extra=passed.to_json())
+                events[outlet].extra = told
+            elif isinstance(outlet, AssetAlias):
+                events[outlet].add(slot_asset(slot), extra=told)
+        self.log.info("told: %s", told)
+        return told
 
 
 def slot_asset(slot: str) -> Asset:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from operators.base import batches_of, clock, owner_name
+from operators.base import batches_of, clock, owner_name, tries_left
 from operators.lease import LeaseTaskOperator
 from operators.links import RepositoryLink
 
@@ -47,6 +47,7 @@ class CvmfsPublishOperator(LeaseTaskOperator):
             try_number=context["ti"].try_number,
             clock=clock,
             on_lease=self.on_lease,
+            last_try=not tries_left(context),
         )
         if before is not None:
             # what failed in an earlier look of this try keeps the error itself

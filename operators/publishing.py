@@ -7,14 +7,19 @@ from typing import Any
 
 from airflow.sdk import TriggerRule, task_group
 
+from operators.inherit import InheritOperator
 from operators.prepare import CvmfsPrepareOperator
 from operators.publish import CvmfsPublishOperator
 from operators.reserve import CvmfsReserveOperator
 from operators.verify import CvmfsVerifyOperator
 
 
-def publishing_tasks(batches: Any, *, group_id: str, prepare_timeout: timedelta) -> CvmfsVerifyOperator:
+def publishing_tasks(
+    batches: Any, *, group_id: str, prepare_timeout: timedelta, inherited: Any = None
+) -> CvmfsVerifyOperator:
     """Chain the tasks for a plan's batches, mapped over them in a group; returns the last, for the gate to follow.
+
+    `inherited`: what a plan hands on of what a partial build takes from another one; without it there is no such task.
 
     A group and not two mapped tasks, so that one batch that fails keeps no other from being published.
     """
@@ -53,6 +58,15 @@ def publishing_tasks(batches: Any, *, group_id: str, prepare_timeout: timedelta)
         doc_md="Takes away what failed artifacts left reserved, then reads back what was published, as a reader does.",
     )
     reserve >> group.expand(batch=batches) >> verify
+    if inherited is not None:
+        take = InheritOperator(
+            task_id="inherited",
+            batch=inherited,
+            pool="publish",
+            execution_timeout=prepare_timeout,
+            doc_md="Takes what a partial build does not list from the build that it names, by catalogs or links alone.",
+        )
+        reserve >> take >> verify
     return verify
 
 

@@ -5,7 +5,10 @@ NightlyError
 ├── BadIndex              a build's index as a whole cannot be used
 │   ├── IndexNotJson      it is no JSON object
 │   ├── IndexField        a field is missing, of another type, or out of bounds
-│   └── IndexElsewhere    it belongs to another slot or date than it was read for
+│   ├── IndexElsewhere    it belongs to another slot or date than it was read for
+│   ├── IndexUnsigned     the slot asks for a signature, and there is none beside it
+│   └── WrongSignature    the signature beside it is not one of the slot's key over these bytes
+├── BadIndexKey           the key that indices are checked with is none
 ├── BadDestination        a destination cannot be made of these names
 ├── BuildDateUnknown      nothing says which date's build is meant
 ├── BuildMissing          there is no build for that slot and date (yet: may be tried again)
@@ -62,6 +65,28 @@ class IndexField(BadIndex):
 
 class IndexElsewhere(BadIndex):
     pass
+
+
+class IndexUnsigned(BadIndex):
+    def __init__(self, file: str, signature: str) -> None:
+        super().__init__(file, f"has no signature at {signature}", "Let the builder sign it, and write both.")
+
+
+class WrongSignature(BadIndex):
+    def __init__(self, file: str) -> None:
+        cure = (
+            "If it stays so, somebody else wrote the index, or the slot's `index_signature` names another key than "
+            "the builder's. Nothing of it is taken."
+        )
+        super().__init__(file, "is not what its signature is over", cure)
+
+
+class BadIndexKey(NightlyError):
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(
+            f"the key {path} that indices are checked with {what}. "
+            "Put the builder's public key there, in PEM: openssl pkey -in builder.key -pubout."
+        )
 
 
 class BadDestination(NightlyError):

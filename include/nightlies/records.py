@@ -255,10 +255,24 @@ def publications_of_build(bind: Bind, build: int) -> tuple[Publication, ...]:
 
 
 def known_hashes(bind: Bind, repository: str, destination: str) -> frozenset[str]:
-    """Every nested catalog that was ever published at a destination by a run of this ledger."""
-    query = select(installed.c.nested_hash).where(installed.c.place == place(repository, destination))
+    """Every nested catalog that runs of this ledger published at a destination, or were about to when they died."""
+    where = place(repository, destination)
     with reading(bind) as connection:
-        return frozenset(connection.scalars(query))
+        done = connection.scalars(select(installed.c.nested_hash).where(installed.c.place == where)).all()
+        begun = select(publications.c.nested_hash).where(
+            publications.c.place == where, publications.c.nested_hash.is_not(None)
+        )
+        return frozenset([*done, *connection.scalars(begun)])
+
+
+def note_installed(bind: Bind, repository: str, destination: str, sha256: str, nested: str, *, now: datetime) -> None:
+    """Know a nested catalog as what an artifact became at a destination, though no publication brought it there."""
+
+    def work(connection: Connection) -> None:
+        key = {"place": place(repository, destination), "artifact_sha256": sha256}
+        _keep_installed(connection, key, {"nested_hash": nested, "updated_at": now})
+
+    writing(bind, work)
 
 
 def history(bind: Bind, repository: str, destination: str, *, limit: int = 100) -> tuple[Publication, ...]:
@@ -330,8 +344,11 @@ def _note_installed(connection: Connection, key: PublicationKey, now: datetime) 
     if row["nested_hash"] is None or row["artifact_sha256"] is None:
         return
     key_columns = {"place": row["place"], "artifact_sha256": row["artifact_sha256"]}
+    _keep_installed(connection, key_columns, {"nested_hash": row["nested_hash"], "updated_at": now})
+
+
+def _keep_installed(connection: Connection, key_columns: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     where = [installed.c[name] == value for name, value in key_columns.items()]
-    values = {"nested_hash": row["nested_hash"], "updated_at": now}
     if connection.execute(update(installed).where(*where).values(**values)).rowcount:
         return
     try:

@@ -4,6 +4,8 @@ StepError
 ├── ArtifactMissing       an artifact that its store does not have (yet: may be tried again)
 ├── ArtifactSize          the file has another size than the index says
 ├── SourceNotAllowed      a source that lies in no store of the configuration
+├── DependencyFailed      what an artifact depends on failed so far; its retry may cure both
+├── DependencyPending     what an artifact depends on is not published yet (a kind of PathBusy: it is waited for)
 ├── FailedBefore          an earlier step of the run gave the artifact up
 ├── BatchFailed           several artifacts of one batch failed; retryable if one of them is
 ├── ReserveFailed         destinations that cannot be reserved; the others were
@@ -16,10 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from include.gateway.errors import PathBusy
 from include.nightlies.errors import NightlyError
 
 SHOWN = 20
 """Lines of a message; the ledger has them all."""
+DEPENDENCY_WAIT_S = 6 * 3600.0
+"""How long an artifact waits for one that it depends on: as long as preparing one may take."""
 
 
 class StepError(NightlyError):
@@ -57,6 +62,25 @@ class FailedBefore(StepError):
     def __init__(self, artifact: str, reason: str) -> None:
         self.artifact = artifact
         super().__init__(f"artifact {artifact}: {reason} When that is cured, clear the run from its plan on.")
+
+
+class DependencyFailed(StepError):
+    retryable = True
+
+    def __init__(self, artifact: str, reason: str) -> None:
+        self.artifact = artifact
+        super().__init__(f"artifact {artifact}: {reason}")
+
+
+class DependencyPending(PathBusy):
+    """Waited for like a busy path, for as long as preparing what it depends on may take."""
+
+    cure = "wait until it is published"
+
+    def __init__(self, artifact: str, reason: str, *, repository: str, path: str) -> None:
+        self.artifact = artifact
+        what = f"artifact {artifact}: {reason}; {self.cure}"
+        super().__init__(what, time_remaining_s=DEPENDENCY_WAIT_S, repository=repository, path=path)
 
 
 class BatchFailed(StepError):

@@ -1,30 +1,41 @@
-"""Last step of a run: the ledger says what is there, and whatever the run had to publish and is missing fails it."""
+"""Whether a run did what it had to: the ledger says what is there, and whatever is required and missing fails it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from include.nightlies import builds, records
 from include.nightlies.builds import BuildRecord
+from include.nightlies.errors import BuildIncomplete
+from include.nightlies.index import Rejected
 from include.nightlies.records import Publication
+from include.nightlies.required import is_required, required_pairs
 from include.nightlies.states import State
 from include.nightlies.steps.errors import GateClosed
+from include.nightlies.steps.links import keep_links
 from include.nightlies.steps.values import Night
 from include.publishers.connect import Connections
 from include.settings.model import Slot
 
+Clock = Callable[[], datetime]
+
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What a run that passed the gate has published."""
+    """What a run that passed the gate has published; `lacking`: what is optional and missing, with its reason."""
 
     run: str
     repositories: tuple[str, ...]
     revision: int | None
     counts: Mapping[str, int]
     dry_run: bool = False
+    lacking: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -32,27 +43,41 @@ class Passed:
             "repositories": list(self.repositories),
             "revision": self.revision,
             "dry_run": self.dry_run,
+            "optional_missing": len(self.lacking),
             **{f"artifacts_{state}": count for state, count in sorted(self.counts.items())},
         }
 
 
-def gate(connections: Connections, run: str, *, night: Night | None = None, dry_run: bool = False) -> Passed:
+def gate(
+    connections: Connections, run: str, *, clock: Clock, night: Night | None = None, dry_run: bool = False
+) -> Passed:
     """Let the run pass if everything that it had to publish is published, or held already, and verified.
 
     With a night, what its slot requires (its projects times its platforms, as far as chosen), what its index lists but
-    cannot be taken, and an index that is not complete count too. Raises GateClosed with every missing thing and why.
+    cannot be taken, and an index that is not complete count too; what is optional is only reported. Raises GateClosed
+    with every missing thing and why, which is then also the reason why the slot's links stay.
     """
     dry_run = dry_run or (night is not None and night.dry_run)
     publications = records.publications_of_run(connections.ledger, run)
-    lines = [line for one in publications for line in missing_line(one, dry_run=dry_run)]
-    if night is not None:
-        slot = connections.site.slot(night.slot)
-        build = _build(connections, publications, night)
+    slot = connections.site.slot(night.slot) if night is not None else None
+    build = _build(connections, publications, night) if night is not None else None
+    lines: list[str] = []
+    lacking: list[str] = []
+    for one in publications:
+        optional = slot is not None and _is_optional(slot, one)
+        (lacking if optional else lines).extend(missing_line(one, dry_run=dry_run))
+    if night is not None and slot is not None:
         lines += missing_of_build(slot, night, build, publications)
+        lacking += optional_of_build(slot, night, build, publications)
     if not publications and not lines:
         lines.append("nothing was planned; see why the plan failed")
     if lines:
-        raise GateClosed(run, lines)
+        closed = GateClosed(run, lines)
+        if night is not None and build is not None and not dry_run:
+            keep_links(connections, night, build, str(BuildIncomplete(build.build_id, lines)), clock=clock)
+        raise closed
+    for line in lacking:
+        log.warning("optional and missing: %s", line)
     counts: dict[str, int] = {}
     for one in publications:
         counts[one.state.value] = counts.get(one.state.value, 0) + 1
@@ -62,7 +87,12 @@ def gate(connections: Connections, run: str, *, night: Night | None = None, dry_
         max((one.revision_after for one in publications if one.revision_after is not None), default=None),
         counts,
         dry_run,
+        tuple(lacking),
     )
+
+
+def _is_optional(slot: Slot, one: Publication | Rejected) -> bool:
+    return bool(one.project and one.platform) and not is_required(slot, str(one.project), str(one.platform))
 
 
 def missing_line(publication: Publication, *, dry_run: bool) -> list[str]:
@@ -84,21 +114,46 @@ def missing_of_build(
     planned = {(one.project, one.platform) for one in publications}
     lines = [
         f"{one.name}: rejected: {one.reason}"
+        for one in _rejected(night, slot, build, planned)
+        if not _is_optional(slot, one)
+    ]
+    rejected = {(one.project, one.platform) for one in build.rejected}
+    lines += [
+        f"{project}/{platform}: not in the index of build {build.build_id}"
+        for project, platform in required_pairs(slot, ())
+        if (project, platform) not in planned | rejected
+        and _wanted(project, night.projects)
+        and _wanted(platform, night.platforms)
+    ]
+    if not build.complete and not (night.projects and night.platforms):
+        lines.append(f"build {build.build_id}: its index is not complete yet; run again when it is")
+    return lines
+
+
+def optional_of_build(
+    slot: Slot, night: Night, build: BuildRecord | None, publications: Sequence[Publication]
+) -> list[str]:
+    """What the index lists, cannot be taken, and is optional."""
+    if build is None:
+        return []
+    planned = {(one.project, one.platform) for one in publications}
+    return [
+        f"{one.name}: rejected: {one.reason}"
+        for one in _rejected(night, slot, build, planned)
+        if _is_optional(slot, one)
+    ]
+
+
+def _rejected(
+    night: Night, slot: Slot, build: BuildRecord, planned: Collection[tuple[str | None, str | None]]
+) -> list[Rejected]:
+    return [
+        one
         for one in build.rejected
         if (one.project, one.platform) not in planned
         and _wanted(one.project, night.projects or slot.projects)
         and _wanted(one.platform, night.platforms or slot.platforms)
     ]
-    rejected = {(one.project, one.platform) for one in build.rejected}
-    lines += [
-        f"{project}/{platform}: not in the index of build {build.build_id}"
-        for project in night.projects or slot.projects
-        for platform in night.platforms or slot.platforms
-        if (project, platform) not in planned | rejected
-    ]
-    if not build.complete and not (night.projects and night.platforms):
-        lines.append(f"build {build.build_id}: its index is not complete yet; run again when it is")
-    return lines
 
 
 def _wanted(name: str | None, chosen: Sequence[str]) -> bool:

@@ -5,27 +5,33 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import date, datetime
+from datetime import datetime
 
 from include.cvmfs.errors import TagError
 from include.cvmfs.history import check_tag_name
 from include.cvmfs.repository import Repository
 from include.cvmfs.source import checked_destination
 from include.cvmfs.view import is_below
-from include.nightlies import builds, damage, records
+from include.nightlies import builds, damage, records, undone
+from include.nightlies.arrivals import without_wrong_time
+from include.nightlies.batching import dealt
+from include.nightlies.compared import compared
 from include.nightlies.destinations import build_directory, destination, overlapping
-from include.nightlies.errors import BuildMissing, DependencyCycle, NightlyError
+from include.nightlies.errors import DependencyCycle, NightlyError
 from include.nightlies.index import Artifact, BuildIndex
-from include.nightlies.order import batches as into_batches
 from include.nightlies.order import in_order, select
 from include.nightlies.records import Figures, Publication
+from include.nightlies.required import is_taken
+from include.nightlies.standing import standing
 from include.nightlies.states import Phase, State
+from include.nightlies.steps.base import inherited
+from include.nightlies.steps.reading import read_index
 from include.nightlies.steps.sources import absolute, locate
 from include.nightlies.steps.values import Batch, Item, Night, Plan
+from include.nightlies.steps.watching import fresh_artifacts
 from include.publishers.connect import Connections
 from include.settings.model import Slot
-from include.settings.templates import fields, fill
-from include.storage.errors import NotFound
+from include.settings.templates import fields
 
 Clock = Callable[[], datetime]
 MAX_MAPPED = 200
@@ -34,40 +40,47 @@ MAX_MAPPED = 200
 log = logging.getLogger(__name__)
 
 
-def index_place(slot: Slot, build_date: date) -> str:
-    """The key of a build's index in the slot's store."""
-    return fill(slot.index, {"slot": slot.name, "date": build_date.isoformat()})
-
-
-def read_index(connections: Connections, slot: Slot, wanted: date) -> tuple[BuildIndex, str]:
-    """The build of a slot's date and the URL of its index; raises BuildMissing, BadIndex or StoreError."""
-    store, key = connections.store(slot.store), index_place(slot, wanted)
-    url = f"{store.url}/{key}"
-    try:
-        data = store.get(key)
-    except NotFound:
-        raise BuildMissing(slot.name, wanted, url) from None
-    stores = [one.url for one in connections.site.stores.values()]
-    return BuildIndex.parse(data, slot=slot.name, build_date=wanted, file=url, stores=stores), url
-
-
 def plan_night(
     connections: Connections, night: Night, *, try_number: int, clock: Clock, max_mapped: int = MAX_MAPPED
 ) -> Plan:
-    """Read the index, record the build, and have a publication in the ledger for every artifact of the night.
+    """Read the index, record the build, and have a publication in the ledger for every artifact that the run takes.
 
+    The last pass of a night takes all; one before it only what is new, and nothing of the build that a partial one
+    stands on.
     What the repository's current revision, checked by its signature, holds already is settled as `unchanged` without
-    being read again. Raises UnknownSetting, BuildMissing, BadIndex, UnknownChoice, BuildMoved, or what a store raises.
+    being read again. Raises UnknownSetting, BuildMissing, BadIndex, UnknownChoice, BuildMoved, BaseUnusable, or what a
+    store raises; nothing is recorded then.
     """
     slot = connections.site.slot(night.slot)
-    index, url = read_index(connections, slot, night.date)
-    record = builds.record_build(connections.ledger, index, index_url=url, now=clock())
-    notes = [f"{one.name} is rejected: {one.reason}" for one in index.rejected]
-    chosen, more = _chosen(index, slot, night)
-    items, refused = _items(connections, slot, index, chosen)
-    notes += more + [f"{name} is refused: {error}" for name, error in refused.items()]
+    read, url = read_index(connections, slot, night.date)
     repository = connections.head(slot.repository)
+    before = builds.build(connections.ledger, slot.name, read.build_id)
+    trusted, wrong = without_wrong_time(read, clock())
+    seen = compared(trusted, before)
+    index = seen.index
+    taken, lacking = inherited(connections, slot, index, before, repository) if night.last else ((), ())
+    parts = [one.artifact for one in taken]
+    record = builds.record_build(connections.ledger, index, index_url=url, now=clock(), inherited=parts)
+    notes = [
+        *([wrong] if wrong else []),
+        *seen.notes,
+        *lacking,
+        *(f"{one.name} is rejected: {one.reason}" for one in index.rejected),
+    ]
+    chosen, more = _chosen([*index.artifacts, *parts], index, slot, night)
+    if not night.last:
+        fresh = set(fresh_artifacts(connections, slot, night, list(chosen), record, clock()).fresh)
+        chosen = tuple(one for one in chosen if one.name in fresh)
+    items, refused = _items(connections, slot, index, chosen, ordered=not more)
+    notes += more + [f"{name} is refused: {error}" for name, error in refused.items()]
+    from_base = {one.artifact.name: one.path for one in taken}
+    links = slot.partial == "link"
+    items = [
+        replace(one, inherits=from_base[one.name], linked=links, needs=()) if one.name in from_base else one
+        for one in items
+    ]
     batch = Batch(night.run, slot.repository, tuple(items), nested_directories(slot, index), dry_run=night.dry_run)
+    undone_before = undone.of_build(connections.ledger, record.id)
     open_items, settled = [], []
     for item in items:
         artifact = record.artifact(*item.name.split("/", 1))
@@ -78,20 +91,27 @@ def plan_night(
             now=clock(),
             artifact=artifact.id if artifact else None,
             artifact_sha256=item.sha256,
-            reason=f"build {index.build_id} of {index.date} ({night.reason})",
+            reason=_reason(index, night, item),
         )
         if publication.state.good:
             settled.append(publication)
         elif item.name in refused:
             settled.append(_refuse(connections, publication, refused[item.name], try_number, clock))
+        elif artifact and (gone := undone_before.get((artifact.id, artifact.artifact.sha256))) is not None:
+            settled.append(_skip(connections, publication, str(gone), try_number, clock))
         elif (held := held_already(connections, repository, publication)) is not None:
             settled.append(_settle(connections, publication, held, repository, try_number, clock))
         else:
             open_items.append(item)
-    plan = Plan(cut(batch, open_items, max_mapped), tuple(settled), tuple(notes))
+    own = [item for item in open_items if item.inherits is None]
+    others = tuple(item for item in open_items if item.inherits is not None)
+    plan = Plan(
+        cut(batch, own, max_mapped), tuple(settled), tuple(notes), replace(batch, items=others) if others else None
+    )
     log.info(
-        "planned build %s of slot %s for %s: %d to publish in %d batches, %d settled, %d notes",
-        index.build_id, slot.name, index.date, len(open_items), len(plan.batches), len(settled), len(notes),
+        "planned build %s of slot %s for %s: %d to publish in %d batches, %d to take from %s, %d settled, %d notes",
+        index.build_id, slot.name, index.date, len(own), len(plan.batches), len(others), index.base or "no other build",
+        len(settled), len(notes),
     )  # fmt: skip
     for note in notes:
         log.warning(note)
@@ -157,13 +177,13 @@ def held_already(connections: Connections, repository: Repository, publication: 
     )
     if recorded is None:
         return None
-    reference = repository.nested_at(publication.destination)
-    return recorded if reference is not None and str(reference.hash) == recorded else None
+    held = standing(repository, publication.destination)
+    return recorded if held is not None and held.hash == recorded else None
 
 
 def cut(batch: Batch, items: Sequence[Item], limit: int) -> tuple[Batch, ...]:
-    """The batch in at most `limit` pieces, in order; on most nights each holds one item."""
-    return tuple(replace(batch, items=piece) for piece in into_batches(items, limit))
+    """The batch in at most `limit` pieces of about the same work, in order; on most nights each holds one item."""
+    return tuple(replace(batch, items=piece) for piece in dealt(items, [one.size for one in items], limit))
 
 
 def _require_tag(connections: Connections, batch: Batch, item: Item, tag: str) -> None:
@@ -186,13 +206,15 @@ def _require_tag(connections: Connections, batch: Batch, item: Item, tag: str) -
         raise TagError(tag, f"{what}; choose another name, or publish without a tag")
 
 
-def _chosen(index: BuildIndex, slot: Slot, night: Night) -> tuple[tuple[Artifact, ...], list[str]]:
-    offered = [
-        one
-        for one in index.artifacts
-        if (not slot.projects or one.project in slot.projects)
-        and (not slot.platforms or one.platform in slot.platforms)
-    ]
+def _reason(index: BuildIndex, night: Night, item: Item) -> str:
+    said = f"build {index.build_id} of {index.date} ({night.reason})"
+    return said if item.inherits is None else f"{said}, inherited from {index.base}"
+
+
+def _chosen(
+    listed: Sequence[Artifact], index: BuildIndex, slot: Slot, night: Night
+) -> tuple[tuple[Artifact, ...], list[str]]:
+    offered = [one for one in listed if is_taken(slot, one.project, one.platform)]
     rejected = [one for one in index.rejected if one.project and one.platform]
     chosen = select(
         offered,
@@ -209,13 +231,22 @@ def _chosen(index: BuildIndex, slot: Slot, night: Night) -> tuple[tuple[Artifact
 
 
 def _items(
-    connections: Connections, slot: Slot, index: BuildIndex, chosen: Sequence[Artifact]
+    connections: Connections, slot: Slot, index: BuildIndex, chosen: Sequence[Artifact], *, ordered: bool
 ) -> tuple[list[Item], dict[str, NightlyError]]:
-    items, refused = [], {}
+    items: list[Item] = []
+    refused: dict[str, NightlyError] = {}
+    names = {one.name for one in chosen}
+    rejected = {one.name: one.reason for one in index.rejected}
     for one in chosen:
         source = absolute(connections, slot.store, one.url)
         where = destination(slot, index.build_id, one.project, one.platform, build_date=index.date)
-        items.append(Item(one.name, where, source, one.sha256, one.size))
+        needs = [f"{name}/{one.platform}" for name in one.dependencies]
+        items.append(
+            Item(one.name, where, source, one.sha256, one.size, tuple(n for n in needs if ordered and n in names))
+        )
+        for name in needs:
+            if name in rejected:
+                refused[one.name] = NightlyError(f"blocked: it depends on {name}, which is rejected: {rejected[name]}")
         try:
             locate(connections, source)
         except NightlyError as error:
@@ -236,6 +267,16 @@ def _refuse(
     return records.move(
         connections.ledger, publication.key, State.FAILED, phase=Phase.PLAN, try_number=try_number, now=clock(),
         reason=str(error), error_class=type(error).__name__,
+    )  # fmt: skip
+
+
+def _skip(connections: Connections, publication: Publication, why: str, try_number: int, clock: Clock) -> Publication:
+    if publication.state is State.SKIPPED:
+        return publication
+    cure = "To install it again: nightshift nightly redo."
+    return records.move(
+        connections.ledger, publication.key, State.SKIPPED, phase=Phase.PLAN, try_number=try_number, now=clock(),
+        reason=f"{why}. {cure}",
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from include.cvmfs.changeset import Changeset, objects_of
 from include.cvmfs.digests import hash_of_key, identity
+from include.cvmfs.errors import DestinationError
 from include.cvmfs.generation import Look, look
 from include.cvmfs.hashes import Algorithm
 from include.cvmfs.prepare import Base, Progress, prepare
@@ -25,6 +26,7 @@ from include.nightlies.records import Figures, Publication
 from include.nightlies.states import Phase, State
 from include.nightlies.steps.errors import FailedBefore
 from include.nightlies.steps.known import earlier_destinations, known_objects, leave_condemned
+from include.nightlies.steps.rebased import rebased_changeset
 from include.nightlies.steps.sources import opened, source_limits
 from include.nightlies.steps.values import Batch, Item, Outcome
 from include.publishers.connect import Connections
@@ -106,6 +108,8 @@ def _prepare_one(
             connections, repository, seen, batch, item, publication, clock=clock, progress=progress
         )
         would = _would(repository, batch, item, changeset) if batch.dry_run else ""
+        if publication.artifact is not None:
+            _require_ours(connections, repository, item, changeset)
     except Exception as error:
         move(State.FAILED, str(error), error_class=type(error).__name__)
         raise
@@ -117,6 +121,17 @@ def _prepare_one(
     for note in changeset.notes:
         log.info("%s: %s", item.name, note)
     return move(State.PREPARED, "; ".join([f"prepared {said}", *changeset.notes]), figures)
+
+
+def _require_ours(connections: Connections, repository: Repository, item: Item, changeset: Changeset) -> None:
+    """Raises DestinationError where a night would replace a tree that no run of this ledger published."""
+    path, view = item.destination, View(repository.catalogs, repository.manifest.root)
+    there = view.nested_at(path)
+    if there is None or is_free(view, path, changeset.root):
+        return
+    if str(there.hash) not in records.known_hashes(connections.ledger, repository.fqrn, path):
+        what = f"holds the tree {there.hash}, which no run of this ledger published"
+        raise DestinationError(path, f"{what}; look whose it is (nightshift repo list), remove it, and run again")
 
 
 def _would(repository: Repository, batch: Batch, item: Item, changeset: Changeset) -> str:
@@ -150,6 +165,11 @@ def prepare_item(
     on this machine instead, and sent when it is published.
     """
     settings = connections.site.repository(batch.repository)
+    if item.inherits is not None:
+        changeset = rebased_changeset(connections, repository, seen, item, now=clock(), dry_run=batch.dry_run)
+        if changeset.stored:
+            builds.save_changeset(connections.ledger, _record(changeset))
+        return changeset
     source = opened(connections, item, settings.limits)
     packing = connections.packing(batch.repository, repository)
     if packing is not None:

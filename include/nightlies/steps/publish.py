@@ -10,15 +10,16 @@ from datetime import datetime
 
 from include.cvmfs.changeset import Changeset
 from include.cvmfs.commit import NewTag
-from include.cvmfs.errors import BaseChanged, ObjectsLost, PrepareAgain
+from include.cvmfs.errors import BaseChanged, ObjectsLost, PrepareAgain, RepositoryFrozen
 from include.cvmfs.generation import look
-from include.gateway.errors import BaseMoved, PathBusy
+from include.gateway.errors import BaseMoved, PathBusy, RepositoryDisabled
 from include.nightlies import builds, damage, records
 from include.nightlies.damage import Damage
+from include.nightlies.dependencies import Readiness, readiness
 from include.nightlies.errors import PublicationUnknown
 from include.nightlies.records import Figures, Publication
 from include.nightlies.states import Phase, State
-from include.nightlies.steps.errors import FailedBefore
+from include.nightlies.steps.errors import DependencyFailed, DependencyPending, FailedBefore
 from include.nightlies.steps.prepare import figures_of, prepare_item
 from include.nightlies.steps.values import Batch, Item, Outcome
 from include.publishers.base import Published, Publisher
@@ -45,9 +46,13 @@ def publish_batch(
     try_number: int,
     clock: Clock,
     on_lease: OnLease | None = None,
+    last_try: bool = True,
 ) -> PublishOutcome:
     """Publish every item that is prepared and not published yet; neither a busy path nor a failure stops the others.
 
+    An item whose dependencies are not published yet is among the busy ones; one with a dependency that failed is
+    skipped with that reason, once there is no further try (`last_try`).
+    Raises RepositoryFrozen, and RepositoryDisabled of a gateway that gives out no leases for now.
     `owner` is shown to others as the holder of a lease; `on_lease` is told how to give back the lease at hand.
     """
     outcome = PublishOutcome()
@@ -63,9 +68,16 @@ def publish_batch(
                 continue
             if publication.changeset is None or _given_up(publication, try_number):
                 raise FailedBefore(item.name, publication.reason)
+            blocked = _require_dependencies(connections, batch, item, try_number, clock, last_try=last_try)
+            if blocked is not None:
+                outcome.done.append(blocked)
+                continue
+            connections.require_thawed(batch.repository)
             outcome.done.append(
                 _publish_one(connections, publisher, batch, item, publication, owner, try_number, clock, on_lease)
             )
+        except (RepositoryFrozen, RepositoryDisabled):
+            raise  # nothing is wrong with the artifact: whoever calls waits, and calls again
         except PathBusy as busy:
             outcome.busy[item.name] = busy
             log.info("%s: %s", item.name, busy)
@@ -81,6 +93,27 @@ def give_up(connections: Connections, batch: Batch, name: str, *, why: str, try_
     records.move(
         connections.ledger, batch.key(item), State.FAILED, phase=Phase.PUBLISH, try_number=try_number, now=clock(),
         reason=why, error_class=PathBusy.__name__,
+    )  # fmt: skip
+
+
+def _require_dependencies(
+    connections: Connections, batch: Batch, item: Item, try_number: int, clock: Clock, *, last_try: bool
+) -> Publication | None:
+    """None if the item may go in; its publication, skipped, if it never will. Raises what is to be tried later."""
+    if not item.needs:
+        return None
+    planned = records.publications_of_run(connections.ledger, batch.run)
+    verdict = readiness(item.needs, {f"{one.project}/{one.platform}": one for one in planned}, last_try=last_try)
+    if verdict.readiness is Readiness.PENDING:
+        raise DependencyPending(item.name, verdict.reason, repository=batch.repository, path=item.destination)
+    if verdict.readiness is Readiness.LATER:
+        raise DependencyFailed(item.name, verdict.reason)
+    if verdict.readiness is Readiness.FREE:
+        return None
+    log.warning("%s: %s", item.name, verdict.reason)
+    return records.move(
+        connections.ledger, batch.key(item), State.SKIPPED, phase=Phase.PUBLISH, try_number=try_number, now=clock(),
+        reason=verdict.reason,
     )  # fmt: skip
 
 
@@ -127,7 +160,7 @@ def _publish_one(
                 raise
             again = _prepared_again(connections, batch, item, publication, stale, clock)
             done = hang(again.changeset)
-    except PathBusy:
+    except (PathBusy, RepositoryFrozen, RepositoryDisabled):
         raise
     except Exception as error:
         move(State.FAILED, str(error), error_class=type(error).__name__)

@@ -12,7 +12,11 @@ from include.nightlies.records import Publication, PublicationKey
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """Which build a run installs. `run` names the run in the ledger, `reason` says where the date came from."""
+    """Which build a run installs. `run` names the run in the ledger, `reason` says where the date came from.
+
+    `number`: which pass of its night the run is; `earlier`: the names of the passes before it. Only the `last` one
+    takes all that the index lists, and ends the night.
+    """
 
     run: str
     slot: str
@@ -21,6 +25,9 @@ class Night:
     projects: tuple[str, ...] = ()
     platforms: tuple[str, ...] = ()
     dry_run: bool = False
+    number: int = 1
+    earlier: tuple[str, ...] = ()
+    last: bool = True
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Night:
@@ -32,6 +39,9 @@ class Night:
             projects=tuple(value["projects"]),
             platforms=tuple(value["platforms"]),
             dry_run=bool(value["dry_run"]),
+            number=int(value.get("number", 1)),
+            earlier=tuple(value.get("earlier", ())),
+            last=bool(value.get("last", True)),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -39,18 +49,30 @@ class Night:
             "date": self.date.isoformat(),
             "projects": list(self.projects),
             "platforms": list(self.platforms),
+            "earlier": list(self.earlier),
         }
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One tree to publish: where it comes from and where it goes. `size` in bytes; sum and size None where unknown."""
+    """One tree to publish: where it comes from and where it goes. `size` in bytes; sum and size None where unknown.
+
+    `needs`: names of the items that go in before it. `inherits`: where the tree stands that a partial build takes from
+    another one, instead of reading `source`; `linked`: as a link to it, not as a tree of its own.
+    """
 
     name: str
     destination: str
     source: str
     sha256: str | None = None
     size: int | None = None
+    needs: tuple[str, ...] = ()
+    inherits: str | None = None
+    linked: bool = False
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Item:
+        return cls(**{**value, "needs": tuple(value.get("needs", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +102,7 @@ class Batch:
         return cls(
             run=value["run"],
             repository=value["repository"],
-            items=tuple(Item(**item) for item in value["items"]),
+            items=tuple(Item.from_json(item) for item in value["items"]),
             nested=tuple(value["nested"]),
             replace=bool(value["replace"]),
             tag=value["tag"],
@@ -89,17 +111,21 @@ class Batch:
 
     def to_json(self) -> dict[str, Any]:
         # the name is for whoever looks at the task; it is derived again when read
-        items = [asdict(item) for item in self.items]
+        items = [asdict(item) | {"needs": list(item.needs)} for item in self.items]
         return asdict(self) | {"items": items, "nested": list(self.nested), "name": self.name}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is going to do. `settled`: what needs no doing, each with its reason; `notes`: faults to read."""
+    """What a run is going to do. `settled`: what needs no doing, each with its reason; `notes`: faults to read.
+
+    `inherited`: what a partial build takes from another one; None if there is nothing to take.
+    """
 
     batches: tuple[Batch, ...]
     settled: tuple[Publication, ...] = ()
     notes: tuple[str, ...] = ()
+    inherited: Batch | None = None
 
 
 @dataclass(slots=True)

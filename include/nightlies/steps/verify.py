@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from include.cvmfs.errors import CommitError, CvmfsError, DestinationError, ObjectError
+from include.cvmfs.errors import CommitError, CvmfsError, DestinationError, ObjectError, RepositoryFrozen
 from include.cvmfs.repository import Repository
 from include.gateway.errors import CommitFailed, PathBusy
 from include.nightlies import created, damage, records
 from include.nightlies.damage import Damage
 from include.nightlies.records import Publication
+from include.nightlies.standing import standing
 from include.nightlies.states import State
 from include.nightlies.steps.errors import NotVerified
 from include.nightlies.steps.values import Batch
@@ -83,10 +84,10 @@ def tidy_run(connections: Connections, batches: Sequence[Batch], *, owner: str, 
         return ()
     above = created.of_run(connections.ledger, batch.run, batch.repository)
     floor = batch.nested[-1] if batch.nested else None
-    publisher = connections.publisher(batch.repository)
     try:
+        publisher = connections.publisher(batch.repository)
         done = publisher.release(lost, floor=floor, created=above, owner=owner, now=clock())
-    except (PathBusy, DestinationError, CommitError, CommitFailed, PublisherError) as error:
+    except (PathBusy, RepositoryFrozen, DestinationError, CommitError, CommitFailed, PublisherError) as error:
         log.warning("what was reserved and stays empty is left for the next run: %s", error)
         return ()
     created.forget(connections.ledger, batch.run, batch.repository)
@@ -97,14 +98,14 @@ def tidy_run(connections: Connections, batches: Sequence[Batch], *, owner: str, 
 
 def _read_back(repository: Repository, publication: Publication, sample: int) -> ReadBack:
     path = publication.destination
-    reference = repository.nested_at(path)
-    held = str(reference.hash) if reference is not None else "nothing"
+    there = standing(repository, path)
+    held = there.hash if there is not None else "nothing"
     if held != publication.nested_hash:
         raise DestinationError(
             path, f"revision {repository.manifest.revision} holds {held}, {publication.nested_hash} was published"
         )
     files: list[tuple[str, int]] = []
-    for here, entry in repository.walk(path):
+    for here, entry in repository.walk(there.path if there is not None else path):
         if entry.is_regular and not entry.external:
             files.append((here, entry.size))
     if publication.files is not None and len(files) != publication.files:

@@ -1,0 +1,82 @@
+"""What a partial build takes from the build that it names: all of that build that it does not list itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from include.nightlies import builds, records
+from include.nightlies.builds import BuildRecord
+from include.nightlies.destinations import destination
+from include.nightlies.errors import BaseUnusable
+from include.nightlies.index import Artifact, BuildIndex
+from include.nightlies.required import is_required, is_taken
+from include.nightlies.standing import Looked, Standing, standing
+from include.publishers.connect import Connections
+from include.settings.model import Slot
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """One artifact of another build. `path`: where its tree really is; `hash`: that tree's nested catalog."""
+
+    artifact: Artifact
+    path: str
+    hash: str
+
+
+def inherited(
+    connections: Connections, slot: Slot, index: BuildIndex, before: BuildRecord | None, tree: Looked
+) -> tuple[tuple[Inherited, ...], tuple[str, ...]]:
+    """What the build takes from its base, and notes on what is optional and not to be had.
+
+    What the build listed itself once is not taken from elsewhere. Raises BaseUnusable, before anything is changed, if
+    the base is not in the ledger, of another date, not complete, or lacks something that this build requires.
+    """
+    if index.base is None:
+        return (), ()
+    base = builds.build(connections.ledger, slot.name, index.base.build_id)
+    if base is None:
+        raise BaseUnusable(index.build_id, str(index.base), "the ledger does not have")
+    if base.date != index.base.date:
+        raise BaseUnusable(index.build_id, str(index.base), f"the ledger has for {base.date}")
+    if not base.complete:
+        raise BaseUnusable(index.build_id, str(index.base), "is not complete: its index said that more would come")
+    own = {(one.project, one.platform) for one in index.artifacts}
+    own |= {(one.project, one.platform) for one in index.rejected if one.project and one.platform}
+    if before is not None:
+        own |= {(one.artifact.project, one.artifact.platform) for one in before.artifacts if one.inherited is None}
+    found, missing, notes = [], [], []
+    for artifact, held in _offered(connections, slot, base, own, tree):
+        if held is not None:
+            found.append(Inherited(artifact, held.path, held.hash))
+        elif is_required(slot, artifact.project, artifact.platform):
+            missing.append(f"{artifact.name}: {_why(connections, base, artifact)}")
+        else:
+            notes.append(f"{artifact.name} is not taken from {index.base}: {_why(connections, base, artifact)}")
+    if missing:
+        raise BaseUnusable(index.build_id, str(index.base), f"lacks {len(missing)} of its artifacts", missing)
+    return tuple(found), tuple(notes)
+
+
+def _offered(
+    connections: Connections, slot: Slot, base: BuildRecord, own: Collection[tuple[str, str]], tree: Looked
+) -> list[tuple[Artifact, Standing | None]]:
+    offered = []
+    for record in base.artifacts:
+        artifact = record.artifact
+        if (artifact.project, artifact.platform) in own or not is_taken(slot, artifact.project, artifact.platform):
+            continue
+        where = destination(slot, base.build_id, artifact.project, artifact.platform, build_date=base.date)
+        recorded = records.recorded_nested_hash(connections.ledger, slot.repository, where, artifact.sha256)
+        held = standing(tree, where)
+        offered.append((artifact, held if held is not None and held.hash == recorded else None))
+    return offered
+
+
+def _why(connections: Connections, base: BuildRecord, artifact: Artifact) -> str:
+    for one in records.publications_of_build(connections.ledger, base.id):
+        if (one.project, one.platform) == (artifact.project, artifact.platform):
+            said = f"{one.state.value}: {one.reason}"
+            return f"{said}, and it does not stand there any more" if one.state.good else said
+    return "no run has published it"

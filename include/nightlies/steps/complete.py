@@ -1,0 +1,68 @@
+"""Whether a build is whole: all that its slot requires stands in the repository as it was published and read back."""
+
+from __future__ import annotations
+
+from include.nightlies import records
+from include.nightlies.builds import ArtifactRecord, BuildRecord
+from include.nightlies.destinations import destination
+from include.nightlies.records import Publication
+from include.nightlies.required import Pair, required_pairs
+from include.nightlies.standing import Looked, standing
+from include.publishers.connect import Connections
+from include.settings.model import Slot
+
+
+class Completeness:
+    """Judges one build against one revision after the other. What the ledger says is read once."""
+
+    def __init__(self, connections: Connections, slot: Slot, build: BuildRecord) -> None:
+        self.build = build
+        self._bind = connections.ledger
+        self._slot = slot
+        self._published: dict[int, list[Publication]] = {}
+        for one in records.publications_of_build(connections.ledger, build.id):
+            if one.artifact is not None:
+                self._published.setdefault(one.artifact, []).append(one)
+        self._wanted: dict[Pair, tuple[str, str]] = {}
+        self._faults: list[str] = []
+        self._look_at_ledger()
+
+    def lacking(self, tree: Looked) -> list[str]:
+        """What is missing in that revision, each with its reason; nothing if the build is whole."""
+        gone = []
+        for pair, (where, recorded) in self._wanted.items():
+            held = standing(tree, where)
+            if held is None or held.hash != recorded:
+                what = "nothing stands" if held is None else "another tree stands"
+                gone.append(f"{'/'.join(pair)}: was published, and now {what} at {where}")
+        return self._faults + gone
+
+    def _look_at_ledger(self) -> None:
+        build, slot = self.build, self._slot
+        rejected = {(one.project, one.platform): one.reason for one in build.rejected}
+        self._faults += [
+            f"{one.name}: rejected: {one.reason}" for one in build.rejected if not (one.project and one.platform)
+        ]
+        known = {(one.artifact.project, one.artifact.platform): one for one in build.artifacts}
+        listed = [*known, *((str(a), str(b)) for a, b in rejected if a and b)]
+        for pair in required_pairs(slot, listed):
+            record = known.get(pair)
+            if record is None:
+                reason = f"rejected: {rejected[pair]}" if pair in rejected else "not in the index"
+                self._faults.append(f"{'/'.join(pair)}: {reason}")
+            elif (fault := self._fault(record)) is not None:
+                self._faults.append(f"{'/'.join(pair)}: {fault}")
+        if not build.complete:
+            self._faults.append("its index is not complete yet")
+
+    def _fault(self, record: ArtifactRecord) -> str | None:
+        artifact, build = record.artifact, self.build
+        where = destination(self._slot, build.build_id, artifact.project, artifact.platform, build_date=build.date)
+        recorded = records.recorded_nested_hash(self._bind, self._slot.repository, where, artifact.sha256)
+        tries = self._published.get(record.id, [])
+        if recorded is None:
+            return f"{tries[0].state.value}: {tries[0].reason}" if tries else "no run has published it"
+        self._wanted[artifact.project, artifact.platform] = (where, recorded)
+        if not any(one.nested_hash == recorded and one.verified_at for one in tries):
+            return "published, and not read back yet"
+        return None

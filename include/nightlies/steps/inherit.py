@@ -1,0 +1,163 @@
+"""What a partial build takes from another one: as trees of its own that share every object, or as links."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from include.cvmfs.errors import DestinationError, RepositoryFrozen
+from include.cvmfs.view import View
+from include.gateway.errors import PathBusy, RepositoryDisabled
+from include.nightlies import records
+from include.nightlies.errors import PublicationUnknown
+from include.nightlies.links import resolved
+from include.nightlies.records import Figures, Publication
+from include.nightlies.states import Phase, State
+from include.nightlies.steps.linking import set_links
+from include.nightlies.steps.prepare import prepare_batch
+from include.nightlies.steps.publish import OnLease, PublishOutcome, publish_batch
+from include.nightlies.steps.rebased import require_native
+from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.values import Batch, Item
+from include.publishers.byhand import contents_of
+from include.publishers.connect import Connections
+
+Clock = Callable[[], datetime]
+
+log = logging.getLogger(__name__)
+
+
+def inherit_batch(
+    connections: Connections,
+    batch: Batch,
+    *,
+    owner: str,
+    try_number: int,
+    clock: Clock,
+    on_lease: OnLease | None = None,
+) -> PublishOutcome:
+    """Take everything of the batch; neither a busy path nor a failure stops the others.
+
+    A tree's catalogs are written before any lease, and it goes in like any other. Links are set in one revision where
+    that is possible. Raises PathBusy if the places cannot be reserved yet.
+    """
+    trees = replace(batch, items=tuple(item for item in batch.items if not item.linked))
+    linked = [item for item in batch.items if item.linked]
+    outcome = PublishOutcome()
+    if trees.items:
+        prepared = prepare_batch(connections, trees, try_number=try_number, clock=clock)
+        outcome.failures |= prepared.failures
+        if batch.dry_run:
+            outcome.done += prepared.done
+        else:
+            reserve_run(connections, [trees], owner=owner, try_number=try_number, clock=clock)
+            good = replace(trees, items=tuple(one for one in trees.items if one.name not in prepared.failures))
+            published = publish_batch(
+                connections, good, owner=owner, try_number=try_number, clock=clock, on_lease=on_lease
+            )
+            outcome.done += published.done
+            outcome.failures |= published.failures
+            outcome.busy |= published.busy
+    if linked:
+        _link(connections, replace(batch, items=tuple(linked)), outcome, owner, try_number, clock)
+    return outcome
+
+
+def _link(
+    connections: Connections, batch: Batch, outcome: PublishOutcome, owner: str, try_number: int, clock: Clock
+) -> None:
+    ledger = connections.ledger
+    items: dict[str, Item] = {}
+    for item in batch.items:
+        found = records.publication(ledger, batch.key(item))
+        if found is not None and (found.state.good or found.state is State.SKIPPED):
+            outcome.done.append(found)
+        else:
+            items[item.destination] = item
+    refused: dict[str, Exception] = {}
+
+    def wanted(view: View, places: Sequence[str]) -> Mapping[str, str]:
+        targets = {}
+        for place in places:
+            source = items[place].inherits or ""
+            entry = view.lookup(place)
+            if view.nested_at(source) is None:
+                refused[place] = DestinationError(source, "nothing stands there (any more) that a link could lead to")
+            elif entry is not None and not entry.is_symlink:
+                refused[place] = DestinationError(place, "something that is no link stands there; remove it first")
+            elif entry is None or resolved(place, entry.symlink) != source:
+                targets[place] = source
+        return targets
+
+    try:
+        for place in items:
+            require_native(connections, batch.repository, place)
+        if batch.dry_run:
+            head = connections.head(batch.repository)
+            wanted(View(head.catalogs, head.manifest.root), list(items))
+        else:
+            connections.require_thawed(batch.repository)
+            _begin(connections, replace(batch, items=tuple(items.values())), try_number, clock)
+            set_links(
+                connections, batch.repository, list(items), wanted,
+                beside="", owner=owner, now=clock(), nested=batch.nested,
+            )  # fmt: skip
+    except PathBusy as busy:
+        outcome.busy |= {item.name: busy for item in items.values()}
+        return
+    except (RepositoryFrozen, RepositoryDisabled):
+        raise
+    except Exception as error:  # noqa: BLE001 - it is recorded with each, and the run goes on with its own artifacts
+        refused |= dict.fromkeys(items, error)
+    for place, item in items.items():
+        try:
+            outcome.done.append(_settled(connections, batch, item, refused.get(place), try_number, clock))
+        except Exception as error:  # noqa: BLE001 - as for artifacts of the build's own
+            outcome.failures[item.name] = error
+            log.warning("%s: %s", item.name, error)
+
+
+def _begin(connections: Connections, batch: Batch, try_number: int, clock: Clock) -> None:
+    """Record that the links are under way, as any tree is that is prepared and published."""
+    for item in batch.items:
+        found = records.publication(connections.ledger, batch.key(item))
+        if found is None:
+            raise PublicationUnknown(str(batch.key(item)))
+        steps = [(State.PREPARING, Phase.PREPARE), (State.PREPARED, Phase.PREPARE), (State.PUBLISHING, Phase.PUBLISH)]
+        if found.state in (State.PREPARED, State.PUBLISHING):
+            steps = steps[2:]
+        for state, phase in steps:
+            records.move(
+                connections.ledger, batch.key(item), state, phase=phase, try_number=try_number, now=clock(),
+                reason=f"a link to {item.inherits}, try {try_number}",
+            )  # fmt: skip
+
+
+def _settled(
+    connections: Connections, batch: Batch, item: Item, fault: Exception | None, try_number: int, clock: Clock
+) -> Publication:
+    key, phase = batch.key(item), Phase.PREPARE if batch.dry_run else Phase.PUBLISH
+
+    def move(to: State, reason: str, figures: Figures | None = None, error_class: str | None = None) -> Publication:
+        return records.move(
+            connections.ledger, key, to, phase=phase, try_number=try_number, now=clock(), reason=reason,
+            figures=figures, error_class=error_class,
+        )  # fmt: skip
+
+    if fault is not None:
+        move(State.FAILED, str(fault), error_class=type(fault).__name__)
+        raise fault
+    if batch.dry_run:
+        return move(State.SKIPPED, f"dry run: would be a link to {item.inherits}")
+    head = connections.head(batch.repository)
+    source = item.inherits or ""
+    there = head.nested_at(source)
+    inside = contents_of(head, source)
+    figures = Figures(
+        revision_after=head.manifest.revision, root_hash=str(head.manifest.root),
+        nested_hash=str(there.hash) if there else None, files=inside.files, bytes=inside.bytes,
+        objects_new=0, bytes_uploaded=0,
+    )  # fmt: skip
+    return move(State.PUBLISHED, f"inherited: a link to {source}", figures)

@@ -1,0 +1,167 @@
+"""Links and tag of a build that is whole; of one that is not, why they stay as they are."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from include.cvmfs.commit import NewTag
+from include.cvmfs.view import View
+from include.gateway.errors import TagRefused
+from include.nightlies import builds, linked, records
+from include.nightlies.builds import BuildRecord
+from include.nightlies.destinations import build_directory
+from include.nightlies.errors import BuildIncomplete, BuildMissing
+from include.nightlies.linked import LINK, TAG, LinkRecord
+from include.nightlies.links import LinkDecision, LinkState, Present, decide, links_of, resolved, stayed
+from include.nightlies.steps.complete import Completeness
+from include.nightlies.steps.linking import set_links
+from include.nightlies.steps.values import Night
+from include.publishers.base import Published
+from include.publishers.connect import Connections
+from include.settings.model import Slot
+from include.settings.templates import fill
+
+Clock = Callable[[], datetime]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """What became of a build's links and of its tag. ``revision``: the last that was made, None: none was."""
+
+    links: tuple[LinkDecision, ...] = ()
+    tag: LinkDecision | None = None
+    revision: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        every = [*self.links, *([self.tag] if self.tag else [])]
+        said = {one.path: f"{one.state.value}: {one.reason}" for one in every}
+        return {"revision": self.revision, "links": said}
+
+
+def link_night(connections: Connections, night: Night, build: BuildRecord, *, owner: str, clock: Clock) -> Linked:
+    """Let the slot's links lead to the build and name the revision, if the build is whole and the links may move.
+
+    Whatever is decided is in the ledger with its reason. The same build again changes nothing. Raises PathBusy, and
+    what a commit raises.
+    """
+    slot = connections.site.slot(night.slot)
+    paths, target = links_of(slot, build.date), build_directory(slot, build.build_id, build_date=build.date)
+    name = _tag_name(slot, build)
+    if not paths and name is None:
+        return Linked()
+    completeness, decisions = Completeness(connections, slot, build), dict[str, LinkDecision]()
+
+    def wanted(view: View, places: Sequence[str]) -> Mapping[str, str]:
+        if missing := completeness.lacking(view):
+            raise BuildIncomplete(build.build_id, missing)
+        for path in places:
+            decisions[path] = decide(path, build.key, target, _present(connections, slot, view, path))
+        return {path: target for path in places if decisions[path].state is LinkState.MOVED}
+
+    head = connections.head(slot.repository)
+    taken = name is not None and any(one.name == name for one in head.tags())
+    tag = None if name is None or taken else NewTag(name, f"{slot.name}, {build.key}")
+    done: tuple[Published, ...]
+    try:
+        done = _set(
+            connections, slot, paths, wanted, tag, beside=paths[0] if paths else target, owner=owner, clock=clock
+        )
+    except BuildIncomplete as incomplete:
+        return keep_links(connections, night, build, str(incomplete), clock=clock)
+    made = max((one.revision for one in done if not one.unchanged), default=None)
+    outcome = Linked(tuple(decisions[path] for path in paths), _tag_decision(name, taken=taken, revision=made), made)
+    return _recorded(connections, slot, night, build, outcome, clock)
+
+
+def keep_links(connections: Connections, night: Night, build: BuildRecord, reason: str, *, clock: Clock) -> Linked:
+    """Record why the slot's links do not lead to a build, and that its revision gets no name."""
+    slot = connections.site.slot(night.slot)
+    target = build_directory(slot, build.build_id, build_date=build.date)
+    name = _tag_name(slot, build)
+    tag = None if name is None else LinkDecision(name, target, LinkState.STAYED, reason)
+    outcome = Linked(stayed(links_of(slot, build.date), target, reason), tag)
+    return _recorded(connections, slot, night, build, outcome, clock)
+
+
+def build_of_night(connections: Connections, night: Night) -> BuildRecord:
+    """The build that the run installed. Raises BuildMissing."""
+    for one in records.publications_of_run(connections.ledger, night.run):
+        if one.slot is not None and one.build_id is not None:
+            found = builds.build(connections.ledger, one.slot, one.build_id)
+            if found is not None:
+                return found
+    newest = next(iter(builds.builds_of(connections.ledger, night.slot, night.date)), None)
+    if newest is None:
+        raise BuildMissing(night.slot, night.date, "the ledger")
+    return newest
+
+
+def _set(
+    connections: Connections,
+    slot: Slot,
+    paths: Sequence[str],
+    wanted: Callable[[View, Sequence[str]], Mapping[str, str]],
+    tag: NewTag | None,
+    *,
+    beside: str,
+    owner: str,
+    clock: Clock,
+) -> tuple[Published, ...]:
+    def once(tag: NewTag | None) -> tuple[Published, ...]:
+        return set_links(connections, slot.repository, paths, wanted, beside=beside, owner=owner, now=clock(), tag=tag)
+
+    try:
+        return once(tag)
+    except TagRefused:
+        if tag is None or all(one.name != tag.name for one in connections.head(slot.repository).tags()):
+            raise
+        return once(None)  # another run of the same build was quicker
+
+
+def _present(connections: Connections, slot: Slot, view: View, path: str) -> Present:
+    entry = view.lookup(path)
+    if entry is None:
+        return Present(there=False, key=linked.led_to(connections.ledger, slot.repository, path))
+    if not entry.is_symlink:
+        return Present(there=True)
+    target = resolved(path, entry.symlink)
+    return Present(there=True, target=target, key=builds.key_of_directory(connections.ledger, slot, target))
+
+
+def _tag_name(slot: Slot, build: BuildRecord) -> str | None:
+    if slot.tag is None:
+        return None
+    return fill(slot.tag, {"slot": slot.name, "build_id": build.build_id, "date": build.date.isoformat()})
+
+
+def _tag_decision(name: str | None, *, taken: bool, revision: int | None) -> LinkDecision | None:
+    if name is None:
+        return None
+    if taken:
+        return LinkDecision(name, "", LinkState.UNCHANGED, "names a revision already")
+    return LinkDecision(name, "", LinkState.MOVED, f"names revision {revision}")
+
+
+def _recorded(
+    connections: Connections, slot: Slot, night: Night, build: BuildRecord, outcome: Linked, clock: Clock
+) -> Linked:
+    every = [(LINK, one) for one in outcome.links] + ([(TAG, outcome.tag)] if outcome.tag else [])
+    for kind, one in every:
+        log.info("%s %s: %s for %s: %s", kind, one.path, one.state.value, build.key, one.reason)
+    linked.record(
+        connections.ledger,
+        [
+            LinkRecord(
+                kind, slot.repository, one.path, slot.name, build.build_id, build.date, one.state.value, one.reason,
+                night.run, outcome.revision if one.state is LinkState.MOVED else None, clock(),
+            )
+            for kind, one in every
+        ],
+    )  # fmt: skip
+    return outcome

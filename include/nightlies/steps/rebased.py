@@ -1,0 +1,71 @@
+"""The changeset of a tree that a partial build takes from another one: catalogs for its new place, no data sent."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+
+from include.cvmfs.catalog import Packed
+from include.cvmfs.changeset import Changeset
+from include.cvmfs.commit import store_all
+from include.cvmfs.errors import DestinationError
+from include.cvmfs.generation import Look
+from include.cvmfs.rebase import rebase
+from include.cvmfs.repository import Repository
+from include.nightlies.steps.values import Item
+from include.publishers.capabilities import Operation
+from include.publishers.connect import Connections
+from include.publishers.errors import NotSupported
+from include.settings.model import Publisher
+
+log = logging.getLogger(__name__)
+
+
+def rebased_changeset(
+    connections: Connections, repository: Repository, seen: Look, item: Item, *, now: datetime, dry_run: bool
+) -> Changeset:
+    """Write the catalogs of the tree at ``item.inherits`` for the item's destination, and store them.
+
+    ``seen`` was looked up before ``repository`` was opened. Raises DestinationError if the tree is gone, NotSupported
+    for a repository with a publisher node, and what reading catalogs and storing raise.
+    """
+    fqrn, source = repository.fqrn, item.inherits or ""
+    require_native(connections, fqrn, item.destination)
+    there = repository.nested_at(source)
+    if there is None:
+        raise DestinationError(source, f"nothing stands there (any more) that {item.name} could be taken from")
+    packed: list[tuple[str, bytes]] = []
+
+    def keep(one: Packed) -> None:
+        packed.append((one.hash.key, one.data))
+
+    tree = rebase(repository.catalogs, there, item.destination, keep)
+    if not dry_run:
+        store_all(connections.repository_store(fqrn), packed)
+    return Changeset(
+        repository=fqrn,
+        destination=item.destination,
+        root=tree.reference.hash,
+        root_size=tree.reference.size,
+        root_entry=tree.root_entry,
+        statistics=tree.statistics,
+        catalogs=tree.catalogs,
+        objects_new=tree.catalogs,
+        objects_reused=tree.statistics.total.regular,
+        bytes_uploaded=tree.bytes,
+        source=source,
+        created=now,
+        source_sha256=item.sha256,
+        base_root=repository.manifest.root,
+        base_revision=repository.manifest.revision,
+        generation=seen.completed,
+        notes=(f"inherited from {source}, by its catalogs alone",),
+        stored=not dry_run,
+    )
+
+
+def require_native(connections: Connections, fqrn: str, path: str) -> None:
+    """Raises NotSupported where catalogs cannot be written by us, before anything is done."""
+    if connections.site.repository(fqrn).publisher is Publisher.CVMFS_SERVER:
+        what = f"{path}: {Operation.RENAME.value}: cvmfs_server works on files and knows no catalogs"
+        raise NotSupported(fqrn, f"{what}; use publisher: native, or let the index list all artifacts", path=path)
