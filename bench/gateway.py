@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -38,7 +39,8 @@ STOCK = {
 
 def main() -> int:
     options = _options()
-    print(f"machine: {description()}")
+    machine = description()
+    print(f"machine: {machine}")
     templates = Templates(Path(tempfile.gettempdir()) / "nightshift-bench-repositories")
     folder = Path(tempfile.mkdtemp(prefix="nightshift-bench-"))
     try:
@@ -52,7 +54,7 @@ def main() -> int:
         print(f"WRONG: {fault}")
     sound = "every acknowledged commit stands, every check is clean, no revision too few or too many"
     print(sound if not bench.faults else f"{len(bench.faults)} faults")
-    result["faults"] = len(bench.faults)
+    result |= {"machine": machine, "load_after": round(os.getloadavg()[0], 1), "faults": len(bench.faults)}
     if len(result["curve"]) > 1:
         _write(Path(options.results), result)
     print(json.dumps(result))
@@ -149,7 +151,6 @@ def _figures(
         "seconds": full.seconds,
         "slots": options.slots,
         "store": options.store,
-        "machine": description(),
         "curve": [load.figures() for load in loads],
     }
 

@@ -17,7 +17,7 @@ from gatewaying.changes import Work, prepared, reserve
 from gatewaying.processes import Crew, percentile
 from gatewaying.stock import Merged, merge_commits
 from publishing import lab
-from publishing.machine import Idle
+from publishing.machine import Idle, tree
 from publishing.places import Place
 from publishing.repositories import PAST, Templates
 
@@ -168,5 +168,9 @@ def _pid(client: dict[str, str]) -> int:
 
 
 def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
+    """Processor time of the gateway and of the processes that it started and that still run."""
+    ticks = 0
+    for one in tree(pid):
+        fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / TICKS

@@ -90,14 +90,15 @@ class Running:
 
     def _sample(self) -> None:
         while self._process.poll() is None:
-            self._samples.append(sum(_rss_mb(pid) for pid in _tree(self._process.pid)))
+            self._samples.append(sum(_rss_mb(pid) for pid in tree(self._process.pid)))
             try:
                 self._process.wait(_SAMPLE_S)
             except subprocess.TimeoutExpired:
                 continue
 
 
-def _tree(pid: int) -> list[int]:
+def tree(pid: int) -> list[int]:
+    """A process and all that it started, at any depth."""
     found = [pid]
     for task in Path(f"/proc/{pid}/task").glob("*"):
         try:
@@ -105,7 +106,7 @@ def _tree(pid: int) -> list[int]:
         except OSError:
             continue
         for child in children:
-            found += _tree(int(child))
+            found += tree(int(child))
     return found
 
 
