@@ -17,8 +17,11 @@ from include.settings.model import (
     Care,
     Choice,
     Gateway,
+    IndexSignature,
     Limits,
     Links,
+    Mail,
+    Notify,
     Owner,
     Paths,
     Prepare,
@@ -30,6 +33,7 @@ from include.settings.model import (
     Slot,
     Store,
     TagRule,
+    Webhook,
 )
 
 _INNER_BLOCKS: Mapping[str, type[BaseModel]] = {
@@ -39,12 +43,16 @@ _INNER_BLOCKS: Mapping[str, type[BaseModel]] = {
     "server": Server,
     "care": Care,
     "tags": TagRule,
+    "index_signature": IndexSignature,
     "links": Links,
+    "mail": Mail,
+    "webhook": Webhook,
     "required": Choice,
     "optional": Choice,
 }
 _BLOCKS: Mapping[str, type[BaseModel]] = {
     "gateway": Gateway,
+    "notify": Notify,
     "paths": Paths,
     "stores": Store,
     "repositories": Repository,
@@ -161,7 +169,7 @@ def _shown(given: str | None) -> str | None:
 
 def _known_keys(location: Location) -> str:
     model: type[BaseModel] = _BLOCKS.get(str(location[0]), Site) if len(location) > 1 else Site
-    for inner in location[:-1] if model in (Repository, Slot) else ():
+    for inner in location[:-1] if model in (Repository, Slot, Notify) else ():
         model = _INNER_BLOCKS.get(str(inner), model)
     named = model is not Site and model not in _INNER_BLOCKS.values()
     known = sorted(set(model.model_fields) - ({"name"} if named else set()))

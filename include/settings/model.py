@@ -205,9 +205,22 @@ def _tag(text: str) -> str:
     return text
 
 
-def _cutoff(text: str) -> str:
+def _mail_address(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._%+=-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*", text):
+        raise fault(f"{text!r} is not a mail address", "Write the address alone, as shift@example.org.")
+    return text
+
+
+def _time_of_day(text: str) -> str:
     if not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", text):
         raise fault("not a time of day", 'Write "HH:MM", quoted, in the slot\'s time zone.')
+    return text
+
+
+def _cutoff(text: str) -> str:
+    if not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d|[1-9]\d{0,2}[hm]", text):
+        cure = 'Write "HH:MM", quoted, in the slot\'s time zone, or a time after the schedule as 5h or 90m.'
+        raise fault("neither a time of day nor a length of time", cure)
     return text
 
 
@@ -421,6 +434,15 @@ class Choice(_Block):
     platforms: tuple[Name, ...] = ()
 
 
+class IndexSignature(_Block):
+    """Whose indices a slot believes; docs/formats.md, build index."""
+
+    public_key: SitePath
+    """Ed25519 or RSA, in PEM."""
+    suffix: Annotated[str, Field(pattern=r"^\.[A-Za-z0-9._-]{1,32}$")] = ".sig"
+    """Where the signature is: the index's key with this behind it."""
+
+
 class Slot(_Block):
     """A series of builds. Empty `projects` or `platforms` take everything that a build's index offers.
 
@@ -441,8 +463,17 @@ class Slot(_Block):
     destination: Annotated[str, AfterValidator(_destination)] = "/nightlies/{slot}/{build_id}/{project}/{platform}"
     priority: Annotated[int, Field(ge=1, le=1000)] = 10
     retries: Annotated[int, Field(ge=0, le=20)] = 2
-    cutoff: Annotated[str, AfterValidator(_cutoff)] | None = None
-    """Time of day, in the slot's time zone, after which no more artifacts are waited for."""
+    cutoff: Annotated[str, AfterValidator(_cutoff)] = "6h"
+    """When a scheduled night ends whose index is not complete: the next such time of day in the slot's time zone after
+    its schedule, or so long after it."""
+    gather_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    """How long what is new in the index waits for more that goes in with it."""
+    poll_s: Annotated[float, Field(ge=0.1, le=3600)] = 30.0
+    """How often at least the index is looked at while the night is open."""
+    index_signature: IndexSignature | None = None
+    """None: whoever may write to the slot's store may write indices."""
+    summary_at: Annotated[str, AfterValidator(_time_of_day)] | None = None
+    """Time of day, in the slot's time zone, at which the night's summary is made and sent; none without."""
     required: Choice = Choice()
     optional: Choice = Choice()
     links: Links | None = None
@@ -492,6 +523,37 @@ class Gateway(_Block):
     """Payloads that are read; the others wait. Each may take 36 MiB of memory."""
 
 
+class Mail(_Block):
+    """Mail to people. `connection`: an SMTP server (`schema` *ssl* or *starttls*), with a login if it asks for one."""
+
+    connection: ConnectionId
+    sender: Annotated[str, AfterValidator(_mail_address)]
+    to: Annotated[tuple[Annotated[str, AfterValidator(_mail_address)], ...], Field(min_length=1)]
+    timeout_s: Annotated[float, Field(gt=0, le=120)] = 20.0
+
+
+class Webhook(_Block):
+    """A call of one's own service. `connection`: its URL as host; its password signs what is sent (docs/formats.md)."""
+
+    connection: ConnectionId
+    timeout_s: Annotated[float, Field(gt=0, le=120)] = 10.0
+    retries: Annotated[int, Field(ge=0, le=10)] = 3
+
+
+class Notify(_Block):
+    """Who is told what goes wrong. Nothing of it is secret: addresses and keys are in the connections."""
+
+    window_hours: Annotated[float, Field(gt=0, le=168)] = 12.0
+    """A cause that was told is not told again so long."""
+    whitelist_days: Annotated[int, Field(ge=0, le=365)] = 14
+    late_minutes: Annotated[int, Field(ge=1, le=720)] = 30
+    """How long after its schedule a night may begin before somebody is told that it did not."""
+    stuck_lease_minutes: Annotated[int, Field(ge=1, le=1440)] = 15
+    """How long one lease may be held before somebody is told."""
+    mail: Mail | None = None
+    webhook: Webhook | None = None
+
+
 class Paths(_Block):
     """Where Nightshift keeps its own files on this machine."""
 
@@ -511,8 +573,11 @@ class Site(_Block):
 
     ledger: Annotated[str, AfterValidator(_ledger_url)] = "sqlite:///var/ledger.db"
     ledger_connection: ConnectionId | None = None
+    airflow_connection: ConnectionId | None = None
+    """A user of Airflow's REST API, for looking at its pools (`nightshift preflight`)."""
     paths: Paths = Paths()
     gateway: Gateway = Gateway()
+    notify: Notify = Notify()
     stores: Mapping[Name, Store] = Field(default_factory=dict)
     repositories: Mapping[Annotated[str, AfterValidator(_fqrn)], Repository] = Field(default_factory=dict)
     slots: Mapping[Name, Slot] = Field(default_factory=dict)

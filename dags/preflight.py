@@ -1,0 +1,62 @@
+"""`preflight`: an hour before the first slot, whether a night could run; everything that is wrong at once.
+
+The file only declares.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG, CronTriggerTimetable, Param
+
+from include.preflight.schedule import hour_before_first
+from include.settings.load import load
+from operators.preflight import PreflightOperator
+from operators.publishing import default_args
+
+DOC = """
+### Could a night run now?
+
+| what is looked at | an error if | a warning if |
+|---|---|---|
+| connections | one that is named is not defined | |
+| ledger | it does not answer, or is of a newer version | |
+| stores | one does not answer; a role cannot put, get or delete a probe | racing writers were never tried there |
+| clocks | a store's or gateway's is 5 minutes off ours | it is 5 s off |
+| disks | less than 2 GiB are free, where that can be known | less than a tenth is |
+| gateways | one is away, does not serve the repository, or refuses our key | it gives out no leases |
+| leases | | one is open |
+| repositories | readers cannot read or trust it; the whitelist ends within a day | readers see an older revision than the store has; the whitelist ends soon; it is frozen |
+| publisher nodes | we cannot log in | |
+| pools | one is missing | one is smaller than meant, or Airflow cannot be asked |
+
+All findings come at once, each with its cure; an error fails the run, and whoever `notify:` names is told. The same by
+hand: `nightshift preflight`.
+"""  # noqa: E501 - a row of a table is one line
+
+_site = load()
+if _site.slots:
+    slots = sorted(_site.slots)
+    when = hour_before_first(_site.slots.values())
+    with DAG(
+        dag_id="preflight",
+        description="Look before the nights whether they could run",
+        doc_md=DOC,
+        schedule=CronTriggerTimetable(when[0], timezone=when[1]) if when else None,
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        dagrun_timeout=timedelta(minutes=30),
+        default_args={**default_args(retries=0, priority=50), "execution_timeout": timedelta(minutes=10)},
+        params={
+            "slot": Param(
+                None,
+                title="Slot",
+                type=["null", "string"],
+                enum=[None, *slots],
+                description="Only what this slot needs; empty: all.",
+            ),
+        },
+        tags=["nightlies", "care"],
+    ) as preflight:
+        PreflightOperator(task_id="look", doc_md="Looks at everything that a night needs, side by side.")

@@ -1,0 +1,56 @@
+"""`nightshift preflight`: could a night run now? Everything that is wrong at once, each with its cure."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from include.cli.repo_open import AsJson, connections, refusing
+
+if TYPE_CHECKING:
+    from include.preflight.findings import Report
+
+_UNFOLDED = 10_000
+
+
+def preflight(
+    slot: Annotated[str | None, typer.Option(help="Only what this slot needs.")] = None,
+    limit_s: Annotated[float, typer.Option("--limit", min=1, help="Seconds that one check may take.")] = 30.0,
+    as_json: AsJson = False,
+) -> None:
+    """Look at everything that a night needs, and change nothing but probes. Exit code 1 if a night would fail.
+
+    A probe object is put and deleted in each repository's store, a probe lease taken and given back at its gateway.
+    """
+    from include.preflight.checks import checks_of
+    from include.preflight.run import run
+
+    with refusing():
+        report = run(checks_of(connections(), slot), limit_s=limit_s)
+    if as_json:
+        typer.echo(json.dumps(report.to_json(), indent=1))
+    else:
+        _print(report)
+    raise typer.Exit(0 if report.ready else 1)
+
+
+def _print(report: Report) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from include.preflight.findings import Severity
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = _UNFOLDED  # a line in a log or a pipe is neither folded nor cut
+    marks = {Severity.OK: "[green]ok[/]", Severity.WARNING: "[yellow]warning[/]", Severity.ERROR: "[red]ERROR[/]"}
+    table = Table("", "what", "of", "seen", "cure", box=None, pad_edge=False)
+    for one in report.findings:
+        table.add_row(marks[one.severity], one.check, escape(one.subject), escape(one.seen), escape(one.cure))
+    console.print(table)
+    errors, warnings = (len(report.of_severity(one)) for one in (Severity.ERROR, Severity.WARNING))
+    verdict = "a night can run" if report.ready else "a night would fail"
+    console.print(f"{verdict}: {errors} errors, {warnings} warnings, {len(report.findings)} things looked at")

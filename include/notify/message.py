@@ -1,0 +1,57 @@
+"""What people are told: one message for one cause, with its cure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+
+class Event(Enum):
+    """What happened."""
+
+    RUN_FAILED = "run-failed"
+    DEADLINE = "deadline"
+    NOT_STARTED = "not-started"
+    WHITELIST = "whitelist"
+    STUCK_LEASE = "stuck-lease"
+    APPROVAL = "approval"
+    PREFLIGHT = "preflight"
+    SUMMARY = "summary"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`key` names the cause: the same cause has the same key, whatever is said of it. `severity`: error or warning.
+
+    `links` maps names to URLs. `html`: the same text for those who read mail in colours.
+    """
+
+    key: str
+    event: Event
+    severity: str
+    title: str
+    text: str
+    cure: str = ""
+    links: Mapping[str, str] = field(default_factory=dict)
+    html: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What a webhook is sent (docs/formats.md, notifications)."""
+        return {
+            "format": 1,
+            "event": self.event.value,
+            "severity": self.severity,
+            "key": self.key,
+            "title": self.title,
+            "text": self.text,
+            "cure": self.cure,
+            "links": dict(self.links),
+        }
+
+    def plain(self) -> str:
+        """All of it as lines."""
+        links = [f"{name}: {url}" for name, url in self.links.items()]
+        parts = [self.text, f"What to do: {self.cure}" if self.cure else "", "\n".join(links)]
+        return "\n\n".join(part for part in parts if part) + "\n"

@@ -1,0 +1,83 @@
+"""What the ledger records of causes: when one was seen, and whether somebody was told of it lately."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, RowMapping, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from include.ledger.engine import Bind, reading, writing
+from include.notify.message import Message
+from include.notify.tables import alerts
+from include.notify.webhook import cause_of
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One cause. `told_at`: when people were told last; `fault`: why that did not work."""
+
+    key: str
+    event: str
+    severity: str
+    title: str
+    text: str
+    times: int
+    first_seen_at: datetime
+    last_seen_at: datetime
+    told_at: datetime | None
+    fault: str | None
+
+    @classmethod
+    def from_row(cls, row: RowMapping) -> Alert:
+        return cls(**{name: row[name] for name in cls.__slots__})
+
+
+def claim(bind: Bind, message: Message, *, now: datetime, window: timedelta) -> bool:
+    """Note that a cause was seen; whether it is on the caller to tell people, because nobody was within the window.
+
+    Of several who see it at once exactly one is told to.
+    """
+    cause = cause_of(message.key)
+
+    def work(connection: Connection) -> bool:
+        values = {
+            "event": message.event.value,
+            "severity": message.severity,
+            "title": message.title,
+            "text": message.plain(),
+            "last_seen_at": now,
+        }
+        where = alerts.c.cause == cause
+        if connection.scalar(select(alerts.c.cause).where(where)) is None:
+            try:
+                with connection.begin_nested():
+                    connection.execute(
+                        insert(alerts).values(cause=cause, key=message.key[:512], times=0, first_seen_at=now, **values)
+                    )
+            except IntegrityError:
+                pass  # another process saw it in this moment
+        connection.execute(update(alerts).where(where).values(times=alerts.c.times + 1, **values))
+        stale = or_(alerts.c.told_at.is_(None), alerts.c.told_at <= now - window)
+        return bool(connection.execute(update(alerts).where(where, stale).values(told_at=now, fault=None)).rowcount)
+
+    return writing(bind, work)
+
+
+def not_told(bind: Bind, message: Message, fault: str) -> None:
+    """Give a claim back: nobody could be told, so that the next who sees it tries again."""
+
+    def work(connection: Connection) -> None:
+        where = alerts.c.cause == cause_of(message.key)
+        connection.execute(update(alerts).where(where).values(told_at=None, fault=fault))
+
+    writing(bind, work)
+
+
+def alerts_since(bind: Bind, since: datetime) -> Sequence[Alert]:
+    """The causes that were seen since then, the newest first."""
+    query = select(alerts).where(alerts.c.last_seen_at >= since).order_by(alerts.c.last_seen_at.desc(), alerts.c.cause)
+    with reading(bind) as connection:
+        return [Alert.from_row(row) for row in connection.execute(query).mappings()]

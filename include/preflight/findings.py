@@ -1,0 +1,73 @@
+"""What was looked at before a night: each thing with how it is, and how it is put right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+
+class Severity(Enum):
+    """`error`: a night would fail. `warning`: it would not, but something is going to."""
+
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at. What is not `ok` names its cure."""
+
+    check: str
+    subject: str
+    severity: Severity
+    seen: str
+    cure: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"severity": self.severity.value}
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that was looked at, what is wrong first."""
+
+    findings: tuple[Finding, ...]
+
+    @classmethod
+    def of(cls, findings: Iterable[Finding]) -> Report:
+        order = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.OK: 2}
+        return cls(tuple(sorted(findings, key=lambda one: (order[one.severity], one.check, one.subject))))
+
+    def of_severity(self, severity: Severity) -> Sequence[Finding]:
+        return [one for one in self.findings if one.severity is severity]
+
+    @property
+    def ready(self) -> bool:
+        """Whether a night can run."""
+        return not self.of_severity(Severity.ERROR)
+
+    def to_json(self) -> dict[str, Any]:
+        counts = {one.value: len(self.of_severity(one)) for one in Severity}
+        return {"ready": self.ready, "counts": counts, "findings": [one.to_json() for one in self.findings]}
+
+    def lines(self, *, all_of_them: bool = False) -> list[str]:
+        """What is wrong, a line each with its cure; with `all_of_them` what is right, too."""
+        shown = self.findings if all_of_them else [one for one in self.findings if one.severity is not Severity.OK]
+        return [
+            f"{one.severity.value}: {one.check} {one.subject}: {one.seen}{f'. {one.cure}' if one.cure else ''}"
+            for one in shown
+        ]
+
+
+class NotReady(Exception):
+    """A night would fail: every error, each with its cure."""
+
+    retryable = False
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        lines = [line for line in report.lines() if line.startswith(Severity.ERROR.value)]
+        super().__init__(f"{len(lines)} things would make a night fail:\n" + "\n".join(f"- {line}" for line in lines))

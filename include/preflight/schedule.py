@@ -1,0 +1,30 @@
+"""When to look before a night: an hour before the first of the slots begins. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from include.settings.model import Slot
+
+FALLBACK = ("0 22 * * *", "UTC")
+"""For slots whose schedules name no hour."""
+
+
+def hour_before_first(slots: Iterable[Slot]) -> tuple[str, str] | None:
+    """A cron expression and its time zone; None if no slot has a schedule.
+
+    Days of the schedule do not count: looking is cheap, and a night by hand is as glad of it.
+    """
+    scheduled = [(slot.schedule, slot.timezone) for slot in slots if slot.schedule]
+    if not scheduled:
+        return None
+    times = []
+    for schedule, zone in scheduled:
+        minute, hour = schedule.split()[:2]
+        if minute.isdigit() and hour.isdigit():
+            # a night begins in the evening or after midnight: noon divides one from the next
+            times.append(((int(hour) - 12) % 24, int(minute), int(hour), zone))
+    if not times:
+        return FALLBACK
+    _, minute_of_hour, hour_of_day, zone = min(times)
+    return f"{minute_of_hour} {(hour_of_day - 1) % 24} * * *", zone

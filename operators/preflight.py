@@ -1,0 +1,34 @@
+"""Look before a night whether it could run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from operators.base import NightshiftOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class PreflightOperator(NightshiftOperator):
+    """Looks at everything that the slots need; fails with every error at once, each with its cure. Warnings are logged.
+
+    Who is to be told (`notify:` of the configuration) is told. Returns how many findings there are of each kind.
+    """
+
+    ui_color = "#e0e7ff"
+
+    def execute(self, context: Context) -> dict[str, int]:
+        from include.preflight.checks import checks_of
+        from include.preflight.findings import NotReady, Severity
+        from include.preflight.run import run
+        from include.watch.preflight import tell
+
+        connections = self.connections()
+        report = run(checks_of(connections, context["params"].get("slot")))
+        for line in report.lines(all_of_them=True):
+            (self.log.info if line.startswith(Severity.OK.value) else self.log.warning)("%s", line)
+        tell(connections, report)
+        if not report.ready:
+            raise NotReady(report)
+        return {one.value: len(report.of_severity(one)) for one in Severity}
