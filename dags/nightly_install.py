@@ -8,11 +8,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from airflow.sdk import DAG, AssetAlias, CronTriggerTimetable, Param, TriggerRule
+from airflow.sdk import DAG, AssetAlias, CronTriggerTimetable, Param, TriggerRule, XComArg
 
 from include.settings.load import load
 from include.settings.model import Site, Slot
-from operators.night import GateOperator, NightPlanOperator, slot_asset
+from operators.night import INHERITED, AnnounceOperator, GateOperator, LinksOperator, NightPlanOperator, slot_asset
+from operators.passes import NextPassOperator
 from operators.publishing import default_args, publishing_tasks
 from sensors.build import BuildSensor
 
@@ -27,12 +28,25 @@ Finds the build of the run's date, and publishes each of its artifacts to {repos
 
 | task | what it does |
 |---|---|
-| `find_build` | resolves the build date; a scheduled run waits for the build's index |
+| `find_build` | resolves the build date; a scheduled run waits until the index has something new, or is complete |
 | `plan` | reads the index; settles what the repository holds already as *unchanged*; orders and batches the rest |
 | `reserve` | one short commit: an empty nested catalog at every destination |
 | `artifact` | for each batch: `prepare` without a lease, `publish` under its own; each artifact fails alone |
+| `inherited` | for a partial build: takes what it does not list from the build that it names; no data is sent |
 | `verify` | reads back through the public URL, with the public key only |
-| `gate` | fails the run if anything required is missing, by name and reason |
+| `gate` | fails the run if anything required is missing, by name and reason; what is optional is only reported |
+| `links` | lets `latest` and the weekday lead to a build that is whole, and names its revision; forward only |
+| `announce` | tells who waits for the slot's builds |
+| `next_pass` | starts the run of the night's next pass, while the night is open |
+
+The night stays open until its index is complete, or until the slot's `cutoff`. What the index lists is published as it
+comes, by one pass after the other: each is a run, `night__<date>__pass<n>`, that takes what is new. Only the last one
+takes all, also what failed before, and goes through `gate`, `links` and `announce`. Cleared, failed or killed, a pass
+is done again and starts no second successor.
+
+An artifact goes in after those that it depends on; if one of them fails, it is skipped, and the reason names it.
+Links lead to later builds only, by build date and build id: no backfill, retry or cleared task moves one back. Why a
+link stays is in the log of `gate` or `links`, and in the ledger.
 
 The build date is the parameter `build_date`; else the run's partition key; else its logical date in {timezone}{offset}.
 A second run of the same build publishes nothing and makes no revision. `dry_run` says what would be published and how
@@ -72,7 +86,7 @@ def night_params(site: Site, slot: Slot | None) -> dict[str, Param]:
             type=["null", "integer"],
             minimum=0,
             maximum=1440,
-            description="How long to wait for a complete index; empty: scheduled runs until the cutoff, others not.",
+            description="How long to wait for what the index lacks; empty: scheduled runs until cutoff, others not.",
         ),
     }
     if slot is None:
@@ -110,22 +124,48 @@ def night(site: Site, slot: Slot | None) -> DAG:
         found = BuildSensor(
             task_id="find_build",
             slot=slot.name if slot else None,
-            doc_md="Resolves the build date and waits for the build's index, in the triggerer.",
+            doc_md="Resolves the build date and waits for something to publish in the build's index, in the triggerer.",
         )
         plan = NightPlanOperator(
             task_id="plan",
             night=found.output,
             doc_md="Reads the index and records in the ledger what is to be published, and what is there already.",
         )
-        verify = publishing_tasks(plan.output, group_id="artifact", prepare_timeout=timedelta(hours=6))
+        verify = publishing_tasks(
+            plan.output,
+            group_id="artifact",
+            prepare_timeout=timedelta(hours=6),
+            inherited=XComArg(plan, INHERITED),
+        )
         gate = GateOperator(
             task_id="gate",
             night=found.output,
             trigger_rule=TriggerRule.ALL_DONE,
-            outlets=[outlet],
-            doc_md="Reads the ledger; whatever is missing fails the run.",
+            doc_md="Reads the ledger; whatever is required and missing fails the run.",
         )
-        verify >> gate
+        links = LinksOperator(
+            task_id="links",
+            night=found.output,
+            pool="publish",
+            doc_md="Moves the slot's links forward and names the revision, if the build is whole; records why if not.",
+        )
+        announce = AnnounceOperator(
+            task_id="announce",
+            night=found.output,
+            passed=gate.output,
+            linked=links.output,
+            outlets=[outlet],
+            doc_md="Emits the event of the slot's asset, with what was published and where the links lead.",
+        )
+        following = NextPassOperator(
+            task_id="next_pass",
+            night=found.output,
+            plan=plan.task_id,
+            trigger_rule=TriggerRule.ALL_DONE,
+            doc_md="Starts the run of the night's next pass, while the night is open.",
+        )
+        verify >> gate >> links >> announce
+        verify >> following
     return dag
 
 

@@ -1,94 +1,124 @@
-"""Find the build of a run: which date's, and whether its index is there; the waiting is done by the triggerer."""
+"""Find what a run is to publish: which date's build, and what of it is new; the waiting is done by the triggerer."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, time, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
-from zoneinfo import ZoneInfo
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException
 
 from hooks.site import run_name
 from sensors.base import NightshiftSensor
 from sensors.objects import NotThere
-from triggers.objects import POLL_S, BuildTrigger
+from triggers.night import NightTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from include.nightlies.passes import Decision, Pass
     from include.nightlies.steps.values import Night
+    from include.publishers.connect import Connections
     from include.settings.model import Slot
 
-DEFAULT_WAIT = timedelta(hours=6)
+SLACK = timedelta(minutes=5)
+"""How much later than the night's end the triggerer may come back."""
 
 
 class BuildSensor(NightshiftSensor):
-    """Resolves the run's build date and succeeds once that build's index is there, handing on the night.
+    """Resolves the run's build date, waits until a pass of its night has something to do, and hands on the night.
 
-    A scheduled run waits for a complete index until the slot's cutoff and then takes what is there. Other runs wait as
-    long as their parameter `wait_minutes` says, by default not at all: without an index they fail at once.
+    A scheduled night is open until its index is complete, until the slot's cutoff at most: what is new in the index
+    meanwhile is taken by one pass after the other, each a run of its own, and the last takes all that is there. Other
+    runs wait as long as their parameter `wait_minutes` says, by default not at all: without an index they fail at once.
 
     :param slot: the slot; by default the run's parameter `slot`.
+    :param poke_interval: how often at least the index is looked at, in seconds; by default the slot's `poll_s`.
     """
 
     template_fields = ("slot",)
     ui_color = "#e6f1f2"
 
-    def __init__(self, *, slot: str | None = None, poke_interval: float = POLL_S, **kwargs: Any) -> None:
-        super().__init__(poke_interval=poke_interval, **kwargs)
+    def __init__(self, *, slot: str | None = None, poke_interval: float | None = None, **kwargs: Any) -> None:
+        super().__init__(**({} if poke_interval is None else {"poke_interval": poke_interval}), **kwargs)
         self.slot = slot
+        self.poll_s = poke_interval
 
     def execute(self, context: Context) -> dict[str, Any]:
         from include.nightlies.errors import BuildMissing, NightlyError
-        from include.nightlies.steps.plan import read_index
+        from include.nightlies.passes import Turn
+        from include.nightlies.steps.reading import read_again
+        from include.nightlies.steps.watching import Watch
         from include.settings.errors import SettingsError
 
         connections = self.connections()
+        now = datetime.now(UTC)
         try:
             settings = connections.site.slot(self.slot or context["params"]["slot"])
-            night = night_of(context, settings)
+            night, turn = night_of(context, settings, now)
         except (NightlyError, SettingsError) as error:
             raise AirflowFailException(str(error)) from error
         self.log.info("slot %s, build of %s: %s", night.slot, night.date, night.reason)
-        deadline = wait_until(context, settings, datetime.now(UTC))
-        try:
-            index, _ = read_index(connections, settings, night.date)
-        except BuildMissing as missing:
-            if deadline is None:
+        if turn.until is None:
+            try:
+                read_again(connections, settings, night.date)
+            except BuildMissing as missing:
                 raise AirflowFailException(str(missing)) from missing
-        else:
-            if index.complete or deadline is None:
-                return night.to_json()
-        return self._wait(night, deadline)
+            return _handed_on(night, turn)
+        if turn.after is None:
+            found = Watch(lambda: connections, night, turn).look(now)
+            if found.turn is not Turn.WAIT:
+                return self._go_on(night, turn, found, connections, settings)
+            self.log.info("%s", found.reason)
+        return self.defer(
+            trigger=NightTrigger(night.to_json(), turn.to_json(), self.poll_s or settings.poll_s),
+            method_name="found",
+            timeout=max(turn.until - now, timedelta()) + SLACK,
+        )
 
     def found(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """The trigger's answer; at the deadline an index that is not complete will do."""
-        from include.nightlies.errors import BuildMissing
-        from include.nightlies.steps.plan import read_index
+        """The trigger's answer. Raises AirflowFailException if the night cannot go on, as for a slot that is gone."""
+        from include.nightlies.passes import Decision, Turn
+        from include.settings.errors import SettingsError
 
-        self.log.info("%s", event["reason"])
+        if "error" in event:
+            raise AirflowFailException(f"the night is not finished: {event['error']}")
         connections = self.connections()
-        settings = connections.site.slot(self.slot or context["params"]["slot"])
-        night = night_of(context, settings)
-        if not event["found"]:
+        try:
+            settings = connections.site.slot(self.slot or context["params"]["slot"])
+        except SettingsError as error:
+            raise AirflowFailException(f"the night is not finished: {error}") from error
+        night, turn = night_of(context, settings, datetime.now(UTC))
+        return self._go_on(night, turn, Decision(Turn(event["turn"]), event["reason"]), connections, settings)
+
+    def _go_on(
+        self, night: Night, turn: Pass, found: Decision, connections: Connections, settings: Slot
+    ) -> dict[str, Any]:
+        from include.nightlies.errors import BuildMissing
+        from include.nightlies.passes import Turn
+        from include.nightlies.steps.reading import read_index
+
+        self.log.info("pass %d of the night: %s", night.number, found.reason)
+        if found.turn is Turn.LAST:
             try:
                 read_index(connections, settings, night.date)
             except BuildMissing as missing:
                 raise NotThere(str(missing)) from missing
-        return night.to_json()
-
-    def _wait(self, night: Night, deadline: datetime) -> NoReturn:
-        self.log.info("waiting for a complete index until %s", deadline.isoformat("T", "seconds"))
-        self.defer(
-            trigger=BuildTrigger(night.slot, night.date.isoformat(), deadline.isoformat(), self.poke_interval),
-            method_name="found",
-            timeout=deadline - datetime.now(UTC) + timedelta(seconds=2 * self.poke_interval + 60),
-        )
+        return _handed_on(replace(night, last=found.turn is Turn.LAST), turn)
 
 
-def night_of(context: Context, slot: Slot) -> Night:
-    """The night that a run's parameters, partition key and logical date mean. Raises BuildDateUnknown."""
+def _handed_on(night: Night, turn: Pass) -> dict[str, Any]:
+    """What the other tasks of the run are given: the night, and for `NextPassOperator` the pass that this is."""
+    return {**night.to_json(), "pass": turn.to_json()}
+
+
+def night_of(context: Context, slot: Slot, now: datetime) -> tuple[Night, Pass]:
+    """The night that a run's parameters, partition key and logical date mean, and which pass of it the run is.
+
+    Raises BuildDateUnknown.
+    """
     from include.nightlies.builddate import resolve_build_date
+    from include.nightlies.passes import Pass
     from include.nightlies.steps.values import Night
 
     params, run = context["params"], context["dag_run"]
@@ -99,7 +129,10 @@ def night_of(context: Context, slot: Slot) -> Night:
         timezone=slot.timezone,
         date_offset=slot.date_offset,
     )
-    return Night(
+    given = params.get("pass")
+    turn = Pass.from_json(given) if given else Pass(context["run_id"], until=wait_until(context, slot, now))
+    dag_id = context["dag"].dag_id
+    night = Night(
         run=run_name(context),
         slot=slot.name,
         date=resolved.date,
@@ -107,18 +140,22 @@ def night_of(context: Context, slot: Slot) -> Night:
         projects=tuple(params.get("projects") or ()),
         platforms=tuple(params.get("platforms") or ()),
         dry_run=bool(params.get("dry_run")),
+        number=turn.number,
+        earlier=tuple(f"{dag_id}/{run_id}" for run_id in turn.earlier(resolved.date)),
     )
+    return night, turn
 
 
 def wait_until(context: Context, slot: Slot, now: datetime) -> datetime | None:
-    """How long to wait for a complete build; None: not at all."""
-    minutes = context["params"].get("wait_minutes")
+    """When the night ends that this run begins, whatever its index says then; None: it waits for nothing."""
+    from include.nightlies.passes import cutoff
+
+    minutes, run = context["params"].get("wait_minutes"), context["dag_run"]
     if minutes is not None:
-        return now + timedelta(minutes=minutes) if minutes else None
-    if str(context["dag_run"].run_type) != "scheduled":
+        # from the run's start on, so that a retry does not begin to wait anew
+        began = getattr(run, "start_date", None) or now
+        return began + timedelta(minutes=minutes) if minutes else None
+    if str(run.run_type) != "scheduled":
         return None
-    if slot.cutoff is None:
-        return now + DEFAULT_WAIT
-    local = now.astimezone(ZoneInfo(slot.timezone))
-    cutoff = datetime.combine(local.date(), time.fromisoformat(slot.cutoff), local.tzinfo)
-    return None if cutoff <= local else cutoff.astimezone(UTC)
+    ends = cutoff(slot.cutoff, run.logical_date or now, timezone=slot.timezone)
+    return ends if ends > now else None

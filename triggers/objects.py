@@ -1,10 +1,10 @@
-"""Watch a store: until an object is there, or until a build's index is."""
+"""Watch a store until an object is there."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -94,32 +94,3 @@ class ObjectTrigger(StoreTrigger):
         store = connections.store(self.store)
         meta = store.head(self.key)
         return None if meta is None else f"{store.url}/{self.key} has {meta.size} bytes"
-
-
-class BuildTrigger(StoreTrigger):
-    """Fires when the index of a slot's build is there, and says that it is complete."""
-
-    def __init__(self, slot: str, build_date: str, deadline: str | None = None, poll_s: float = POLL_S) -> None:
-        super().__init__(deadline, poll_s)
-        self.slot = slot
-        self.build_date = build_date
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        arguments = {
-            "slot": self.slot,
-            "build_date": self.build_date,
-            "deadline": self.deadline,
-            "poll_s": self.poll_s,
-        }
-        return ("triggers.objects.BuildTrigger", arguments)
-
-    def _store_name(self, site: Site) -> str:
-        return site.slot(self.slot).store
-
-    def _look(self, connections: Connections) -> str | None:
-        from include.nightlies.steps.plan import read_index
-
-        index, url = read_index(connections, connections.site.slot(self.slot), date.fromisoformat(self.build_date))
-        if not index.complete:
-            return None
-        return f"build {index.build_id} is complete, {len(index.artifacts)} artifacts, {url}"

@@ -13,7 +13,7 @@ from include.lab.environment import ADMIN, Lab
 from include.lab.follow import Snapshot, follow
 from include.lab.report import NightReport, artifact_lines
 from include.nightlies.records import publications_of_run
-from include.nightlies.steps.plan import index_place
+from include.nightlies.steps.reading import index_place
 from include.publishers.connect import Connections
 from include.publishers.found import found_repository, found_stores, try_stores
 from include.settings.model import Site

@@ -1,16 +1,12 @@
-"""Which artifacts of a build are taken, in which order, and in which batches. Pure functions."""
+"""Which artifacts of a build are taken, and in which order. Pure functions."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Mapping, Sequence
-from itertools import pairwise
-from typing import TypeVar
 
 from include.nightlies.errors import DependencyCycle, UnknownChoice
 from include.nightlies.index import Artifact
-
-T = TypeVar("T")
 
 
 def select(
@@ -68,18 +64,6 @@ def in_order(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
     if len(ordered) < len(by_key):
         raise DependencyCycle(_circle({key: needs for key, needs in waiting.items() if needs}))
     return tuple(ordered)
-
-
-def batches(items: Sequence[T], limit: int = 100) -> tuple[tuple[T, ...], ...]:
-    """At most `limit` batches that keep the order and differ in length by one at most; none is empty."""
-    if limit < 1:
-        raise ValueError(f"the limit of batches is {limit}; it must be at least 1")
-    count = min(limit, len(items))
-    if not count:
-        return ()
-    size, longer = divmod(len(items), count)
-    cuts = [index * size + min(index, longer) for index in range(count + 1)]
-    return tuple(tuple(items[start:end]) for start, end in pairwise(cuts))
 
 
 def _circle(waiting: Mapping[tuple[str, str], set[tuple[str, str]]]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
@@ -22,6 +23,10 @@ from tests.fakes import airflowhome
 DAGS = airflowhome.ROOT / "dags"
 BAG = DagBag(str(DAGS))
 IDS = sorted(BAG.dags)
+
+
+def leaves(dag: DAG) -> list[Any]:
+    return [task for task in dag.tasks if not task.downstream_list]
 
 
 @pytest.fixture(params=IDS)
@@ -65,14 +70,26 @@ def test_every_dag_is_described_tagged_and_bounded(dag: DAG) -> None:
 
 
 @pytest.mark.parametrize("dag_id", [dag_id for dag_id in IDS if "publish" in str(BAG.dags[dag_id].task_ids)])
-def test_the_gate_is_the_only_leaf_runs_whatever_came_before_and_nothing_can_hide_its_failure(dag_id: str) -> None:
+def test_all_ends_in_the_gate_which_runs_whatever_came_before_and_nothing_can_hide_its_failure(dag_id: str) -> None:
     dag = BAG.dags[dag_id]
-    leaves = [task for task in dag.tasks if not task.downstream_list]
-    assert [task.task_id for task in leaves] == ["gate"]
-    (gate,) = leaves
+    gate = dag.get_task("gate")
     assert isinstance(gate, GateOperator)
     assert gate.trigger_rule == TriggerRule.ALL_DONE
+    after = [dag.get_task(name) for name in gate.get_flat_relative_ids(upstream=False)]
+    before = gate.get_flat_relative_ids(upstream=True)
+    # a pass of a night that goes on has no gate; what starts the next one fails the run by itself
+    assert before | {"gate", "next_pass"} | {task.task_id for task in after} >= set(dag.task_ids)
+    # what comes after it happens only if it passed, and one thing after the other
+    assert [task.task_id for task in after if task.trigger_rule != TriggerRule.ALL_SUCCESS] == []
+    assert {task.task_id for task in leaves(dag)} - {"next_pass"} == {after[-1].task_id if after else "gate"}
     assert not [task.task_id for task in dag.tasks if task.is_teardown]
+
+
+def test_a_night_tells_others_last_after_its_links() -> None:
+    dag = BAG.dags["nightly_install"]
+    (last,) = [task for task in leaves(dag) if task.task_id != "next_pass"]
+    assert [task.task_id for task in dag.tasks if task.outlets] == [last.task_id] == ["announce"]
+    assert "links" in last.upstream_task_ids
 
 
 def test_a_dag_file_is_parsed_in_less_than_a_second_and_imports_nothing_heavy() -> None:

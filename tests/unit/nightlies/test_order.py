@@ -12,7 +12,7 @@ from include.nightlies.destinations import build_directory, destination, overlap
 from include.nightlies.errors import BadDestination, BadName, DependencyCycle, UnknownChoice
 from include.nightlies.index import Artifact
 from include.nightlies.names import check_name
-from include.nightlies.order import batches, in_order, select
+from include.nightlies.order import in_order, select
 from include.settings.model import Slot
 
 
@@ -61,22 +61,6 @@ def test_any_order_of_the_index_gives_the_same_night(shuffled, edges):
         assert set(one.dependencies) <= seen
         seen.add(one.project)
     assert ordered == in_order(sorted(made, key=lambda one: one.project))
-
-
-@given(st.lists(st.integers(), max_size=500), st.integers(1, 120))
-def test_batches_lose_nothing_and_stay_within_the_limit(items, limit):
-    made = batches(items, limit)
-    assert [item for batch in made for item in batch] == items
-    assert len(made) <= limit
-    assert all(made)
-    assert len({len(batch) for batch in made}) <= 2
-
-
-def test_batches_hold_one_each_while_they_can():
-    assert batches("abc") == (("a",), ("b",), ("c",))
-    assert len(batches(range(1000))) == 100
-    with pytest.raises(ValueError, match="at least 1"):
-        batches([1], 0)
 
 
 def test_a_choice_takes_what_it_names_and_refuses_what_nobody_knows():

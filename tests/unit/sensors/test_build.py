@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from include.nightlies.errors import BuildDateUnknown
+from include.nightlies.passes import Pass
+from include.nightlies.steps.values import Night
 from include.settings.model import Slot
-from sensors.build import DEFAULT_WAIT, night_of, wait_until
+from sensors.build import night_of as night_and_pass
+from sensors.build import wait_until
 from tests.fakes.taskcontext import task_context
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
+
+
+def night_of(context: Any, settings: Slot) -> Night:
+    return night_and_pass(context, settings, NOW)[0]
 
 
 def slot(**changes: object) -> Slot:
@@ -66,8 +74,23 @@ def test_a_run_by_hand_or_of_a_backfill_does_not_wait_unless_told_to() -> None:
 
 
 def test_a_scheduled_run_waits_until_the_cutoff_of_its_slot() -> None:
-    scheduled = task_context(run_type="scheduled")
-    assert wait_until(scheduled, slot(), NOW) == NOW + DEFAULT_WAIT
+    scheduled = task_context(run_type="scheduled", logical_date=NOW - timedelta(minutes=1))
+    assert wait_until(scheduled, slot(), NOW) == NOW + timedelta(hours=5, minutes=59)
     # six in the morning in Zurich is five in UTC in November
     assert wait_until(scheduled, slot(cutoff="06:00"), NOW) == datetime(2026, 11, 21, 5, 0, tzinfo=UTC)
-    assert wait_until(scheduled, slot(cutoff="02:30"), NOW) is None
+
+
+def test_a_run_of_a_night_that_is_over_waits_for_nothing() -> None:
+    late = task_context(run_type="scheduled", logical_date=NOW - timedelta(hours=5))
+    assert wait_until(late, slot(cutoff="02:30"), NOW) is None
+    assert wait_until(late, slot(cutoff="90m"), NOW) is None
+
+
+def test_a_run_of_a_later_pass_knows_its_night_and_the_passes_before_it() -> None:
+    given = Pass("scheduled__2026-11-21T01:00:00+00:00", 3, NOW + timedelta(hours=1))
+    context = task_context(build_date="2026-11-21", **{"pass": given.to_json()})
+    night, turn = night_and_pass(context, slot(), NOW)
+    assert turn == given
+    assert night.number == 3
+    assert night.earlier == ("night/scheduled__2026-11-21T01:00:00+00:00", "night/night__2026-11-21__pass2")
+    assert Night.from_json(night.to_json()) == night

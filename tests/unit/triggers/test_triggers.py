@@ -15,7 +15,8 @@ import pytest
 from airflow.sdk.module_loading import import_string
 
 from triggers.lease import LeaseFreeTrigger
-from triggers.objects import BuildTrigger, ObjectTrigger
+from triggers.night import NightTrigger
+from triggers.objects import ObjectTrigger
 from triggers.pause import PauseTrigger
 
 SECRET = "secret-of-the-key"
@@ -91,7 +92,7 @@ def test_the_lease_trigger_sends_and_carries_no_secret(gateway: type[_Leases]) -
     [
         LeaseFreeTrigger("gateway", "nights.example.org", "/a", "2026-11-21T00:00:00+00:00", 3.0, "since"),
         ObjectTrigger("builds", "main/x", "2026-11-21T00:00:00+00:00", 5.0),
-        BuildTrigger("main", "2026-11-21", "2026-11-21T00:00:00+00:00", 5.0),
+        NightTrigger({"slot": "main"}, {"first": "scheduled__1"}, 5.0),
     ],
 )
 def test_a_trigger_comes_back_from_its_arguments(trigger: Any) -> None:
@@ -116,31 +117,11 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder / "index.json"
 
 
-def _index(*, complete: bool, date: str = "2026-11-21") -> bytes:
-    document = {"format": 1, "slot": "main", "build_id": "b1", "date": date, "complete": complete, "artifacts": []}
-    return json.dumps(document).encode()
-
-
 def test_the_object_trigger_fires_when_the_object_is_there(builds: Path) -> None:
     builds.write_bytes(b"x")
     event = _event(ObjectTrigger("builds", "main/2026-11-21/index.json"))
     assert event["found"]
     assert "has 1 bytes" in event["reason"]
-
-
-def test_the_build_trigger_waits_for_a_complete_index(builds: Path) -> None:
-    builds.write_bytes(_index(complete=False))
-    late = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
-    assert not _event(BuildTrigger("main", "2026-11-21", late))["found"]
-    builds.write_bytes(_index(complete=True))
-    assert "build b1 is complete" in _event(BuildTrigger("main", "2026-11-21", late))["reason"]
-
-
-def test_an_index_that_can_never_be_used_ends_the_waiting(builds: Path) -> None:
-    builds.write_bytes(b"no JSON")
-    event = _event(BuildTrigger("main", "2026-11-21"))
-    assert not event["found"]
-    assert "is not JSON" in event["reason"]
 
 
 def test_a_pause_ends_after_its_time_or_at_the_deadline() -> None:

@@ -1,0 +1,154 @@
+"""When a night goes on and when it ends: one pass after the other over an index that still grows. Pure.
+
+Each pass is a run of the slot's DAG; why, says docs/decisions/0015-a-run-for-each-pass.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from enum import Enum
+from typing import Any
+from zoneinfo import ZoneInfo
+
+AFTER_FAILURE = timedelta(minutes=5)
+"""How long a night rests after a pass that could not even be planned."""
+
+
+class Turn(Enum):
+    """What a night does next."""
+
+    WAIT = "wait"
+    GO = "go"
+    LAST = "last"
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One run of a night: its `number` from 1 on, and the id of the run that began the night.
+
+    `until`: when the night ends, whatever the index says; None: at once. `after`: when this pass begins to look, where
+    the one before came to nothing.
+    """
+
+    first: str
+    number: int = 1
+    until: datetime | None = None
+    after: datetime | None = None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Pass:
+        return cls(
+            str(value["first"]), int(value["number"]), _instant(value.get("until")), _instant(value.get("after"))
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "first": self.first,
+            "number": self.number,
+            "until": self.until.isoformat() if self.until else None,
+            "after": self.after.isoformat() if self.after else None,
+        }
+
+    def run_id(self, build_date: date, number: int | None = None) -> str:
+        """The id of the run of this pass, or of another of the same night; the same whoever asks, and how often."""
+        number = number or self.number
+        if number == 1:
+            return self.first
+        night = f"night__{build_date.isoformat()}"
+        if self.first.startswith("scheduled__"):
+            return f"{night}__pass{number}"
+        if self.first.startswith(f"{night}__"):
+            return f"{self.first}__pass{number}"
+        return f"{night}__{self.first}__pass{number}"
+
+    def earlier(self, build_date: date) -> tuple[str, ...]:
+        """The ids of the runs of the passes before this one."""
+        return tuple(self.run_id(build_date, number) for number in range(1, self.number))
+
+    def following(self, *, planned: bool, now: datetime) -> Pass:
+        """The pass after this one; it rests first if this one was not even `planned`."""
+        return Pass(self.first, self.number + 1, self.until, None if planned else now + AFTER_FAILURE)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a look at a build's index and at the ledger showed. Counts are of artifacts that the slot takes.
+
+    `problem`: why the index cannot be gone by at the moment; then the others say nothing.
+    """
+
+    complete: bool = False
+    listed: int = 0
+    settled: int = 0
+    failed: int = 0
+    elsewhere: int = 0
+    fresh: int = 0
+    problem: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        if self.problem:
+            return self.problem
+        parts = [f"{self.listed} listed, {self.settled} of them settled"]
+        for count, words in ((self.fresh, "new"), (self.failed, "failed so far"), (self.elsewhere, "in another run")):
+            if count:
+                parts.append(f"{count} {words}")
+        return "; ".join([", ".join(parts), *self.notes])
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What the night does next, and why."""
+
+    turn: Turn
+    reason: str
+
+
+def decide(
+    seen: Seen,
+    *,
+    now: datetime,
+    until: datetime | None,
+    fresh_since: datetime | None,
+    gather: timedelta | None,
+) -> Decision:
+    """What to do after a look. `fresh_since`: when an artifact was first seen that no pass has taken yet.
+
+    `gather`: how long it waits for others to come with it, since each pass costs some seconds of its own; None: until
+    the night ends, for a night of a single pass.
+
+    A last pass takes all that is listed, also what failed before, and only after it links move.
+    """
+    if until is None:
+        return Decision(Turn.LAST, f"this run waits for nothing: {seen.said}")
+    if now >= until:
+        return Decision(Turn.LAST, f"the night ends at its cut-off, {_minute(until)}: {seen.said}")
+    if seen.problem:
+        return Decision(Turn.WAIT, f"{seen.problem} (looked at again until {_minute(until)})")
+    if seen.complete:
+        return Decision(Turn.LAST, f"the index says that it is complete: {seen.said}")
+    if seen.fresh and fresh_since is not None and gather is not None and now - fresh_since >= gather:
+        return Decision(Turn.GO, f"there is something to publish: {seen.said}")
+    return Decision(Turn.WAIT, f"the index is not complete; more is waited for until {_minute(until)}: {seen.said}")
+
+
+def cutoff(text: str, tick: datetime, *, timezone: str) -> datetime:
+    """When the night that began at `tick` ends, in UTC: after a length of time (`5h`, `90m`), or at a time of day
+    (`06:00`) in the zone, the next after the tick."""
+    if text[-1] in "hm":
+        return (tick + timedelta(**{{"h": "hours", "m": "minutes"}[text[-1]]: int(text[:-1])})).astimezone(UTC)
+    local = tick.astimezone(ZoneInfo(timezone))
+    day = local.date() if time.fromisoformat(text) > local.time() else local.date() + timedelta(days=1)
+    return datetime.combine(day, time.fromisoformat(text), local.tzinfo).astimezone(UTC)
+
+
+def _minute(instant: datetime) -> str:
+    return instant.isoformat(" ", "minutes")
+
+
+def _instant(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None

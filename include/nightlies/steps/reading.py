@@ -1,0 +1,67 @@
+"""Read the index of a build from its slot's store; signed ones only after their signature."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import date
+
+from include.nightlies.errors import BadIndex, BuildMissing, IndexUnsigned
+from include.nightlies.index import BuildIndex
+from include.nightlies.signed import public_key, require_signature
+from include.publishers.connect import Connections
+from include.settings.model import Slot
+from include.settings.templates import fill
+from include.storage.errors import NotFound
+
+LOOKS = 3
+PAUSE_S = 1.0
+"""A run that waits for nothing looks this often at an index that may be half written, with these pauses."""
+
+
+def index_place(slot: Slot, build_date: date) -> str:
+    """The key of a build's index in the slot's store."""
+    return fill(slot.index, {"slot": slot.name, "date": build_date.isoformat()})
+
+
+def read_index(connections: Connections, slot: Slot, wanted: date) -> tuple[BuildIndex, str]:
+    """The build of a slot's date and the URL of its index.
+
+    Raises BuildMissing, BadIndex (with IndexUnsigned and WrongSignature, where the slot asks for a signature), or
+    StoreError.
+    """
+    store, key = connections.store(slot.store), index_place(slot, wanted)
+    url = f"{store.url}/{key}"
+    try:
+        data = store.get(key)
+    except NotFound:
+        raise BuildMissing(slot.name, wanted, url) from None
+    if slot.index_signature is not None:
+        signer = slot.index_signature
+        try:
+            signature = store.get(key + signer.suffix)
+        except NotFound:
+            raise IndexUnsigned(url, url + signer.suffix) from None
+        require_signature(data, signature, public_key(signer.public_key), file=url)
+    stores = [one.url for one in connections.site.stores.values()]
+    return BuildIndex.parse(data, slot=slot.name, build_date=wanted, file=url, stores=stores), url
+
+
+def read_again(
+    connections: Connections, slot: Slot, wanted: date, *, pause: Callable[[float], object] = time.sleep
+) -> tuple[BuildIndex, str]:
+    """As `read_index`, but one that cannot be used is looked at again: it may be written in this very moment."""
+    for _ in range(LOOKS - 1):
+        try:
+            return read_index(connections, slot, wanted)
+        except BadIndex:
+            pause(PAUSE_S)
+    return read_index(connections, slot, wanted)
+
+
+def index_version(connections: Connections, slot: Slot, wanted: date) -> object:
+    """What changes whenever the index or its signature is written anew; None while there is no index."""
+    store, key = connections.store(slot.store), index_place(slot, wanted)
+    keys = [key] if slot.index_signature is None else [key, key + slot.index_signature.suffix]
+    found = [store.head(one) for one in keys]
+    return None if found[0] is None else tuple((one.version, one.size, one.modified) if one else None for one in found)

@@ -1,0 +1,98 @@
+"""Look at a build's index and at the ledger: what is new to a night, and what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from include.nightlies import builds, records
+from include.nightlies.arrivals import Arrivals, arrivals, without_wrong_time
+from include.nightlies.builds import BuildRecord
+from include.nightlies.compared import compared
+from include.nightlies.errors import BadIndex, BuildMissing, BuildMoved
+from include.nightlies.index import Artifact, BuildIndex
+from include.nightlies.passes import Decision, Pass, Seen, decide
+from include.nightlies.required import is_taken
+from include.nightlies.steps.reading import index_version, read_index
+from include.nightlies.steps.values import Night
+from include.publishers.connect import Connections
+from include.settings.model import Slot
+from include.storage.errors import Forbidden, Unavailable
+
+LASTING = (BuildMissing, BadIndex, BuildMoved, Unavailable, Forbidden)
+"""What may be otherwise at the next look: the night goes on, and says what it is."""
+SHOWN = 3
+"""Notes on an index in the reason why a night waits."""
+
+
+def fresh_artifacts(
+    connections: Connections, slot: Slot, night: Night, listed: list[Artifact], build: BuildRecord | None, now: datetime
+) -> Arrivals:
+    """What of these artifacts this pass of the night is to take."""
+    taken = [one for one in listed if is_taken(slot, one.project, one.platform)]
+    known = () if build is None else records.publications_of_build(connections.ledger, build.id)
+    return arrivals(taken, known, run=night.run, earlier=night.earlier, now=now)
+
+
+@dataclass(slots=True)
+class Watch:
+    """What one process saw of an index, look by look; an index that did not change is not read again.
+
+    :param connect: gives the site as it is configured at that moment.
+    """
+
+    connect: Callable[[], Connections]
+    night: Night
+    turn: Pass
+    _version: object = None
+    _index: BuildIndex | None = None
+    _fresh_since: datetime | None = None
+    _notes: list[str] = field(default_factory=list)
+
+    def look(self, now: datetime) -> Decision:
+        """What the night does next. Raises UnknownSetting once the slot is not configured any more."""
+        connections = self.connect()
+        slot = connections.site.slot(self.night.slot)
+        try:
+            seen = self._seen(connections, slot, now)
+        except LASTING as error:
+            seen = Seen(problem=str(error))
+        if not seen.fresh:
+            self._fresh_since = None
+        elif self._fresh_since is None:
+            self._fresh_since = now
+        # a run of some artifacts, or one that only says what would be, is no part of a night that goes on
+        whole = not (self.night.projects or self.night.platforms or self.night.dry_run)
+        gather = timedelta(seconds=slot.gather_s) if whole else None
+        return decide(seen, now=now, until=self.turn.until, fresh_since=self._fresh_since, gather=gather)
+
+    def _seen(self, connections: Connections, slot: Slot, now: datetime) -> Seen:
+        before = self._index
+        # the version first: what is written between the two is seen by the next look
+        version = index_version(connections, slot, self.night.date)
+        if self._index is None or version is None or version != self._version:
+            read, _ = read_index(connections, slot, self.night.date)
+            index, wrong = without_wrong_time(read, now)
+            self._notes = [wrong] if wrong else []
+            if before is not None and _is_older(index, before):
+                self._notes.append("an older index than the last one was read, and is left aside")
+                index = before
+            self._index, self._version = index, version
+        recorded = builds.build(connections.ledger, slot.name, self._index.build_id)
+        found = compared(self._index, recorded)
+        sorted_out = fresh_artifacts(connections, slot, self.night, list(found.index.artifacts), recorded, now)
+        settled, failed, elsewhere = map(len, (sorted_out.settled, sorted_out.failed, sorted_out.elsewhere))
+        fresh = len(sorted_out.fresh)
+        listed, notes = settled + failed + elsewhere + fresh, (*self._notes, *found.notes[:SHOWN])
+        return Seen(found.index.complete, listed, settled, failed, elsewhere, fresh, notes=notes)
+
+
+def _is_older(index: BuildIndex, before: BuildIndex) -> bool:
+    if index.build_id != before.build_id:
+        return False
+    if index.serial is not None and before.serial is not None:
+        return index.serial < before.serial
+    if index.created is not None and before.created is not None:
+        return index.created < before.created
+    return False

@@ -1,0 +1,60 @@
+"""Begin the next pass of a night that is still open, as a run of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
+
+from operators.base import NightshiftOperator, clock
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class NextPassOperator(NightshiftOperator):
+    """Starts the run of the next pass of the night, unless this was the last one, or that run is there already.
+
+    The next run's id follows from the night alone, so that a retry or a cleared task starts it once. It is told until
+    when the night is open, and rests for some minutes if this run's plan came to nothing. Skipped where the night ends.
+
+    :param night: the night that `BuildSensor` found.
+    :param plan: the id of the task that planned this pass.
+    """
+
+    template_fields = ("night",)
+    ui_color = "#e6f1f2"
+
+    def __init__(self, *, night: Any, plan: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.night = night
+        self.plan = plan
+
+    def execute(self, context: Context) -> NoReturn:
+        from include.nightlies.passes import Pass
+        from include.nightlies.steps.values import Night
+
+        if self.night is None:
+            raise AirflowSkipException("no build was found; see the task that looks for it")
+        night = Night.from_json(self.night)
+        if night.last:
+            raise AirflowSkipException("the night ends with this pass")
+        turn = Pass.from_json(self.night["pass"])
+        planned = context["ti"].xcom_pull(task_ids=self.plan, key="return_value") is not None
+        following = turn.following(planned=planned, now=clock())
+        given = {name: value for name, value in dict(context["params"]).items() if value is not None}
+        until = turn.until.isoformat(" ", "minutes") if turn.until else "now"
+        raise DagRunTriggerException(
+            trigger_dag_id=context["dag"].dag_id,
+            dag_run_id=following.run_id(night.date),
+            conf={**given, "build_date": night.date.isoformat(), "pass": following.to_json()},
+            reset_dag_run=False,
+            skip_when_already_exists=True,
+            wait_for_completion=False,
+            allowed_states=[],
+            failed_states=[],
+            poke_interval=0,
+            deferrable=False,
+            note=f"Pass {following.number} of the night of {night.date}, slot {night.slot}, after {context['run_id']}: "
+            f"waits for what is new in the index, until {until} at most.",
+        )

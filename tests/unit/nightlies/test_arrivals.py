@@ -1,0 +1,82 @@
+"""What of an index is new to a night, by what the ledger says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from include.nightlies.arrivals import ALIVE, Arrivals, arrivals, without_wrong_time
+from include.nightlies.index import Artifact, BuildIndex
+from include.nightlies.records import Publication
+from include.nightlies.states import Phase, State
+
+NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
+RUN, EARLIER, OTHER = "night/pass2", ("night/pass1",), "hand/run"
+GAUDI = Artifact("Gaudi", "x86_64", "a", 1, "a" * 64)
+
+
+def publication(state: State, run: str, sha256: str = "a" * 64, age: timedelta = timedelta(minutes=1)) -> Publication:
+    return Publication(
+        id=1, run_id=run, repository="r", destination="/d", artifact=1, artifact_sha256=sha256, changeset=None,
+        state=state, reason="", error_class=None, phase=Phase.PLAN, try_number=1, plan_try=1, prepare_try=0,
+        publish_try=0, revision_before=None, revision_after=None, root_hash=None, nested_hash=None, files=None,
+        bytes=None, objects_new=None, objects_reused=None, bytes_uploaded=None, seconds={}, lease_held_s=None,
+        created_at=NOW - age, updated_at=NOW - age, ended_at=None, verified_at=None, project="Gaudi", platform="x86_64",
+    )  # fmt: skip
+
+
+def sort(*known: Publication) -> Arrivals:
+    return arrivals([GAUDI], known, run=RUN, earlier=EARLIER, now=NOW)
+
+
+NAME = (GAUDI.name,)
+
+
+def test_what_the_ledger_does_not_know_is_fresh() -> None:
+    assert sort() == Arrivals(fresh=NAME)
+
+
+@pytest.mark.parametrize("state", [State.PUBLISHED, State.UNCHANGED])
+@pytest.mark.parametrize("run", [*EARLIER, OTHER, RUN])
+def test_what_any_run_published_is_settled(state: State, run: str) -> None:
+    assert sort(publication(state, run)) == Arrivals(fresh=(), settled=NAME)
+
+
+def test_a_rebuilt_artifact_is_fresh_again() -> None:
+    assert sort(publication(State.PUBLISHED, EARLIER[0], "b" * 64)) == Arrivals(fresh=NAME)
+
+
+def test_what_an_earlier_pass_tried_is_left_to_the_last_one() -> None:
+    for state in (State.FAILED, State.PLANNED, State.PREPARING):
+        assert sort(publication(state, EARLIER[0])) == Arrivals(fresh=(), failed=NAME)
+
+
+def test_what_failed_in_a_run_that_is_no_pass_of_this_night_is_tried() -> None:
+    assert sort(publication(State.FAILED, OTHER)) == Arrivals(fresh=NAME)
+
+
+def test_what_is_skipped_in_this_night_is_settled_and_a_dry_run_elsewhere_settles_nothing() -> None:
+    assert sort(publication(State.SKIPPED, EARLIER[0])) == Arrivals(fresh=(), settled=NAME)
+    assert sort(publication(State.SKIPPED, OTHER)) == Arrivals(fresh=NAME)
+
+
+def test_what_another_run_is_at_is_left_to_it_unless_it_stands_still() -> None:
+    assert sort(publication(State.PREPARING, OTHER)) == Arrivals(fresh=(), elsewhere=NAME)
+    assert sort(publication(State.PREPARING, OTHER, age=ALIVE)) == Arrivals(fresh=NAME)
+
+
+def test_what_this_very_run_has_begun_is_fresh_to_its_next_try() -> None:
+    assert sort(publication(State.PREPARING, RUN)) == Arrivals(fresh=NAME)
+
+
+def test_a_builder_whose_clock_is_ahead_cannot_make_later_indices_look_older() -> None:
+    index = BuildIndex("main", "b", NOW.date(), False, (GAUDI,), created=NOW + timedelta(hours=3))
+    trusted, note = without_wrong_time(index, NOW)
+    assert trusted == replace(index, created=None)
+    assert "180 minutes from now" in note
+    assert "Set the builder's clock" in note
+    for created in (NOW + timedelta(minutes=4), NOW - timedelta(days=9), None):
+        kept = replace(index, created=created)
+        assert without_wrong_time(kept, NOW) == (kept, "")

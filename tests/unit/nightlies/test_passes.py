@@ -1,0 +1,110 @@
+"""When a night goes on and when it ends, and what its passes are called."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from include.nightlies.passes import AFTER_FAILURE, Decision, Pass, Seen, Turn, cutoff
+from include.nightlies.passes import decide as decide_with
+
+NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
+CUTOFF = NOW + timedelta(hours=4)
+DAY = date(2026, 11, 21)
+GATHER = timedelta(seconds=30)
+
+
+def decide(
+    seen: Seen, *, now: datetime = NOW, until: datetime | None = CUTOFF, fresh_since: datetime | None = None
+) -> Decision:
+    return decide_with(seen, now=now, until=until, fresh_since=fresh_since, gather=GATHER)
+
+
+def test_a_complete_index_ends_the_night_at_once_with_a_last_pass() -> None:
+    found = decide(Seen(complete=True, listed=8, settled=5, fresh=3), now=NOW, until=CUTOFF)
+    assert found.turn is Turn.LAST
+    assert found.reason == "the index says that it is complete: 8 listed, 5 of them settled, 3 new"
+
+
+def test_the_cutoff_ends_the_night_whatever_the_index_says() -> None:
+    assert decide(Seen(problem="no index"), now=CUTOFF, until=CUTOFF).turn is Turn.LAST
+    assert decide(Seen(listed=8, fresh=1), now=CUTOFF, until=CUTOFF, fresh_since=CUTOFF).turn is Turn.LAST
+
+
+def test_what_is_new_waits_a_little_for_others_and_then_goes_in() -> None:
+    seen = Seen(listed=3, fresh=3)
+    assert decide(seen, now=NOW, until=CUTOFF, fresh_since=NOW).turn is Turn.WAIT
+    assert decide(seen, now=NOW + GATHER, until=CUTOFF, fresh_since=NOW).turn is Turn.GO
+
+
+def test_with_nothing_new_the_night_waits_and_says_for_what() -> None:
+    found = decide(Seen(listed=5, settled=3, failed=1, elsewhere=1), now=NOW, until=CUTOFF)
+    assert found.turn is Turn.WAIT
+    assert found.reason == (
+        "the index is not complete; more is waited for until 2026-11-21 06:00+00:00: "
+        "5 listed, 3 of them settled, 1 failed so far, 1 in another run"
+    )
+
+
+def test_an_index_that_cannot_be_gone_by_is_looked_at_again() -> None:
+    found = decide(Seen(problem="is not JSON", complete=True), now=NOW, until=CUTOFF, fresh_since=NOW - GATHER)
+    assert found.turn is Turn.WAIT
+    assert "is not JSON" in found.reason
+
+
+def test_a_run_that_waits_for_nothing_is_the_last_pass_of_its_night() -> None:
+    assert decide(Seen(listed=2, fresh=2), now=NOW, until=None).turn is Turn.LAST
+
+
+def test_a_night_of_a_single_pass_waits_for_its_end_whatever_is_new() -> None:
+    seen = Seen(listed=3, fresh=3)
+    assert decide_with(seen, now=NOW, until=CUTOFF, fresh_since=NOW - GATHER, gather=None).turn is Turn.WAIT
+
+
+@pytest.mark.parametrize(
+    ("text", "tick", "ends"),
+    [
+        ("06:00", datetime(2026, 11, 21, 1, 0, tzinfo=UTC), datetime(2026, 11, 21, 5, 0, tzinfo=UTC)),
+        ("06:00", datetime(2026, 11, 20, 21, 0, tzinfo=UTC), datetime(2026, 11, 21, 5, 0, tzinfo=UTC)),
+        ("02:00", datetime(2026, 11, 21, 1, 0, tzinfo=UTC), datetime(2026, 11, 22, 1, 0, tzinfo=UTC)),
+        ("06:00", datetime(2026, 3, 28, 21, 0, tzinfo=UTC), datetime(2026, 3, 29, 4, 0, tzinfo=UTC)),
+        ("5h", datetime(2026, 3, 28, 21, 0, tzinfo=UTC), datetime(2026, 3, 29, 2, 0, tzinfo=UTC)),
+        ("90m", datetime(2026, 11, 21, 1, 0, tzinfo=UTC), datetime(2026, 11, 21, 2, 30, tzinfo=UTC)),
+    ],
+    ids=["same day", "over midnight", "a whole day", "summer time begins", "hours", "minutes"],
+)
+def test_a_night_ends_at_the_next_such_time_after_its_schedule(text: str, tick: datetime, ends: datetime) -> None:
+    assert cutoff(text, tick, timezone="Europe/Zurich") == ends
+
+
+@pytest.mark.parametrize(
+    ("first", "third"),
+    [
+        ("scheduled__2026-11-21T01:00:00+00:00", "night__2026-11-21__pass3"),
+        ("night__2026-11-21__1", "night__2026-11-21__1__pass3"),
+        ("manual__2026-11-21T10:00:00+00:00_a1", "night__2026-11-21__manual__2026-11-21T10:00:00+00:00_a1__pass3"),
+        ("backfill__2026-11-21T01:00:00+00:00", "night__2026-11-21__backfill__2026-11-21T01:00:00+00:00__pass3"),
+    ],
+)
+def test_the_runs_of_a_night_are_named_after_its_date_and_keep_what_began_it(first: str, third: str) -> None:
+    one = Pass(first, 3)
+    assert one.run_id(DAY) == third
+    assert one.earlier(DAY) == (first, third.replace("pass3", "pass2"))
+    assert Pass(first).run_id(DAY) == first
+
+
+def test_no_name_begins_like_those_that_airflow_keeps_for_itself() -> None:
+    for kind in ("scheduled", "backfill", "asset_triggered", "manual"):
+        assert Pass(f"{kind}__x").run_id(DAY, 2).startswith("night__")
+
+
+def test_a_pass_after_one_that_was_not_planned_rests_first() -> None:
+    one = Pass("x", 2, CUTOFF)
+    assert one.following(planned=True, now=NOW) == Pass("x", 3, CUTOFF)
+    assert one.following(planned=False, now=NOW).after == NOW + AFTER_FAILURE
+
+
+def test_a_pass_crosses_a_run_s_parameters() -> None:
+    for one in (Pass("x"), Pass("x", 4, CUTOFF, NOW)):
+        assert Pass.from_json(one.to_json()) == one

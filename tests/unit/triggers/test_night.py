@@ -1,0 +1,180 @@
+"""The watch over the index of an open night: what it waits out, and what ends it; on folders and a ledger file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from include.nightlies.passes import Pass
+from include.nightlies.steps.values import Night
+from triggers.night import NightTrigger
+
+DAY = date(2026, 11, 21)
+ARTIFACT = {"project": "Gaudi", "platform": "x86_64", "url": "a.tar.gz", "size": 1, "sha256": "a" * 64}
+OTHER = {**ARTIFACT, "project": "LHCb"}
+SOON_S = 10.0
+
+
+@dataclass
+class Builder:
+    """Writes the index and the configuration of a small site."""
+
+    folder: Path
+
+    def index(self, *artifacts: dict[str, Any], complete: bool = False, **more: Any) -> None:
+        document = {"format": 1, "slot": "main", "build_id": "b1", "date": DAY.isoformat(), "complete": complete}
+        self.write(json.dumps({**document, "artifacts": list(artifacts), **more}).encode())
+
+    def write(self, data: bytes) -> None:
+        path = self.folder / "builds" / "main" / DAY.isoformat() / "index.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.write_bytes(data)
+        new.replace(path)
+
+    def slots(self, *names: str, gather_s: float = 0.0) -> None:
+        settings = f"repository: nights.example.org, store: builds, gather_s: {gather_s}"
+        slots = "".join(f"  {name}: {{{settings}}}\n" for name in names)
+        file = self.folder / "site.new"
+        file.write_text(
+            f'ledger: "sqlite:///{self.folder}/ledger.db"\n'
+            f'stores: {{builds: {{url: "file://{self.folder}/builds"}}}}\n'
+            "repositories:\n  nights.example.org:\n    store: builds\n    public_url: http://127.0.0.1:1\n"
+            f"    public_key: nights.pub\n    gateway: gateway\nslots:\n{slots}"
+        )
+        file.replace(self.folder / "site.yaml")
+
+
+@pytest.fixture
+def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builder:
+    (tmp_path / "builds").mkdir()
+    made = Builder(tmp_path)
+    made.slots("main")
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(tmp_path / "site.yaml"))
+    return made
+
+
+def watch(
+    *changes: Callable[[], None], until: timedelta = timedelta(hours=1), after: timedelta | None = None, **night: Any
+) -> dict[str, Any]:
+    """What ends the watch. Each of `changes` is made once the watch waits, and says so, again."""
+    now = datetime.now(UTC)
+    turn = Pass("scheduled__1", until=now + until, after=None if after is None else now + after)
+    trigger = NightTrigger(Night("night/1", "main", DAY, "test", **night).to_json(), turn.to_json(), 0.1)
+    said: list[str] = []
+    left = list(changes)
+
+    class Log:
+        def info(self, form: str, *values: Any) -> None:
+            said.append(form % values)
+            if left:
+                left.pop(0)()
+
+    trigger._log = Log()  # type: ignore[assignment]
+
+    async def first() -> dict[str, Any]:
+        async for event in trigger.run():
+            return {**event.payload, "said": said}
+        raise AssertionError("no event")
+
+    return asyncio.run(asyncio.wait_for(first(), SOON_S))
+
+
+def test_what_is_new_begins_a_pass_and_a_complete_index_ends_the_night(builder: Builder) -> None:
+    builder.index(ARTIFACT)
+    assert watch()["turn"] == "go"
+    builder.index(ARTIFACT, complete=True)
+    assert watch()["turn"] == "last"
+
+
+def test_a_night_begins_with_its_first_artifact_and_says_what_it_waits_for(builder: Builder) -> None:
+    event = watch(builder.index, lambda: builder.index(ARTIFACT))
+    assert event["turn"] == "go"
+    assert "slot main has no build for 2026-11-21: nothing at" in event["said"][0]
+    assert "0 listed" in event["said"][1]
+
+
+def test_the_cutoff_ends_the_watch_whether_there_is_an_index_or_not(builder: Builder) -> None:
+    event = watch(until=timedelta(seconds=0.3))
+    assert event["turn"] == "last"
+    assert "the night ends at its cut-off" in event["reason"]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b'{"format": 1, "slot": "main", "arti',
+        b"",
+        b"\xff\xfe",
+        b'{"format": 1, "slot": "other", "build_id": "b", "date": "2026-11-21", "complete": true, "artifacts": []}',
+    ],
+    ids=["truncated", "empty", "no text", "of another slot"],
+)
+def test_an_index_that_cannot_be_used_is_looked_at_again(builder: Builder, bad: bytes) -> None:
+    builder.write(bad)
+    event = watch(lambda: builder.index(ARTIFACT))
+    assert event["turn"] == "go"
+    assert "index file://" in event["said"][0]
+    assert "looked at again until" in event["said"][0]
+
+
+def test_an_older_index_out_of_a_cache_takes_nothing_back(builder: Builder) -> None:
+    builder.slots("main", gather_s=0.5)
+    builder.index(ARTIFACT, OTHER, serial=2)
+    event = watch(lambda: builder.index(ARTIFACT, serial=1))
+    assert event["turn"] == "go"
+    assert "2 listed" in event["reason"]
+    assert "an older index than the last one was read, and is left aside" in event["reason"]
+
+
+def test_an_artifact_that_is_listed_twice_goes_in_with_neither_sum_and_stops_no_other(builder: Builder) -> None:
+    builder.index(ARTIFACT, {**ARTIFACT, "sha256": "b" * 64}, OTHER)
+    assert "1 listed" in watch()["reason"]
+
+
+def test_an_index_from_a_clock_that_is_ahead_is_used_and_said(builder: Builder) -> None:
+    builder.index(ARTIFACT, created=(datetime.now(UTC) + timedelta(days=1)).isoformat())
+    event = watch()
+    assert event["turn"] == "go"
+    assert "Set the builder's clock" in event["reason"]
+
+
+def test_a_slot_that_is_removed_ends_its_night_by_name(builder: Builder) -> None:
+    builder.index()
+    event = watch(lambda: builder.slots("other"))
+    assert "unknown slot 'main'" in event["error"]
+
+
+def test_a_configuration_that_is_just_being_edited_is_waited_out(builder: Builder) -> None:
+    builder.index()
+
+    def broken() -> None:
+        (builder.folder / "site.yaml").write_text("slots: {main: ")
+
+    def mended() -> None:
+        builder.slots("main")
+        builder.index(ARTIFACT)
+
+    event = watch(broken, mended)
+    assert event["turn"] == "go"
+    assert "site.yaml" in event["said"][1]
+
+
+def test_a_run_of_some_projects_is_one_pass_and_waits_for_the_whole_index(builder: Builder) -> None:
+    builder.index(ARTIFACT)
+    event = watch(lambda: builder.index(ARTIFACT, complete=True), projects=("Gaudi",))
+    assert event["turn"] == "last"
+
+
+def test_a_pass_after_one_that_came_to_nothing_rests_first(builder: Builder) -> None:
+    builder.index(ARTIFACT)
+    event = watch(after=timedelta(seconds=0.3))
+    assert event["turn"] == "go"
+    assert "came to nothing" in event["said"][0]

@@ -1,0 +1,108 @@
+"""Watches the index of a build while its night is open. It only watches: what is new is published by tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+if TYPE_CHECKING:
+    from include.nightlies.passes import Decision
+    from include.nightlies.steps.watching import Watch
+    from include.settings.model import Site
+
+FIRST_PAUSE_S = 1.0
+
+
+class NightTrigger(BaseTrigger):
+    """Fires when a pass of the night has something to publish, or when the night ends.
+
+    Looks ever more seldom while nothing changes, every `poll_s` seconds at least, and says in the task's log what it
+    waits for whenever that changes. What is wrong with the index is waited out until the night ends; a slot that is
+    not configured any more ends it.
+
+    :param night: `Night` as JSON.
+    :param turn: `Pass` as JSON.
+    """
+
+    def __init__(self, night: dict[str, Any], turn: dict[str, Any], poll_s: float) -> None:
+        super().__init__()
+        self.night = night
+        self.turn = turn
+        self.poll_s = poll_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return ("triggers.night.NightTrigger", {"night": self.night, "turn": self.turn, "poll_s": self.poll_s})
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """One event: the `turn` (go or last) and the `reason`; or the `error` that ended the waiting."""
+        from include.nightlies.passes import Pass, Turn
+
+        turn = Pass.from_json(self.turn)
+        await self._rest(turn.after)
+        watch = await self._watch(turn)
+        said, pause_s = "", FIRST_PAUSE_S
+        while True:
+            try:
+                found = await asyncio.to_thread(watch.look, datetime.now(UTC))
+            except Exception as error:  # noqa: BLE001 - the event carries it to the task, which fails with it
+                if not self._may_pass(error):
+                    yield TriggerEvent({"error": str(error)})
+                    return
+                found = self._waiting(error)
+            if found.turn is not Turn.WAIT:
+                yield TriggerEvent({"turn": found.turn.value, "reason": found.reason})
+                return
+            if found.reason != said:
+                self.log.info("%s", found.reason)
+                said, pause_s = found.reason, FIRST_PAUSE_S
+            left_s = (turn.until - datetime.now(UTC)).total_seconds() if turn.until else self.poll_s
+            await asyncio.sleep(max(min(pause_s, self.poll_s, left_s), 0.1))
+            pause_s *= 2
+
+    async def _rest(self, after: datetime | None) -> None:
+        if after is not None:
+            left_s = (after - datetime.now(UTC)).total_seconds()
+            if left_s > 0:
+                self.log.info(
+                    "the pass before came to nothing; looking again after %s", after.isoformat(" ", "seconds")
+                )
+                await asyncio.sleep(left_s)
+
+    async def _watch(self, turn: Any) -> Watch:
+        from hooks.secrets import KnownSecrets
+        from include.nightlies.steps.values import Night
+        from include.nightlies.steps.watching import Watch
+        from include.publishers.connect import Connections
+        from include.settings.load import load
+
+        night = Night.from_json(self.night)
+        site: Site = await asyncio.to_thread(load)
+        store = site.store(site.slot(night.slot).store)
+        secrets = await KnownSecrets.of([store.connection, site.ledger_connection])
+        connections = Connections(site, secrets)
+
+        def connect() -> Connections:
+            """The same clients as long as the configuration is the same."""
+            nonlocal connections
+            now = load()
+            if now != connections.site:
+                connections = Connections(now, secrets)
+            return connections
+
+        return Watch(connect, night, turn)
+
+    def _may_pass(self, error: Exception) -> bool:
+        from include.settings.errors import InvalidSettings, SettingsFileMissing
+
+        # a configuration that is just being edited is no reason to end the night
+        return bool(getattr(error, "retryable", False)) or isinstance(error, InvalidSettings | SettingsFileMissing)
+
+    def _waiting(self, error: Exception) -> Decision:
+        from include.nightlies.passes import Pass, Seen, decide
+
+        until = Pass.from_json(self.turn).until
+        return decide(Seen(problem=str(error)), now=datetime.now(UTC), until=until, fresh_since=None, gather=None)
