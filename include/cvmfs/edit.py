@@ -126,6 +126,10 @@ class Edit(View):
         if entries:
             self._writable(self.inside(directory)).catalog.remove_rows(directory, entries)
 
+    def bring(self, objects: Iterable[tuple[str, bytes]]) -> None:
+        """Have these stored with the revision, by key: catalogs that were written for it before, to be hung."""
+        self._objects.update(objects)
+
     def make_nested(self, path: str, entry: Dirent) -> None:
         """Make an empty directory that is a nested catalog, marker included."""
         self._require_free(path)

@@ -140,6 +140,13 @@ def earlier_builds(bind: Bind, slot: str, before: BuildKey) -> tuple[BuildRecord
     return tuple(sorted((one for one in found if one.key < before), key=lambda one: one.key, reverse=True))
 
 
+def partial_builds(bind: Bind, slot: str) -> tuple[BuildRecord, ...]:
+    """The builds of a slot that stand on another one."""
+    with reading(bind) as connection:
+        query = select(builds).where(builds.c.slot == slot, builds.c.base_build.is_not(None))
+        return tuple(_build(connection, row) for row in connection.execute(query).mappings().all())
+
+
 def key_of_directory(bind: Bind, slot: Slot, path: str) -> BuildKey | None:
     """The build whose directory a path is, by the slot's rule and the ledger; None if it is none that is known."""
     said = build_of_directory(slot, path)

@@ -232,9 +232,7 @@ def test_a_night_replaces_no_tree_that_no_run_published(slots: Nights) -> None:
     build_of(MONDAY, {"A": b"1"}).store_in(store)
     publish(slots, night_of(MONDAY))
     place = f"{FOLDER}/b20261102/A/x86_64"
-    slots.connections.publisher(FQRN).change(
-        place, lambda edit: edit.symlink(f"{place}/by-hand", "x", now=0) and None, owner="somebody", now=now()
-    )
+    linking(f"{place}/by-hand", "x", now=now()).commit(slots.connections, FQRN, owner="somebody", now=now())
     build_of(MONDAY, {"A": b"rebuilt"}).store_in(store)
     plan = plan_night(slots.connections, night_of(MONDAY, "night/rebuilt"), try_number=1, clock=now, max_mapped=1)
     failure = slots.prepare(plan.batches[0]).failures["A/x86_64"]

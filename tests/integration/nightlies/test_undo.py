@@ -1,0 +1,210 @@
+"""A build is taken back, or some of it, in one revision; what others published since and what leads to it is safe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from include.cvmfs.errors import DestinationError
+from include.nightlies import linked
+from include.nightlies.errors import BuildUnknown, UndoRefused, UnknownChoice
+from include.nightlies.states import State
+from include.nightlies.steps import undo as step
+from include.nightlies.steps.plan import plan_night
+from include.nightlies.steps.undo import Instead, UndoPlan, Wish, plan_undo, redo, undo
+from include.publishers.byhand import linking
+from tests.integration.nightlies.conftest import FQRN, Nights, now
+from tests.integration.nightlies.test_links import (
+    build_of,
+    leads_to,
+    link,
+    night_of,
+    publish,
+    revision,
+    whole_night,
+    with_slots,
+)
+from tests.integration.nightlies.test_partial import base_of
+from tests.integration.nightlies.test_partial import run as partial_night
+
+pytestmark = pytest.mark.server("weed")
+FOLDER = "/nightlies/main"
+SLOT = """slots:
+  main: {{repository: {fqrn}, store: cvmfs, partial: link, links: {{}}}}
+  other: {{repository: {fqrn}, store: cvmfs}}
+"""
+
+
+@pytest.fixture
+def slots(nights: Nights, tmp_path: Path) -> Nights:
+    """Two whole builds of two projects, `latest` at the second."""
+    here = with_slots(nights, tmp_path, SLOT.format(fqrn=FQRN))
+    for day in (2, 3):
+        build_of(day, {"A": b"a%d" % day, "B": b"b%d" % day}).store_in(here.connections.store("cvmfs"))
+        whole_night(here, night_of(day))
+    return here
+
+
+def wish(build_id: str = "b20261103", **changes: object) -> Wish:
+    return Wish("main", build_id, "it crashes", **changes)  # type: ignore[arg-type]
+
+
+def taken_back(nights: Nights, wanted: Wish) -> tuple[UndoPlan, int | None]:
+    return undo(nights.connections, wanted, run="test/undo", owner="test", clock=now)
+
+
+def files(nights: Nights) -> dict[str, bytes]:
+    head = nights.connections.head(FQRN)
+    return {
+        path: head.read(path) for path, entry in head.walk("/nightlies") if entry.is_regular and entry.name == "file"
+    }
+
+
+def test_a_dry_run_says_what_would_go_and_which_links_lead_there_and_changes_nothing(slots: Nights) -> None:
+    before = revision(slots)
+    plan = plan_undo(slots.connections, wish())
+    said = "\n".join(plan.lines())
+    for part in ("A/x86_64: /nightlies/main/b20261103/A/x86_64 (2 files, 2 bytes): goes", "latest leads to"):
+        assert part in said
+    assert {line.split()[0] for line in plan.refused} == {f"{FOLDER}/latest", f"{FOLDER}/Tue"}
+    with pytest.raises(UndoRefused, match="latest leads to"):
+        taken_back(slots, wish())
+    assert revision(slots) == before
+    moved = plan_undo(slots.connections, wish(move_links=True))
+    assert [str(one) for one in moved.links] == [
+        f"{FOLDER}/latest: leads to {FOLDER}/b20261103, moves to {FOLDER}/b20261102",
+        f"{FOLDER}/Tue: leads to {FOLDER}/b20261103, goes",
+    ]
+
+
+def test_a_build_goes_in_one_revision_with_its_directories_its_links_move_and_again_changes_nothing(
+    slots: Nights,
+) -> None:
+    before = revision(slots)
+    _, made = taken_back(slots, wish(move_links=True))
+    assert made == revision(slots) == before + 1
+    head = slots.connections.head(FQRN)
+    assert head.lookup(f"{FOLDER}/b20261103") is None
+    assert leads_to(slots, "latest") == leads_to(slots, "Mon") == f"{FOLDER}/b20261102"
+    assert leads_to(slots, "Tue") == ""
+    assert set(files(slots)) == {f"{FOLDER}/b20261102/{one}/x86_64/file" for one in "AB"}
+    plan, again = taken_back(slots, wish(move_links=True))
+    assert again is None
+    assert plan.taken == ()
+    assert revision(slots) == made
+    reasons = [one.reason for one in linked.history(slots.connections.ledger, FQRN, f"{FOLDER}/latest")]
+    assert "is undone: it crashes" in reasons[0]
+    assert slots.check().problems == ()
+
+
+def test_what_is_undone_is_not_installed_again_until_somebody_lets_it_or_it_is_rebuilt(slots: Nights) -> None:
+    taken_back(slots, wish(move_links=True))
+    night = night_of(3, "night/again")
+    plan = plan_night(slots.connections, night, try_number=1, clock=now, max_mapped=1)
+    assert plan.batches == ()
+    assert {one.state for one in plan.settled} == {State.SKIPPED}
+    assert all("undone at" in one.reason and "it crashes" in one.reason for one in plan.settled)
+    assert redo(slots.connections, wish(projects=("A",)), clock=now) == 1
+    build_of(3, {"A": b"a3", "B": b"rebuilt"}).store_in(slots.connections.store("cvmfs"))
+    whole_night(slots, night_of(3, "night/rebuilt"))
+    found = files(slots)
+    assert (found[f"{FOLDER}/b20261103/A/x86_64/file"], found[f"{FOLDER}/b20261103/B/x86_64/file"]) == (
+        b"a3", b"rebuilt",
+    )  # fmt: skip
+    assert leads_to(slots, "latest") == f"{FOLDER}/b20261103"
+    assert slots.check().problems == ()
+
+
+def test_one_project_is_replaced_by_its_predecessor_the_links_stay_and_nothing_is_sent(slots: Nights) -> None:
+    before, stored = revision(slots), {one.key for one in slots.store.list() if one.key[-1] not in "CHXM"}
+    only_b = wish(projects=("B",), instead=Instead.PREDECESSOR)
+    _, made = taken_back(slots, only_b)
+    assert made == before + 1
+    found = files(slots)
+    assert found[f"{FOLDER}/b20261103/B/x86_64/file"] == b"b2"
+    assert found[f"{FOLDER}/b20261103/A/x86_64/file"] == b"a3"
+    assert {one.key for one in slots.store.list() if one.key[-1] not in "CHXM"} == stored
+    assert leads_to(slots, "latest") == f"{FOLDER}/b20261103"
+    assert taken_back(slots, only_b)[1] is None
+    assert revision(slots) == made
+    assert slots.check().problems == ()
+
+
+def test_what_others_published_since_stays(slots: Nights) -> None:
+    build = build_of(3, {"Z": b"of another slot"})
+    build.slot = "other"
+    for entry in build.artifacts.values():
+        entry["url"] = entry["url"].replace("main/", "other/", 1)
+    build.store_in(slots.connections.store("cvmfs"))
+    night = night_of(3, "other/3")
+    object.__setattr__(night, "slot", "other")
+    publish(slots, night)
+    taken_back(slots, wish(move_links=True))
+    assert files(slots)["/nightlies/other/b20261103/Z/x86_64/file"] == b"of another slot"
+    assert slots.check().problems == ()
+
+
+def test_a_tree_that_changed_since_it_was_looked_at_is_not_taken_away(
+    slots: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = plan_undo(slots.connections, wish(projects=("A",), move_links=True))
+    build_of(3, {"A": b"rebuilt", "B": b"b3"}).store_in(slots.connections.store("cvmfs"))
+    publish(slots, night_of(3, "night/rebuilt"))
+    before = revision(slots)
+    monkeypatch.setattr(step, "plan_undo", lambda *_: looked)
+    with pytest.raises(DestinationError, match="published or taken away meanwhile"):
+        taken_back(slots, looked.wish)
+    assert revision(slots) == before
+
+
+def test_a_tree_of_somebody_else_is_refused(slots: Nights) -> None:
+    place = f"{FOLDER}/b20261103/A/x86_64"
+    linking(f"{place}/by-hand", "x", now=now()).commit(slots.connections, FQRN, owner="other", now=now())
+    (line, *_) = plan_undo(slots.connections, wish(projects=("A",))).refused
+    assert "which no run of this ledger published" in line
+
+
+def test_a_base_that_links_of_a_partial_build_lead_to_is_refused_until_that_build_is_undone(slots: Nights) -> None:
+    build_of(4, {"B": b"b4"}, **base_of(3)).store_in(slots.connections.store("cvmfs"))
+    partial_night(slots, night_of(4))
+    link(slots, night_of(4))
+    refused = plan_undo(slots.connections, wish(move_links=True)).refused
+    assert len(refused) == 1
+    assert "of the partial build b20261104 of 2026-11-04 leads to" in refused[0]
+    # the link of the partial build itself is undone like a tree
+    taken_back(slots, wish("b20261104", move_links=True))
+    assert slots.connections.head(FQRN).lookup(f"{FOLDER}/b20261104") is None
+    taken_back(slots, wish(move_links=True))
+    assert leads_to(slots, "latest") == f"{FOLDER}/b20261102"
+    assert slots.check().problems == ()
+
+
+def test_a_death_right_after_the_commit_is_made_good_by_the_next_try(
+    slots: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Died(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Died
+
+    for wanted in (wish(projects=("B",), instead=Instead.PREDECESSOR), wish(move_links=True)):
+        with monkeypatch.context() as patch:
+            patch.setattr(step, "_record", die)
+            with pytest.raises(Died):
+                taken_back(slots, wanted)
+        before = revision(slots)
+        assert taken_back(slots, wanted)[1] is None
+        assert revision(slots) == before
+    plan = plan_night(slots.connections, night_of(3, "night/again"), try_number=1, clock=now)
+    assert {one.state for one in plan.settled} == {State.SKIPPED}
+
+
+def test_what_cannot_be_meant_is_refused_by_name(slots: Nights) -> None:
+    with pytest.raises(BuildUnknown, match="no build nothing"):
+        plan_undo(slots.connections, wish("nothing"))
+    with pytest.raises(UnknownChoice, match="Choose from: A, B"):
+        plan_undo(slots.connections, wish(projects=("C",)))
+    (line, _) = plan_undo(slots.connections, wish("b20261102", instead=Instead.PREDECESSOR)).refused
+    assert "no earlier build has it" in line
