@@ -222,11 +222,18 @@ class ProcessSite(Site):
             job.close()
 
     def start_gateway(
-        self, state: str = "state.db", *, port: int | None = None, die_at: str = "", patience_s: float = 40
+        self,
+        state: str = "state.db",
+        *,
+        port: int | None = None,
+        die_at: str = "",
+        apart: bool = False,
+        patience_s: float = 40,
     ) -> Job:
         """A gateway process, ready; on the port of the one before unless told otherwise.
 
-        ``die_at``: kills itself when a commit comes by this point (``include.gateway.service.points``).
+        ``die_at``: kills itself when a commit comes by this point (``include.gateway.service.points``). ``apart``: its
+        commits are made in a process of their own.
         """
         job = self.job(
             "gateway",
@@ -238,6 +245,7 @@ class ProcessSite(Site):
             port=self.port if port is None else port,
             max_lease_time_s=self.max_lease_time_s,
             die_at=die_at,
+            apart=apart,
         )
         url = job.wait_for("url", timeout_s=patience_s)["url"]
         if port is None:

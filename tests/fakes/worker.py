@@ -28,7 +28,7 @@ from include.cvmfs.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.repository import Repository
 from include.gateway.client import GatewayClient
 from include.gateway.errors import PathBusy
-from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig, committer
+from include.gateway.service import GatewayKey, Recipe, RepositoryConfig, ServiceConfig, committer
 from include.gateway.service.clock import SystemClock
 from include.gateway.service.log import log_to
 from include.gateway.service.points import DIE_AT
@@ -83,20 +83,25 @@ class ShiftedClock(SystemClock):
 def gateway(order: Order, say: Say) -> None:
     """Serve until killed, or until a commit comes by the point ``die_at``; says its URL when it listens."""
     os.environ[DIE_AT] = order.get("die_at", "")
+    with Path(order["log"]).open("a") as log:
+        log_to(log)
+        serve(gateway_config(order), clock=ShiftedClock(Path(order["clock"])), ready=lambda url: say(url=url))
+
+
+def gateway_config(order: Order) -> ServiceConfig:
+    """What an order says; with ``apart`` its commits are made in a process of their own, as in a deployment."""
     fqrn, keys = order["fqrn"], Path(order["keys"])
     repository = RepositoryConfig(
         lambda: store_of(order), lambda: load_signer(keys, fqrn), (GatewayKey(KEY_ID, SECRET),)
     )
-    config = ServiceConfig(
+    return ServiceConfig(
         Path(order["state"]),
         {fqrn: repository},
         port=order["port"],
         max_lease_time_s=order["max_lease_time_s"],
         stop_timeout_s=1,
+        recipe=Recipe(__name__, gateway_config.__name__, (order,)) if order.get("apart") else None,
     )
-    with Path(order["log"]).open("a") as log:
-        log_to(log)
-        serve(config, clock=ShiftedClock(Path(order["clock"])), ready=lambda url: say(url=url))
 
 
 def store_of(order: Order) -> Store:

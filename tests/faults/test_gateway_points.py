@@ -7,6 +7,8 @@ same commits under the same tokens then succeed, and the next publication needs 
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -18,7 +20,8 @@ from include.cvmfs.hashes import ObjectHash
 from include.gateway.errors import GatewayError
 from include.gateway.service.points import Point
 from include.lab.servers.weed import WeedServer
-from tests.fakes.site import BUILD, FQRN, ProcessSite
+from tests.fakes.faultproxy import FaultProxy
+from tests.fakes.site import BUILD, FQRN, ProcessSite, drop
 from tests.faults.conftest import BUCKET
 from tests.faults.works import Work, made, seen, sound, work
 
@@ -46,9 +49,9 @@ def on_weed(tmp_path: Path, weed: WeedServer) -> Iterator[ProcessSite]:
     yield from made(tmp_path, storage, weed.public_url(BUCKET, prefix), weed.store(BUCKET, prefix))
 
 
-def die_and_go_on(site: ProcessSite, point: Point) -> None:
+def die_and_go_on(site: ProcessSite, point: Point, *, apart: bool) -> None:
     # The second group dies, or the second call that comes by: something was acknowledged before, most of the time.
-    dying = site.start_gateway(die_at=f"{point.value}:2")
+    dying = site.start_gateway(die_at=f"{point.value}:2", apart=apart)
     before = site.head().manifest.revision
     first = work(site, f"{BUILD}/first")
     works = [first, *(work(site, f"{BUILD}/more-{number}") for number in range(PUBLISHERS))]
@@ -68,7 +71,7 @@ def die_and_go_on(site: ProcessSite, point: Point) -> None:
     assert any(dead[one.path] for one in lost) == (point in _VISIBLE)
     assert site.reflog_is_ahead() == (point in _AHEAD)
 
-    site.start_gateway()
+    site.start_gateway(apart=apart)
     assert not site.reflog_is_ahead()
     sound(site)
     held = {lease.path for lease in works[0].client.leases()}
@@ -90,14 +93,38 @@ def die_and_go_on(site: ProcessSite, point: Point) -> None:
 
 @pytest.mark.parametrize("point", list(Point), ids=lambda point: point.value)
 def test_killed_at_any_point_it_loses_nothing_on_a_file_store(on_files: ProcessSite, point: Point) -> None:
-    die_and_go_on(on_files, point)
+    die_and_go_on(on_files, point, apart=True)
 
 
 @pytest.mark.parametrize(
     "point", [Point.REFLOG_WRITTEN, Point.FENCED, Point.SWITCHED, Point.RECORDED], ids=lambda point: point.value
 )
 def test_killed_at_the_points_around_the_switch_it_loses_nothing_on_s3(on_weed: ProcessSite, point: Point) -> None:
-    die_and_go_on(on_weed, point)
+    die_and_go_on(on_weed, point, apart=False)
+
+
+@pytest.mark.parametrize("after_forwarding", [False, True], ids=["before the switch", "switched"])
+def test_when_the_process_that_commits_is_killed_alone_the_same_commit_then_succeeds(
+    site: ProcessSite, behind: FaultProxy, after_forwarding: bool
+) -> None:
+    assert site.gateway is not None
+    site.gateway.kill()
+    gateway = site.start_gateway(apart=True)
+    one, before = work(site, f"{BUILD}/one"), site.head().manifest.revision
+    held = behind.hold(method="PUT", path=r"/\.cvmfspublished$", after_forwarding=after_forwarding)
+    with ThreadPoolExecutor(1) as publisher:
+        told = publisher.submit(one.commit)
+        held.wait()
+        [child] = Path(f"/proc/{gateway.process.pid}/task/{gateway.process.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGKILL)
+        drop(held)
+        assert isinstance(told.result(30), GatewayError)
+    assert seen(site, [one]) == {one.path: after_forwarding}
+    assert [lease.path for lease in one.client.leases()] == [one.path]
+    assert one.commit() == before + 1
+    assert site.head().manifest.revision == before + 1
+    one.client.close()
+    site.goes_on()
 
 
 def test_there_are_at_least_twelve_points() -> None:
