@@ -1,5 +1,6 @@
-"""`nightshift nightly`: pack a real build, install it by the slot's DAG, and say what became of it."""
+"""`nightshift nightly`: pack a real build, install it by the slot's DAG, and say what became of it; undo one."""
 
+import json
 import time
 from datetime import UTC, date, datetime
 from typing import Annotated
@@ -10,6 +11,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from include.cli import nightly_undo
 from include.lab.environment import Lab, adopt
 from include.lab.follow import Snapshot
 from include.lab.night import Viewer, Wishes, run_night, today
@@ -23,6 +25,9 @@ if not console.is_terminal:
     console.width = 200  # a table in a log is not folded
 
 PLAIN_EVERY_S = 5.0
+
+app.command()(nightly_undo.undo)
+app.command()(nightly_undo.redo)
 
 
 @app.callback()
@@ -56,6 +61,37 @@ def run(
     console.print(f"\nThe same in {path}. The services stay up; make down stops them.", soft_wrap=True)
     if not report.good:
         raise typer.Exit(1)
+
+
+@app.command()
+def summary(
+    date_text: Annotated[
+        str, typer.Option("--date", help="Build date, YYYY-MM-DD; default: today, where the slot is.")
+    ] = "",
+    slot: Annotated[str, typer.Option(help="Slot; default: all of the site configuration.")] = "",
+    keep: Annotated[bool, typer.Option("--keep", help="Also write it to the files of that night's summary.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Say what became of a night, as the ledger has it now. Exit code 1 if something required is missing."""
+    from include.cli.repo_open import connections, refusing
+    from include.watch.records import read_summary, store_summary
+    from include.watch.render import to_text
+
+    now = datetime.now(UTC)
+    with refusing():
+        site = connections()
+        chosen = [site.site.slot(slot)] if slot else list(site.site.slots.values())
+        found = [
+            read_summary(site.ledger, one, _day(date_text) if date_text else today(one, now), now=now) for one in chosen
+        ]
+        files = [store_summary(site.site.paths.var, one) for one in found] if keep else []
+    if as_json:
+        typer.echo(json.dumps([one.to_json() for one in found], indent=1))
+    else:
+        typer.echo("\n".join(to_text(one) for one in found), nl=False)
+        for file in files:
+            typer.echo(f"kept in {file}")
+    raise typer.Exit(0 if all(one.good for one in found) else 1)
 
 
 def show(report: NightReport) -> None:

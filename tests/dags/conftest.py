@@ -211,6 +211,12 @@ slots:
     schedule: "0 2 * * *"
     timezone: Europe/Zurich
     retries: 0
+  linked:
+    repository: {fqrn}
+    store: builds
+    retries: 0
+    links: {{}}
+    tag: "{{slot}}-{{build_id}}"
   required:
     repository: {fqrn}
     store: builds

@@ -37,7 +37,14 @@ def dag(request: pytest.FixtureRequest) -> DAG:
 def test_every_dag_file_is_imported_and_the_slots_of_the_configuration_have_their_dags() -> None:
     assert BAG.import_errors == {}
     slots = {f"nightly_install_{name}" for name in load(airflowhome.ROOT / "config" / "site.yaml").slots}
-    assert set(IDS) == slots | {"leases", "nightly_install", "publication", "repository_care"}
+    assert set(IDS) == slots | {
+        "leases",
+        "nightly_install",
+        "preflight",
+        "publication",
+        "repository_care",
+        "undo_build",
+    }
 
 
 def test_a_dag_can_be_serialised_and_read_back(dag: DAG) -> None:

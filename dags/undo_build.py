@@ -1,0 +1,104 @@
+"""`undo_build`: take one build back, or some of it, by hand. The file only declares."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.sdk import DAG, Param
+
+from include.settings.load import load
+from include.settings.model import Site
+from operators.publishing import default_args
+from operators.undo import UndoLookOperator, UndoOperator
+
+NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
+
+DOC = """
+### Take a build back
+
+| task | what it does |
+|---|---|
+| `look` | says what would go or be replaced, which links lead there, and what speaks against it |
+| `undo` | does it in one revision, and records it; skipped while `dry_run` is on, which it is by default |
+
+`instead` *nothing* takes the trees away; *predecessor* puts the tree of the newest earlier build of the slot in the
+place of each, by its catalogs alone: no data is sent. All else in the repository stays, whatever was published since.
+
+Links that lead to a build that goes are refused, unless `move_links` lets them lead to the newest earlier build that is
+whole (a weekday's to one of that day), or go where there is none. Trees that no run published, and trees that links of
+partial builds lead to, are refused always.
+
+What is undone is not installed again by itself, but for artifacts that are rebuilt; `nightshift nightly redo` lets it.
+The bytes stay in the store until a collection, and the revision before can be read by its tag or root hash.
+A lease on the build's directory is needed; with links to move one on the directory above them all, which is busy while
+a night publishes below it.
+"""
+
+
+def undo_build(site: Site) -> DAG:
+    """The DAG, with the configured slots to choose from."""
+    slots = sorted(site.slots)
+    names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}
+    dag = DAG(
+        dag_id="undo_build",
+        description="Take a build back, or some of it, by hand",
+        doc_md=DOC,
+        schedule=None,
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=4,
+        dagrun_timeout=timedelta(hours=4),
+        default_args=default_args(),
+        params={
+            "slot": Param(slots[0], title="Slot", type="string", enum=slots, description="Which series of builds."),
+            "build_id": Param(
+                "build-id",
+                title="Build",
+                type="string",
+                pattern=f"^{NAME_PATTERN}$",
+                description="The id of the build, as its index has it.",
+            ),
+            "projects": Param(
+                None, title="Projects", **names, maxItems=1000, description="Only these projects; empty: all."
+            ),
+            "platforms": Param(
+                None, title="Platforms", **names, maxItems=100, description="Only these platforms; empty: all."
+            ),
+            "instead": Param(
+                "nothing",
+                title="Instead",
+                type="string",
+                enum=["nothing", "predecessor"],
+                description="What stands there afterwards.",
+            ),
+            "move_links": Param(
+                False,
+                title="Move links",
+                type="boolean",
+                description="Let links that lead to what goes lead to an earlier build; otherwise it is refused.",
+            ),
+            "reason": Param(
+                "not said",
+                title="Reason",
+                type="string",
+                minLength=3,
+                maxLength=1000,
+                description="Why; it is kept in the ledger and shown to whoever installs the build again.",
+            ),
+            "dry_run": Param(True, title="Dry run", type="boolean", description="Only say what would be done."),
+        },
+        tags=["nightlies", "cvmfs", "by hand"],
+    )
+    with dag:
+        look = UndoLookOperator(
+            task_id="look", doc_md="Says what would be done, and what speaks against it; changes nothing."
+        )
+        undo = UndoOperator(task_id="undo", pool="publish", doc_md="Undoes it in one revision; skipped in a dry run.")
+        look >> undo
+    return dag
+
+
+_site = load()
+if _site.slots:
+    undo_build_dag = undo_build(_site)

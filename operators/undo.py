@@ -1,0 +1,83 @@
+"""Take a build back, or some of it: look first, then do it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from hooks.site import run_name
+from operators.base import NightshiftOperator, clock, owner_name
+from operators.lease import LeaseTaskOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from include.gateway.errors import PathBusy
+    from include.nightlies.steps.undo import Wish
+    from include.publishers.connect import Connections
+
+
+class UndoLookOperator(NightshiftOperator):
+    """Says what undoing would take away or replace, which links lead there, and what speaks against it."""
+
+    ui_color = "#e0e7ff"
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from include.nightlies.steps.undo import plan_undo
+
+        plan = plan_undo(self.connections(), wish_of(context))
+        for line in plan.lines():
+            self.log.info("%s", line)
+        return plan.to_json()
+
+
+class UndoOperator(LeaseTaskOperator):
+    """Undoes it in one revision; skipped in a dry run. It looks again itself, and refuses what would do harm.
+
+    Waits for busy paths in the triggerer. A second try of what was done finds nothing to do.
+    """
+
+    ui_color = "#fee2e2"
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._done: dict[str, Any] | None = None
+
+    def attempt(self, context: Context, connections: Connections) -> Mapping[str, PathBusy]:
+        from include.gateway.errors import PathBusy
+        from include.nightlies.steps.undo import undo
+
+        if context["params"]["dry_run"]:
+            raise AirflowSkipException("dry run: see the task before; nothing is undone")
+        try:
+            plan, revision = undo(
+                connections, wish_of(context), run=run_name(context), owner=owner_name(context), clock=clock
+            )
+        except PathBusy as busy:
+            return {"undo": busy}
+        self._done = plan.to_json() | {"revision": revision}
+        return {}
+
+    def give_up(self, context: Context, connections: Connections, busy: Mapping[str, PathBusy], why: str) -> None:
+        """Nothing to record: nothing was changed."""
+
+    def result(self, context: Context, connections: Connections) -> dict[str, Any] | None:  # noqa: ARG002
+        return self._done
+
+
+def wish_of(context: Context) -> Wish:
+    """What the run's parameters ask for."""
+    from include.nightlies.steps.undo import Instead, Wish
+
+    params = context["params"]
+    return Wish(
+        slot=params["slot"],
+        build_id=params["build_id"],
+        reason=params["reason"],
+        projects=tuple(params.get("projects") or ()),
+        platforms=tuple(params.get("platforms") or ()),
+        instead=Instead(params["instead"]),
+        move_links=bool(params["move_links"]),
+    )
