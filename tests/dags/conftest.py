@@ -211,6 +211,8 @@ slots:
     schedule: "0 2 * * *"
     timezone: Europe/Zurich
     retries: 0
+    gather_s: 0.2
+    poll_s: 1
   linked:
     repository: {fqrn}
     store: builds

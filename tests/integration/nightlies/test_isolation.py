@@ -1,0 +1,124 @@
+"""Runs of one slot at the same time: they publish each artifact once, and none is kept waiting by another."""
+
+from __future__ import annotations
+
+import threading
+from datetime import date
+
+import pytest
+
+from include.gateway.errors import PathBusy
+from include.nightlies.records import publications_of_run
+from include.nightlies.states import State
+from include.nightlies.steps.plan import plan_night
+from include.nightlies.steps.prepare import prepare_batch
+from include.nightlies.steps.publish import publish_batch
+from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.values import Batch, Night
+from tests.fakes.builds import Build, tree
+from tests.integration.nightlies.conftest import FQRN, Nights, now
+
+pytestmark = pytest.mark.server("weed")
+DAY = date(2026, 11, 9)
+PROJECTS = ("Boole", "Brunel", "DaVinci", "Gaudi", "LHCb", "Rec")
+TRIES = 50
+
+
+def drop(nights: Nights, *projects: str, complete: bool = True) -> None:
+    build = Build(DAY.isoformat(), index={"complete": complete})
+    for project in projects:
+        build.add(project, "x86_64", tree({"lib.so": project.encode() * 100}))
+    build.store_in(nights.connections.store("cvmfs"))
+
+
+def plan(nights: Nights, run: str, **more: object) -> tuple[Batch, ...]:
+    night = Night(run, "main", DAY, "test", **more)  # type: ignore[arg-type]
+    return plan_night(nights.connections, night, try_number=1, clock=now).batches
+
+
+def install(nights: Nights, run: str, batches: tuple[Batch, ...]) -> None:
+    """The steps of a run, each path that is busy tried again as the operators do."""
+    for _ in range(TRIES):
+        try:
+            reserve_run(nights.connections, batches, owner=run, try_number=1, clock=now)
+        except PathBusy:  # another run's lease on the build's directory
+            threading.Event().wait(0.05)
+        else:
+            break
+    for batch in batches:
+        assert not prepare_batch(nights.connections, batch, try_number=1, clock=now).failures
+        for _ in range(TRIES):
+            outcome = publish_batch(nights.connections, batch, owner=run, try_number=1, clock=now)
+            assert not outcome.failures
+            if not outcome.busy:
+                break
+            threading.Event().wait(0.05)
+
+
+def states(nights: Nights, *runs: str) -> list[tuple[str | None, State]]:
+    found = [one for run in runs for one in publications_of_run(nights.connections.ledger, run)]
+    return [(one.project, one.state) for one in found]
+
+
+def test_two_runs_of_one_date_at_once_publish_each_artifact_once(nights: Nights) -> None:
+    drop(nights, *PROJECTS)
+    planned = {run: plan(nights, run) for run in ("schedule/1", "hand/1")}
+    before = nights.connections.head(FQRN).manifest.revision
+    failed: list[BaseException] = []
+
+    def work(run: str) -> None:
+        try:
+            install(nights, run, planned[run])
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    threads = [threading.Thread(target=work, args=(run,)) for run in planned]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    done = states(nights, *planned)
+    assert {state for _, state in done} <= {State.PUBLISHED, State.UNCHANGED}
+    assert sorted(project for project, state in done if state is State.PUBLISHED) == sorted(PROJECTS)
+    # one skeleton, and at most one revision for each artifact, however many runs there were
+    assert nights.connections.head(FQRN).manifest.revision <= before + 1 + len(PROJECTS)
+    assert not nights.check().problems
+    assert nights.client().leases() == []
+
+
+def test_a_pass_leaves_alone_what_another_run_is_at_and_takes_the_rest(nights: Nights) -> None:
+    drop(nights, "Gaudi", "LHCb", complete=False)
+    by_hand = plan(nights, "hand/2", projects=("Gaudi",))
+    for batch in by_hand:
+        assert not prepare_batch(nights.connections, batch, try_number=1, clock=now).failures
+    batches = plan(nights, "schedule/2", last=False)
+    assert [item.name for batch in batches for item in batch.items] == ["LHCb/x86_64"]
+    install(nights, "schedule/2", batches)
+    install(nights, "hand/2", by_hand)
+    assert states(nights, "schedule/2", "hand/2") == [("LHCb", State.PUBLISHED), ("Gaudi", State.PUBLISHED)]
+
+
+def test_late_artifacts_go_in_once_pass_by_pass_and_the_last_pass_finds_all_of_them(nights: Nights) -> None:
+    runs: list[str] = []
+    for number, projects in enumerate((PROJECTS[:2], PROJECTS[:5], PROJECTS), start=1):
+        drop(nights, *projects, complete=False)
+        batches = plan(nights, f"night/{number}", last=False, number=number, earlier=tuple(runs))
+        install(nights, f"night/{number}", batches)
+        runs.append(f"night/{number}")
+    assert states(nights, *runs) == [(project, State.PUBLISHED) for project in PROJECTS]
+    drop(nights, *PROJECTS)
+    revision = nights.connections.head(FQRN).manifest.revision
+    assert plan(nights, "night/4", number=4, earlier=tuple(runs)) == ()
+    assert states(nights, "night/4") == [(project, State.UNCHANGED) for project in PROJECTS]
+    assert nights.connections.head(FQRN).manifest.revision == revision
+
+
+def test_an_index_that_shrinks_takes_nothing_back(nights: Nights) -> None:
+    drop(nights, "Gaudi", "LHCb", complete=False)
+    install(nights, "night/1", plan(nights, "night/1", last=False))
+    drop(nights, "Gaudi")
+    plan(nights, "night/2", number=2, earlier=("night/1",))
+    tree_of = nights.connections.head(FQRN).nested_at
+    assert tree_of(Build(DAY.isoformat()).destination("LHCb", "x86_64")) is not None
