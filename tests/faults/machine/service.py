@@ -34,7 +34,17 @@ class Unforeseen(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.seen: list[str] = []
-        logging.getLogger("include.gateway.service").addHandler(self)
+        self._log = logging.getLogger("include.gateway.service")
+
+    def begin(self) -> None:
+        """The log goes here and nowhere else, until ``end``: there is a lot of it."""
+        self.seen.clear()
+        self._log.addHandler(self)
+        self._log.propagate = False
+
+    def end(self) -> None:
+        self._log.removeHandler(self)
+        self._log.propagate = True
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info:

@@ -6,6 +6,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from typing import Any
 
 from include.cvmfs.catalog import MARKER
 from include.cvmfs.catalogs import CatalogCache
@@ -179,14 +180,19 @@ class World:
 
 
 class _Sparing(Collector):
-    """Spares what tags name, too."""
+    """Spares what tags name, too. What a root needs never changes, so each is walked once."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._known: dict[ObjectHash, set[ObjectHash]] = {}
 
     def _needed(self) -> set[ObjectHash]:
-        needed, cache = super()._needed(), CatalogCache(self._store)
         repository = Repository.open(self._store, fqrn=FQRN, public_keys=[public_key()], now=NOW)
-        for tag in repository.tags():
-            needed |= {name for name, _ in Tree(self._store, cache, tag.hash).objects_below("")}
-        return needed
+        roots = {self._manifest().root, *(tag.hash for tag in repository.tags())}
+        for root in roots - self._known.keys():
+            tree = Tree(self._store, CatalogCache(self._store), root)
+            self._known[root] = {name for name, _ in tree.objects_below("")}
+        return set[ObjectHash]().union(*(self._known[root] for root in roots))
 
 
 def actual(cache: CatalogCache, root: ObjectHash) -> Content:
