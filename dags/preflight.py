@@ -47,7 +47,7 @@ if _site.slots:
         catchup=False,
         max_active_runs=1,
         dagrun_timeout=timedelta(minutes=30),
-        default_args={**default_args(retries=0, priority=50), "execution_timeout": timedelta(minutes=10)},
+        default_args={**default_args(retries=1, priority=50), "execution_timeout": timedelta(minutes=10)},
         params={
             "slot": Param(
                 None,

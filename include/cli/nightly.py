@@ -82,7 +82,8 @@ def summary(
         site = connections()
         chosen = [site.site.slot(slot)] if slot else list(site.site.slots.values())
         found = [
-            read_summary(site.ledger, one, _day(date_text) if date_text else today(one, now), now=now) for one in chosen
+            read_summary(site.ledger, one, _day(date_text) if date_text else today(site.site, one.name, now), now=now)
+            for one in chosen
         ]
         files = [store_summary(site.site.paths.var, one) for one in found] if keep else []
     if as_json:

@@ -14,6 +14,9 @@ from include.notify.message import Message
 from include.notify.tables import alerts
 from include.notify.webhook import cause_of
 
+SEEN = "seen"
+"""The event of what is only watched."""
+
 
 @dataclass(frozen=True, slots=True)
 class Alert:
@@ -78,6 +81,27 @@ def not_told(bind: Bind, message: Message, fault: str) -> None:
 
 def alerts_since(bind: Bind, since: datetime) -> Sequence[Alert]:
     """The causes that were seen since then, the newest first."""
-    query = select(alerts).where(alerts.c.last_seen_at >= since).order_by(alerts.c.last_seen_at.desc(), alerts.c.cause)
+    query = select(alerts).where(alerts.c.last_seen_at >= since, alerts.c.event != SEEN)
+    query = query.order_by(alerts.c.last_seen_at.desc(), alerts.c.cause)
     with reading(bind) as connection:
         return [Alert.from_row(row) for row in connection.execute(query).mappings()]
+
+
+def seen_since(bind: Bind, key: str, now: datetime, gap: timedelta) -> datetime:
+    """Since when something has been seen again and again, without a gap as long as this; people are not told of it."""
+    cause = cause_of(key)
+
+    def work(connection: Connection) -> datetime:
+        where = alerts.c.cause == cause
+        row = connection.execute(select(alerts).where(where).with_for_update()).mappings().first()
+        if row is None:
+            values = {"event": SEEN, "severity": SEEN, "title": key, "text": "", "first_seen_at": now}
+            connection.execute(insert(alerts).values(cause=cause, key=key[:512], times=1, last_seen_at=now, **values))
+            return now
+        first: datetime = row["first_seen_at"] if now - row["last_seen_at"] < gap else now
+        connection.execute(
+            update(alerts).where(where).values(first_seen_at=first, last_seen_at=now, times=alerts.c.times + 1)
+        )
+        return first
+
+    return writing(bind, work)

@@ -39,6 +39,7 @@ def test_every_dag_file_is_imported_and_the_slots_of_the_configuration_have_thei
     slots = {f"nightly_install_{name}" for name in load(airflowhome.ROOT / "config" / "site.yaml").slots}
     assert set(IDS) == slots | {
         "leases",
+        "night_watch",
         "nightly_install",
         "preflight",
         "publication",

@@ -1,0 +1,48 @@
+"""`night_watch`: alerts while the nights run, and a summary of each in the morning.
+
+The file only declares.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG, CronTriggerTimetable
+
+from include.settings.load import load
+from operators.publishing import default_args
+from operators.watch import WatchOperator
+
+DOC = """
+### Watch the nights
+
+| what people are told | when |
+|---|---|
+| a night did not start | `notify.late_minutes` after its schedule neither Airflow nor the ledger knows a run |
+| a deadline was missed | the slot's `cutoff` passed, and something that is required is missing |
+| a run failed | artifacts of it did, with their reasons, or the run itself |
+| a whitelist ends | in less than `notify.whitelist_days` |
+| a lease is stuck | it has been held for `notify.stuck_lease_minutes` |
+
+Each cause once within `notify.window_hours`, with its cure, by mail and webhook as `notify:` says; the ledger has all.
+A skipped or paused schedule is silent in Airflow: this DAG compares each slot's schedule with the runs that there are.
+It watches nothing while the scheduler stands still: look at `/api/v2/monitor/health` from outside.
+
+At a slot's `summary_at` the night's summary is made from the ledger, sent, and kept below `summaries/` of `paths.var`
+as HTML, text and JSON. The same at any time: `nightshift nightly summary --date YYYY-MM-DD`.
+"""
+
+if load().slots:
+    with DAG(
+        dag_id="night_watch",
+        description="Tell people what goes wrong in the nights, and send their summaries",
+        doc_md=DOC,
+        schedule=CronTriggerTimetable("*/10 * * * *", timezone="UTC"),
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        dagrun_timeout=timedelta(minutes=30),
+        default_args={**default_args(retries=1, priority=50), "execution_timeout": timedelta(minutes=10)},
+        tags=["nightlies", "care"],
+    ) as night_watch:
+        WatchOperator(task_id="watch", doc_md="Looks over all slots and repositories once.")

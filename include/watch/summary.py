@@ -1,0 +1,250 @@
+"""What became of a night, from the rows of the ledger alone: every artifact that was expected, with its fate and why.
+
+Pure, so that the summary says what the ledger says: nothing is counted anywhere else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date, datetime
+from enum import Enum
+from typing import Any
+
+from include.nightlies.builds import ArtifactRecord, BuildRecord
+from include.nightlies.linked import LinkRecord
+from include.nightlies.records import Publication
+from include.nightlies.required import Pair, is_required, is_taken, required_pairs
+from include.nightlies.states import State
+from include.settings.model import Slot
+
+DRY_RUN = "dry run"
+
+
+class Fate(Enum):
+    """How it stands with one artifact of a night."""
+
+    PUBLISHED = "published"
+    UNCHANGED = "unchanged"
+    FAILED = "failed"
+    BLOCKED = "blocked"
+    OPEN = "open"
+    NEVER_ARRIVED = "never arrived"
+
+    @property
+    def good(self) -> bool:
+        return self in {Fate.PUBLISHED, Fate.UNCHANGED}
+
+
+_FATES = {
+    State.PUBLISHED: Fate.PUBLISHED,
+    State.UNCHANGED: Fate.UNCHANGED,
+    State.FAILED: Fate.FAILED,
+    State.SKIPPED: Fate.BLOCKED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One artifact. Sizes in bytes; `seconds`: of work, all phases; `log`: where its run is looked at."""
+
+    project: str
+    platform: str
+    fate: Fate
+    reason: str
+    required: bool
+    build_id: str | None = None
+    inherited: str | None = None
+    files: int | None = None
+    bytes: int | None = None
+    bytes_uploaded: int | None = None
+    revision: int | None = None
+    seconds: float = 0.0
+    ended_at: datetime | None = None
+    run: str | None = None
+    log: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.project}/{self.platform}"
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {
+            "fate": self.fate.value,
+            "ended_at": self.ended_at.isoformat() if self.ended_at else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A slot's night. `builds`: their ids, the newest first; `complete`: whether the newest one's index says so."""
+
+    slot: str
+    date: date
+    made_at: datetime
+    builds: tuple[str, ...]
+    complete: bool
+    lines: tuple[Line, ...]
+    links: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def count(self, fate: Fate, platform: str | None = None) -> int:
+        """How many have that fate, of one platform or of all."""
+        return sum(one.fate is fate and platform in (None, one.platform) for one in self.lines)
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        return tuple(sorted({one.platform for one in self.lines}))
+
+    @property
+    def lacking(self) -> tuple[Line, ...]:
+        """What is required and not there."""
+        return tuple(one for one in self.lines if one.required and not one.fate.good)
+
+    @property
+    def good(self) -> bool:
+        """Whether all that is required is there."""
+        return bool(self.builds) and not self.lacking
+
+    @property
+    def headline(self) -> str:
+        """All of it in one line."""
+        counts = Counter(one.fate for one in self.lines)
+        said = ", ".join(f"{counts[fate]} {fate.value}" for fate in Fate if counts[fate])
+        return f"{self.slot} {self.date}: {said or 'no build arrived'}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "slot": self.slot,
+            "date": self.date.isoformat(),
+            "made_at": self.made_at.isoformat(),
+            "builds": list(self.builds),
+            "complete": self.complete,
+            "good": self.good,
+            "counts": {fate.value: self.count(fate) for fate in Fate},
+            "lines": [one.to_json() for one in self.lines],
+            "links": list(self.links),
+            "notes": list(self.notes),
+        }
+
+
+def no_log(run: str) -> str | None:  # noqa: ARG001 - whoever can say where logs are is asked instead
+    """The URL of no run."""
+    return None
+
+
+def summary(
+    slot: Slot,
+    day: date,
+    *,
+    builds: Sequence[BuildRecord],
+    publications: Mapping[int, Sequence[Publication]],
+    before: BuildRecord | None,
+    links: Iterable[LinkRecord],
+    now: datetime,
+    log_of: Callable[[str], str | None] = no_log,
+) -> Summary:
+    """The summary of a slot's night.
+
+    Args:
+        builds: Of that date, the newest first, from the ledger; usually one.
+        publications: By the build's row, what runs did for its artifacts, the newest first.
+        before: The slot's build before these; what it had is expected again.
+        links: What was decided of the slot's links for these builds.
+        log_of: The URL of a run (its name in the ledger), or None.
+    """
+    lines: list[Line] = []
+    for build in builds:
+        known: dict[int, list[Publication]] = {}
+        for one in publications.get(build.id, ()):
+            if one.artifact is not None:
+                known.setdefault(one.artifact, []).append(one)
+        for record in build.artifacts:
+            pair = (record.artifact.project, record.artifact.platform)
+            if is_taken(slot, *pair):
+                lines.append(_line(slot, build, record, known.get(record.id, []), log_of))
+        lines += _rejected(slot, build)
+    there = {(one.project, one.platform) for one in lines}
+    lines += _missing(slot, builds, before, there)
+    lines.sort(key=lambda one: (one.fate.good, one.platform, one.project, one.build_id or ""))
+    newest = builds[0] if builds else None
+    notes = [] if newest is None or newest.complete else [f"the index of build {newest.build_id} is not complete"]
+    notes += [f"{one.name} is rejected: {one.reason}" for build in builds for one in build.rejected if not one.project]
+    said = tuple(f"{one.kind} {one.path}: {one.state}: {one.reason}" for one in links)
+    complete = newest is not None and newest.complete
+    return Summary(
+        slot.name, day, now, tuple(one.build_id for one in builds), complete, tuple(lines), said, tuple(notes)
+    )
+
+
+def decisive(found: Sequence[Publication], sha256: str) -> Publication | None:
+    """Of what runs did for an artifact, the newest first, that which says how it stands.
+
+    A dry run says nothing, and a later look that found what an earlier one had published says no more than that one.
+    """
+    real = [one for one in found if not (one.state is State.SKIPPED and one.reason.startswith(DRY_RUN))]
+    if not real:
+        return None
+    if real[0].state is State.UNCHANGED:
+        same = [one for one in real if one.state is State.PUBLISHED and one.artifact_sha256 == sha256]
+        return same[0] if same else real[0]
+    return real[0]
+
+
+def _line(
+    slot: Slot,
+    build: BuildRecord,
+    record: ArtifactRecord,
+    found: Sequence[Publication],
+    log_of: Callable[[str], str | None],
+) -> Line:
+    artifact = record.artifact
+    required = is_required(slot, artifact.project, artifact.platform)
+    of = decisive(found, artifact.sha256)
+    if of is None:
+        why = "listed, and no run has taken it yet"
+        return Line(artifact.project, artifact.platform, Fate.OPEN, why, required, build.build_id, record.inherited)
+    return Line(
+        project=artifact.project,
+        platform=artifact.platform,
+        fate=_FATES.get(of.state, Fate.OPEN),
+        reason=of.reason if of.state.ended else f"{of.state.value}: {of.reason}",
+        required=required,
+        build_id=build.build_id,
+        inherited=record.inherited,
+        files=of.files,
+        bytes=of.bytes,
+        bytes_uploaded=of.bytes_uploaded,
+        revision=of.revision_after,
+        seconds=round(sum(of.seconds.values()), 3),
+        ended_at=of.ended_at,
+        run=of.run_id,
+        log=log_of(of.run_id),
+    )
+
+
+def _rejected(slot: Slot, build: BuildRecord) -> list[Line]:
+    known = {(one.artifact.project, one.artifact.platform) for one in build.artifacts}
+    return [
+        Line(one.project, one.platform, Fate.FAILED, f"rejected: {one.reason}",
+             is_required(slot, one.project, one.platform), build.build_id)
+        for one in build.rejected
+        if one.project and one.platform and (one.project, one.platform) not in known
+        and is_taken(slot, one.project, one.platform)
+    ]  # fmt: skip
+
+
+def _missing(slot: Slot, builds: Sequence[BuildRecord], before: BuildRecord | None, there: set[Pair]) -> list[Line]:
+    """What was expected, by the slot or because the build before had it, and is in no index of the night."""
+    wanted: dict[Pair, str] = dict.fromkeys(required_pairs(slot, ()), "required by the slot, and in no index")
+    for record in before.artifacts if before else ():
+        pair = (record.artifact.project, record.artifact.platform)
+        if is_taken(slot, *pair) and before is not None:
+            wanted.setdefault(pair, f"in no index; build {before.build_id} of {before.date} had it")
+    build_id = builds[0].build_id if builds else None
+    return [
+        Line(project, platform, Fate.NEVER_ARRIVED, why, is_required(slot, project, platform), build_id)
+        for (project, platform), why in wanted.items()
+        if (project, platform) not in there
+    ]

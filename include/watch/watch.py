@@ -1,0 +1,135 @@
+"""Looks over all nights of a site: tells people what goes wrong, and sends each night's summary at its hour."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from include.cvmfs.errors import CvmfsError
+from include.gateway.client.values import LeaseInfo
+from include.gateway.errors import GatewayError
+from include.gateway.holders import TaskName
+from include.notify.message import Event, Message
+from include.notify.notifier import Notifier, Said
+from include.notify.records import seen_since
+from include.publishers.connect import Connections
+from include.settings.errors import SettingsError
+from include.settings.model import Slot
+from include.storage.errors import StoreError
+from include.watch.alerts import Runs, Tick, alerts_of, summary_due, ticks
+from include.watch.records import is_made, note_made, read_summary, store_summary
+from include.watch.render import to_html, to_text
+from include.watch.summary import Summary, no_log
+
+log = logging.getLogger(__name__)
+
+GAP = timedelta(minutes=30)
+"""Looks that are further apart do not tell whether a lease was held in between."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """What one look came to: messages by what became of them, summaries that were made, and what could not be seen."""
+
+    told: list[tuple[Message, Said]] = field(default_factory=list)
+    summaries: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+
+def watch(
+    connections: Connections,
+    *,
+    now: datetime,
+    runs_of: Callable[[Tick], Runs] = lambda tick: Runs(),  # noqa: ARG005
+    log_of: Callable[[str], str | None] = no_log,
+) -> Watched:
+    """Look once. What cannot be seen of one slot or repository is a fault of its own and hides no other."""
+    site, done = connections.site, Watched()
+    notifier = Notifier.of(connections)
+
+    def tell(message: Message, window: timedelta | None = None) -> Said:
+        said = notifier.tell(message, now=now, window=window)
+        done.told.append((message, said))
+        return said
+
+    late = timedelta(minutes=site.notify.late_minutes)
+    for slot in site.slots.values():
+        for tick in ticks(slot, now):
+            seen = read_summary(connections.ledger, slot, tick.date, now=now, log_of=log_of)
+            for message in alerts_of(tick, seen, runs_of(tick), now, late=late):
+                tell(message)
+            if summary_due(slot, tick, now) and not is_made(connections.ledger, slot.name, tick.date):
+                _send(connections, slot, seen, now, tell, done)
+    for fqrn in site.repositories:
+        for look in (_whitelist, _leases):
+            try:
+                for message in look(connections, fqrn, now):
+                    tell(message)
+            except (CvmfsError, StoreError, GatewayError, SettingsError, OSError) as error:
+                done.faults.append(f"{fqrn}: {error}")
+    return done
+
+
+def _send(
+    connections: Connections,
+    slot: Slot,
+    seen: Summary,
+    now: datetime,
+    tell: Callable[[Message, timedelta | None], Said],
+    done: Watched,
+) -> None:
+    file = store_summary(connections.site.paths.var, seen)
+    message = Message(
+        key=f"summary:{slot.name}:{seen.date}",
+        event=Event.SUMMARY,
+        severity="ok" if seen.good else "error",
+        title=seen.headline,
+        text=to_text(seen),
+        html=to_html(seen),
+    )
+    said = tell(message, timedelta(0))  # who may send it is settled by the ledger's row of summaries
+    note_made(connections.ledger, seen, file, now=now, fault="nobody could be told" if said is Said.FAILED else None)
+    done.summaries.append(seen.headline)
+
+
+def _whitelist(connections: Connections, fqrn: str, now: datetime) -> list[Message]:
+    whitelist = connections.repository(fqrn).trusted.whitelist
+    if whitelist is None:
+        return []
+    days = (whitelist.expires - now) / timedelta(days=1)
+    if days >= connections.site.notify.whitelist_days:
+        return []
+    return [
+        Message(
+            f"whitelist:{fqrn}:{whitelist.expires.date()}", Event.WHITELIST, "error" if days < 2 else "warning",
+            f"whitelist of {fqrn} ends in {days:.1f} days",
+            f"It ends at {whitelist.expires:%Y-%m-%d %H:%M} UTC; from then on clients refuse the repository.",
+            f"Where the master key is: nightshift repo resign {fqrn}",
+        )
+    ]  # fmt: skip
+
+
+def _leases(connections: Connections, fqrn: str, now: datetime) -> list[Message]:
+    with connections.gateway(fqrn) as client:
+        held = [one for one in client.leases() if one.repository == fqrn]
+    limit, found = timedelta(minutes=connections.site.notify.stuck_lease_minutes), []
+    for lease in held:
+        since = seen_since(connections.ledger, f"lease:{lease.full_path}:{lease.key_id}:{lease.hostname}", now, GAP)
+        if now - since >= limit:
+            found.append(stuck(lease, since, now))
+    return found
+
+
+def stuck(lease: LeaseInfo, since: datetime, now: datetime) -> Message:
+    """A lease that is held for longer than any should be."""
+    whose = "a task of ours" if TaskName.parse(lease.hostname) else "somebody else"
+    minutes = (now - since).total_seconds() / 60
+    return Message(
+        f"stuck-lease:{lease.full_path}:{lease.key_id}:{lease.hostname}", Event.STUCK_LEASE, "warning",
+        f"{lease.full_path} has been leased for {minutes:.0f} minutes",
+        f"Held by {whose}, {lease.hostname!r} with key {lease.key_id}. Nobody else can publish there.",
+        "See whether its holder still works. Of a dead task the DAG `leases` ends it; else let an administrator of the "
+        "gateway end it.",
+    )  # fmt: skip

@@ -1,0 +1,141 @@
+"""A night's summary is what the ledger's rows say: every expected artifact once, with its fate and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.nightlies.builds import ArtifactRecord, BuildRecord
+from include.nightlies.index import Artifact, Rejected
+from include.nightlies.records import Publication
+from include.nightlies.states import Phase, State
+from include.settings.model import Choice, Slot
+from include.watch.render import size, to_html, to_text
+from include.watch.summary import Fate, Summary, summary
+
+NOW = datetime(2026, 11, 21, 7, tzinfo=UTC)
+DAY = date(2026, 11, 21)
+SLOT = Slot(name="main", repository="r.example.org", store="builds", optional=Choice(platforms=("armv8",)))
+SHA = "a" * 64
+
+
+def built(*names: str, number: int = 1, day: date = DAY, complete: bool = True, rejected: Any = ()) -> BuildRecord:
+    records = [
+        ArtifactRecord(100 * number + place, number, Artifact(*name.split("/"), "u", 1, SHA), NOW, NOW)
+        for place, name in enumerate(names)
+    ]
+    return BuildRecord(number, "main", f"b{number}", day, complete, "u", tuple(rejected), NOW, NOW, tuple(records))
+
+
+def published(artifact: int, state: State, reason: str = "why", run: str = "night/run", **more: Any) -> Publication:
+    row: dict[str, Any] = dict.fromkeys(Publication.__slots__) | {
+        "id": 1, "run_id": run, "repository": "r.example.org", "destination": "/d", "artifact": artifact,
+        "artifact_sha256": SHA, "state": state, "reason": reason, "phase": Phase.PUBLISH, "try_number": 1,
+        "plan_try": 1, "prepare_try": 1, "publish_try": 1, "seconds": {"a": 1.5, "b": 1}, "created_at": NOW,
+        "updated_at": NOW,
+    }  # fmt: skip
+    return Publication(**{**row, **more})
+
+
+def of(
+    *builds: BuildRecord, before: BuildRecord | None = None, slot: Slot = SLOT, **rows: list[Publication]
+) -> Summary:
+    found = {one.id: rows.get(one.build_id, []) for one in builds}
+    return summary(slot, DAY, builds=builds, publications=found, before=before, links=(), now=NOW, log_of=str.upper)
+
+
+def fates(one: Summary) -> dict[str, str]:
+    return {line.name: line.fate.value for line in one.lines}
+
+
+def test_each_artifact_has_the_fate_that_its_newest_row_says_and_its_reason() -> None:
+    names = [f"P{number}/x86" for number in range(6)]
+    states = [State.PUBLISHED, State.UNCHANGED, State.FAILED, State.SKIPPED, State.PREPARING]
+    rows = [published(100 + place, state, f"since {place}") for place, state in enumerate(states)]
+    seen = of(built(*names), b1=rows)
+    assert fates(seen) == {
+        "P0/x86": "published", "P1/x86": "unchanged", "P2/x86": "failed", "P3/x86": "blocked", "P4/x86": "open",
+        "P5/x86": "open",
+    }  # fmt: skip
+    reasons = {line.name: line.reason for line in seen.lines}
+    assert (reasons["P2/x86"], reasons["P4/x86"]) == ("since 2", "preparing: since 4")
+    assert "no run" in reasons["P5/x86"]
+    assert not seen.good
+    assert next(line for line in seen.lines if line.run).log == "NIGHT/RUN"
+
+
+def test_a_later_look_that_found_it_published_takes_nothing_from_the_night_and_a_dry_run_says_nothing() -> None:
+    rows = [
+        published(100, State.SKIPPED, "dry run: 1 file"),
+        published(100, State.UNCHANGED),
+        published(100, State.PUBLISHED, files=7, bytes=2_500_000),
+        published(100, State.FAILED),
+    ]
+    (line,) = of(built("A/x86"), b1=rows).lines
+    assert (line.fate, line.files, line.seconds) == (Fate.PUBLISHED, 7, 2.5)
+    rebuilt = replace(rows[2], artifact_sha256="b" * 64)
+    (line,) = of(built("A/x86"), b1=[rows[1], rebuilt]).lines
+    assert line.fate is Fate.UNCHANGED
+
+
+def test_what_never_arrived_is_named_by_whoever_expected_it() -> None:
+    slot = SLOT.model_copy(update={"projects": ("A", "B"), "platforms": ("x86", "armv8")})
+    before = built("A/x86", "B/armv8", "Gone/x86", number=7, day=DAY - timedelta(days=1))
+    seen = of(built("A/x86"), before=before, slot=slot, b1=[published(100, State.PUBLISHED)])
+    assert fates(seen) == {"A/x86": "published", "B/x86": "never arrived", "B/armv8": "never arrived"}
+    by_name = {line.name: line for line in seen.lines}
+    assert "required by the slot" in by_name["B/x86"].reason
+    assert "build b7 of 2026-11-20 had it" in by_name["B/armv8"].reason
+    assert [line.name for line in seen.lacking] == ["B/x86"]
+    assert not by_name["B/armv8"].required
+
+
+def test_what_the_index_lists_and_cannot_be_taken_has_failed() -> None:
+    rejected = [Rejected("Bad/x86", "no sum", 1, "Bad", "x86"), Rejected("?", "no project", 2)]
+    seen = of(built("A/x86", rejected=rejected), b1=[published(100, State.PUBLISHED)])
+    assert fates(seen) == {"A/x86": "published", "Bad/x86": "failed"}
+    assert seen.notes == ("? is rejected: no project",)
+
+
+def test_a_night_without_a_build_is_no_good_one_and_says_what_was_expected() -> None:
+    before = built("A/x86", number=7, day=DAY - timedelta(days=1))
+    seen = of(before=before)
+    assert (seen.good, fates(seen)) == (False, {"A/x86": "never arrived"})
+    assert seen.headline == "main 2026-11-21: 1 never arrived"
+    assert of().headline == "main 2026-11-21: no build arrived"
+    assert "No build" in to_text(of())
+    assert "No build" in to_html(of())
+
+
+@given(st.lists(st.none() | st.sampled_from(State), max_size=12))
+def test_nothing_is_counted_that_no_row_has_and_no_row_is_left_out(states: list[State | None]) -> None:
+    build = built(*(f"P{number}/x86" for number in range(len(states))))
+    rows = [published(100 + place, state) for place, state in enumerate(states) if state is not None]
+    seen = of(build, b1=rows)
+    assert len(seen.lines) == len(states) == sum(seen.count(fate) for fate in Fate)
+    good = sum(state is not None and state.good for state in states)
+    assert seen.count(Fate.PUBLISHED) + seen.count(Fate.UNCHANGED) == good
+    assert seen.good is (good == len(states))
+    assert sum(seen.to_json()["counts"].values()) == len(states)
+
+
+def test_whatever_an_error_said_is_text_in_the_page_and_what_is_wrong_comes_first() -> None:
+    rows = [published(100, State.PUBLISHED), published(101, State.FAILED, "<script>alert(1)</script>", run="d/<r>")]
+    seen = of(built("A/x86", "B/x86"), b1=rows)
+    page = to_html(seen)
+    assert "<script>" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "http" not in page
+    text = to_text(seen).splitlines()
+    assert text[1] == "1 required and missing: B/x86."
+    assert text[3].startswith("failed")
+
+
+@pytest.mark.parametrize(("number", "said"), [(None, ""), (0, "0 B"), (999, "999 B"), (2_500_000, "2.5 MB")])
+def test_sizes_have_units(number: int | None, said: str) -> None:
+    assert size(number) == said
