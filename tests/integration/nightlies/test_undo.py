@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from include.cli.nightly import app
 from include.cvmfs.errors import DestinationError
 from include.nightlies import linked
 from include.nightlies.errors import BuildUnknown, UndoRefused, UnknownChoice
@@ -208,3 +210,21 @@ def test_what_cannot_be_meant_is_refused_by_name(slots: Nights) -> None:
         plan_undo(slots.connections, wish(projects=("C",)))
     (line, _) = plan_undo(slots.connections, wish("b20261102", instead=Instead.PREDECESSOR)).refused
     assert "no earlier build has it" in line
+
+
+def test_the_command_says_what_it_would_do_refuses_does_it_and_lets_it_be_done_again(slots: Nights) -> None:
+    words = ["undo", "--slot", "main", "--build", "b20261103", "--reason", "it crashes"]
+    before, runner = revision(slots), CliRunner()
+    said = runner.invoke(app, [*words, "--move-links"])
+    assert said.exit_code == 0, said.output
+    assert "A/x86_64: /nightlies/main/b20261103/A/x86_64 (2 files, 2 bytes): goes" in said.output
+    assert "say --yes to do it" in said.output
+    assert revision(slots) == before
+    refused = runner.invoke(app, [*words, "--yes"])
+    assert isinstance(refused.exception, UndoRefused)
+    done = runner.invoke(app, [*words, "--move-links", "--yes"])
+    assert f"done in revision {before + 1}" in done.output
+    again = runner.invoke(app, [*words, "--move-links", "--yes"])
+    assert "nothing was to be done" in again.output
+    assert revision(slots) == before + 1
+    assert "2 artifacts" in runner.invoke(app, ["redo", "--slot", "main", "--build", "b20261103"]).output

@@ -1,0 +1,107 @@
+"""Artifacts go in after what they depend on, whichever task comes first; rebuilds of many nights move nothing back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from include.nightlies import records
+from include.nightlies.states import State
+from include.nightlies.steps.errors import DependencyFailed, DependencyPending
+from include.nightlies.steps.plan import plan_night
+from include.nightlies.steps.publish import publish_batch
+from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.values import Batch
+from tests.fakes.builds import Build, tree
+from tests.integration.nightlies.conftest import FQRN, Nights, now
+from tests.integration.nightlies.test_links import SLOT, build_of, leads_to, night_of, revision, whole_night, with_slots
+
+pytestmark = pytest.mark.server("weed")
+
+
+def planned(nights: Nights, build: Build) -> dict[str, Batch]:
+    """A batch for each artifact, as Airflow maps them."""
+    build.store_in(nights.connections.store("cvmfs"))
+    plan = plan_night(nights.connections, night_of(2), try_number=1, clock=now)
+    reserve_run(nights.connections, plan.batches, owner="test", try_number=1, clock=now)
+    return {batch.items[0].name: batch for batch in plan.batches}
+
+
+def three() -> Build:
+    """C needs B, and B needs A."""
+    build = Build("2026-11-02")
+    for name, needs in {"A": [], "B": ["A"], "C": ["B"]}.items():
+        build.add(name, "x86_64", tree({"file": name.encode()}), dependencies=needs)
+    return build
+
+
+def test_what_comes_too_early_waits_until_what_it_depends_on_is_published(nights: Nights) -> None:
+    batches = planned(nights, three())
+    assert list(batches) == ["A/x86_64", "B/x86_64", "C/x86_64"]
+    for batch in batches.values():
+        assert not nights.prepare(batch).failures
+    before = revision(nights)
+    for name in ("C/x86_64", "B/x86_64"):
+        (busy,) = publish_batch(nights.connections, batches[name], owner="t", try_number=1, clock=now).busy.values()
+        assert isinstance(busy, DependencyPending)
+        assert busy.time_remaining_s > 3600
+    assert revision(nights) == before
+    for batch in batches.values():
+        (done,) = publish_batch(nights.connections, batch, owner="t", try_number=1, clock=now).done
+        assert done.state is State.PUBLISHED
+
+
+def test_a_failed_dependency_may_come_yet_and_at_the_last_try_all_that_need_it_are_skipped_by_name(
+    nights: Nights,
+) -> None:
+    batches = planned(nights, three().add("D", "x86_64", tree({"file": b"d"})).lose("A", "x86_64"))
+    assert nights.prepare(batches["A/x86_64"]).failures
+    for name in ("B/x86_64", "C/x86_64", "D/x86_64"):
+        assert not nights.prepare(batches[name]).failures
+    early = publish_batch(nights.connections, batches["B/x86_64"], owner="t", try_number=1, clock=now, last_try=False)
+    (later,) = early.failures.values()
+    assert isinstance(later, DependencyFailed)
+    assert later.retryable
+    for name in ("B/x86_64", "C/x86_64"):
+        (done,) = publish_batch(nights.connections, batches[name], owner="t", try_number=2, clock=now).done
+        assert done.state is State.SKIPPED
+    assert "blocked: it depends on B/x86_64, which was skipped: blocked: it depends on A/x86_64" in done.reason
+    (other,) = publish_batch(nights.connections, batches["D/x86_64"], owner="t", try_number=1, clock=now).done
+    assert other.state is State.PUBLISHED
+    # the artifact comes, and a run that is planned anew installs all of it
+    three().store_in(nights.connections.store("cvmfs"))
+    again = plan_night(nights.connections, night_of(2), try_number=2, clock=now, max_mapped=1)
+    (batch,) = again.batches
+    assert not nights.prepare(batch, 2).failures
+    assert [one.state for one in nights.publish(batch, 3).done] == [State.PUBLISHED] * 3
+
+
+def test_a_dependency_that_the_index_spoilt_blocks_what_needs_it_before_anything_is_prepared(nights: Nights) -> None:
+    build = three()
+    build.artifacts["A/x86_64"]["sha256"] = "no sum"
+    batches = planned(nights, build)
+    assert list(batches) == ["C/x86_64"]
+    found = {one.project: one for one in records.publications_of_run(nights.connections.ledger, "night/2")}
+    assert found["B"].state is State.FAILED
+    assert "blocked: it depends on A/x86_64, which is rejected" in found["B"].reason
+
+
+def test_a_backfill_of_rebuilds_replaces_every_tree_once_and_latest_never_moves_back(
+    nights: Nights, tmp_path: Path
+) -> None:
+    slots = with_slots(nights, tmp_path, SLOT.format(fqrn=FQRN))
+    store = slots.connections.store("cvmfs")
+    for day in (2, 3, 4):
+        build_of(day, {"A": b"%d" % day, "B": b"the same"}).store_in(store)
+        whole_night(slots, night_of(day))
+    before = revision(slots)
+    for day in (3, 2, 4):
+        build_of(day, {"A": b"%d rebuilt" % day, "B": b"the same"}).store_in(store)
+        whole_night(slots, night_of(day, f"backfill/{day}"))
+        assert leads_to(slots, "latest") == "/nightlies/main/b20261104"
+    assert revision(slots) == before + 3
+    head = slots.connections.head(FQRN)
+    for day in (2, 3, 4):
+        assert head.read(f"/nightlies/main/b2026110{day}/A/x86_64/file") == b"%d rebuilt" % day
+    assert slots.check().problems == ()

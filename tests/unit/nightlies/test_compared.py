@@ -1,0 +1,84 @@
+"""An index may grow; whatever it takes back is reported and counts for nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from include.nightlies.builds import ArtifactRecord, BuildRecord
+from include.nightlies.compared import compared
+from include.nightlies.errors import BuildMoved
+from include.nightlies.index import Artifact, Base, BuildIndex, Rejected
+
+DAY, NOW = date(2026, 11, 21), datetime(2026, 11, 21, 3, tzinfo=UTC)
+A, B = (Artifact(name, "x", f"{name}.tar", 1, name.lower() * 64) for name in "AB")
+INDEX = BuildIndex("main", "b1", DAY, complete=False, artifacts=(A, B))
+
+
+def record(*artifacts: Artifact, inherited: str | None = None, **changes: object) -> BuildRecord:
+    rows = tuple(ArtifactRecord(number, 1, one, NOW, NOW, inherited) for number, one in enumerate(artifacts))
+    before = BuildRecord(1, "main", "b1", DAY, False, "url", (), NOW, NOW, rows)
+    return replace(before, **changes)  # type: ignore[arg-type]
+
+
+def test_an_index_that_is_new_or_only_grows_is_taken_as_it_is() -> None:
+    assert compared(INDEX, None) == compared(INDEX, record(A))
+    assert compared(INDEX, record(A)).notes == ()
+    assert compared(INDEX, record(A)).index == INDEX
+
+
+def test_a_rebuilt_artifact_is_no_fault() -> None:
+    rebuilt = replace(A, sha256="c" * 64)
+    found = compared(replace(INDEX, artifacts=(rebuilt, B)), record(A, B))
+    assert found.notes == ()
+    assert found.index.artifacts == (rebuilt, B)
+
+
+def test_what_is_listed_no_more_is_named_and_what_is_rejected_is_listed() -> None:
+    found = compared(replace(INDEX, artifacts=(A,)), record(A, B))
+    assert found.notes == ("B/x was listed before and is not any more; what is published of it stays",)
+    spoilt = replace(INDEX, artifacts=(A,), rejected=(Rejected("B/x", "why", 1, "B", "x"),))
+    assert compared(spoilt, record(A, B)).notes == ()
+    # what came from another build was never listed
+    assert compared(replace(INDEX, artifacts=()), record(B, inherited="b0")).notes == ()
+
+
+def test_an_index_that_was_complete_stays_complete() -> None:
+    found = compared(INDEX, record(A, B, complete=True))
+    assert found.index.complete
+    assert "said complete before" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("now", "before"),
+    [
+        ({"serial": 3}, {"serial": 4}),
+        ({"created": NOW}, {"written_at": NOW + timedelta(seconds=1)}),
+        ({"serial": 3, "created": NOW + timedelta(days=1)}, {"serial": 4, "written_at": NOW}),
+    ],
+)
+def test_an_older_version_of_the_index_counts_for_nothing(now: dict[str, object], before: dict[str, object]) -> None:
+    old_sums = replace(INDEX, artifacts=(replace(A, sha256="0" * 64),), complete=False, **now)  # type: ignore[arg-type]
+    found = compared(old_sums, record(A, B, complete=True, **before))
+    assert found.index.artifacts == (A, B)
+    assert found.index.complete
+    assert "older than one that was seen before" in found.notes[0]
+
+
+@pytest.mark.parametrize("now", [{}, {"serial": 4}, {"serial": 5}, {"created": NOW}])
+def test_the_same_or_a_later_version_or_one_that_does_not_say_is_taken(now: dict[str, object]) -> None:
+    index = replace(INDEX, **now)  # type: ignore[arg-type]
+    assert compared(index, record(A, B, serial=4, written_at=NOW)).index == index
+
+
+def test_a_build_id_of_another_day_is_refused_and_both_days_are_named() -> None:
+    with pytest.raises(BuildMoved, match="recorded for 2026-11-20 and now claims 2026-11-21"):
+        compared(INDEX, record(A, date=date(2026, 11, 20)))
+
+
+def test_another_base_than_before_is_reported() -> None:
+    index = replace(INDEX, base=Base("b0", DAY))
+    assert compared(index, record(A)).notes == ()
+    assert "stood on build b9" in compared(index, record(A, base=Base("b9", DAY))).notes[0]
