@@ -17,7 +17,7 @@ DATE ?=
 SLOT ?=
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format check test test-full servers nightly up down status docs fuzz clean bench-publish bench-publish-curves bench-gateway bench-million
+.PHONY: help venv lock format check test test-full servers nightly up down status docs fuzz clean bench-publish bench-publish-curves bench-gateway bench-million bench-night
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -117,6 +117,11 @@ CURVE ?= 1
 bench-gateway: STORE = file
 bench-gateway: $(STAMP)  ## many publishers through the gateway [SECONDS=60 PUBLISHERS=64 STORE=file|weed|file:///… CURVE=1]
 	@$(BIN)/python bench/gateway.py --publishers $(PUBLISHERS) --seconds $(SECONDS) --store $(STORE) --curve $(CURVE)
+
+ARTIFACTS ?= 1500
+
+bench-night: $(STAMP)  ## a night of very many small artifacts under the real Airflow [ARTIFACTS=1500]
+	@$(BIN)/python bench/night.py --artifacts $(ARTIFACTS)
 
 clean:  ## stop the services; remove the environment, state and caches
 	@if [ -x $(BIN)/nightshift ]; then $(BIN)/nightshift lab down; fi

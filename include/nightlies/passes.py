@@ -1,6 +1,6 @@
 """When a night goes on and when it ends: one pass after the other over an index that still grows. Pure.
 
-Each pass is a run of the slot's DAG; why, says docs/decisions/0015-a-run-for-each-pass.md.
+Each pass is a run of the slot's DAG; why, says docs/decisions/0016-a-run-for-each-pass.md.
 """
 
 from __future__ import annotations
