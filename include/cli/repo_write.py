@@ -44,6 +44,7 @@ def publish(
     Interrupted, run it again: what was sent stays sent.
     """
     from include.cvmfs.prepare import Progress
+    from include.provenance.byhand import note_by_hand
     from include.publishers.byhand import publish_tree
 
     with refusing(), bars() as show:
@@ -52,11 +53,12 @@ def publish(
         def progress(done: Progress) -> None:
             show("files", done.files, 0)
 
+        now = datetime.now(UTC)
         done = publish_tree(
             site, fqrn, path, source_at(source, site.site.repository(fqrn).limits),
-            owner=holder(), now=datetime.now(UTC), replaces=replace, tag=_tag(tag, message), dry_run=dry_run,
-            progress=progress,
+            owner=holder(), now=now, replaces=replace, tag=_tag(tag, message), dry_run=dry_run, progress=progress,
         )  # fmt: skip
+        note_by_hand(site, done, source=str(source), holder=holder(), now=now)
     if as_json:
         typer.echo(json.dumps(_published_facts(done), indent=1))
     else:

@@ -21,7 +21,7 @@ class Role(enum.Enum):
     """A kind of work on a repository's objects, by credentials of its own."""
 
     PUBLISHER = "publisher"
-    """Stores objects. Cannot make them visible, nor delete any."""
+    """Stores objects, and documents that say who published what. Cannot make them visible, nor delete any."""
     GATEWAY = "gateway"
     """Switches manifests, and stores the catalogs and histories that it merges. Cannot delete objects."""
     COLLECTOR = "collector"
@@ -62,7 +62,7 @@ _PROBE = Grant("Probe", ("s3:PutObject", "s3:DeleteObject"), SCRATCH)
 _PUT = ("s3:PutObject", "s3:AbortMultipartUpload")
 
 GRANTS: Mapping[Role, tuple[Grant, ...]] = {
-    Role.PUBLISHER: (*_READ, Grant("Put", _PUT, ("data/*",)), _PROBE),
+    Role.PUBLISHER: (*_READ, Grant("Put", _PUT, ("data/*", ".nightshift/provenance/*")), _PROBE),
     Role.GATEWAY: (
         *_READ,
         Grant("Put", _PUT, ("data/*", ".cvmfs*")),

@@ -21,6 +21,7 @@ from include.nightlies.records import Figures, Publication
 from include.nightlies.states import Phase, State
 from include.nightlies.steps.errors import DependencyFailed, DependencyPending, FailedBefore
 from include.nightlies.steps.prepare import figures_of, prepare_item
+from include.nightlies.steps.provenance import vouch
 from include.nightlies.steps.values import Batch, Item, Outcome
 from include.publishers.base import Published, Publisher
 from include.publishers.connect import Connections
@@ -64,6 +65,7 @@ def publish_batch(
                 raise PublicationUnknown(str(batch.key(item)))
             if publication.state.good or publication.state is State.SKIPPED:
                 log.info("%s: %s already, %s", item.name, publication.state.value, publication.reason)
+                vouch(connections, batch, item, publication, owner=owner, now=clock())
                 outcome.done.append(publication)
                 continue
             if publication.changeset is None or _given_up(publication, try_number):
@@ -73,9 +75,9 @@ def publish_batch(
                 outcome.done.append(blocked)
                 continue
             connections.require_thawed(batch.repository)
-            outcome.done.append(
-                _publish_one(connections, publisher, batch, item, publication, owner, try_number, clock, on_lease)
-            )
+            done = _publish_one(connections, publisher, batch, item, publication, owner, try_number, clock, on_lease)
+            outcome.done.append(done)
+            vouch(connections, batch, item, done, owner=owner, now=clock())
         except (RepositoryFrozen, RepositoryDisabled):
             raise  # nothing is wrong with the artifact: whoever calls waits, and calls again
         except PathBusy as busy:

@@ -1,0 +1,42 @@
+"""Deeds of publications by hand, which are no run's."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from include.provenance.deed import Deed
+from include.provenance.records import note
+from include.publishers.byhand import HandMade
+from include.publishers.connect import Connections
+from include.settings.errors import SettingsError
+
+BY_HAND = "by hand"
+
+
+def note_by_hand(connections: Connections, done: HandMade, *, source: str, holder: str, now: datetime) -> None:
+    """Have a publication by hand in the ledger and signed in the store, if it changed anything. Raises nothing."""
+    published, changeset = done.published, done.changeset
+    if published is None or published.unchanged:
+        return
+    settings = connections.site.repository(changeset.repository)
+    try:
+        key_id = connections.secrets.get(settings.gateway).login or ""
+    except SettingsError:
+        key_id = ""
+    note(
+        connections,
+        Deed(
+            repository=changeset.repository,
+            path=published.path,
+            revision=published.revision,
+            run_id=f"{BY_HAND}/{now.isoformat()}",
+            holder=holder,
+            publisher=settings.publisher.value,
+            key_id=key_id,
+            published_at=now,
+            root_hash=str(published.root_hash),
+            nested_hash=str(published.nested_hash) if published.nested_hash else None,
+            changeset=changeset.digest,
+            source=source,
+        ),
+    )

@@ -1,0 +1,144 @@
+"""A deed: one publication, by whom, of what and by which way; its document and what signs it (docs/formats.md).
+
+Two signatures, each of which says something else (docs/decisions, "Who published what"). That of the gateway's key says
+that somebody wrote the document who could publish at all: whoever has that key can check it, and could have written
+it. That of the repository's own key anybody can check with the certificate; it is there only if the publisher's
+machine has that key.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+
+from include.cvmfs.errors import FormatError
+
+FOLDER = ".nightshift/provenance"
+FORMAT = 1
+BY_GATEWAY_KEY, BY_REPOSITORY_KEY = "hmac-sha256", "rsa-pkcs1v15-sha256"
+_WHAT = "provenance"
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """Who published what. `holder`: who held the lease; `publisher`: the way; `key_id`: of the gateway's key."""
+
+    repository: str
+    path: str
+    revision: int
+    run_id: str
+    holder: str
+    publisher: str
+    key_id: str
+    published_at: datetime
+    root_hash: str | None = None
+    nested_hash: str | None = None
+    changeset: str | None = None
+    source: str | None = None
+    artifact_sha256: str | None = None
+    slot: str | None = None
+    build_id: str | None = None
+    project: str | None = None
+    platform: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Where its document is in the repository's store: one that no other deed has."""
+        place = hashlib.sha256(self.path.encode()).hexdigest()
+        run = hashlib.sha256(self.run_id.encode()).hexdigest()[:16]
+        return f"{FOLDER}/{place[:2]}/{place}/{self.revision}-{run}.json"
+
+    def to_json(self) -> dict[str, Any]:
+        at = self.published_at.astimezone(UTC).isoformat(timespec="microseconds")
+        return {"format": FORMAT} | asdict(self) | {"published_at": at}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Deed:
+        """Raises ValueError, KeyError or TypeError for another shape."""
+        if value.get("format") != FORMAT:
+            raise ValueError(f"is not of format {FORMAT}")
+        found = {one.name: value[one.name] for one in fields(cls)}
+        at = datetime.fromisoformat(found["published_at"])
+        if at.tzinfo is None or not isinstance(found["revision"], int):
+            raise ValueError("has no time with a zone, or no revision")
+        return cls(**{**found, "published_at": at})
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """A deed's document, exactly as it was signed, with its signatures by kind."""
+
+    document: bytes
+    signatures: Mapping[str, str]
+    key_id: str
+
+    @property
+    def deed(self) -> Deed:
+        """Raises FormatError."""
+        try:
+            return Deed.from_json(json.loads(self.document))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+            raise FormatError(_WHAT, f"the document cannot be read: {fault}") from None
+
+    def format(self) -> bytes:
+        """The object of the store: the document as text within, since its very bytes are signed."""
+        outer = {
+            "format": FORMAT,
+            "document": self.document.decode(),
+            "key_id": self.key_id,
+            "signatures": dict(self.signatures),
+        }
+        return json.dumps(outer, sort_keys=True, indent=1).encode() + b"\n"
+
+    @classmethod
+    def parse(cls, data: bytes) -> Sealed:
+        """Read :meth:`format`; nothing is believed yet. Raises FormatError."""
+        try:
+            outer = json.loads(data)
+            if outer["format"] != FORMAT:
+                raise ValueError(f"is not of format {FORMAT}")
+            signatures = {str(kind): str(value) for kind, value in dict(outer["signatures"]).items()}
+            return cls(str(outer["document"]).encode(), signatures, str(outer["key_id"]))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
+            raise FormatError(_WHAT, f"cannot be read: {fault}") from None
+
+    def is_by_gateway_key(self, secret: str) -> bool:
+        """Whether somebody with that gateway key wrote it."""
+        given = self.signatures.get(BY_GATEWAY_KEY, "")
+        return hmac.compare_digest(given.encode(), _mac(secret, self.document).encode())
+
+    def is_by_repository_key(self, public_key: rsa.RSAPublicKey) -> bool | None:
+        """Whether the repository's own key signed it; None if it carries no such signature."""
+        given = self.signatures.get(BY_REPOSITORY_KEY)
+        if given is None:
+            return None
+        try:
+            public_key.verify(base64.b64decode(given, validate=True), self.document, padding.PKCS1v15(), SHA256())
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+
+def seal(deed: Deed, *, secret: str, private_key: rsa.RSAPrivateKey | None = None) -> Sealed:
+    """Sign a deed with the gateway's key, and with the repository's own one where it is at hand."""
+    document = json.dumps(deed.to_json(), sort_keys=True, separators=(",", ":")).encode()
+    signatures = {BY_GATEWAY_KEY: _mac(secret, document)} if secret else {}
+    if private_key is not None:
+        signed = private_key.sign(document, padding.PKCS1v15(), SHA256())
+        signatures[BY_REPOSITORY_KEY] = base64.b64encode(signed).decode()
+    return Sealed(document, signatures, deed.key_id)
+
+
+def _mac(secret: str, document: bytes) -> str:
+    # apart from what the same key signs at the gateway
+    return hmac.new(secret.encode(), b"nightshift provenance\n" + document, hashlib.sha256).hexdigest()
