@@ -226,11 +226,14 @@ def test_an_unknown_platform_or_project_fails_the_run_and_names_what_there_is(
 
 
 def test_an_unknown_slot_or_repository_is_refused_by_name(site: MiniSite) -> None:
-    with pytest.raises(ParamValidationError, match=r"param slot: 'weekly' is not one of \['main', 'required'\]"):
+    slots = r"\['linked', 'main', 'required'\]"
+    with pytest.raises(ParamValidationError, match=f"param slot: 'weekly' is not one of {slots}"):
         site.run("nightly_install", slot="weekly", build_date="2026-10-05")
     with pytest.raises(ParamValidationError, match=rf"param repository: 'none' is not one of \['{FQRN}'\]"):
         site.run("publication", repository="none", path="/a", source="s3://builds/a.tar.gz")
-    with pytest.raises(UnknownSetting, match=r"unknown slot 'weekly'; .* has: main, required\. Use one of these"):
+    with pytest.raises(
+        UnknownSetting, match=r"unknown slot 'weekly'; .* has: linked, main, required\. Use one of these"
+    ):
         site.connections.site.slot("weekly")
     with pytest.raises(UnknownSetting, match=rf"unknown repository 'none'; .* has: {FQRN}\. Use one of these"):
         site.connections.repository("none")

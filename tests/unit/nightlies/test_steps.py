@@ -14,7 +14,7 @@ from include.nightlies.builds import BuildRecord
 from include.nightlies.index import BuildIndex, Rejected
 from include.nightlies.records import Publication
 from include.nightlies.states import Phase, State
-from include.nightlies.steps.gate import missing_line, missing_of_build
+from include.nightlies.steps.gate import missing_line, missing_of_build, optional_of_build
 from include.nightlies.steps.plan import cut, nested_directories
 from include.nightlies.steps.values import Batch, Item, Night
 from include.nightlies.steps.verify import spread
@@ -108,6 +108,17 @@ def test_the_gate_wants_what_the_slot_requires_what_the_index_lists_and_a_comple
     assert missing_of_build(required, NIGHT, bad, done) == ["B/x: rejected: `sha256` is missing."]
     assert "not complete" in missing_of_build(slot(), NIGHT, _build(complete=False), done)[0]
     assert "no build for 2026-11-21" in missing_of_build(slot(), NIGHT, None, [])[0]
+
+
+def test_what_is_optional_and_missing_is_reported_and_closes_no_gate() -> None:
+    done = [publication(State.PUBLISHED, verified_at=NOW)]
+    optional = slot(projects=["A", "B"], platforms=["x", "dbg"], optional={"platforms": ["dbg"], "projects": ["B"]})
+    assert missing_of_build(optional, NIGHT, _build(), done) == []
+    spoilt = _build(rejected=(Rejected("A/dbg", "why", 1, "A", "dbg"), Rejected("artifacts[2]", "no name", 2)))
+    assert missing_of_build(optional, NIGHT, spoilt, done) == ["artifacts[2]: rejected: no name"]
+    assert optional_of_build(optional, NIGHT, spoilt, done) == ["A/dbg: rejected: why"]
+    only = slot(required={"projects": ["A", "C"], "platforms": ["x"]})
+    assert missing_of_build(only, NIGHT, _build(), done) == ["C/x: not in the index of build b1"]
 
 
 def test_directories_that_would_be_empty_go_with_their_last_child() -> None:
