@@ -253,7 +253,7 @@ class GatewayAgainstModel(RuleBasedStateMachine):
 
     def somebody_wants_the_path(self) -> None:
         if self.standing:
-            self.acquired(self.standing[-1].held.path)
+            self.acquired(self.standing[0].held.path)
 
     def call(self, held: Held) -> Standing:
         change = held.change
