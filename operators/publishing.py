@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.sdk import TriggerRule, task_group
 
+from hooks.priority import NightFirst
 from operators.inherit import InheritOperator
 from operators.prepare import CvmfsPrepareOperator
 from operators.publish import CvmfsPublishOperator
@@ -80,5 +81,6 @@ def default_args(*, retries: int = 2, priority: int = 10) -> dict[str, Any]:
         "max_retry_delay": timedelta(minutes=5),
         "pool": "control",
         "priority_weight": priority,
+        "weight_rule": NightFirst(),
         "execution_timeout": timedelta(minutes=30),
     }

@@ -1,0 +1,57 @@
+"""More artifacts in one night than Airflow maps over: all of them pass through the steps, in few batches."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+
+import pytest
+
+from include.nightlies.records import publications_of_run
+from include.nightlies.states import State
+from include.nightlies.steps.gate import gate
+from include.nightlies.steps.plan import plan_night
+from include.nightlies.steps.prepare import prepare_batch
+from include.nightlies.steps.publish import publish_batch
+from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.values import Batch, Night
+from include.nightlies.steps.verify import verify_run
+from tests.fakes.builds import Build, tree
+from tests.integration.nightlies.conftest import FQRN, Nights, now
+
+pytestmark = [pytest.mark.server("weed"), pytest.mark.slow]
+PROJECTS, PLATFORMS = 375, 4
+MAPPED = 1024  # core.max_map_length: one more fails the run
+AT_ONCE = 6  # publish tasks
+
+
+def test_fifteen_hundred_artifacts_pass_through_in_fewer_batches_than_airflow_maps_over(nights: Nights) -> None:
+    build = Build("2026-11-20")
+    for platform in range(PLATFORMS):
+        for project in range(PROJECTS):
+            build.add(f"P{project:03}", f"x86_64-{platform}", tree({"version": f"{project} {platform}".encode()}))
+    build.store_in(nights.connections.store("cvmfs"))
+    night = Night("night/many", "main", date(2026, 11, 20), "test")
+    batches = plan_night(nights.connections, night, try_number=1, clock=now).batches
+    assert sum(len(batch.items) for batch in batches) == PROJECTS * PLATFORMS > MAPPED
+    assert len(batches) < MAPPED / 10
+    reserve_run(nights.connections, batches, owner="test", try_number=1, clock=now)
+
+    def publish(batch: Batch) -> None:
+        assert not prepare_batch(nights.connections, batch, try_number=1, clock=now).failures
+        outcome = publish_batch(nights.connections, batch, owner="test", try_number=1, clock=now)
+        assert not outcome.failures
+        assert not outcome.busy
+
+    with ThreadPoolExecutor(AT_ONCE) as tasks:
+        list(tasks.map(publish, batches))
+    verify_run(nights.connections, night.run, clock=now)
+    passed = gate(nights.connections, night.run, night=night, clock=now)
+    assert passed.counts == {State.PUBLISHED.value: PROJECTS * PLATFORMS}
+    done = publications_of_run(nights.connections.ledger, night.run)
+    assert len({one.destination for one in done}) == PROJECTS * PLATFORMS
+    assert nights.client().leases() == []
+    revision = nights.connections.head(FQRN).manifest.revision
+    again = Night("night/again", "main", night.date, "test")
+    assert plan_night(nights.connections, again, try_number=1, clock=now).batches == ()
+    assert nights.connections.head(FQRN).manifest.revision == revision
