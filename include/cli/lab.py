@@ -1,6 +1,7 @@
 """`nightshift lab`: the embedded services, up, down and how they are."""
 
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
 import typer
@@ -40,6 +41,31 @@ def down() -> None:
     began = time.monotonic()
     stopped = lifecycle.down(lab, say=console.print)
     console.print(f"stopped {stopped} services after {time.monotonic() - began:.1f} s" if stopped else "nothing ran")
+
+
+@app.command()
+def restart() -> None:
+    """Start Airflow and the gateway anew, after code or settings changed; stores and databases stay up."""
+    lab = Lab.from_environment()
+    began = time.monotonic()
+    lifecycle.restart(lab, say=console.print)
+    console.print(f"up again after {time.monotonic() - began:.1f} s")
+
+
+@app.command()
+def retain(
+    days: Annotated[int, typer.Option(min=1, help="How many days of runs, XComs and logs stay.")] = 60,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go.")] = False,
+) -> None:
+    """Take away what Airflow keeps of old runs: rows of its database, and log files. The ledger stays as it is."""
+    from include.lab.retain import clean_database, remove_logs
+
+    lab = Lab.from_environment()
+    before = datetime.now(UTC) - timedelta(days=days)
+    console.print(clean_database(lab.environment(), before, dry_run=dry_run), markup=False)
+    taken = remove_logs(lab.place.airflow_home / "logs", before, dry_run=dry_run)
+    verb = "would go" if dry_run else "removed"
+    console.print(f"{verb}: {taken.files} log files, {taken.bytes / 1e6:.1f} MB, of before {before:%Y-%m-%d %H:%M} UTC")
 
 
 @app.command()

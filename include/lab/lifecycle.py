@@ -32,6 +32,7 @@ from include.settings.pools import pools
 STORAGE_READY_S = 30.0
 AIRFLOW_READY_S = 240.0  # the first start compiles all of Airflow, on whatever else the machine does
 STOP_S = 45.0
+_FOUNDATIONS = frozenset({"postgres", "weed"})
 STARTS = 3  # a service that ends as often before it is ready does not become so
 
 Say = Callable[[str], None]
@@ -117,6 +118,20 @@ def down(lab: Lab, *, say: Say) -> int:
         return _down(lab, say)
 
 
+def restart(lab: Lab, *, say: Say) -> Timings:
+    """Starts Airflow and the gateway anew, with the code and settings that are there now; stores and database stay up.
+
+    A task that runs is ended, and its retry goes on from what is stored; what waits in the triggerer waits on.
+    Raises as `up`.
+    """
+    with _alone(lab):
+        supervisor = Supervisor(lab.place)
+        if supervisor.running():
+            running = [info.name for info in supervisor.processes().values() if info.state.alive]
+            supervisor.stop_programs([name for name in running if name not in _FOUNDATIONS], timeout_s=STOP_S)
+        return _up(lab, True, say)
+
+
 def _down(lab: Lab, say: Say) -> int:
     supervisor = Supervisor(lab.place)
     stopped = 0
@@ -124,9 +139,8 @@ def _down(lab: Lab, say: Say) -> int:
         running = [info.name for info in supervisor.processes().values() if info.state.alive]
         stopped = len(running)
         # Airflow before its database and the stores that its tasks use.
-        foundations = {"postgres", "weed"}
-        supervisor.stop_programs([name for name in running if name not in foundations], timeout_s=STOP_S)
-        supervisor.stop_programs([name for name in running if name in foundations], timeout_s=STOP_S)
+        supervisor.stop_programs([name for name in running if name not in _FOUNDATIONS], timeout_s=STOP_S)
+        supervisor.stop_programs([name for name in running if name in _FOUNDATIONS], timeout_s=STOP_S)
         supervisor.shutdown(timeout_s=STOP_S)
     _end_leftovers(lab, say)
     for path in (supervisor.socket, supervisor.pid_file, *left_sockets(weed_ports(lab.ports))):

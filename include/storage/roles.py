@@ -65,7 +65,7 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
     Role.PUBLISHER: (*_READ, Grant("Put", _PUT, ("data/*", ".nightshift/provenance/*")), _PROBE),
     Role.GATEWAY: (
         *_READ,
-        Grant("Put", _PUT, ("data/*", ".cvmfs*")),
+        Grant("Put", _PUT, ("data/*", ".cvmfs*", ".nightshift/provenance/*")),
         # whose the repository is, where the store does not keep two gateways apart; and that it is frozen
         Grant("Own", ("s3:PutObject", "s3:DeleteObject"), (".nightshift/gateway", ".nightshift/freeze")),
         _PROBE,

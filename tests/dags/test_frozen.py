@@ -11,6 +11,7 @@ import pytest
 from include.cvmfs.errors import RepositoryFrozen
 from include.cvmfs.freeze import KEY
 from include.interventions import freezes
+from include.provenance.records import check, nearest
 from tests.dags.conftest import FQRN, MiniSite
 from tests.fakes.builds import Build, tree
 
@@ -23,9 +24,8 @@ def store(site: MiniSite) -> Iterator[MiniSite]:
     site.connections.repository_store(FQRN).delete([KEY])
 
 
-def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite) -> None:
     site = store
-    monkeypatch.setattr("triggers.thaw.POLL_S", 1.0)
     site.drop(Build("2026-08-01").add("Cold", "x86_64", tree({"a": b"a"})))
     before, now = site.revision(), datetime.now(UTC)
     freezes.freeze(site.connections, FQRN, reason="disks are moved", who="op@host", until=None, now=now)
@@ -42,6 +42,10 @@ def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite, monkeypa
     assert run.state == "success", run
     assert run.states() == {"Cold/x86_64": "published"}
     assert seen == [before]
+    (deed,) = nearest(site.connections.ledger, FQRN, next(iter(run.publications)) + "/a")
+    assert deed[0].run_id == run.name
+    assert deed[0].artifact_sha256 == next(iter(run.publications.values())).artifact_sha256
+    assert check(site.connections, *deed).verdict == "signed by gateway key worker"
     rows = freezes.interventions_of(site.connections.ledger, FQRN, limit=2)
     assert [(one.kind, one.who, one.reason) for one in rows] == [
         ("thaw", "op@host", "disks are moved"), ("freeze", "op@host", "disks are moved"),
