@@ -12,8 +12,13 @@ from typing import Any
 
 import pytest
 
+from include.nightlies import builds
+from include.nightlies.index import BuildIndex
 from include.nightlies.passes import Pass
 from include.nightlies.steps.values import Night
+from include.publishers.connect import Connections
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
 from triggers.night import NightTrigger
 
 DAY = date(2026, 11, 21)
@@ -165,6 +170,17 @@ def test_a_configuration_that_is_just_being_edited_is_waited_out(builder: Builde
     event = watch(broken, mended)
     assert event["turn"] == "go"
     assert "site.yaml" in event["said"][1]
+
+
+def test_a_build_id_of_another_day_is_waited_out_until_the_builder_corrects_it(builder: Builder) -> None:
+    connections = Connections(load(), EnvSecrets({}))
+    yesterday = BuildIndex("main", "b1", DAY - timedelta(days=1), complete=True, artifacts=())
+    builds.record_build(connections.ledger, yesterday, index_url="s3://builds/index.json", now=datetime.now(UTC))
+    connections.ledger.dispose()
+    builder.index(ARTIFACT, complete=True)
+    event = watch(lambda: builder.index(ARTIFACT, build_id="b2"))
+    assert event["turn"] == "go"
+    assert "build b1 of slot main is recorded for 2026-11-20 and now claims 2026-11-21" in event["said"][0]
 
 
 def test_a_run_of_some_projects_is_one_pass_and_waits_for_the_whole_index(builder: Builder) -> None:
