@@ -2,8 +2,8 @@
 
 The service keeps leases, fence and everything that is written down; the process keeps repositories open and makes
 their revisions. It is a program, started by subprocess, and ends with the service: it asks before every switch, and
-stops at once when nobody is there to answer. When it dies alone, the commits under way fail, a repetition finds what
-became of them, and the next one starts it again.
+stops at once when nobody is there to answer. When it dies alone it is started again, and the commits that were under
+way are made again, once: a change that stands already is found to stand.
 
 Messages are pickled tuples over a socket pair, a name first:
 
@@ -45,7 +45,7 @@ _END_S = 30.0
 
 
 class Ended(Exception):
-    """The process ended in the middle of a commit; whether the commit stands is found by repeating it."""
+    """The process ended in the middle of a commit, twice; whether the commit stands is found by repeating it."""
 
 
 class CommitterApart:
@@ -66,6 +66,15 @@ class CommitterApart:
 
     def commit(
         self, orders: Sequence[CommitOrder], *, fence: Fence, on_step: Callable[[Step], None]
+    ) -> list[int | Exception]:
+        try:
+            return self._commit(orders, fence, on_step)
+        except Ended as error:
+            log.warning("commits are made again", extra={"fields": {"detail": str(error)}})
+            return self._commit(orders, fence, on_step)
+
+    def _commit(
+        self, orders: Sequence[CommitOrder], fence: Fence, on_step: Callable[[Step], None]
     ) -> list[int | Exception]:
         process, number = self._running(), next(self._numbers)
         with process.conversation(number) as answers:
