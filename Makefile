@@ -55,8 +55,11 @@ check: $(STAMP)  ## lint, types and the fast tests, in under a minute
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker/compose.yaml
 	@$(BIN)/pytest tests/unit -m "not slow" -q -n auto --dist worksteal
 
-# Unit tests in parallel; the others share servers, one after the other.
-TESTS = $(BIN)/pytest tests/unit -n auto --dist worksteal && $(BIN)/pytest --ignore=tests/unit
+# In parallel; but whole deployments come last, one at a time.
+APART = tests/e2e tests/integration/lab tests/integration/bench
+TESTS = $(BIN)/pytest tests/unit -n auto --dist worksteal && \
+	$(BIN)/pytest tests $(addprefix --ignore=,tests/unit $(APART)) -n 2 --dist loadgroup && \
+	$(BIN)/pytest $(APART)
 
 test: $(STAMP) servers  ## all tests; a server that cannot be had is skipped and named
 	@$(TESTS)
