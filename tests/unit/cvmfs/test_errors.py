@@ -45,8 +45,8 @@ def test_errors_name_what_they_concern_and_survive_pickling(kind: type[CvmfsErro
     assert vars(error)
 
 
-def test_only_lost_races_and_what_a_collection_took_may_be_tried_again() -> None:
+def test_only_lost_races_what_a_collection_took_and_what_is_frozen_may_be_tried_again() -> None:
     races = {"ManifestConflict", "BaseChanged", "LeaseExpired"}
     prepared_again = {"PrepareAgain", "ObjectsCollected", "ObjectsLost", "ChangesetExpired"}
-    collections = {"CollectionRunning", "GenerationMoved"}
-    assert {kind.__name__ for kind in TREE if kind.retryable} == races | prepared_again | collections
+    waited_for = {"CollectionRunning", "GenerationMoved", "RepositoryFrozen"}
+    assert {kind.__name__ for kind in TREE if kind.retryable} == races | prepared_again | waited_for
