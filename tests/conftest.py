@@ -27,6 +27,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(patch.undo)
 
 
+@pytest.hookimpl(tryfirst=True)  # before the runner looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """In parallel runs the tests of a file stay together, and so do all that share a database server."""
     for item in items:
