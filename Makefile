@@ -55,10 +55,10 @@ check: $(STAMP)  ## lint, types and the fast tests, in under a minute
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker/compose.yaml
 	@$(BIN)/pytest tests/unit -m "not slow" -q -n auto --dist worksteal
 
-# In parallel; but whole deployments come last, one at a time.
-APART = tests/e2e tests/integration/lab tests/integration/bench
+# Files in parallel; but whole deployments, and what shares a database server, come last, one at a time.
+APART = tests/integration/ledger tests/integration/bench tests/integration/lab tests/e2e
 TESTS = $(BIN)/pytest tests/unit -n auto --dist worksteal && \
-	$(BIN)/pytest tests $(addprefix --ignore=,tests/unit $(APART)) -n 2 --dist loadgroup && \
+	$(BIN)/pytest tests $(addprefix --ignore=,tests/unit $(APART)) -n 2 --dist loadfile && \
 	$(BIN)/pytest $(APART)
 
 test: $(STAMP) servers  ## all tests; a server that cannot be had is skipped and named

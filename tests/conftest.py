@@ -13,7 +13,6 @@ from tests.fakes import servers
 
 FOREIGN = ("NIGHTSHIFT_", "AIRFLOW_CONN_", "AWS_")
 PROXIES = ("HTTP_PROXY", "http_proxy")
-TOGETHER = ("tests/integration/ledger/",)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -25,14 +24,6 @@ def pytest_configure(config: pytest.Config) -> None:
             patch.delenv(name)
     patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     config.add_cleanup(patch.undo)
-
-
-@pytest.hookimpl(tryfirst=True)  # before the runner looks at the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """In parallel runs the tests of a file stay together, and so do all that share a database server."""
-    for item in items:
-        shared = next((name for name in TOGETHER if name in item.nodeid), item.nodeid.partition("::")[0])
-        item.add_marker(pytest.mark.xdist_group(shared))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
