@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,8 @@ from tests.fakes.archives import packed
 from tests.fakes.local import CHUNKS, ODD_TREES, LocalRepository, make_folder, read_folder
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, signer
+
+pytestmark = pytest.mark.slow
 
 Nodes = dict[str, dict[str, Any]]
 PLACES = st.sampled_from(["/x", "/sw/x", "/sw/deep/er/x"])

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tests.fuzz.mutations import DAMAGE, Damage
 from tests.fuzz.readers import READERS, attempt
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = {"root catalog": 60, "nested catalog": 60, "tar": 80, "zip": 80, "content index": 40}
 
 
