@@ -262,7 +262,7 @@ def test_publishers_whose_clocks_differ_by_years_publish_all_the_same(reserved: 
         # a worker prepares by the clock that it publishes by
         reserved.worker().publish(replace(changeset, created=when), owner="test", now=when)
     reserved.assert_sound()
-    assert abs(reserved.head().manifest.timestamp - NOW.timestamp()) < 600
+    assert abs(reserved.head().manifest.timestamp - datetime.now(UTC).timestamp()) < 600
 
 
 def test_two_publications_that_take_turns_at_one_path_never_undo_each_other(reserved: ThreadSite) -> None:
