@@ -25,18 +25,18 @@ def clock() -> datetime:
 
 
 def test_a_busy_path_is_waited_for_in_the_triggerer_and_then_published(site: MiniSite) -> None:
-    build = Build("2026-09-01").add("Busy", "x86_64", tree({"a": b"a"}))
+    build = Build("2026-09-06").add("Busy", "x86_64", tree({"a": b"a"}))
     site.drop(build)
     with site.client() as client:
         # what is held is the project's directory: reserving passes it by, publishing does not
-        reserved = Build("2026-09-01").add("Other", "x86_64", tree({"b": b"b"}))
+        reserved = Build("2026-09-06").add("Other", "x86_64", tree({"b": b"b"}))
         site.drop(reserved)
-        assert site.run("nightly_install_main", build_date="2026-09-01").state == "success"
-        site.drop(Build("2026-09-01").add("Other", "x86_64", tree({"b": b"c"})))
+        assert site.run("nightly_install_main", build_date="2026-09-06").state == "success"
+        site.drop(Build("2026-09-06").add("Other", "x86_64", tree({"b": b"c"})))
         lease = client.acquire(FQRN, build.destination("Other", "x86_64"), hostname="somebody else")
         timer = threading.Timer(11.0, client.drop, args=(lease,))
         timer.start()
-        run = site.run("nightly_install_main", build_date="2026-09-01")
+        run = site.run("nightly_install_main", build_date="2026-09-06")
         timer.join()
     assert run.state == "success", run
     assert run.states() == {"Other/x86_64": "published"}
