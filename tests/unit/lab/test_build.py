@@ -29,6 +29,8 @@ from include.lab.software import (
 )
 from include.storage.open import open_store
 
+pytestmark = pytest.mark.slow
+
 DAY = date(2026, 11, 21)
 OPT, DBG = "x86_64-py311-opt", "x86_64-py311-dbg"
 

@@ -14,6 +14,8 @@ ROOT = Path(__file__).parents[3]
 SKIPS = """
 import pytest
 
+pytestmark = pytest.mark.slow
+
 @pytest.fixture
 def without_server():
     pytest.skip("no such server: radio")
