@@ -135,7 +135,7 @@ class Postgres:
                 "PostgreSQL does not run as root, and setpriv is missing: install util-linux, or run as another user"
             )
         drop = ("setpriv", f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}", "--clear-groups")
-        if reachable(binary("postgres")) and reachable(self.data.parent):
+        if reachable(binary("postgres")) and reachable(self.data):
             return drop
         # Without the securebit, access(2), by which initdb looks for its programs, would not see the capability.
         search = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search", "--securebits=+no_setuid_fixup")
@@ -175,5 +175,5 @@ def unprivileged_user() -> pwd.struct_passwd | None:
 
 
 def reachable(path: Path) -> bool:
-    """Whether everybody may walk to a path."""
+    """Whether everybody may walk through every folder above a path."""
     return all(folder.stat().st_mode & 0o001 for folder in path.parents)

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -169,10 +170,17 @@ def test_postgres_starts_again_after_a_reboot_gave_its_pid_to_another_program(po
     stop(started(postgres))
 
 
-def test_postgres_works_in_a_folder_that_only_we_may_enter_and_not_as_root(tmp_path: Path) -> None:
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0o700)
-    server = Postgres(closed / "pg", Ports.unused().postgres, "secret", tmp_path / "initdb.log")
+@pytest.mark.parametrize("above", [0o700, 0o755])
+def test_postgres_works_in_a_folder_that_only_we_may_enter_and_not_as_root(above: int) -> None:
+    with tempfile.TemporaryDirectory(prefix="nightshift-") as outer:
+        Path(outer).chmod(above)
+        closed = Path(outer) / "closed"
+        closed.mkdir(mode=0o700)
+        works_and_stays_closed(closed)
+
+
+def works_and_stays_closed(closed: Path) -> None:
+    server = Postgres(closed / "pg", Ports.unused().postgres, "secret", closed / "initdb.log")
     server.prepare()
     process = started(server)
     try:
