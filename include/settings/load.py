@@ -13,7 +13,6 @@ from pydantic import BaseModel, ValidationError
 from include.settings.errors import InvalidSettings, Problem, SettingsFileMissing
 from include.settings.marked import Location, Marked, dotted, read
 from include.settings.model import (
-    PROJECT_ROOT,
     Care,
     Choice,
     Gateway,
@@ -35,6 +34,7 @@ from include.settings.model import (
     TagRule,
     Webhook,
 )
+from include.settings.texts import PROJECT_ROOT
 
 _INNER_BLOCKS: Mapping[str, type[BaseModel]] = {
     "limits": Limits,

@@ -6,31 +6,44 @@ folder that holds `include/`), whatever the current directory is. This file impo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
-from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ByteSize,
     ConfigDict,
     Field,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from include.settings.errors import UnknownSetting
-from include.settings.names import name_fault
-from include.settings.templates import destination_fault, fields, folder_fault, index_fault, tag_fault
-
-PROJECT_ROOT = Path(__file__).resolve().parents[2]
+from include.settings.templates import fields
+from include.settings.texts import (
+    ConnectionId,
+    Cutoff,
+    DestinationTemplate,
+    FolderTemplate,
+    Fqrn,
+    HostName,
+    HttpUrl,
+    IndexTemplate,
+    LedgerUrl,
+    MailAddress,
+    Name,
+    NodeFolder,
+    PublicUrl,
+    Schedule,
+    SitePath,
+    StoreUrl,
+    TagTemplate,
+    TimeOfDay,
+    Zone,
+    fault,
+)
 
 
 class Publisher(Enum):
@@ -54,179 +67,6 @@ class HashAlgorithm(Enum):
     SHA1 = "sha1"
     RMD160 = "rmd160"
     SHAKE128 = "shake128"
-
-
-def fault(what: str, cure: str) -> PydanticCustomError:
-    """An error of a validator: what is wrong, and how it is put right."""
-    return PydanticCustomError("settings", "{what}", {"what": what, "cure": cure})
-
-
-def _root(info: ValidationInfo) -> Path:
-    return Path((info.context or {}).get("root", PROJECT_ROOT))
-
-
-def _name(text: str) -> str:
-    wrong = name_fault(text)
-    if wrong:
-        raise fault(f"the name {text!r} {wrong}", "Rename it: names become components of paths.")
-    return text
-
-
-def _connection_id(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
-        raise fault(
-            "not a connection id", "Use letters, digits and _ . -; the secret itself belongs in the connection."
-        )
-    return text
-
-
-def _fqrn(text: str) -> str:
-    if len(text) > 128 or not re.fullmatch(r"[a-z0-9](?:[a-z0-9-]*)(?:\.[a-z0-9][a-z0-9-]*)+", text):
-        raise fault(
-            f"{text!r} is not a repository name",
-            "Write a fully qualified name in lower case, as nightlies.example.org.",
-        )
-    return text
-
-
-def _absolute(path: Path, info: ValidationInfo) -> Path:
-    return _root(info) / path
-
-
-def _zone(text: str) -> str:
-    try:
-        ZoneInfo(text)
-    except (KeyError, ValueError, OSError):
-        raise fault(
-            f"the time zone {text!r} is not known here", "Use an IANA name such as Europe/Zurich or UTC."
-        ) from None
-    return text
-
-
-def _schedule(text: str) -> str:
-    from croniter import croniter  # type: ignore[import-untyped]
-
-    if text.startswith("@") or len(text.split()) != 5 or not croniter.is_valid(text):
-        raise fault("not a cron expression", 'Write five fields: minute hour day month weekday, as "0 2 * * *".')
-    return text
-
-
-def _store_url(text: str, info: ValidationInfo) -> str:
-    if text.startswith("file:"):
-        path = text.removeprefix("file:")
-        if path.startswith("//") and not path.startswith("///"):
-            raise fault("a file URL names no host", "Write file:///absolute/path, or file:relative/path.")
-        return f"file://{_root(info) / ('/' + path.lstrip('/') if path.startswith('/') else path)}"
-    parts = urlsplit(text)
-    if parts.scheme not in {"s3", "http", "https"} or not parts.netloc:
-        raise fault(
-            "not the URL of a store", "Use s3://bucket/prefix, file:///path, or http(s)://host/path to read only."
-        )
-    _no_userinfo(text)
-    if parts.query or parts.fragment:
-        raise fault("the URL has a query or a fragment", "Remove everything from ? or # on.")
-    return text.rstrip("/")
-
-
-def _http_url(text: str) -> str:
-    parts = urlsplit(text)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise fault("not an http(s) URL", "Write http://host:port or https://host:port.")
-    _no_userinfo(text)
-    return text.rstrip("/")
-
-
-def _public_url(text: str, info: ValidationInfo) -> str:
-    return _store_url(text, info) if text.startswith("file:") else _http_url(text)
-
-
-def _no_userinfo(text: str) -> None:
-    if "@" in urlsplit(text).netloc:
-        raise fault("the URL carries a login", "Put login and password into a connection and name that connection.")
-
-
-def _host(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_.:%-]+", text) or text.startswith("-"):
-        raise fault("not the name or address of a host", "Write the name alone, as publisher.example.org; see `port`.")
-    return text
-
-
-def _node_folder(text: str) -> str:
-    if not re.fullmatch(r"(?:/(?!\.\.?(?:/|$))[^/\0\n]+)+", text):
-        cure = 'Write it from the root on, without a closing slash, as "/var/spool/cvmfs/{fqrn}".'
-        raise fault("not the path of a folder on the node", cure)
-    return text
-
-
-def _ledger_url(text: str, info: ValidationInfo) -> str:
-    if text.startswith("sqlite:///"):
-        path = text.removeprefix("sqlite:///")
-        if not path or path.startswith(":memory:"):
-            raise fault("a ledger in memory is lost with its process", "Write sqlite:///path/ledger.db.")
-        return f"sqlite:///{_root(info) / path}"
-    parts = urlsplit(text)
-    if parts.scheme != "mysql+pymysql" or not parts.hostname or not parts.path.strip("/"):
-        raise fault(
-            "not the URL of a ledger", "Use sqlite:///path/ledger.db or mysql+pymysql://login@host:port/database."
-        )
-    if parts.password is not None or "password" in parts.query or "passwd" in parts.query:
-        raise fault(
-            "the URL carries a password",
-            "Put it into a connection named by `ledger_connection`, or give the whole URL in NIGHTSHIFT_LEDGER_URL.",
-        )
-    return text
-
-
-def _destination(text: str) -> str:
-    wrong = destination_fault(text)
-    if wrong:
-        raise fault(f"the destination {wrong}", 'As in "/nightlies/{slot}/{build_id}/{project}/{platform}".')
-    return text
-
-
-def _index(text: str) -> str:
-    wrong = index_fault(text)
-    if wrong:
-        raise fault(f"the index {wrong}", 'As in "{slot}/{date}/index.json", relative to the slot\'s store.')
-    return text
-
-
-def _folder(text: str) -> str:
-    wrong = folder_fault(text)
-    if wrong:
-        raise fault(f"the folder {wrong}", 'As in "/nightlies/{slot}".')
-    return text
-
-
-def _tag(text: str) -> str:
-    wrong = tag_fault(text)
-    if wrong:
-        raise fault(f"the tag {wrong}", 'As in "{slot}-{build_id}".')
-    return text
-
-
-def _mail_address(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9._%+=-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*", text):
-        raise fault(f"{text!r} is not a mail address", "Write the address alone, as shift@example.org.")
-    return text
-
-
-def _time_of_day(text: str) -> str:
-    if not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", text):
-        raise fault("not a time of day", 'Write "HH:MM", quoted, in the slot\'s time zone.')
-    return text
-
-
-def _cutoff(text: str) -> str:
-    if not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d|[1-9]\d{0,2}[hm]", text):
-        cure = 'Write "HH:MM", quoted, in the slot\'s time zone, or a time after the schedule as 5h or 90m.'
-        raise fault("neither a time of day nor a length of time", cure)
-    return text
-
-
-Name = Annotated[str, AfterValidator(_name)]
-ConnectionId = Annotated[str, AfterValidator(_connection_id)]
-SitePath = Annotated[Path, AfterValidator(_absolute)]
 
 
 class _Block(BaseModel):
@@ -309,8 +149,8 @@ class Store(_Block):
     """
 
     name: str
-    url: Annotated[str, AfterValidator(_store_url)]
-    endpoint: Annotated[str, AfterValidator(_http_url)] | None = None
+    url: StoreUrl
+    endpoint: HttpUrl | None = None
     region: str = "us-east-1"
     addressing: Literal["path", "virtual"] = "path"
     connection: ConnectionId | None = None
@@ -328,7 +168,7 @@ class Server(_Block):
     repository's name.
     """
 
-    host: Annotated[str, AfterValidator(_host)]
+    host: HostName
     port: Annotated[int, Field(ge=1, le=65535)] = 22
     user: Annotated[str, Field(min_length=1)]
     known_hosts: SitePath
@@ -342,8 +182,8 @@ class Server(_Block):
     keep_owners: bool = False
     """Keep the owners that the tree has; otherwise everything is the node's user's. Needs root on the node."""
     command: Annotated[tuple[str, ...], Field(min_length=1)] = ("cvmfs_server",)
-    mount: Annotated[str, AfterValidator(_node_folder)] = "/cvmfs/{fqrn}"
-    spool: Annotated[str, AfterValidator(_node_folder)] = "/var/spool/cvmfs/{fqrn}"
+    mount: NodeFolder = "/cvmfs/{fqrn}"
+    spool: NodeFolder = "/var/spool/cvmfs/{fqrn}"
     connect_timeout_s: Annotated[float, Field(gt=0, le=600)] = 20.0
     keepalive_s: Annotated[int, Field(ge=1, le=600)] = 15
     busy_wait_s: Annotated[int, Field(ge=1, le=86_400)] = 30
@@ -366,7 +206,7 @@ class Repository(_Block):
 
     name: str
     store: str
-    public_url: Annotated[str, AfterValidator(_public_url)]
+    public_url: PublicUrl
     public_key: SitePath
     gateway: ConnectionId
     gateway_kind: GatewayKind = GatewayKind.AUTO
@@ -416,7 +256,7 @@ class Repository(_Block):
 class Links(_Block):
     """Symbolic links to the builds of a slot that are whole: `latest`, and one for each day of the week."""
 
-    folder: Annotated[str, AfterValidator(_folder)] = "/nightlies/{slot}"
+    folder: FolderTemplate = "/nightlies/{slot}"
     latest: bool = True
     weekdays: bool = True
 
@@ -453,17 +293,17 @@ class Slot(_Block):
     name: str
     repository: str
     store: str
-    index: Annotated[str, AfterValidator(_index)] = "{slot}/{date}/index.json"
-    schedule: Annotated[str, AfterValidator(_schedule)] | None = None
-    timezone: Annotated[str, AfterValidator(_zone)] = "UTC"
+    index: IndexTemplate = "{slot}/{date}/index.json"
+    schedule: Schedule | None = None
+    timezone: Zone = "UTC"
     date_offset: Annotated[int, Field(ge=-31, le=31)] = 0
     """Days from the run's day, in the slot's time zone, to the date of the build that it installs."""
     projects: tuple[Name, ...] = ()
     platforms: tuple[Name, ...] = ()
-    destination: Annotated[str, AfterValidator(_destination)] = "/nightlies/{slot}/{build_id}/{project}/{platform}"
+    destination: DestinationTemplate = "/nightlies/{slot}/{build_id}/{project}/{platform}"
     priority: Annotated[int, Field(ge=1, le=1000)] = 10
     retries: Annotated[int, Field(ge=0, le=20)] = 2
-    cutoff: Annotated[str, AfterValidator(_cutoff)] = "6h"
+    cutoff: Cutoff = "6h"
     """When a scheduled night ends whose index is not complete: the next such time of day in the slot's time zone after
     its schedule, or so long after it."""
     gather_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
@@ -472,12 +312,12 @@ class Slot(_Block):
     """How often at least the index is looked at while the night is open."""
     index_signature: IndexSignature | None = None
     """None: whoever may write to the slot's store may write indices."""
-    summary_at: Annotated[str, AfterValidator(_time_of_day)] | None = None
+    summary_at: TimeOfDay | None = None
     """Time of day, in the slot's time zone, at which the night's summary is made and sent; none without."""
     required: Choice = Choice()
     optional: Choice = Choice()
     links: Links | None = None
-    tag: Annotated[str, AfterValidator(_tag)] | None = None
+    tag: TagTemplate | None = None
     """The name for the revision in which a build is whole; none without."""
     partial: Literal["copy", "link"] = "copy"
     """What a partial build makes of what it takes from another: trees of its own that share all objects, or links."""
@@ -527,8 +367,8 @@ class Mail(_Block):
     """Mail to people. `connection`: an SMTP server (`schema` *ssl* or *starttls*), with a login if it asks for one."""
 
     connection: ConnectionId
-    sender: Annotated[str, AfterValidator(_mail_address)]
-    to: Annotated[tuple[Annotated[str, AfterValidator(_mail_address)], ...], Field(min_length=1)]
+    sender: MailAddress
+    to: Annotated[tuple[MailAddress, ...], Field(min_length=1)]
     timeout_s: Annotated[float, Field(gt=0, le=120)] = 20.0
 
 
@@ -571,7 +411,7 @@ class RemoteSite(_Block):
 class Site(_Block):
     """The whole configuration of a deployment."""
 
-    ledger: Annotated[str, AfterValidator(_ledger_url)] = "sqlite:///var/ledger.db"
+    ledger: LedgerUrl = "sqlite:///var/ledger.db"
     ledger_connection: ConnectionId | None = None
     airflow_connection: ConnectionId | None = None
     """A user of Airflow's REST API, for looking at its pools (`nightshift preflight`)."""
@@ -579,7 +419,7 @@ class Site(_Block):
     gateway: Gateway = Gateway()
     notify: Notify = Notify()
     stores: Mapping[Name, Store] = Field(default_factory=dict)
-    repositories: Mapping[Annotated[str, AfterValidator(_fqrn)], Repository] = Field(default_factory=dict)
+    repositories: Mapping[Fqrn, Repository] = Field(default_factory=dict)
     slots: Mapping[Name, Slot] = Field(default_factory=dict)
     sites: Mapping[Name, RemoteSite] = Field(default_factory=dict)
 

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from include.settings.errors import InvalidSettings, SettingsFileMissing, UnknownSetting
 from include.settings.load import load, parse, project_root
 from include.settings.marked import read
-from include.settings.model import PROJECT_ROOT, Publisher
+from include.settings.model import Publisher
+from include.settings.texts import PROJECT_ROOT
 
 
 def problems(parsed, *changes, **environ):

@@ -1,0 +1,198 @@
+"""The kinds of text that the configuration holds, each checked where it stands: what is wrong with it, and the cure.
+
+Relative paths start from the validation's context (``root``), else from the folder that holds `include/`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, ValidationInfo
+from pydantic_core import PydanticCustomError
+
+from include.settings.names import name_fault
+from include.settings.templates import destination_fault, folder_fault, index_fault, tag_fault
+
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+
+
+def fault(what: str, cure: str) -> PydanticCustomError:
+    """An error of a validator: what is wrong, and how it is put right."""
+    return PydanticCustomError("settings", "{what}", {"what": what, "cure": cure})
+
+
+def _root(info: ValidationInfo) -> Path:
+    return Path((info.context or {}).get("root", PROJECT_ROOT))
+
+
+def _name(text: str) -> str:
+    wrong = name_fault(text)
+    if wrong:
+        raise fault(f"the name {text!r} {wrong}", "Rename it: names become components of paths.")
+    return text
+
+
+def _connection_id(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", text):
+        raise fault(
+            "not a connection id", "Use letters, digits and _ . -; the secret itself belongs in the connection."
+        )
+    return text
+
+
+def _fqrn(text: str) -> str:
+    if len(text) > 128 or not re.fullmatch(r"[a-z0-9](?:[a-z0-9-]*)(?:\.[a-z0-9][a-z0-9-]*)+", text):
+        raise fault(
+            f"{text!r} is not a repository name",
+            "Write a fully qualified name in lower case, as nightlies.example.org.",
+        )
+    return text
+
+
+def _absolute(path: Path, info: ValidationInfo) -> Path:
+    return _root(info) / path
+
+
+def _zone(text: str) -> str:
+    try:
+        ZoneInfo(text)
+    except (KeyError, ValueError, OSError):
+        raise fault(
+            f"the time zone {text!r} is not known here", "Use an IANA name such as Europe/Zurich or UTC."
+        ) from None
+    return text
+
+
+def _schedule(text: str) -> str:
+    from croniter import croniter  # type: ignore[import-untyped]
+
+    if text.startswith("@") or len(text.split()) != 5 or not croniter.is_valid(text):
+        raise fault("not a cron expression", 'Write five fields: minute hour day month weekday, as "0 2 * * *".')
+    return text
+
+
+def _store_url(text: str, info: ValidationInfo) -> str:
+    if text.startswith("file:"):
+        path = text.removeprefix("file:")
+        if path.startswith("//") and not path.startswith("///"):
+            raise fault("a file URL names no host", "Write file:///absolute/path, or file:relative/path.")
+        return f"file://{_root(info) / ('/' + path.lstrip('/') if path.startswith('/') else path)}"
+    parts = urlsplit(text)
+    if parts.scheme not in {"s3", "http", "https"} or not parts.netloc:
+        raise fault(
+            "not the URL of a store", "Use s3://bucket/prefix, file:///path, or http(s)://host/path to read only."
+        )
+    _no_userinfo(text)
+    if parts.query or parts.fragment:
+        raise fault("the URL has a query or a fragment", "Remove everything from ? or # on.")
+    return text.rstrip("/")
+
+
+def _http_url(text: str) -> str:
+    parts = urlsplit(text)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise fault("not an http(s) URL", "Write http://host:port or https://host:port.")
+    _no_userinfo(text)
+    return text.rstrip("/")
+
+
+def _public_url(text: str, info: ValidationInfo) -> str:
+    return _store_url(text, info) if text.startswith("file:") else _http_url(text)
+
+
+def _no_userinfo(text: str) -> None:
+    if "@" in urlsplit(text).netloc:
+        raise fault("the URL carries a login", "Put login and password into a connection and name that connection.")
+
+
+def _host(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.:%-]+", text) or text.startswith("-"):
+        raise fault("not the name or address of a host", "Write the name alone, as publisher.example.org; see `port`.")
+    return text
+
+
+def _node_folder(text: str) -> str:
+    if not re.fullmatch(r"(?:/(?!\.\.?(?:/|$))[^/\0\n]+)+", text):
+        cure = 'Write it from the root on, without a closing slash, as "/var/spool/cvmfs/{fqrn}".'
+        raise fault("not the path of a folder on the node", cure)
+    return text
+
+
+def _ledger_url(text: str, info: ValidationInfo) -> str:
+    if text.startswith("sqlite:///"):
+        path = text.removeprefix("sqlite:///")
+        if not path or path.startswith(":memory:"):
+            raise fault("a ledger in memory is lost with its process", "Write sqlite:///path/ledger.db.")
+        return f"sqlite:///{_root(info) / path}"
+    parts = urlsplit(text)
+    if parts.scheme != "mysql+pymysql" or not parts.hostname or not parts.path.strip("/"):
+        raise fault(
+            "not the URL of a ledger", "Use sqlite:///path/ledger.db or mysql+pymysql://login@host:port/database."
+        )
+    if parts.password is not None or "password" in parts.query or "passwd" in parts.query:
+        raise fault(
+            "the URL carries a password",
+            "Put it into a connection named by `ledger_connection`, or give the whole URL in NIGHTSHIFT_LEDGER_URL.",
+        )
+    return text
+
+
+def _template(what: str, fault_of: Callable[[str], str | None], example: str) -> AfterValidator:
+    """A text with fields in braces, of which ``fault_of`` says what is wrong."""
+
+    def check(text: str) -> str:
+        wrong = fault_of(text)
+        if wrong:
+            raise fault(f"the {what} {wrong}", f"As in {example}.")
+        return text
+
+    return AfterValidator(check)
+
+
+def _mail_address(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._%+=-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*", text):
+        raise fault(f"{text!r} is not a mail address", "Write the address alone, as shift@example.org.")
+    return text
+
+
+def _time_of_day(text: str) -> str:
+    if not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d", text):
+        raise fault("not a time of day", 'Write "HH:MM", quoted, in the slot\'s time zone.')
+    return text
+
+
+def _cutoff(text: str) -> str:
+    if not re.fullmatch(r"([01]\d|2[0-3]):[0-5]\d|[1-9]\d{0,2}[hm]", text):
+        cure = 'Write "HH:MM", quoted, in the slot\'s time zone, or a time after the schedule as 5h or 90m.'
+        raise fault("neither a time of day nor a length of time", cure)
+    return text
+
+
+Name = Annotated[str, AfterValidator(_name)]
+ConnectionId = Annotated[str, AfterValidator(_connection_id)]
+Fqrn = Annotated[str, AfterValidator(_fqrn)]
+SitePath = Annotated[Path, AfterValidator(_absolute)]
+NodeFolder = Annotated[str, AfterValidator(_node_folder)]
+StoreUrl = Annotated[str, AfterValidator(_store_url)]
+HttpUrl = Annotated[str, AfterValidator(_http_url)]
+PublicUrl = Annotated[str, AfterValidator(_public_url)]
+LedgerUrl = Annotated[str, AfterValidator(_ledger_url)]
+HostName = Annotated[str, AfterValidator(_host)]
+MailAddress = Annotated[str, AfterValidator(_mail_address)]
+Zone = Annotated[str, AfterValidator(_zone)]
+Schedule = Annotated[str, AfterValidator(_schedule)]
+TimeOfDay = Annotated[str, AfterValidator(_time_of_day)]
+Cutoff = Annotated[str, AfterValidator(_cutoff)]
+DestinationTemplate = Annotated[
+    str, _template("destination", destination_fault, '"/nightlies/{slot}/{build_id}/{project}/{platform}"')
+]
+IndexTemplate = Annotated[
+    str, _template("index", index_fault, '"{slot}/{date}/index.json", relative to the slot\'s store')
+]
+FolderTemplate = Annotated[str, _template("folder", folder_fault, '"/nightlies/{slot}"')]
+TagTemplate = Annotated[str, _template("tag", tag_fault, '"{slot}-{build_id}"')]
