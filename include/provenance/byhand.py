@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 
 from include.provenance.deed import Deed
-from include.provenance.records import note
+from include.provenance.records import key_of, note
 from include.publishers.byhand import HandMade
 from include.publishers.connect import Connections
-from include.settings.errors import SettingsError
 
 BY_HAND = "by hand"
 
@@ -18,11 +17,6 @@ def note_by_hand(connections: Connections, done: HandMade, *, source: str, holde
     published, changeset = done.published, done.changeset
     if published is None or published.unchanged:
         return
-    settings = connections.site.repository(changeset.repository)
-    try:
-        key_id = connections.secrets.get(settings.gateway).login or ""
-    except SettingsError:
-        key_id = ""
     note(
         connections,
         Deed(
@@ -31,8 +25,8 @@ def note_by_hand(connections: Connections, done: HandMade, *, source: str, holde
             revision=published.revision,
             run_id=f"{BY_HAND}/{now.isoformat()}",
             holder=holder,
-            publisher=settings.publisher.value,
-            key_id=key_id,
+            publisher=connections.site.repository(changeset.repository).publisher.value,
+            key_id=key_of(connections, changeset.repository),
             published_at=now,
             root_hash=str(published.root_hash),
             nested_hash=str(published.nested_hash) if published.nested_hash else None,

@@ -50,6 +50,14 @@ def note(connections: Connections, deed: Deed) -> bool:
     return True
 
 
+def key_of(connections: Connections, fqrn: str) -> str:
+    """The id of the gateway's key with which a repository is published to; "" where its connection is not known."""
+    try:
+        return connections.secrets.get(connections.site.repository(fqrn).gateway).login or ""
+    except SettingsError:
+        return ""
+
+
 def nearest(bind: Bind, repository: str, path: str, *, limit: int = 1) -> Sequence[tuple[Deed, str | None]]:
     """The newest deeds at the path, or else at the nearest one above it, each with its document's key; none is ()."""
     here = path.rstrip("/")

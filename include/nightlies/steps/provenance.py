@@ -8,20 +8,14 @@ from include.nightlies.records import Publication
 from include.nightlies.states import State
 from include.nightlies.steps.values import Batch, Item
 from include.provenance.deed import Deed
-from include.provenance.records import note
+from include.provenance.records import key_of, note
 from include.publishers.connect import Connections
-from include.settings.errors import SettingsError
 
 
 def vouch(connections: Connections, batch: Batch, item: Item, done: Publication, *, owner: str, now: datetime) -> None:
     """Have it in the ledger and signed in the store, if this run published it. Raises nothing: what stands stands."""
     if done.state is not State.PUBLISHED or done.revision_after is None:
         return
-    settings = connections.site.repository(batch.repository)
-    try:
-        key_id = connections.secrets.get(settings.gateway).login or ""
-    except SettingsError:
-        key_id = ""
     note(
         connections,
         Deed(
@@ -30,8 +24,8 @@ def vouch(connections: Connections, batch: Batch, item: Item, done: Publication,
             revision=done.revision_after,
             run_id=batch.run,
             holder=owner,
-            publisher=settings.publisher.value,
-            key_id=key_id,
+            publisher=connections.site.repository(batch.repository).publisher.value,
+            key_id=key_of(connections, batch.repository),
             published_at=done.ended_at or now,
             root_hash=done.root_hash,
             nested_hash=done.nested_hash,
