@@ -1,4 +1,4 @@
-"""A deed: one publication, by whom, of what and by which way; its document and what signs it (docs/formats.md).
+"""A deed: one change of a path, by whom, of what and by which way; its document and what signs it (docs/formats.md).
 
 Two signatures, each of which says something else (docs/decisions, "Who published what"). That of the gateway's key says
 that somebody wrote the document who could publish at all: whoever has that key can check it, and could have written
@@ -13,8 +13,9 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -29,9 +30,24 @@ BY_GATEWAY_KEY, BY_REPOSITORY_KEY = "hmac-sha256", "rsa-pkcs1v15-sha256"
 _WHAT = "provenance"
 
 
+class Kind(StrEnum):
+    """What was done to the path."""
+
+    TREE = "tree"
+    LINK = "link"
+    MOVED = "moved"
+    REMOVED = "removed"
+
+
 @dataclass(frozen=True, slots=True)
 class Deed:
-    """Who published what. `holder`: who held the lease; `publisher`: the way; `key_id`: of the gateway's key."""
+    """Who published what, or took it away. `holder`: who held the lease; `publisher`: the way; `key_id`: of the
+    gateway's key.
+
+    `came_from`: where a tree stood that was inherited, moved, or put in the place of another one, `from_build` the
+    build that was named for it. `leads_to`: where a link leads, or what was taken away stands now. `before`: the nested
+    hash, or of a link the path it led to, until then. `reason`: why, where somebody or something said so.
+    """
 
     repository: str
     path: str
@@ -50,13 +66,18 @@ class Deed:
     build_id: str | None = None
     project: str | None = None
     platform: str | None = None
+    kind: Kind = Kind.TREE
+    came_from: str | None = None
+    from_build: str | None = None
+    leads_to: str | None = None
+    before: str | None = None
+    reason: str | None = None
 
     @property
     def key(self) -> str:
         """Where its document is in the repository's store: one that no other deed has."""
-        place = hashlib.sha256(self.path.encode()).hexdigest()
         run = hashlib.sha256(self.run_id.encode()).hexdigest()[:16]
-        return f"{FOLDER}/{place[:2]}/{place}/{self.revision}-{run}.json"
+        return f"{folder_of(self.path)}/{self.revision}-{run}.json"
 
     def to_json(self) -> dict[str, Any]:
         at = self.published_at.astimezone(UTC).isoformat(timespec="microseconds")
@@ -67,11 +88,15 @@ class Deed:
         """Raises ValueError, KeyError or TypeError for another shape."""
         if value.get("format") != FORMAT:
             raise ValueError(f"is not of format {FORMAT}")
-        found = {one.name: value[one.name] for one in fields(cls)}
+        # what can be left out is in no document of before it was known
+        found = {
+            one.name: value[one.name] if one.default is MISSING else value.get(one.name, one.default)
+            for one in fields(cls)
+        }
         at = datetime.fromisoformat(found["published_at"])
         if at.tzinfo is None or not isinstance(found["revision"], int):
             raise ValueError("has no time with a zone, or no revision")
-        return cls(**{**found, "published_at": at})
+        return cls(**{**found, "published_at": at, "kind": Kind(found["kind"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +140,8 @@ class Sealed:
     def is_by_gateway_key(self, secret: str) -> bool:
         """Whether somebody with that gateway key wrote it."""
         given = self.signatures.get(BY_GATEWAY_KEY, "")
-        return hmac.compare_digest(given.encode(), _mac(secret, self.document).encode())
+        # an empty key is nobody's
+        return bool(secret) and hmac.compare_digest(given.encode(), _mac(secret, self.document).encode())
 
     def is_by_repository_key(self, public_key: rsa.RSAPublicKey) -> bool | None:
         """Whether the repository's own key signed it; None if it carries no such signature."""
@@ -127,6 +153,12 @@ class Sealed:
         except (InvalidSignature, ValueError):
             return False
         return True
+
+
+def folder_of(path: str) -> str:
+    """Where the documents of a path are in the repository's store."""
+    place = hashlib.sha256(path.encode()).hexdigest()
+    return f"{FOLDER}/{place[:2]}/{place}"
 
 
 def seal(deed: Deed, *, secret: str, private_key: rsa.RSAPrivateKey | None = None) -> Sealed:

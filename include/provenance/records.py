@@ -6,14 +6,15 @@ import hashlib
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from datetime import datetime
 
 from sqlalchemy import Connection, RowMapping, insert, select, update
 
-from include.cvmfs.errors import CvmfsError
+from include.cvmfs.errors import CvmfsError, FormatError
 from include.cvmfs.keys import KeyFile, load_signer, public_key_of
 from include.ledger.engine import Bind, reading, writing
 from include.ledger.errors import LedgerError
-from include.provenance.deed import Deed, Sealed, seal
+from include.provenance.deed import Deed, Kind, Sealed, folder_of, seal
 from include.provenance.tables import provenance
 from include.publishers.connect import Connections
 from include.settings.errors import SettingsError
@@ -58,21 +59,87 @@ def key_of(connections: Connections, fqrn: str) -> str:
         return ""
 
 
-def nearest(bind: Bind, repository: str, path: str, *, limit: int = 1) -> Sequence[tuple[Deed, str | None]]:
-    """The newest deeds at the path, or else at the nearest one above it, each with its document's key; none is ()."""
-    here = path.rstrip("/")
-    above = [here]
-    while here:
-        here = here.rpartition("/")[0]
-        above.append(here)
-    places = {_place(repository, one): one for one in above}
-    query = select(provenance).where(provenance.c.place.in_(places)).order_by(
+def begun(connections: Connections, repository: str, *, revision: int, run_id: str, holder: str, at: datetime) -> Deed:
+    """What all deeds of one change have in common; each needs its path yet."""
+    return Deed(
+        repository=repository,
+        path="",
+        revision=revision,
+        run_id=run_id,
+        holder=holder,
+        publisher=connections.site.repository(repository).publisher.value,
+        key_id=key_of(connections, repository),
+        published_at=at,
+    )
+
+
+def nearest(
+    bind: Bind, repository: str, path: str, *, limit: int = 1, until: int | None = None
+) -> Sequence[tuple[Deed, str | None]]:
+    """The newest deeds at the path and at those above it, each with its document's key; none is ().
+
+    What is done above concerns all below: a tree replaces what stood there, and what is taken away goes with all that
+    it holds. `until`: none of a later revision.
+    """
+    query = (
+        select(provenance)
+        .where(provenance.c.place.in_([_place(repository, one) for one in with_those_above(path)]))
+        .order_by(provenance.c.revision.desc(), provenance.c.id.desc())
+        .limit(limit)
+    )
+    if until is not None:
+        query = query.where(provenance.c.revision <= until)
+    with reading(bind) as connection:
+        return [(_deed(row), row["document"]) for row in connection.execute(query).mappings()]
+
+
+def newest(bind: Bind, repository: str, path: str) -> Deed | None:
+    """The newest deed at that very path."""
+    query = select(provenance).where(provenance.c.place == _place(repository, path)).order_by(
         provenance.c.revision.desc(), provenance.c.id.desc()
     )  # fmt: skip
     with reading(bind) as connection:
-        rows = connection.execute(query).mappings().all()
-    deepest = max((len(row["path"]) for row in rows), default=0)
-    return [(_deed(row), row["document"]) for row in rows if len(row["path"]) == deepest][:limit]
+        row = connection.execute(query.limit(1)).mappings().first()
+    return None if row is None else _deed(row)
+
+
+def unknown_documents(connections: Connections, repository: str, path: str) -> Sequence[tuple[Deed, str, Checked]]:
+    """Documents in the store of the path and those above it that the ledger does not have, the newest first.
+
+    What cannot be listed is none; what cannot be read as a deed of its own place is told as such by `Checked`, and
+    left out here if it says nothing at all.
+    """
+    store, found = connections.repository_store(repository), []
+    for one in with_those_above(path):
+        try:
+            keys = {meta.key for meta in store.list(folder_of(one))}
+        except StoreError as error:
+            log.info("documents of %s%s cannot be listed: %s", repository, one, error)
+            continue
+        with reading(connections.ledger) as connection:
+            known = connection.scalars(
+                select(provenance.c.document).where(provenance.c.place == _place(repository, one))
+            ).all()
+        for key in sorted(keys - set(known)):
+            try:
+                sealed = Sealed.parse(store.get(key))
+                deed = sealed.deed
+            except (StoreError, CvmfsError) as error:
+                log.warning("%s of %s: %s", key, repository, error)
+                continue
+            if (deed.repository, deed.path, deed.key) == (repository, one, key):
+                found.append((deed, key, _worth(connections, repository, sealed)))
+    return sorted(found, key=lambda one: (one[0].revision, one[1]), reverse=True)
+
+
+def with_those_above(path: str) -> list[str]:
+    """The path and all above it, the root, "", last."""
+    here = path.rstrip("/")
+    found = [here]
+    while here:
+        here = here.rpartition("/")[0]
+        found.append(here)
+    return found
 
 
 def check(connections: Connections, deed: Deed, key: str | None) -> Checked:
@@ -83,17 +150,26 @@ def check(connections: Connections, deed: Deed, key: str | None) -> Checked:
         sealed = Sealed.parse(connections.repository_store(deed.repository).get(key))
         if sealed.deed != deed:
             return Checked(False, "the document in the store says otherwise than the ledger")
-        trusted = connections.head(deed.repository).trusted.certificate
-        by_own = sealed.is_by_repository_key(public_key_of(trusted)) if trusted is not None else None
     except NotFound:
         return Checked(False, "the document is gone from the store")
-    except (StoreError, CvmfsError, SettingsError) as error:
+    except FormatError as error:
+        return Checked(False, f"the document in the store is none: {error}")
+    except (StoreError, SettingsError) as error:
         return Checked(None, f"the document cannot be checked: {error}")
-    if by_own is not None:
-        return Checked(by_own, f"{'signed' if by_own else 'NOT signed'} by the repository's own key")
+    return _worth(connections, deed.repository, sealed)
+
+
+def _worth(connections: Connections, repository: str, sealed: Sealed) -> Checked:
+    """What its signatures are worth. That of the repository's own key anybody can check; else the gateway's decides."""
+    if not sealed.signatures:
+        return Checked(False, "NOT signed at all")
     try:
-        found = connections.secrets.get(connections.site.repository(deed.repository).gateway)
-    except SettingsError as error:
+        trusted = connections.head(repository).trusted.certificate
+        by_own = sealed.is_by_repository_key(public_key_of(trusted)) if trusted is not None else None
+        if by_own is not None:
+            return Checked(by_own, f"{'signed' if by_own else 'NOT signed'} by the repository's own key")
+        found = connections.secrets.get(connections.site.repository(repository).gateway)
+    except (StoreError, CvmfsError, SettingsError) as error:
         return Checked(None, f"the document cannot be checked: {error}")
     if found.login != sealed.key_id:
         return Checked(None, f"signed by gateway key {sealed.key_id}, which is not at hand")
@@ -135,7 +211,8 @@ def _set_document(bind: Bind, row: int, key: str) -> None:
 
 
 def _deed(row: RowMapping) -> Deed:
-    return Deed(**{one.name: row[one.name] for one in fields(Deed)})
+    said = {one.name: row[one.name] for one in fields(Deed)}
+    return Deed(**{**said, "kind": Kind(row["kind"] or Kind.TREE)})
 
 
 def _place(repository: str, path: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, Index, Integer, Table
 
-from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, hexadecimal, metadata
+from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, hexadecimal, long_text, metadata
 
 ROW_ID = BigInteger().with_variant(Integer, "sqlite")
 NAME = exact(128)
@@ -12,7 +12,7 @@ NAME = exact(128)
 provenance = Table(
     "provenance",
     metadata,
-    # one row a publication that changed the repository; never changed afterwards but for `document`
+    # one row a change of a path; never changed afterwards but for `document`
     Column("id", ROW_ID, primary_key=True, autoincrement=True),
     Column("place", hexadecimal(64), nullable=False),
     Column("repository", NAME, nullable=False),
@@ -34,6 +34,13 @@ provenance = Table(
     Column("published_at", UtcTime, nullable=False),
     # the key of the signed document in the repository's store, once it is there
     Column("document", exact(512)),
+    # None: a tree
+    Column("kind", exact(16)),
+    Column("came_from", exact(1024)),
+    Column("from_build", NAME),
+    Column("leads_to", long_text()),
+    Column("before", long_text()),
+    Column("reason", long_text()),
     Index(None, "place"),
     **TABLE_OPTIONS,
 )
