@@ -239,6 +239,7 @@ class StockGateway:
 class _Handler(BaseHTTPRequestHandler):
     stock: StockGateway
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # headers and body leave in one piece
 
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
