@@ -1,0 +1,35 @@
+"""A sample repository, and what a check finds in it."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.cvmfs.check import Report, check
+from include.cvmfs.findings import Subject
+from include.cvmfs.repository import Repository
+from tests.fakes.memorystore import MemoryStore
+from tests.fakes.minirepo import FQRN, NOW, MiniRepository, public_key, sample
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def mini(store: MemoryStore) -> MiniRepository:
+    return sample(store)
+
+
+def checked(mini: MiniRepository, **options: object) -> Report:
+    return check(Repository.open(mini.store, fqrn=FQRN, public_keys=[public_key()], now=NOW), **options)
+
+
+def found(report: Report) -> set[tuple[Subject, str]]:
+    return {(problem.subject, problem.path) for problem in report.problems}
+
+
+def key_of(mini: MiniRepository, path: str) -> str:
+    name = Repository.open(mini.store).entry(path).hash
+    assert name is not None
+    return name.key
