@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from include.nightlies.dependencies import held_back
 from include.nightlies.index import Artifact, BuildIndex
 from include.nightlies.records import Publication
 from include.nightlies.states import State
@@ -21,13 +22,19 @@ class Arrivals:
     """Names of artifacts: `fresh` are to be published; the others are not, each kind for its reason.
 
     `failed`: tried by an earlier pass of this night, and tried once more by the last one. `elsewhere`: under way in
-    another run, which keeps them unless it dies.
+    another run, which keeps them unless it dies. `held`: new, and kept back for the sake of their dependencies until
+    these are settled or the last pass decides, each with the reason.
     """
 
     fresh: tuple[str, ...]
     settled: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
+    held: Mapping[str, str] = field(default_factory=dict)
+
+
+def _never(project: str, platform: str) -> bool:  # noqa: ARG001
+    return False
 
 
 def arrivals(
@@ -37,20 +44,41 @@ def arrivals(
     run: str,
     earlier: Collection[str],
     now: datetime,
+    expected: Callable[[str, str], bool] = _never,
 ) -> Arrivals:
     """Sort what an index lists by what became of these very artifacts, told by their sums.
 
     `run`: the name of the run that asks; `earlier`: of the passes of its night before it. What is recorded of other
-    sums counts for nothing: a rebuilt artifact is fresh again.
+    sums counts for nothing: a rebuilt artifact is fresh again. `expected`: whether a project and platform that is not
+    listed yet is going to be.
     """
     of_artifact: dict[tuple[str | None, str | None, str | None], list[Publication]] = {}
     for one in publications:
         of_artifact.setdefault((one.project, one.platform, one.artifact_sha256), []).append(one)
     sorted_out: dict[str, list[str]] = {"fresh": [], "settled": [], "failed": [], "elsewhere": []}
+    obstacles: dict[str, str] = {}
     for artifact in listed:
         known = of_artifact.get((artifact.project, artifact.platform, artifact.sha256), [])
-        sorted_out[_kind(known, run, earlier, now)].append(artifact.name)
-    return Arrivals(**{kind: tuple(names) for kind, names in sorted_out.items()})
+        kind = _kind(known, run, earlier, now)
+        sorted_out[kind].append(artifact.name)
+        if why := _obstacle(kind, known):
+            obstacles[artifact.name] = why
+    new = set(sorted_out["fresh"])
+    fresh = [one for one in listed if one.name in new]
+    held = held_back(fresh, obstacles, listed={one.name for one in listed}, expected=expected)
+    sorted_out["fresh"] = [name for name in sorted_out["fresh"] if name not in held]
+    return Arrivals(**{kind: tuple(names) for kind, names in sorted_out.items()}, held=held)
+
+
+def _obstacle(kind: str, known: Sequence[Publication]) -> str:
+    """Why what depends on an artifact of that kind cannot go in now; nothing if it can."""
+    if kind == "failed":
+        newest = max(known, key=lambda one: one.updated_at)
+        return f"failed in an earlier pass: {newest.reason}"
+    if kind == "settled" and not any(one.state.good for one in known):
+        newest = max(known, key=lambda one: one.updated_at)
+        return f"was skipped: {newest.reason}"
+    return "is under way in another run" if kind == "elsewhere" else ""
 
 
 def _kind(known: Sequence[Publication], run: str, earlier: Collection[str], now: datetime) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from include.nightlies.index import Artifact
 from include.nightlies.records import Publication
 from include.nightlies.states import Phase, State
 
@@ -46,3 +47,39 @@ def readiness(needs: Sequence[str], publications: Mapping[str, Publication], *, 
     if waiting:
         return Verdict(Readiness.PENDING, f"it depends on {', '.join(waiting)}")
     return Verdict(Readiness.FREE, "all that it depends on is published")
+
+
+def held_back(
+    fresh: Sequence[Artifact],
+    obstacles: Mapping[str, str],
+    *,
+    listed: Collection[str],
+    expected: Callable[[str, str], bool],
+) -> dict[str, str]:
+    """Which of a pass's new artifacts do not go in with it, for the sake of what they depend on, and why.
+
+    A pass before the last one tries nothing again, so that a dependency which failed, was skipped or is in another run
+    settles nothing by then; nor does one that is `expected` and not `listed` yet. What depends on these waits, and so
+    does what depends on that. `obstacles`: by name, of what is listed and not new.
+    """
+    held: dict[str, str] = {}
+    obstacles, left = dict(obstacles), list(fresh)
+    while True:
+        found = {one.name: why for one in left if (why := _held_by(one, obstacles, listed, expected)) is not None}
+        if not found:
+            return {name: f"held back: it depends on {why}" for name, why in held.items()}
+        held |= found
+        obstacles |= {name: f"waits for {why}" for name, why in found.items()}
+        left = [one for one in left if one.name not in found]
+
+
+def _held_by(
+    artifact: Artifact, obstacles: Mapping[str, str], listed: Collection[str], expected: Callable[[str, str], bool]
+) -> str | None:
+    for project in artifact.dependencies:
+        name = f"{project}/{artifact.platform}"
+        if name in obstacles:
+            return f"{name}, which {obstacles[name]}"
+        if name not in listed and expected(project, artifact.platform):
+            return f"{name}, which is not listed yet"
+    return None

@@ -85,6 +85,7 @@ class Seen:
     failed: int = 0
     elsewhere: int = 0
     fresh: int = 0
+    held: int = 0
     problem: str = ""
     notes: tuple[str, ...] = ()
 
@@ -94,9 +95,13 @@ class Seen:
         if self.problem:
             return self.problem
         parts = [f"{self.listed} listed, {self.settled} of them settled"]
-        for count, words in ((self.fresh, "new"), (self.failed, "failed so far"), (self.elsewhere, "in another run")):
-            if count:
-                parts.append(f"{count} {words}")
+        counts = {
+            "new": self.fresh,
+            "failed so far": self.failed,
+            "in another run": self.elsewhere,
+            "held back by what they depend on": self.held,
+        }
+        parts += [f"{count} {words}" for words, count in counts.items() if count]
         return "; ".join([", ".join(parts), *self.notes])
 
 

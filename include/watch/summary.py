@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import date, datetime
 from enum import Enum
 from typing import Any
 
 from include.nightlies.builds import ArtifactRecord, BuildRecord
+from include.nightlies.dependencies import held_back
 from include.nightlies.linked import LinkRecord
 from include.nightlies.records import Publication
 from include.nightlies.required import Pair, is_required, is_taken, required_pairs
@@ -47,7 +48,10 @@ _FATES = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One artifact. Sizes in bytes; `seconds`: of work, all phases; `log`: where its run is looked at."""
+    """One artifact. Sizes in bytes; `seconds`: of work, all phases; `log`: where its run is looked at.
+
+    `mended`: for one that is there, how an earlier pass failed with it. `error_class`: of one that failed.
+    """
 
     project: str
     platform: str
@@ -61,19 +65,45 @@ class Line:
     bytes_uploaded: int | None = None
     revision: int | None = None
     seconds: float = 0.0
+    began_at: datetime | None = None
     ended_at: datetime | None = None
     run: str | None = None
     log: str | None = None
+    error_class: str | None = None
+    mended: str | None = None
 
     @property
     def name(self) -> str:
         return f"{self.project}/{self.platform}"
 
     def to_json(self) -> dict[str, Any]:
+        times = {name: getattr(self, name) for name in ("began_at", "ended_at")}
         return asdict(self) | {
             "fate": self.fate.value,
-            "ended_at": self.ended_at.isoformat() if self.ended_at else None,
+            **{name: when.isoformat() if when else None for name, when in times.items()},
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Of some lines: sizes in bytes, seconds of work, and when the first began and the last ended."""
+
+    bytes: int
+    bytes_uploaded: int
+    seconds: float
+    began_at: datetime | None
+    ended_at: datetime | None
+
+    @classmethod
+    def of(cls, lines: Iterable[Line]) -> Total:
+        known = list(lines)
+        return cls(
+            sum(one.bytes or 0 for one in known),
+            sum(one.bytes_uploaded or 0 for one in known),
+            round(sum(one.seconds for one in known), 3),
+            min((one.began_at for one in known if one.began_at), default=None),
+            max((one.ended_at for one in known if one.ended_at), default=None),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +122,16 @@ class Summary:
     def count(self, fate: Fate, platform: str | None = None) -> int:
         """How many have that fate, of one platform or of all."""
         return sum(one.fate is fate and platform in (None, one.platform) for one in self.lines)
+
+    def total(self, platform: str | None = None) -> Total:
+        """Sizes and times, of one platform or of all."""
+        return Total.of(one for one in self.lines if platform in (None, one.platform))
+
+    @property
+    def runs(self) -> Mapping[str, str | None]:
+        """The runs that did it, in the order of their first work, with where each is looked at."""
+        known = sorted((one for one in self.lines if one.run and one.began_at), key=lambda one: str(one.began_at))
+        return {str(one.run): one.log for one in known}
 
     @property
     def platforms(self) -> tuple[str, ...]:
@@ -126,6 +166,7 @@ class Summary:
             "lines": [one.to_json() for one in self.lines],
             "links": list(self.links),
             "notes": list(self.notes),
+            "runs": dict(self.runs),
         }
 
 
@@ -165,6 +206,7 @@ def summary(
             if is_taken(slot, *pair):
                 lines.append(_line(slot, build, record, known.get(record.id, []), log_of))
         lines += _rejected(slot, build)
+    lines = _with_what_holds_them(lines, builds)
     there = {(one.project, one.platform) for one in lines}
     lines += _missing(slot, builds, before, there)
     lines.sort(key=lambda one: (one.fate.good, one.platform, one.project, one.build_id or ""))
@@ -218,10 +260,32 @@ def _line(
         bytes_uploaded=of.bytes_uploaded,
         revision=of.revision_after,
         seconds=round(sum(of.seconds.values()), 3),
+        began_at=of.created_at,
         ended_at=of.ended_at,
         run=of.run_id,
         log=log_of(of.run_id),
+        error_class=of.error_class if of.state is State.FAILED else None,
+        mended=_failed_before(found, of) if of.state.good else None,
     )
+
+
+def _failed_before(found: Sequence[Publication], of: Publication) -> str | None:
+    """How an earlier pass failed with what is there now; of other bytes, too: a rebuild is how it is mended."""
+    before = next((one for one in found if one.state is State.FAILED and one.run_id != of.run_id), None)
+    return None if before is None else f"failed before, in {before.run_id}: {before.reason}"
+
+
+def _with_what_holds_them(lines: Sequence[Line], builds: Sequence[BuildRecord]) -> list[Line]:
+    """For what no run has taken because of its dependencies: which, and why (as `arrivals` does for a pass)."""
+    untaken = {(one.build_id, one.name) for one in lines if one.fate is Fate.OPEN and one.run is None}
+    reasons: dict[tuple[str | None, str], str] = {}
+    for build in builds if untaken else ():
+        own = [one for one in lines if one.build_id == build.build_id]
+        waiting = [one.artifact for one in build.artifacts if (build.build_id, one.artifact.name) in untaken]
+        bad = {one.name: f"{one.fate.value}: {one.reason}" for one in own if one.fate in {Fate.FAILED, Fate.BLOCKED}}
+        held = held_back(waiting, bad, listed=(), expected=lambda *_: False)
+        reasons |= {(build.build_id, name): f"{why}; the last pass decides" for name, why in held.items()}
+    return [replace(one, reason=reasons.get((one.build_id, one.name), one.reason)) for one in lines]
 
 
 def _rejected(slot: Slot, build: BuildRecord) -> list[Line]:

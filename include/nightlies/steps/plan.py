@@ -16,9 +16,11 @@ from include.nightlies import builds, damage, records, undone
 from include.nightlies.arrivals import without_wrong_time
 from include.nightlies.batching import dealt
 from include.nightlies.compared import compared
+from include.nightlies.damage import Damage
 from include.nightlies.destinations import build_directory, destination, overlapping
 from include.nightlies.errors import DependencyCycle, NightlyError
 from include.nightlies.index import Artifact, BuildIndex
+from include.nightlies.many import Planned, plan_many
 from include.nightlies.order import in_order, select
 from include.nightlies.records import Figures, Publication
 from include.nightlies.required import is_taken
@@ -69,8 +71,10 @@ def plan_night(
     ]
     chosen, more = _chosen([*index.artifacts, *parts], index, slot, night)
     if not night.last:
-        fresh = set(fresh_artifacts(connections, slot, night, list(chosen), record, clock()).fresh)
+        arrived = fresh_artifacts(connections, slot, night, index, record, clock())
+        fresh = set(arrived.fresh)
         chosen = tuple(one for one in chosen if one.name in fresh)
+        notes += [f"{name}: {why}" for name, why in arrived.held.items()]
     items, refused = _items(connections, slot, index, chosen, ordered=not more)
     notes += more + [f"{name} is refused: {error}" for name, error in refused.items()]
     from_base = {one.artifact.name: one.path for one in taken}
@@ -82,24 +86,28 @@ def plan_night(
     batch = Batch(night.run, slot.repository, tuple(items), nested_directories(slot, index), dry_run=night.dry_run)
     undone_before = undone.of_build(connections.ledger, record.id)
     open_items, settled = [], []
+    artifacts = {one.artifact.name: one for one in record.artifacts}
+    planned = plan_many(
+        connections.ledger,
+        {
+            batch.key(item): Planned(
+                one.id if (one := artifacts.get(item.name)) else None, item.sha256, _reason(index, night, item)
+            )
+            for item in items
+        },
+        try_number=try_number,
+        now=clock(),
+    )
+    damages = damage.of_repository(connections.ledger, slot.repository)
     for item in items:
-        artifact = record.artifact(*item.name.split("/", 1))
-        publication = records.plan(
-            connections.ledger,
-            batch.key(item),
-            try_number=try_number,
-            now=clock(),
-            artifact=artifact.id if artifact else None,
-            artifact_sha256=item.sha256,
-            reason=_reason(index, night, item),
-        )
+        artifact, publication = artifacts.get(item.name), planned[batch.key(item)]
         if publication.state.good:
             settled.append(publication)
         elif item.name in refused:
             settled.append(_refuse(connections, publication, refused[item.name], try_number, clock))
         elif artifact and (gone := undone_before.get((artifact.id, artifact.artifact.sha256))) is not None:
             settled.append(_skip(connections, publication, str(gone), try_number, clock))
-        elif (held := held_already(connections, repository, publication)) is not None:
+        elif (held := held_already(connections, repository, publication, damages)) is not None:
             settled.append(_settle(connections, publication, held, repository, try_number, clock))
         else:
             open_items.append(item)
@@ -162,14 +170,15 @@ def nested_directories(slot: Slot, index: BuildIndex) -> tuple[str, ...]:
     return tuple(found)
 
 
-def held_already(connections: Connections, repository: Repository, publication: Publication) -> str | None:
+def held_already(
+    connections: Connections, repository: Repository, publication: Publication, damages: Sequence[Damage]
+) -> str | None:
     """The nested hash at the destination, if it is the one under which this very artifact was published; else None.
 
     A destination that lost objects does not hold it: preparing it again sends them again.
     """
     if publication.artifact_sha256 is None:
         return None
-    damages = damage.of_repository(connections.ledger, publication.repository)
     if any(is_below(one.path, publication.destination) for one in damages):
         return None
     recorded = records.recorded_nested_hash(

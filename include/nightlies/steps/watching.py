@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from include.nightlies import builds, records
 from include.nightlies.arrivals import Arrivals, arrivals, without_wrong_time
 from include.nightlies.builds import BuildRecord
-from include.nightlies.compared import compared
+from include.nightlies.compared import compared, older
 from include.nightlies.errors import BadIndex, BuildMissing, BuildMoved
-from include.nightlies.index import Artifact, BuildIndex
+from include.nightlies.index import BuildIndex
 from include.nightlies.passes import Decision, Pass, Seen, decide
 from include.nightlies.required import is_taken
 from include.nightlies.steps.reading import index_version, read_index
@@ -27,12 +27,18 @@ SHOWN = 3
 
 
 def fresh_artifacts(
-    connections: Connections, slot: Slot, night: Night, listed: list[Artifact], build: BuildRecord | None, now: datetime
+    connections: Connections, slot: Slot, night: Night, index: BuildIndex, build: BuildRecord | None, now: datetime
 ) -> Arrivals:
-    """What of these artifacts this pass of the night is to take."""
-    taken = [one for one in listed if is_taken(slot, one.project, one.platform)]
+    """What of an index this pass of the night is to take."""
+    taken = [one for one in index.artifacts if is_taken(slot, one.project, one.platform)]
     known = () if build is None else records.publications_of_build(connections.ledger, build.id)
-    return arrivals(taken, known, run=night.run, earlier=night.earlier, now=now)
+    # a partial build lists what changed: what it depends on besides that is in the build that it stands on
+    awaited = () if index.complete or index.base is not None else {*slot.projects, *slot.required.projects}
+
+    def expected(project: str, platform: str) -> bool:
+        return project in awaited and is_taken(slot, project, platform)
+
+    return arrivals(taken, known, run=night.run, earlier=night.earlier, now=now, expected=expected)
 
 
 @dataclass(slots=True)
@@ -75,24 +81,15 @@ class Watch:
             read, _ = read_index(connections, slot, self.night.date)
             index, wrong = without_wrong_time(read, now)
             self._notes = [wrong] if wrong else []
-            if before is not None and _is_older(index, before):
+            if before is not None and index.build_id == before.build_id and older(index, before.serial, before.created):
                 self._notes.append("an older index than the last one was read, and is left aside")
                 index = before
             self._index, self._version = index, version
         recorded = builds.build(connections.ledger, slot.name, self._index.build_id)
         found = compared(self._index, recorded)
-        sorted_out = fresh_artifacts(connections, slot, self.night, list(found.index.artifacts), recorded, now)
+        sorted_out = fresh_artifacts(connections, slot, self.night, found.index, recorded, now)
         settled, failed, elsewhere = map(len, (sorted_out.settled, sorted_out.failed, sorted_out.elsewhere))
-        fresh = len(sorted_out.fresh)
-        listed, notes = settled + failed + elsewhere + fresh, (*self._notes, *found.notes[:SHOWN])
-        return Seen(found.index.complete, listed, settled, failed, elsewhere, fresh, notes=notes)
-
-
-def _is_older(index: BuildIndex, before: BuildIndex) -> bool:
-    if index.build_id != before.build_id:
-        return False
-    if index.serial is not None and before.serial is not None:
-        return index.serial < before.serial
-    if index.created is not None and before.created is not None:
-        return index.created < before.created
-    return False
+        fresh, held = len(sorted_out.fresh), len(sorted_out.held)
+        notes = (*self._notes, *found.notes[:SHOWN], *list(sorted_out.held.values())[:SHOWN])
+        listed = settled + failed + elsewhere + fresh + held
+        return Seen(found.index.complete, listed, settled, failed, elsewhere, fresh, held, notes=notes)

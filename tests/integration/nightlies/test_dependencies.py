@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
 
 from include.nightlies import records
+from include.nightlies.passes import Decision, Pass, Turn
 from include.nightlies.states import State
 from include.nightlies.steps.errors import DependencyFailed, DependencyPending
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
-from include.nightlies.steps.values import Batch
+from include.nightlies.steps.values import Batch, Night
+from include.nightlies.steps.watching import Watch
+from include.settings.model import Slot
+from include.watch.records import read_summary
 from tests.fakes.builds import Build, tree
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import SLOT, build_of, leads_to, night_of, revision, whole_night, with_slots
 
 pytestmark = pytest.mark.server("weed")
+HOUR = timedelta(hours=1)
 
 
 def planned(nights: Nights, build: Build) -> dict[str, Batch]:
@@ -85,6 +91,66 @@ def test_a_dependency_that_the_index_spoilt_blocks_what_needs_it_before_anything
     found = {one.project: one for one in records.publications_of_run(nights.connections.ledger, "night/2")}
     assert found["B"].state is State.FAILED
     assert "blocked: it depends on A/x86_64, which is rejected" in found["B"].reason
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["its dependency comes", "its dependency fails again"])
+def test_a_late_artifact_whose_dependency_failed_in_an_earlier_pass_waits_for_the_last_one(
+    nights: Nights, comes: bool
+) -> None:
+    store = nights.connections.store("cvmfs")
+    slot = nights.connections.site.slot("main")
+    runs = [f"night/pass{number}" for number in (1, 2, 3)]
+
+    def night_of_pass(number: int) -> Night:
+        earlier = tuple(runs[: number - 1])
+        last = number == len(runs)
+        return Night(runs[number - 1], "main", date(2026, 11, 2), "t", last=last, number=number, earlier=earlier)
+
+    def waits_for(number: int) -> Decision:
+        """What the watch of a pass says of the index as it is, when there was time for all to gather."""
+        watch = Watch(lambda: nights.connections, night_of_pass(number), Pass("x", number, until=now() + HOUR))
+        watch.look(now())
+        return watch.look(now() + HOUR / 2)
+
+    def a_pass(number: int, build: Build) -> tuple[dict[str, str], dict[str, str]]:
+        """State and reason of each artifact that the pass took."""
+        build.store_in(store)
+        assert waits_for(number).turn is (Turn.LAST if number == len(runs) else Turn.GO)
+        night = night_of_pass(number)
+        plan = plan_night(nights.connections, night, try_number=1, clock=now, max_mapped=1)
+        for batch in plan.batches:
+            nights.prepare(batch)
+            nights.publish(batch)
+        rows = records.publications_of_run(nights.connections.ledger, night.run)
+        return {f"{one.project}": one.state.value for one in rows}, {f"{one.project}": one.reason for one in rows}
+
+    def build(*projects: str, complete: bool = False) -> Build:
+        whole = three().add("D", "x86_64", tree({"file": b"d"}))
+        whole.artifacts = {name: one for name, one in whole.artifacts.items() if name.partition("/")[0] in projects}
+        whole.index["complete"] = complete
+        return whole
+
+    assert a_pass(1, build("A").lose("A", "x86_64"))[0] == {"A": "failed"}
+    assert a_pass(2, build("A", "B", "C", "D").lose("A", "x86_64"))[0] == {"D": "published"}
+    assert summary_of(nights, slot)["B"].startswith("held back: it depends on A/x86_64, which failed")
+    # what is only held back begins no pass, or one would follow the other until the night ends
+    waiting = waits_for(3)
+    assert waiting.turn is Turn.WAIT
+    assert "2 held back by what they depend on" in waiting.reason
+    last = build("A", "B", "C", "D", complete=True)
+    states, reasons = a_pass(3, last if comes else last.lose("A", "x86_64"))
+    if comes:
+        assert states == {"A": "published", "B": "published", "C": "published", "D": "unchanged"}
+    else:
+        assert states == {"A": "failed", "B": "skipped", "C": "skipped", "D": "unchanged"}
+        assert reasons["B"].startswith("blocked: it depends on A/x86_64, which failed: ")
+        assert "it depends on B/x86_64, which was skipped: blocked: it depends on A/x86_64" in reasons["C"]
+
+
+def summary_of(nights: Nights, slot: Slot) -> dict[str, str]:
+    """What the summary says of each project at this moment."""
+    seen = read_summary(nights.connections.ledger, slot, date(2026, 11, 2), now=now())
+    return {one.project: one.reason for one in seen.lines}
 
 
 def test_a_backfill_of_rebuilds_replaces_every_tree_once_and_latest_never_moves_back(

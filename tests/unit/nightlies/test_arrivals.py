@@ -80,3 +80,53 @@ def test_a_builder_whose_clock_is_ahead_cannot_make_later_indices_look_older() -
     for created in (NOW + timedelta(minutes=4), NOW - timedelta(days=9), None):
         kept = replace(index, created=created)
         assert without_wrong_time(kept, NOW) == (kept, "")
+
+
+def needing(name: str, *dependencies: str) -> Artifact:
+    return replace(GAUDI, project=name, sha256=name.lower()[0] * 64, dependencies=dependencies)
+
+
+def of_project(name: str, state: State, run: str, reason: str = "") -> Publication:
+    return replace(publication(state, run, name.lower()[0] * 64), project=name, reason=reason)
+
+
+CHAIN = (needing("Alpha"), needing("Beta", "Alpha"), needing("Coda", "Beta"), needing("Delta"))
+
+
+@pytest.mark.parametrize(
+    ("state", "run", "why"),
+    [
+        (State.FAILED, EARLIER[0], "Alpha/x86_64, which failed in an earlier pass: no such tarball"),
+        (State.SKIPPED, EARLIER[0], "Alpha/x86_64, which was skipped: no such tarball"),
+        (State.PREPARING, OTHER, "Alpha/x86_64, which is under way in another run"),
+    ],
+)
+def test_what_depends_on_what_came_to_nothing_is_held_back_with_all_that_needs_it(
+    state: State, run: str, why: str
+) -> None:
+    found = arrivals(CHAIN, [of_project("Alpha", state, run, "no such tarball")], run=RUN, earlier=EARLIER, now=NOW)
+    assert found.fresh == ("Delta/x86_64",)
+    assert found.held == {
+        "Beta/x86_64": f"held back: it depends on {why}",
+        "Coda/x86_64": f"held back: it depends on Beta/x86_64, which waits for {why}",
+    }
+
+
+def test_what_depends_on_what_is_there_or_comes_with_it_is_not_held_back() -> None:
+    assert arrivals(CHAIN, [], run=RUN, earlier=EARLIER, now=NOW).held == {}
+    there = [of_project("Alpha", State.PUBLISHED, OTHER), of_project("Alpha", State.FAILED, EARLIER[0])]
+    assert arrivals(CHAIN, there, run=RUN, earlier=EARLIER, now=NOW).held == {}
+
+
+def test_a_dependency_that_is_expected_is_waited_for_and_another_that_is_not_listed_binds_nothing() -> None:
+    late = arrivals(
+        CHAIN[1:], [], run=RUN, earlier=EARLIER, now=NOW, expected=lambda project, _platform: project == "Alpha"
+    )
+    assert late.fresh == ("Delta/x86_64",)
+    assert late.held["Beta/x86_64"] == "held back: it depends on Alpha/x86_64, which is not listed yet"
+    assert arrivals(CHAIN[1:], [], run=RUN, earlier=EARLIER, now=NOW).held == {}
+
+
+def test_artifacts_that_depend_on_each_other_hold_nobody_back() -> None:
+    ring = (needing("Alpha", "Beta"), needing("Beta", "Alpha"))
+    assert arrivals(ring, [], run=RUN, earlier=EARLIER, now=NOW).held == {}

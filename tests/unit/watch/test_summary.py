@@ -133,9 +133,56 @@ def test_whatever_an_error_said_is_text_in_the_page_and_what_is_wrong_comes_firs
     assert "http" not in page
     text = to_text(seen).splitlines()
     assert text[1] == "1 required and missing: B/x86."
-    assert text[3].startswith("failed")
+    assert next(line for line in text if line.startswith(("failed", "published"))).startswith("failed")
 
 
 @pytest.mark.parametrize(("number", "said"), [(None, ""), (0, "0 B"), (999, "999 B"), (2_500_000, "2.5 MB")])
 def test_sizes_have_units(number: int | None, said: str) -> None:
     assert size(number) == said
+
+
+def test_what_an_earlier_pass_failed_with_and_a_later_one_mended_says_both() -> None:
+    failed = published(100, State.FAILED, "no such tarball", run="night/pass1")
+    rows = [published(100, State.PUBLISHED, "in revision 9", run="night/pass3", files=1, bytes=2_000), failed]
+    seen = of(built("A/x86"), b1=rows)
+    (line,) = seen.lines
+    assert (line.fate, line.error_class) == (Fate.PUBLISHED, None)
+    assert line.mended == "failed before, in night/pass1: no such tarball"
+    for page in (to_html(seen), to_text(seen)):
+        assert "in revision 9" in page
+        assert "failed before, in night/pass1: no such tarball" in page
+    (line,) = of(built("A/x86"), b1=[failed]).lines
+    assert (line.fate, line.mended) == (Fate.FAILED, None)
+
+
+def test_what_no_run_took_because_of_a_dependency_names_it() -> None:
+    build = built("A/x86", "B/x86", "C/x86")
+    needing = [
+        replace(one, artifact=replace(one.artifact, dependencies=("A",) if one.artifact.project == "B" else ()))
+        for one in build.artifacts
+    ]
+    seen = of(replace(build, artifacts=tuple(needing)), b1=[published(100, State.FAILED, "too big")])
+    reasons = {line.project: line.reason for line in seen.lines}
+    assert reasons["B"] == "held back: it depends on A/x86, which failed: too big; the last pass decides"
+    assert reasons["C"] == "listed, and no run has taken it yet"
+
+
+def test_the_page_and_the_text_have_sums_for_each_platform_and_a_link_to_each_run() -> None:
+    figures = {"files": 1, "bytes": 2_000_000, "bytes_uploaded": 500_000}
+    rows = [
+        published(100, State.PUBLISHED, run="night/1", ended_at=NOW + timedelta(minutes=1), **figures),
+        published(101, State.PUBLISHED, run="night/2", ended_at=NOW + timedelta(minutes=2), **figures),
+        published(102, State.FAILED, run="night/2"),
+    ]
+    seen = of(built("A/x86", "B/x86", "A/armv8"), b1=rows)
+    assert seen.total("x86").bytes == 4_000_000
+    assert seen.total().ended_at == NOW + timedelta(minutes=2)
+    assert seen.total().seconds == 7.5
+    assert dict(seen.runs) == {"night/1": "NIGHT/1", "night/2": "NIGHT/2"}
+    text, page = to_text(seen), to_html(seen)
+    assert "x86    2 published; 4.0 MB, 1.0 MB uploaded, 5.0 s, until 07:02:00 UTC" in text
+    assert "armv8  1 failed" in text
+    assert "1 files, 2.0 MB, 500.0 kB uploaded, 2.5 s, ended 07:01:00; why" in text
+    assert '<a href="NIGHT/2">night/2</a>' in page
+    assert "<td>all</td>" in page
+    assert seen.to_json()["runs"] == {"night/1": "NIGHT/1", "night/2": "NIGHT/2"}
