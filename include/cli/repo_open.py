@@ -106,13 +106,16 @@ def refusing() -> Iterator[None]:
     from include.cvmfs.errors import CvmfsError
     from include.gateway.errors import GatewayError
     from include.interventions.errors import InterventionError
+    from include.ledger.errors import LedgerError
     from include.publishers.errors import PublisherError
     from include.settings.errors import SettingsError
     from include.storage.errors import StoreError
 
     try:
         yield
-    except (CvmfsError, StoreError, SettingsError, GatewayError, PublisherError, InterventionError) as fault:
+    except (
+        CvmfsError, StoreError, SettingsError, GatewayError, PublisherError, InterventionError, LedgerError,
+    ) as fault:  # fmt: skip
         refuse(fault)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
@@ -19,6 +20,13 @@ if TYPE_CHECKING:
     from include.publishers.byhand import HandChange, HandMade
     from include.publishers.connect import Connections
     from include.settings.model import Limits
+
+
+class Noted(Protocol):
+    """Has it known who made a change."""
+
+    def __call__(self, done: Published, *, holder: str, now: datetime) -> None: ...
+
 
 Tag = Annotated[str | None, typer.Option("--tag", metavar="NAME", help="Name the new revision.")]
 Message = Annotated[str, typer.Option("--message", "-m", help="What the tag is for.")]
@@ -74,13 +82,15 @@ def remove(
     as_json: AsJson = False,
 ) -> None:
     """Take away files, directories and nested catalogs, all in one revision. The old revision stays until collected."""
+    from include.provenance.byhand import note_removed
     from include.publishers.byhand import contents_of, removal
 
     with refusing():
         change, site = removal(paths), connections()
         head = site.head(fqrn)
         found = {path: contents_of(head, path) for path in paths}
-        outcome = _made(site, fqrn, change, _tag(tag, message), dry_run=dry_run)
+        noted = partial(note_removed, site, fqrn, paths)
+        outcome = _made(site, fqrn, change, _tag(tag, message), noted, dry_run=dry_run)
     if as_json:
         removed = [
             {"path": path, "files": one.files, "directories": one.directories, "others": one.others, "bytes": one.bytes}
@@ -104,10 +114,13 @@ def rename(
     as_json: AsJson = False,
 ) -> None:
     """Move a file or tree. Its catalogs are rewritten; no data is moved."""
+    from include.provenance.byhand import note_renamed
     from include.publishers.byhand import renaming
 
     with refusing():
-        outcome = _made(connections(), fqrn, renaming(source, target), _tag(tag, message), dry_run=dry_run)
+        site = connections()
+        noted = partial(note_renamed, site, fqrn, source, target)
+        outcome = _made(site, fqrn, renaming(source, target), _tag(tag, message), noted, dry_run=dry_run)
     if as_json:
         typer.echo(json.dumps({**outcome, "from": source, "to": target}, indent=1))
         return
@@ -125,11 +138,13 @@ def symlink(
     as_json: AsJson = False,
 ) -> None:
     """Make a symlink, or let one that is there lead elsewhere. Anything else in its place is refused."""
+    from include.provenance.byhand import note_linked
     from include.publishers.byhand import linking
 
     with refusing():
-        change = linking(path, target, now=datetime.now(UTC))
-        outcome = _made(connections(), fqrn, change, _tag(tag, message), dry_run=dry_run)
+        site, change = connections(), linking(path, target, now=datetime.now(UTC))
+        noted = partial(note_linked, site, fqrn, path, target)
+        outcome = _made(site, fqrn, change, _tag(tag, message), noted, dry_run=dry_run)
     if as_json:
         typer.echo(json.dumps({**outcome, "path": path, "target": target}, indent=1))
         return
@@ -161,12 +176,16 @@ def _tag(name: str | None, message: str) -> NewTag | None:
     return NewTag(check_tag_name(name), message) if name else None
 
 
-def _made(site: Connections, fqrn: str, change: HandChange, tag: NewTag | None, *, dry_run: bool) -> dict[str, Any]:
-    """Make a change, or only rehearse it; what to tell of it."""
+def _made(
+    site: Connections, fqrn: str, change: HandChange, tag: NewTag | None, noted: Noted, *, dry_run: bool
+) -> dict[str, Any]:
+    """Make a change and have it noted who did, or only rehearse it; what to tell of it."""
     if dry_run:
         catalogs = change.rehearse(site, fqrn)
         return {"dry_run": True, "lease": change.lease or "/", "catalogs": catalogs, "unchanged": catalogs == 0}
-    done = change.commit(site, fqrn, owner=holder(), now=datetime.now(UTC), tag=tag)
+    now = datetime.now(UTC)
+    done = change.commit(site, fqrn, owner=holder(), now=now, tag=tag)
+    noted(done, holder=holder(), now=now)
     return {"dry_run": False, "lease": change.lease or "/", **_facts(done)}
 
 

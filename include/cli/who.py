@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from include.cli.repo_open import AsJson, connections, printable, refusing
 
 if TYPE_CHECKING:
-    from include.provenance.deed import Deed
+    from include.provenance.asked import Asked
     from include.publishers.connect import Connections
 
 NOBODY = 1
@@ -28,31 +29,35 @@ def who(
     ] = 1,
     as_json: AsJson = False,
 ) -> None:
-    """Say who and what published a path, or the nearest one above it. Exit code 1 if the ledger knows nobody.
+    """Say who and what published a path, or the nearest tree above it, who moved a link, or who took it away.
 
-    What the store's signed document says is checked with the keys that are at hand.
+    A link on the way is followed, and what was inherited or moved is traced to where it was published first. The
+    signed document in the store is compared with the ledger and checked with the keys that are at hand. Exit code 1
+    if nobody is known, 2 if that cannot be found out.
     """
-    from include.provenance.records import check, nearest
+    from include.provenance.asked import ask, lines
 
     with refusing():
         site = connections()
         fqrns, path = _place(site, where)
-        found = [
-            {**deed.to_json(), "document": key, "checked": check(site, deed, key).verdict, "now": _now(site, deed)}
-            for fqrn in fqrns
-            for deed, key in nearest(site.ledger, fqrn, path, limit=history)
-        ]
+        asked = [ask(site, fqrn, path, limit=history) for fqrn in fqrns]
+    found = [one for each in asked for one in each.answers]
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
-    elif not found:
-        typer.echo(printable(f"nobody is known to have published {path or '/'} or anything above it"))
-    for place, one in enumerate(found if not as_json else ()):
-        if place:
-            typer.echo("")
-        for name, value in one.items():
-            if value is not None and name != "format":
-                typer.echo(printable(f"{name.replace('_', ' '):16} {value}"))
+        typer.echo(json.dumps([one.to_json() for one in found], indent=1))
+    for line in lines(found) if not as_json else ():
+        typer.echo(printable(line))
+    if not found:
+        typer.echo(printable(_nobody(asked, path or "/")), err=as_json)
     raise typer.Exit(0 if found else NOBODY)
+
+
+def _nobody(asked: Sequence[Asked], path: str) -> str:
+    there = ", ".join(one.repository for one in asked if one.stands)
+    unread = ", ".join(one.repository for one in asked if one.stands is None)
+    said = f"nobody is known to have published {path} or anything above it"
+    said += f"; it stands in {there} all the same: not by Nightshift, or before it kept this" if there else ""
+    said += f"; {unread} cannot be read" if unread else ""
+    return said if there or unread else f"{said}; nothing stands there"
 
 
 def _place(site: Connections, where: str) -> tuple[list[str], str]:
@@ -68,17 +73,3 @@ def _place(site: Connections, where: str) -> tuple[list[str], str]:
     clean = "/" + "/".join(part for part in path.split("/") if part)
     fqrns = [site.site.repository(fqrn).fqrn] if fqrn else sorted(site.site.repositories)
     return fqrns, "" if clean == "/" else clean
-
-
-def _now(site: Connections, deed: Deed) -> str:
-    """What stands there now."""
-    from include.cvmfs.errors import CvmfsError
-    from include.storage.errors import StoreError
-
-    try:
-        there: Any = site.head(deed.repository).nested_at(deed.path)
-    except (CvmfsError, StoreError, OSError) as error:
-        return f"not known: {error}"
-    if there is None:
-        return "no such tree any more"
-    return "this very tree" if str(there.hash) == deed.nested_hash else "another tree"

@@ -147,6 +147,13 @@ def partial_builds(bind: Bind, slot: str) -> tuple[BuildRecord, ...]:
         return tuple(_build(connection, row) for row in connection.execute(query).mappings().all())
 
 
+def taken_from(bind: Bind, artifact: int) -> str | None:
+    """The build that an artifact (its row in the ledger) was inherited from; None: its own build lists it."""
+    with reading(bind) as connection:
+        found: str | None = connection.scalar(select(artifacts.c.inherited).where(artifacts.c.id == artifact))
+    return found
+
+
 def key_of_directory(bind: Bind, slot: Slot, path: str) -> BuildKey | None:
     """The build whose directory a path is, by the slot's rule and the ledger; None if it is none that is known."""
     said = build_of_directory(slot, path)

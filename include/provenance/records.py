@@ -169,7 +169,7 @@ def _worth(connections: Connections, repository: str, sealed: Sealed) -> Checked
         if by_own is not None:
             return Checked(by_own, f"{'signed' if by_own else 'NOT signed'} by the repository's own key")
         found = connections.secrets.get(connections.site.repository(repository).gateway)
-    except (StoreError, CvmfsError, SettingsError) as error:
+    except (StoreError, CvmfsError, SettingsError, OSError) as error:
         return Checked(None, f"the document cannot be checked: {error}")
     if found.login != sealed.key_id:
         return Checked(None, f"signed by gateway key {sealed.key_id}, which is not at hand")

@@ -17,6 +17,7 @@ from include.nightlies.records import Figures, Publication
 from include.nightlies.states import Phase, State
 from include.nightlies.steps.linking import set_links
 from include.nightlies.steps.prepare import prepare_batch
+from include.nightlies.steps.provenance import vouch
 from include.nightlies.steps.publish import OnLease, PublishOutcome, publish_batch
 from include.nightlies.steps.rebased import require_native
 from include.nightlies.steps.reserve import reserve_run
@@ -73,6 +74,7 @@ def _link(
     for item in batch.items:
         found = records.publication(ledger, batch.key(item))
         if found is not None and (found.state.good or found.state is State.SKIPPED):
+            vouch(connections, batch, item, found, owner=owner, now=clock())
             outcome.done.append(found)
         else:
             items[item.destination] = item
@@ -113,7 +115,9 @@ def _link(
         refused |= dict.fromkeys(items, error)
     for place, item in items.items():
         try:
-            outcome.done.append(_settled(connections, batch, item, refused.get(place), try_number, clock))
+            done = _settled(connections, batch, item, refused.get(place), try_number, clock)
+            outcome.done.append(done)
+            vouch(connections, batch, item, done, owner=owner, now=clock())
         except Exception as error:  # noqa: BLE001 - as for artifacts of the build's own
             outcome.failures[item.name] = error
             log.warning("%s: %s", item.name, error)

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from include.cvmfs.commit import NewTag
-from include.cvmfs.view import View
+from include.cvmfs.view import View, is_below
 from include.gateway.errors import TagRefused
 from include.nightlies import builds, linked, records
 from include.nightlies.builds import BuildRecord
@@ -19,6 +19,7 @@ from include.nightlies.linked import LINK, TAG, LinkRecord
 from include.nightlies.links import LinkDecision, LinkState, Present, decide, links_of, resolved, stayed
 from include.nightlies.steps.complete import Completeness
 from include.nightlies.steps.linking import set_links
+from include.nightlies.steps.provenance import SetLink, vouch_links
 from include.nightlies.steps.values import Night
 from include.publishers.base import Published
 from include.publishers.connect import Connections
@@ -56,12 +57,14 @@ def link_night(connections: Connections, night: Night, build: BuildRecord, *, ow
     if not paths and name is None:
         return Linked()
     completeness, decisions = Completeness(connections, slot, build), dict[str, LinkDecision]()
+    before: dict[str, str | None] = {}
 
     def wanted(view: View, places: Sequence[str]) -> Mapping[str, str]:
         if missing := completeness.lacking(view):
             raise BuildIncomplete(build.build_id, missing)
         for path in places:
-            decisions[path] = decide(path, build.key, target, _present(connections, slot, view, path))
+            present = _present(connections, slot, view, path)
+            decisions[path], before[path] = decide(path, build.key, target, present), present.target
         return {path: target for path in places if decisions[path].state is LinkState.MOVED}
 
     head = connections.head(slot.repository)
@@ -76,7 +79,16 @@ def link_night(connections: Connections, night: Night, build: BuildRecord, *, ow
         return keep_links(connections, night, build, str(incomplete), clock=clock)
     made = max((one.revision for one in done if not one.unchanged), default=None)
     outcome = Linked(tuple(decisions[path] for path in paths), _tag_decision(name, taken=taken, revision=made), made)
-    return _recorded(connections, slot, night, build, outcome, clock)
+    recorded = _recorded(connections, slot, night, build, outcome, clock)
+    set_now = [
+        SetLink(
+            one.path, target, before[one.path], one.reason, _revision_of(done, one.path, head.manifest.revision),
+            build.build_id, moved=one.state is LinkState.MOVED,
+        )
+        for one in outcome.links if one.state in (LinkState.MOVED, LinkState.UNCHANGED)
+    ]  # fmt: skip
+    vouch_links(connections, slot.repository, slot.name, set_now, run=night.run, owner=owner, now=clock())
+    return recorded
 
 
 def keep_links(connections: Connections, night: Night, build: BuildRecord, reason: str, *, clock: Clock) -> Linked:
@@ -122,6 +134,11 @@ def _set(
         if tag is None or all(one.name != tag.name for one in connections.head(slot.repository).tags()):
             raise
         return once(None)  # another run of the same build was quicker
+
+
+def _revision_of(done: Sequence[Published], path: str, seen: int) -> int:
+    """The revision in which a link was set, all of them at once or one by one; of one that stood already that seen."""
+    return max((one.revision for one in done if not one.unchanged and is_below(path, one.path)), default=seen)
 
 
 def _present(connections: Connections, slot: Slot, view: View, path: str) -> Present:

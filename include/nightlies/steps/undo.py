@@ -28,6 +28,7 @@ from include.nightlies.links import LATEST, LinkState, all_links_of, relative, r
 from include.nightlies.order import select
 from include.nightlies.standing import standing
 from include.nightlies.steps.complete import Completeness
+from include.nightlies.steps.provenance import vouch_undone
 from include.nightlies.undone import Undone
 from include.publishers.base import Published
 from include.publishers.byhand import common_ancestor, contents_of
@@ -114,7 +115,7 @@ class UndoPlan:
     links: tuple[MovedLink, ...] = ()
     notes: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
-    absent: tuple[ArtifactRecord, ...] = field(default=(), repr=False)
+    absent: tuple[tuple[ArtifactRecord, Predecessor | None], ...] = field(default=(), repr=False)
 
     def lines(self) -> Iterator[str]:
         """The whole of it, for whoever decides."""
@@ -160,7 +161,7 @@ def plan_undo(connections: Connections, wish: Wish) -> UndoPlan:
         else:
             notes.append(found.why)
             if found.absent:
-                absent.append(record)
+                absent.append((record, found.before))
     links: list[MovedLink] = []
     if wish.instead is Instead.NOTHING and taken:
         links, more = _links(connections, slot, build, head, earlier, move=wish.move_links)
@@ -186,7 +187,7 @@ def undo(connections: Connections, wish: Wish, *, run: str, owner: str, clock: C
     if plan.taken:
         connections.require_thawed(plan.repository)
         revision = _change(connections, plan, owner=owner, now=clock()).revision
-    _record(connections, plan, run, revision, clock())
+    _record(connections, plan, run, owner, revision, clock())
     return plan, revision
 
 
@@ -205,11 +206,12 @@ def redo(connections: Connections, wish: Wish, *, clock: Clock) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """Why a destination is not touched. ``absent``: nothing of the artifact stands there."""
+    """Why a destination is not touched. ``absent``: nothing of the artifact stands there; ``before``: what does."""
 
     why: str
     refused: bool = False
     absent: bool = False
+    before: Predecessor | None = None
 
 
 def _look(
@@ -243,7 +245,8 @@ def _look(
             return _Left(f"{artifact.name}: {before.build_id} has the very same artifact")
         known = records.recorded_nested_hash(connections.ledger, slot.repository, where, before.sha256)
         if held and held == known:
-            return _Left(f"{artifact.name}: the tree of {before.build_id} stands there already", absent=True)
+            said = f"{artifact.name}: the tree of {before.build_id} stands there already"
+            return _Left(said, absent=True, before=before)
     inside = contents_of(head, where) if reference else None
     return Taken(record, where, held, inside.files if inside else 0, inside.bytes if inside else 0, before)
 
@@ -366,12 +369,15 @@ def _narrowest(plan: UndoPlan, top: str) -> str:
     return plan.taken[0].destination if len(plan.taken) == 1 and plan.taken[0].instead else top
 
 
-def _record(connections: Connections, plan: UndoPlan, run: str, revision: int | None, now: datetime) -> None:
+def _record(
+    connections: Connections, plan: UndoPlan, run: str, owner: str, revision: int | None, now: datetime
+) -> None:
     slot = connections.site.slot(plan.wish.slot)
     before = undone.of_build(connections.ledger, plan.build.id)
     gone = [(one.artifact, one.held, one.instead.build_id if one.instead else None) for one in plan.taken]
     # what stood there no more was undone by a try that died before it could say so, or is to stay away all the same
-    gone += [(one, "", None) for one in plan.absent if (one.id, one.artifact.sha256) not in before]
+    found = [(one, it) for one, it in plan.absent if (one.id, one.artifact.sha256) not in before]
+    gone += [(one, "", it.build_id if it else None) for one, it in found]
     undone.record(
         connections.ledger,
         [
@@ -393,6 +399,7 @@ def _record(connections: Connections, plan: UndoPlan, run: str, revision: int | 
             for link in plan.links
         ],
     )  # fmt: skip
+    vouch_undone(connections, plan, found, run=run, owner=owner, revision=revision, now=now)
 
 
 def _destination(slot: Slot, build: BuildRecord, record: ArtifactRecord) -> str:

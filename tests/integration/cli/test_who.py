@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from include.cli.repo_open import holder
-from include.provenance.deed import FOLDER, Sealed
+from include.provenance.deed import BY_GATEWAY_KEY, BY_REPOSITORY_KEY, FOLDER, Sealed
 from tests.fakes.site import FQRN
 from tests.fakes.worker import KEY_ID
 from tests.integration.cli.test_interventions import as_json, nightshift
@@ -40,7 +40,9 @@ def test_what_was_replaced_is_said_to_be_and_its_history_stays(repo: Commands) -
     assert found[0]["revision"] > found[1]["revision"]
     assert len(documents(repo)) == 2
     repo("remove", FQRN, "/sw/app/v1")
-    assert as_json("who", "/sw/app/v1")[0]["now"] == "no such tree any more"
+    gone, *before = as_json("who", "/sw/app/v1", "-n", "5")
+    assert (gone["kind"], gone["now"]) == ("removed", "nothing, as it was left")
+    assert [one["now"] for one in before] == ["no such tree any more"] * 2
 
 
 def test_publishing_the_same_again_or_dry_is_no_deed(repo: Commands) -> None:
@@ -76,3 +78,122 @@ def test_a_worker_without_the_repositorys_key_signs_with_the_gateways(
 def test_what_names_no_path_is_refused(repo: Commands, where: str) -> None:
     assert nightshift("who", where, code=2).stderr
     assert documents(repo) == []
+
+
+def test_what_was_moved_by_hand_is_told_at_both_places_and_traced_to_who_published_it(repo: Commands) -> None:
+    done = repo.json("publish", FQRN, "/sw/app/v1", repo.tree())
+    moved = repo.json("rename", FQRN, "/sw/app", "/sw/other")
+    (there,) = as_json("who", "/sw/other/v1/a/one")
+    assert (there["kind"], there["path"], there["came_from"]) == ("moved", "/sw/other", "/sw/app")
+    assert (there["revision"], there["holder"], there["good"]) == (moved["revision"], holder(), True)
+    assert (there["origin"]["path"], there["origin"]["revision"]) == ("/sw/app/v1", done["revision"])
+    assert there["now"] == "something stands there"
+    (gone,) = as_json("who", "/sw/app/v1")
+    assert (gone["kind"], gone["leads_to"], gone["now"]) == ("removed", "/sw/other", "nothing, as it was left")
+    repo("rename", FQRN, "/sw/other/v1", "/v1")
+    twice = as_json("who", "/v1/top")[0]
+    assert (twice["now"], twice["origin"]["path"]) == ("this very tree", "/sw/app/v1")
+    said = nightshift("who", "/v1").stdout
+    assert "origin path            /sw/app/v1" in said
+
+
+def test_what_was_removed_with_what_is_above_it_says_by_whom_and_what_came_after_counts(repo: Commands) -> None:
+    repo("publish", FQRN, "/sw/app/v1", repo.tree())
+    removed = repo.json("remove", FQRN, "/sw")
+    (one,) = as_json("who", "/sw/app/v1/top")
+    assert (one["kind"], one["path"], one["revision"]) == ("removed", "/sw", removed["revision"])
+    assert one["now"] == "nothing, as it was left"
+    repo("publish", FQRN, "/sw/app/v1", repo.tree("again", new="content"))
+    history = as_json("who", "/sw/app/v1", "-n", "9")
+    assert [one["kind"] for one in history] == ["tree", "removed", "tree"]
+    assert [one["now"] for one in history] == ["this very tree", "something stands there again", "another tree"]
+    assert all(one["good"] for one in history)
+
+
+def test_a_link_says_who_set_it_and_a_path_through_it_who_published_what_it_leads_to(repo: Commands) -> None:
+    repo("publish", FQRN, "/sw/app/v1", repo.tree())
+    repo("symlink", FQRN, "/sw/latest", "app/v1")
+    link, tree = as_json("who", "/sw/latest/a/one")
+    assert (link["kind"], link["path"], link["leads_to"], link["now"]) == (
+        "link", "/sw/latest", "app/v1", "this very link",
+    )  # fmt: skip
+    assert (tree["asked"], tree["path"], tree["now"]) == ("/sw/app/v1/a/one", "/sw/app/v1", "this very tree")
+    repo("remove", FQRN, "/sw/app/v1")
+    assert as_json("who", "/sw/latest")[0]["now"] == "this very link, which leads nowhere"
+    repo("symlink", FQRN, "/sw/latest", "../nowhere")
+    assert [one["leads_to"] for one in as_json("who", "/sw/latest", "-n", "2")] == ["../nowhere", "app/v1"]
+
+
+def test_links_that_lead_in_a_circle_end(repo: Commands) -> None:
+    repo("symlink", FQRN, "/a", "b")
+    repo("symlink", FQRN, "/b", "a")
+    assert {one["path"] for one in as_json("who", "/a/x")} == {"/a", "/b"}
+
+
+def test_a_dry_run_and_a_change_that_changes_nothing_are_no_deeds(repo: Commands) -> None:
+    repo("publish", FQRN, "/sw/app/v1", repo.tree())
+    repo("remove", FQRN, "/sw/app/v1", "--dry-run")
+    repo("rename", FQRN, "/sw/app/v1", "/v1", "--dry-run")
+    repo("symlink", FQRN, "/l", "sw")
+    repo("symlink", FQRN, "/l", "sw")
+    assert len(documents(repo)) == 2
+
+
+def test_what_nobody_of_ours_published_is_told_apart_from_what_is_not_there(repo: Commands) -> None:
+    repo("publish", FQRN, "/sw/app/v1", repo.tree())
+    assert f"it stands in {FQRN} all the same" in nightshift("who", "/sw/app", code=1).stdout
+    assert "nothing stands there" in nightshift("who", "/elsewhere", code=1).stdout
+    refused = nightshift("who", "/elsewhere", "--json", code=1)
+    assert json.loads(refused.stdout) == []
+    assert "nobody is known" in refused.stderr
+
+
+def test_a_document_without_signatures_or_none_at_all_is_told(repo: Commands) -> None:
+    repo("publish", FQRN, "/sw/app/v1", repo.tree())
+    (key,) = documents(repo)
+    whole = repo.site.store.get(key)
+    sealed = Sealed.parse(whole)
+    for data, said in (
+        (Sealed(sealed.document, {}, sealed.key_id).format(), "NOT signed at all"),
+        (Sealed(sealed.document, {BY_GATEWAY_KEY: "0" * 64}, sealed.key_id).format(), "NOT signed by gateway key"),
+        (Sealed(sealed.document, {BY_REPOSITORY_KEY: "AAAA"}, sealed.key_id).format(), "NOT signed by the repository"),
+        (b"{", "the document in the store is none"),
+    ):
+        repo.site.store.put(key, data)
+        (one,) = as_json("who", "/sw/app/v1")
+        assert said in one["checked"]
+        assert one["good"] is False
+    repo.site.store.put(key, whole)
+    assert as_json("who", "/sw/app/v1")[0]["good"] is True
+
+
+def test_a_ledger_that_was_lost_is_answered_for_by_the_signed_documents(repo: Commands, tmp_path: Path) -> None:
+    done = repo.json("publish", FQRN, "/sw/app/v1", repo.tree())
+    for file in tmp_path.glob("ledger.db*"):
+        file.unlink()
+    (one,) = as_json("who", "/sw/app/v1/top")
+    assert (one["revision"], one["now"], one["good"]) == (done["revision"], "this very tree", None)
+    assert one["checked"] == "signed by the repository's own key, and the ledger does not have it"
+    (key,) = documents(repo)
+    sealed = Sealed.parse(repo.site.store.get(key))
+    repo.site.store.put(key, Sealed(sealed.document.replace(b"native", b"nobody"), sealed.signatures, "k").format())
+    (forged,) = as_json("who", "/sw/app/v1/top")
+    assert forged["checked"].startswith("NOT signed by the repository's own key")
+    assert forged["good"] is False
+
+
+def test_a_repository_that_cannot_be_read_does_not_silence_the_ledger(repo: Commands, tmp_path: Path) -> None:
+    repo("publish", FQRN, "/sw/app/v1", repo.tree())
+    (tmp_path / "store").rename(tmp_path / "away")
+    (one,) = as_json("who", "/sw/app/v1")
+    assert one["now"].startswith("not known: ")
+    assert (one["holder"], one["good"]) == (holder(), False)
+    assert f"{FQRN} cannot be read" in nightshift("who", "/elsewhere", code=1).stdout
+
+
+def test_a_ledger_that_does_not_answer_is_named(repo: Commands, tmp_path: Path) -> None:
+    repo("publish", FQRN, "/sw/app/v1", repo.tree())
+    for file in tmp_path.glob("ledger.db*"):
+        file.unlink()
+    (tmp_path / "ledger.db").mkdir()
+    assert "ledger sqlite:///" in nightshift("who", "/sw/app/v1", code=2).stderr
