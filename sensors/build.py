@@ -96,12 +96,12 @@ class BuildSensor(NightshiftSensor):
     ) -> dict[str, Any]:
         from include.nightlies.errors import BuildMissing
         from include.nightlies.passes import Turn
-        from include.nightlies.steps.reading import read_index
+        from include.nightlies.steps.reading import read_again
 
         self.log.info("pass %d of the night: %s", night.number, found.reason)
         if found.turn is Turn.LAST:
             try:
-                read_index(connections, settings, night.date)
+                read_again(connections, settings, night.date)
             except BuildMissing as missing:
                 raise NotThere(str(missing)) from missing
         return _handed_on(replace(night, last=found.turn is Turn.LAST), turn)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from include.nightlies.builds import BuildRecord
 from include.nightlies.errors import BuildMoved
@@ -20,8 +21,9 @@ class Compared:
 def compared(index: BuildIndex, before: BuildRecord | None) -> Compared:
     """What to go by, given what the ledger has of the build.
 
-    An index that is older than one that was seen (`serial`, `created`) counts for nothing: the artifacts are those
-    that were listed before. One that no longer is complete, or lists less, is reported, and nothing is taken back.
+    An index that is older than one that was seen (`serial`, else `created`) counts for nothing: the artifacts are those
+    that were listed before. One that says neither is taken, and what was said before still holds for the next. One
+    that no longer is complete, or lists less, is reported, and nothing is taken back.
     Raises BuildMoved for a build id that was used on another day.
     """
     if before is None:
@@ -29,9 +31,8 @@ def compared(index: BuildIndex, before: BuildRecord | None) -> Compared:
     if before.date != index.date:
         raise BuildMoved(index.slot, index.build_id, before.date, index.date)
     own = {one.artifact.name: one.artifact for one in before.artifacts if one.inherited is None}
-    older = _older(index, before)
-    if older:
-        note = f"the index is older than one that was seen before: {older}; it is left aside, that one counts"
+    if why := older(index, before.serial, before.written_at):
+        note = f"the index is older than one that was seen before: {why}; it is left aside, that one counts"
         kept = replace(
             index,
             artifacts=tuple(own.values()),
@@ -42,7 +43,7 @@ def compared(index: BuildIndex, before: BuildRecord | None) -> Compared:
             created=before.written_at,
         )
         return Compared(kept, (note,))
-    notes = []
+    index, notes = _still_told(index, before), []
     if before.complete and not index.complete:
         notes.append("the index said complete before and does not any more; it counts as complete")
         index = replace(index, complete=True)
@@ -57,9 +58,22 @@ def compared(index: BuildIndex, before: BuildRecord | None) -> Compared:
     return Compared(index, tuple(notes))
 
 
-def _older(index: BuildIndex, before: BuildRecord) -> str:
-    if index.serial is not None and before.serial is not None and index.serial < before.serial:
-        return f"serial {index.serial} after {before.serial}"
-    if index.created is not None and before.written_at is not None and index.created < before.written_at:
-        return f"created {index.created.isoformat()} after {before.written_at.isoformat()}"
+def older(index: BuildIndex, serial: int | None, created: datetime | None) -> str:
+    """Why an index is older than a version with that serial and time; nothing if it is not.
+
+    Serials decide where both have one and they differ: a builder's clock may be set back.
+    """
+    if index.serial is not None and serial is not None and index.serial != serial:
+        return f"serial {index.serial} after {serial}" if index.serial < serial else ""
+    if index.created is not None and created is not None and index.created < created:
+        return f"created {index.created.isoformat()} after {created.isoformat()}"
     return ""
+
+
+def _still_told(index: BuildIndex, before: BuildRecord) -> BuildIndex:
+    """The index with the highest serial and time that were seen: what once ordered versions goes on doing so."""
+    if index.serial is None:
+        index = replace(index, serial=before.serial)
+    if index.created is None:
+        index = replace(index, created=before.written_at)
+    return index

@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -264,22 +264,30 @@ def _artifacts(listed: list[Any], stores: Sequence[str] | None) -> tuple[tuple[A
             project, platform = _identity(item)
             name = f"{project}/{platform}" if project and platform else f"artifacts[{position}]"
             rejected.append(Rejected(name, str(error), position, project, platform))
-    # which of two is meant cannot be known, and a rejected one may be the right one: neither goes in
-    claimed = Counter(artifact.name for _, artifact in read)
-    claimed.update(one.name for one in rejected if one.project and one.platform)
-    sums: dict[str, set[str]] = {}
-    for _, artifact in read:
-        sums.setdefault(artifact.name, set()).add(artifact.sha256)
-    kept = []
+    claims: dict[str, list[tuple[int, Artifact]]] = {}
     for position, artifact in read:
-        if claimed[artifact.name] > 1:
-            unlike = f" with {len(sums[artifact.name])} different sums" if len(sums[artifact.name]) > 1 else ""
-            times = f"is listed {claimed[artifact.name]} times{unlike}"
-            reason = f"{times}. Keep one entry for each project and platform."
-            rejected.append(Rejected(artifact.name, reason, position, artifact.project, artifact.platform))
-        else:
-            kept.append(artifact)
+        claims.setdefault(artifact.name, []).append((position, artifact))
+    spoilt = Counter(f"{one.project}/{one.platform}" for one in rejected if one.project and one.platform)
+    kept = []
+    for name, entries in claims.items():
+        files = {(one.sha256, one.size) for _, one in entries}
+        if len(files) == 1 and not spoilt[name]:
+            kept.append(_united([one for _, one in entries]))
+            continue
+        # which of two is meant cannot be known, and a rejected one may be the right one: neither goes in
+        sums = len({one.sha256 for _, one in entries})
+        unlike = f" with {sums} different sums" if sums > 1 else " with different sizes" if len(files) > 1 else ""
+        times = f"is listed {len(entries) + spoilt[name]} times{unlike}"
+        reason = f"{times}. Keep one entry for each project and platform."
+        for position, one in entries:
+            rejected.append(Rejected(one.name, reason, position, one.project, one.platform))
     return tuple(kept), tuple(sorted(rejected, key=lambda one: one.position))
+
+
+def _united(entries: Sequence[Artifact]) -> Artifact:
+    """One artifact that is listed several times as the very same file: after all that any entry wants before it."""
+    needs = dict.fromkeys(name for one in entries for name in one.dependencies)
+    return replace(entries[0], dependencies=tuple(needs), priority=max(one.priority for one in entries))
 
 
 def _identity(item: object) -> tuple[str | None, str | None]:
@@ -298,18 +306,18 @@ def _artifact(item: object, stores: Sequence[str] | None) -> Artifact:
         raise ValueError(
             f"`sha256` {_brief(sha256)} is not 64 lower-case hexadecimal digits. Write the file's sha256sum."
         )
-    dependencies = _typed(item, "dependencies", list, [])
+    project, dependencies = _name(_typed(item, "project", str), "project"), _typed(item, "dependencies", list, [])
     for dependency in dependencies:
         if type(dependency) is not str:
             raise ValueError(f"`dependencies` holds {_kind(dependency)}. Write names of projects.")
         _name(dependency, "dependencies")
     return Artifact(
-        project=_name(_typed(item, "project", str), "project"),
+        project=project,
         platform=_name(_typed(item, "platform", str), "platform"),
         url=_url(_typed(item, "url", str), stores),
         size=_number(_typed(item, "size", int), "size", 1, MAX_ARTIFACT_BYTES),
         sha256=sha256,
-        dependencies=tuple(dict.fromkeys(dependencies)),
+        dependencies=tuple(name for name in dict.fromkeys(dependencies) if name != project),
         priority=_number(_typed(item, "priority", int, 0), "priority", -MAX_PRIORITY, MAX_PRIORITY),
     )
 
@@ -348,8 +356,10 @@ def _url(text: str, stores: Sequence[str] | None) -> str:
         # the URL is not repeated here: it may carry a password
         raise ValueError("`url` carries a login. Name a store of the configuration; its connection has the login.")
     decoded = unquote(text)
-    if any(ord(letter) < 0x20 or letter in "\\\x7f" for letter in decoded):
-        raise ValueError(f"`url` {_brief(text)} has a control character or a backslash. Rename the file.")
+    if any(ord(letter) < 0x20 or 0xD800 <= ord(letter) < 0xE000 or letter in "\\\x7f" for letter in decoded):
+        raise ValueError(
+            f"`url` {_brief(text)} has a control character, a lone surrogate or a backslash. Rename the file."
+        )
     path = unquote(parts.path) if parts.scheme else decoded
     if parts.query or parts.fragment:
         raise ValueError("`url` has a query or a fragment. Write the plain URL of the file.")

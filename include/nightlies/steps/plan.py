@@ -27,7 +27,7 @@ from include.nightlies.required import is_taken
 from include.nightlies.standing import standing
 from include.nightlies.states import Phase, State
 from include.nightlies.steps.base import inherited
-from include.nightlies.steps.reading import read_index
+from include.nightlies.steps.reading import read_again
 from include.nightlies.steps.sources import absolute, locate
 from include.nightlies.steps.values import Batch, Item, Night, Plan
 from include.nightlies.steps.watching import fresh_artifacts
@@ -54,7 +54,7 @@ def plan_night(
     store raises; nothing is recorded then.
     """
     slot = connections.site.slot(night.slot)
-    read, url = read_index(connections, slot, night.date)
+    read, url = read_again(connections, slot, night.date)
     repository = connections.head(slot.repository)
     before = builds.build(connections.ledger, slot.name, read.build_id)
     trusted, wrong = without_wrong_time(read, clock())

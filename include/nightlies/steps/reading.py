@@ -7,12 +7,13 @@ from collections.abc import Callable
 from datetime import date
 
 from include.nightlies.errors import BadIndex, BuildMissing, IndexUnsigned
-from include.nightlies.index import BuildIndex
-from include.nightlies.signed import public_key, require_signature
+from include.nightlies.index import MAX_INDEX_BYTES, BuildIndex
+from include.nightlies.signed import MAX_SIGNATURE_BYTES, public_key, require_signature
 from include.publishers.connect import Connections
 from include.settings.model import Slot
 from include.settings.templates import fill
 from include.storage.errors import NotFound
+from include.storage.store import Store
 
 LOOKS = 3
 PAUSE_S = 1.0
@@ -33,13 +34,13 @@ def read_index(connections: Connections, slot: Slot, wanted: date) -> tuple[Buil
     store, key = connections.store(slot.store), index_place(slot, wanted)
     url = f"{store.url}/{key}"
     try:
-        data = store.get(key)
+        data = _bounded(store, key, MAX_INDEX_BYTES)
     except NotFound:
         raise BuildMissing(slot.name, wanted, url) from None
     if slot.index_signature is not None:
         signer = slot.index_signature
         try:
-            signature = store.get(key + signer.suffix)
+            signature = _bounded(store, key + signer.suffix, MAX_SIGNATURE_BYTES)
         except NotFound:
             raise IndexUnsigned(url, url + signer.suffix) from None
         require_signature(data, signature, public_key(signer.public_key), file=url)
@@ -65,3 +66,13 @@ def index_version(connections: Connections, slot: Slot, wanted: date) -> object:
     keys = [key] if slot.index_signature is None else [key, key + slot.index_signature.suffix]
     found = [store.head(one) for one in keys]
     return None if found[0] is None else tuple((one.version, one.size, one.modified) if one else None for one in found)
+
+
+def _bounded(store: Store, key: str, limit: int) -> bytes:
+    """The object, or just more than `limit` bytes of it, which whoever parses them refuses by their number."""
+    data = bytearray()
+    for block in store.stream(key):
+        data += block
+        if len(data) > limit:
+            break
+    return bytes(data)

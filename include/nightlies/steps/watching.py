@@ -10,7 +10,7 @@ from include.nightlies import builds, records
 from include.nightlies.arrivals import Arrivals, arrivals, without_wrong_time
 from include.nightlies.builds import BuildRecord
 from include.nightlies.compared import compared, older
-from include.nightlies.errors import BadIndex, BuildMissing, BuildMoved
+from include.nightlies.errors import BadIndex, BadIndexKey, BuildMissing, BuildMoved
 from include.nightlies.index import BuildIndex
 from include.nightlies.passes import Decision, Pass, Seen, decide
 from include.nightlies.required import is_taken
@@ -20,7 +20,7 @@ from include.publishers.connect import Connections
 from include.settings.model import Slot
 from include.storage.errors import Forbidden, Unavailable
 
-LASTING = (BuildMissing, BadIndex, BuildMoved, Unavailable, Forbidden)
+LASTING = (BuildMissing, BadIndex, BadIndexKey, BuildMoved, Unavailable, Forbidden)
 """What may be otherwise at the next look: the night goes on, and says what it is."""
 SHOWN = 3
 """Notes on an index in the reason why a night waits."""

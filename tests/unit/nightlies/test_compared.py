@@ -67,10 +67,28 @@ def test_an_older_version_of_the_index_counts_for_nothing(now: dict[str, object]
     assert "older than one that was seen before" in found.notes[0]
 
 
-@pytest.mark.parametrize("now", [{}, {"serial": 4}, {"serial": 5}, {"created": NOW}])
+@pytest.mark.parametrize(
+    "now",
+    [
+        {},
+        {"serial": 4},
+        {"serial": 5},
+        {"created": NOW},
+        {"serial": 5, "created": NOW - timedelta(hours=2)},  # the builder's clock was set back
+    ],
+)
 def test_the_same_or_a_later_version_or_one_that_does_not_say_is_taken(now: dict[str, object]) -> None:
     index = replace(INDEX, **now)  # type: ignore[arg-type]
-    assert compared(index, record(A, B, serial=4, written_at=NOW)).index == index
+    found = compared(index, record(A, B, serial=4, written_at=NOW))
+    assert found.notes == ()
+    assert found.index == replace(INDEX, **{"serial": 4, "created": NOW, **now})  # type: ignore[arg-type]
+
+
+def test_an_index_that_does_not_say_how_old_it_is_opens_no_door_to_older_ones() -> None:
+    silent = compared(INDEX, record(A, B, serial=4, written_at=NOW)).index
+    told = record(A, B, serial=silent.serial, written_at=silent.created)
+    assert "serial 3 after 4" in compared(replace(INDEX, serial=3), told).notes[0]
+    assert "created" in compared(replace(INDEX, created=NOW - timedelta(seconds=1)), told).notes[0]
 
 
 def test_a_build_id_of_another_day_is_refused_and_both_days_are_named() -> None:

@@ -1,0 +1,87 @@
+"""How an index is read that is written at this moment, is not what an index is, or is far too large."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from include.nightlies.errors import BuildMissing, IndexNotJson
+from include.nightlies.index import MAX_INDEX_BYTES
+from include.nightlies.steps.reading import LOOKS, read_again, read_index
+from include.publishers.connect import Connections
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
+
+DAY = date(2026, 11, 21)
+WHOLE = json.dumps(
+    {"format": 1, "slot": "main", "build_id": "b1", "date": "2026-11-21", "complete": True, "artifacts": []}
+).encode()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Where the index of the day is."""
+    found = tmp_path / "builds" / "main" / "2026-11-21" / "index.json"
+    found.parent.mkdir(parents=True)
+    return found
+
+
+@pytest.fixture
+def connections(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connections:
+    file = tmp_path / "site.yaml"
+    file.write_text(
+        f'ledger: "sqlite:///{tmp_path}/ledger.db"\n'
+        f'stores: {{builds: {{url: "file://{tmp_path}/builds"}}}}\n'
+        "repositories:\n  nights.example.org:\n    store: builds\n    public_url: http://127.0.0.1:1\n"
+        "    public_key: nights.pub\n    gateway: gateway\n"
+        "slots: {main: {repository: nights.example.org, store: builds}}\n"
+    )
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
+    return Connections(load(), EnvSecrets({}))
+
+
+def test_a_directory_in_the_place_of_an_index_is_no_build(connections: Connections, place: Path) -> None:
+    place.mkdir()
+    with pytest.raises(BuildMissing, match="nothing at file://"):
+        read_index(connections, connections.site.slot("main"), DAY)
+
+
+@pytest.mark.slow
+def test_of_an_endless_index_no_more_is_read_than_an_index_may_have(connections: Connections, place: Path) -> None:
+    place.touch()
+    os.truncate(place, 1 << 40)  # sparse: takes no room
+    store = connections.store("builds")
+    with pytest.raises(IndexNotJson, match=f"is larger than {MAX_INDEX_BYTES} bytes"):
+        read_index(connections, connections.site.slot("main"), DAY)
+    assert store.counters.bytes_got <= MAX_INDEX_BYTES + (1 << 20)
+
+
+@pytest.mark.parametrize(
+    "half",
+    [WHOLE[:-20], b"", WHOLE + WHOLE, WHOLE + b"\0" * 512, WHOLE[: len(WHOLE) // 2] + b"\0" * (len(WHOLE) // 2)],
+    ids=["truncated", "empty", "appended to", "preallocated", "half of it zeros"],
+)
+def test_an_index_that_is_just_written_is_looked_at_again_and_then_taken_or_refused_whole(
+    connections: Connections, place: Path, half: bytes
+) -> None:
+    slot, waited = connections.site.slot("main"), list[float]()
+
+    def then(data: bytes) -> Callable[[float], None]:
+        def pause(seconds: float) -> None:
+            waited.append(seconds)
+            place.write_bytes(data)
+
+        return pause
+
+    place.write_bytes(half)
+    assert read_again(connections, slot, DAY, pause=then(WHOLE))[0].build_id == "b1"
+    assert len(waited) == 1
+    place.write_bytes(half)
+    with pytest.raises(IndexNotJson):
+        read_again(connections, slot, DAY, pause=then(half))
+    assert len(waited) == LOOKS
