@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
 from include.cvmfs.errors import RepositoryFrozen
 from include.cvmfs.freeze import Freeze, look
+from include.gateway.duration import SECOND
+from include.gateway.service.clock import Clock
 from include.gateway.service.config import ServiceConfig
 from include.gateway.service.replies import Refused
 
@@ -25,10 +26,10 @@ FRESH_S = 1.0
 class Freezes:
     """What each repository's store says. ``config``: the configuration in force."""
 
-    def __init__(self, config: Callable[[], ServiceConfig], *, fresh_s: float = FRESH_S) -> None:
+    def __init__(self, config: Callable[[], ServiceConfig], clock: Clock) -> None:
         self._config = config
-        self._fresh_s = fresh_s
-        self._known: dict[str, tuple[float, Freeze | None]] = {}
+        self._clock = clock
+        self._known: dict[str, tuple[int, Freeze | None]] = {}
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def require_thawed(self, name: str) -> None:
@@ -38,11 +39,11 @@ class Freezes:
         publishers look for themselves.
         """
         async with self._turns.setdefault(name, asyncio.Lock()):
-            asked, found = self._known.get(name, (float("-inf"), None))
-            if time.monotonic() - asked >= self._fresh_s:
+            asked_ns, found = self._known.get(name, (None, None))
+            if asked_ns is None or self._clock.monotonic_ns() - asked_ns >= FRESH_S * SECOND:
                 found = await asyncio.to_thread(self._look, name, found)
-                self._known[name] = (time.monotonic(), found)
-        if found is not None and found.holds(datetime.now(UTC)):
+                self._known[name] = (self._clock.monotonic_ns(), found)
+        if found is not None and found.holds(self._now()):
             raise Refused("repo_disabled", RepositoryFrozen(name, str(found)).detail)
 
     def _look(self, name: str, last: Freeze | None) -> Freeze | None:
@@ -50,8 +51,11 @@ class Freezes:
         if repository is None:
             return None
         try:
-            return look(repository.store(), datetime.now(UTC))
+            return look(repository.store(), self._now())
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the store, leases are given out as before
             fields = {"repository": name, "detail": str(error)}
             log.warning("whether it is frozen is not known, what was last known holds", extra={"fields": fields})
             return last
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)

@@ -31,7 +31,7 @@ class LeaseCalls:
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._table = serving.table
-        self._freezes = Freezes(lambda: serving.config)
+        self._freezes = Freezes(lambda: serving.config, serving.table.clock)
 
     async def leases(self, _: Request) -> Response:
         """Who holds which path, and until when."""

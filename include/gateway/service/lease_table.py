@@ -79,7 +79,7 @@ class LeaseTable:
 
     def __init__(self, file: Path, *, clock: Clock, max_lease_time_s: float) -> None:
         """Raises ConfigError if another gateway uses the file, or if it is not one of ours."""
-        self._clock = clock
+        self.clock = clock
         self._longest_ns = round(max_lease_time_s * 1_000_000_000)
         self._switching: set[int] = set()  # epochs; touched by the writer's thread only
         self._unwanted: set[int] = set()  # dropped while switching; likewise
@@ -117,17 +117,17 @@ class LeaseTable:
 
     def now_s(self) -> float:
         """The monotonic clock by which leases end, in seconds."""
-        return self._clock.monotonic_ns() / SECOND
+        return self.clock.monotonic_ns() / SECOND
 
     def listed(self) -> list[LeaseRow]:
         """The leases that have not expired. Raises StateError."""
         with self._reading:
-            return _reading(lambda: lease_rows.listed(self._reader, self._clock.monotonic_ns()))
+            return _reading(lambda: lease_rows.listed(self._reader, self.clock.monotonic_ns()))
 
     def listing(self) -> bytes:
         """The reply that lists them, however many there are. Raises StateError."""
         with self._reading:
-            rows = _reading(lambda: lease_rows.told(self._reader, self._clock.monotonic_ns()))
+            rows = _reading(lambda: lease_rows.told(self._reader, self.clock.monotonic_ns()))
         data = {}
         for repository, path, key_id, hostname, expires_ms in rows:
             place = repository + (path or "/")
@@ -138,7 +138,7 @@ class LeaseTable:
 
     def remaining_ns(self, path: LeasePath) -> int:
         """Until the last of the leases in the way of ``path`` ends; 0 if there is none. Raises StateError."""
-        now = self._clock.monotonic_ns()
+        now = self.clock.monotonic_ns()
         with self._reading:
             rows = _reading(lambda: lease_rows.overlapping(self._reader, path.repository, path.path))
         return max((row.deadline_ns - now for row in rows if row.deadline_ns > now), default=0)
@@ -151,12 +151,12 @@ class LeaseTable:
         """The lease if it exists and has not expired. Raises StateError."""
         with self._reading:
             row = _reading(lambda: lease_rows.lease_of(self._reader, digest))
-        return row if row and row.deadline_ns > self._clock.monotonic_ns() else None
+        return row if row and row.deadline_ns > self.clock.monotonic_ns() else None
 
     def finished(self, digest: bytes) -> FinishedCommit | None:
         """The commit that spent this token, while it is remembered. Raises StateError."""
         with self._reading:
-            return _reading(lambda: lease_rows.finished_of(self._reader, digest, self._clock.monotonic_ns()))
+            return _reading(lambda: lease_rows.finished_of(self._reader, digest, self.clock.monotonic_ns()))
 
     def disabled(self) -> set[str]:
         with self._reading:
@@ -169,7 +169,7 @@ class LeaseTable:
         """Take a lease; with every one that is granted, what has expired is cleared away. ``most``: of this key."""
 
         def operation(connection: sqlite3.Connection) -> Granted | Busy:
-            now = self._clock.monotonic_ns()
+            now = self.clock.monotonic_ns()
             in_the_way = [
                 max(row.deadline_ns - now, 1_000_000)
                 for row in lease_rows.overlapping(connection, path.repository, path.path)
@@ -182,14 +182,14 @@ class LeaseTable:
             self._clear_expired(connection, now)
             if most is not None and lease_rows.held(connection, now, key_id) >= most:
                 raise Refused("too many leases", f"key {key_id} holds {most}, and no key may hold more; drop some")
-            lease_clock.notice_step(connection, self._clock)
+            lease_clock.notice_step(connection, self.clock)
             token = new_token()
-            deadline_ns, expires_ms = now + self._longest_ns, self._clock.wall_ms() + self._longest_ns // 1_000_000
+            deadline_ns, expires_ms = now + self._longest_ns, self.clock.wall_ms() + self._longest_ns // 1_000_000
             epoch = connection.execute(
                 "INSERT INTO lease (digest, repository, path, key_id, hostname, version, expires_ms, deadline_ns, boot)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING epoch",
                 (digest_of(token), path.repository, path.path, key_id, hostname, version, expires_ms, deadline_ns,
-                 self._clock.boot),
+                 self.clock.boot),
             ).fetchone()[0]  # fmt: skip
             row = LeaseRow(epoch, path.repository, path.path, key_id, hostname, version, expires_ms, deadline_ns)
             self._taken_ns[epoch] = now
@@ -201,15 +201,15 @@ class LeaseTable:
         """Let the lease last ``wanted_s`` from now, at most the maximum. An expired one is refused."""
 
         def operation(connection: sqlite3.Connection) -> LeaseRow:
-            now = self._clock.monotonic_ns()
-            lease_clock.notice_step(connection, self._clock)
+            now = self.clock.monotonic_ns()
+            lease_clock.notice_step(connection, self.clock)
             row = lease_rows.lease_of(connection, digest)
             if row is None or row.deadline_ns <= now or row.epoch in self._unwanted or not may_use(row):
                 raise Refused(INVALID_LEASE)
             length_ns = self._longest_ns if wanted_s is None else min(round(wanted_s * 1e9), self._longest_ns)
             connection.execute(
                 "UPDATE lease SET deadline_ns = ?, expires_ms = ? WHERE epoch = ?",
-                (now + length_ns, self._clock.wall_ms() + length_ns // 1_000_000, row.epoch),
+                (now + length_ns, self.clock.wall_ms() + length_ns // 1_000_000, row.epoch),
             )
             renewed = lease_rows.lease_of(connection, digest)
             assert renewed is not None  # noqa: S101 - updated a line above
@@ -258,7 +258,7 @@ class LeaseTable:
 
         def operation(connection: sqlite3.Connection) -> Received:
             row = lease_rows.lease_of(connection, digest)
-            if row is None or row.epoch != epoch or row.deadline_ns <= self._clock.monotonic_ns():
+            if row is None or row.epoch != epoch or row.deadline_ns <= self.clock.monotonic_ns():
                 raise Refused(INVALID_LEASE, "the lease ended while the payload came")
             payload_rows.add(connection, epoch, received, generation)
             return payload_rows.received(connection, epoch)
@@ -282,7 +282,7 @@ class LeaseTable:
         """
 
         def operation(connection: sqlite3.Connection) -> dict[int, LeaseGone]:
-            now, gone = self._clock.monotonic_ns(), dict[int, LeaseGone]()
+            now, gone = self.clock.monotonic_ns(), dict[int, LeaseGone]()
             for place, (digest, epoch) in enumerate(leases):
                 row = lease_rows.lease_of(connection, digest)
                 if row is None or row.epoch != epoch or epoch in self._unwanted:
@@ -300,14 +300,14 @@ class LeaseTable:
         may try again, unless they were dropped meanwhile."""
 
         def operation(connection: sqlite3.Connection) -> None:
-            expires_ms = self._clock.wall_ms() + self._longest_ns // 1_000_000
-            deadline_ns = self._clock.monotonic_ns() + self._longest_ns
+            expires_ms = self.clock.wall_ms() + self._longest_ns // 1_000_000
+            deadline_ns = self.clock.monotonic_ns() + self._longest_ns
             for one in spent:
                 connection.execute("DELETE FROM lease WHERE epoch = ?", (one.row.epoch,))
                 connection.execute(
                     "INSERT OR REPLACE INTO finished VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                     (one.digest, one.row.repository, one.row.key_id, one.roots[0].text, one.roots[1].text,
-                     one.revision, expires_ms, deadline_ns, self._clock.boot),
+                     one.revision, expires_ms, deadline_ns, self.clock.boot),
                 )  # fmt: skip
                 self._gave_back(one.row)
                 self._forget(one.row.epoch)
@@ -330,18 +330,18 @@ class LeaseTable:
     def held(self) -> int:
         """How many leases have not expired. Raises StateError."""
         with self._reading:
-            return _reading(lambda: lease_rows.held(self._reader, self._clock.monotonic_ns()))
+            return _reading(lambda: lease_rows.held(self._reader, self.clock.monotonic_ns()))
 
     def notice_clock(self) -> Future[bool]:
         """Look at the clocks; whether the wall clock was set by more than 5 s since the last look."""
-        return self._writer.submit(lambda connection: lease_clock.notice_step(connection, self._clock))
+        return self._writer.submit(lambda connection: lease_clock.notice_step(connection, self.clock))
 
     def _end(self, connection: sqlite3.Connection, row: LeaseRow) -> None:
         if row.epoch in self._switching:
             self._unwanted.add(row.epoch)
             connection.execute(  # ended at once, so that it stays so if the process dies before the commit has ended
                 "UPDATE lease SET deadline_ns = ?, expires_ms = ? WHERE epoch = ?",
-                (self._clock.monotonic_ns(), self._clock.wall_ms(), row.epoch),
+                (self.clock.monotonic_ns(), self.clock.wall_ms(), row.epoch),
             )
         else:
             self._gave_back(row)
@@ -350,7 +350,7 @@ class LeaseTable:
     def _gave_back(self, row: LeaseRow) -> None:
         taken = self._taken_ns.pop(row.epoch, None)
         if taken is not None:
-            held_s = (self._clock.monotonic_ns() - taken) / SECOND
+            held_s = (self.clock.monotonic_ns() - taken) / SECOND
             mean_s = self._held_s.get(row.repository, held_s)
             self._held_s[row.repository] = mean_s + _NEWEST * (held_s - mean_s)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,76 +9,89 @@ import pytest
 
 from include.cvmfs import freeze as freezes
 from include.cvmfs.freeze import Freeze
-from include.gateway.client import GatewayClient
 from include.gateway.errors import RepositoryDisabled
 from include.gateway.service import GatewayKey, RepositoryConfig
 from include.gateway.service.freezes import FRESH_S
 from include.storage.file import FileStore
+from tests.fakes.gateway_service import ManualClock
 from tests.integration.gateway.conftest import REPOSITORY, RunningGateway, StartGateway, _never
 
 OTHER = "plain.example.org"
 
 
 @pytest.fixture
-def gateway(start_gateway: StartGateway, tmp_path: Path) -> RunningGateway:
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def gateway(start_gateway: StartGateway, tmp_path: Path, clock: ManualClock) -> RunningGateway:
     keys = (GatewayKey("rootkey", "root-secret"),)
     stores = {name: FileStore(tmp_path / name) for name in (REPOSITORY, OTHER)}
     return start_gateway(
-        repositories={name: RepositoryConfig(lambda store=store: store, _never, keys) for name, store in stores.items()}
+        clock=clock,
+        repositories={
+            name: RepositoryConfig(lambda store=store: store, _never, keys) for name, store in stores.items()
+        },
     )
 
 
-def frozen(folder: Path, **lasts: float) -> FileStore:
-    store, now = FileStore(folder / REPOSITORY), datetime.now(UTC)
-    until = now + timedelta(**lasts) if lasts else None
-    freezes.freeze(store, Freeze("one", "disks are moved", "operator@host", now, until))
+def now(clock: ManualClock) -> datetime:
+    return datetime.fromtimestamp(clock.wall_ms() / 1000, UTC)
+
+
+def frozen(folder: Path, since: datetime, **lasts: float) -> FileStore:
+    store = FileStore(folder / REPOSITORY)
+    until = since + timedelta(**lasts) if lasts else None
+    freezes.freeze(store, Freeze("one", "disks are moved", "operator@host", since, until))
     return store
 
 
-def lease_within(client: GatewayClient, seconds: float) -> None:
-    """A lease is taken and given back as soon as the gateway gives one."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            client.drop(client.acquire(REPOSITORY, "/b", hostname="h"))
-        except RepositoryDisabled:
-            assert time.monotonic() < deadline, "still frozen"
-            time.sleep(0.05)
-        else:
-            return
-
-
 def test_no_lease_is_given_out_while_it_is_frozen_and_the_answer_says_why(
-    gateway: RunningGateway, tmp_path: Path
+    gateway: RunningGateway, tmp_path: Path, clock: ManualClock
 ) -> None:
     client = gateway.client()
-    store = frozen(tmp_path)
+    store = frozen(tmp_path, now(clock))
     with pytest.raises(RepositoryDisabled, match=r"frozen since .* by operator@host.*disks are moved") as refused:
         client.acquire(REPOSITORY, "/a", hostname="h")
     assert refused.value.reason == "repo_disabled"
     assert refused.value.repository == REPOSITORY
     client.drop(client.acquire(OTHER, "/a", hostname="h"))
-    freezes.thaw(store, datetime.now(UTC))
-    lease_within(client, FRESH_S + 5)
+    freezes.thaw(store, now(clock))
+    clock.advance(FRESH_S)
+    client.drop(client.acquire(REPOSITORY, "/b", hostname="h"))
 
 
-def test_a_lease_that_was_granted_before_is_kept_and_given_back(gateway: RunningGateway, tmp_path: Path) -> None:
+def test_a_lease_that_was_granted_before_is_kept_and_given_back(
+    gateway: RunningGateway, tmp_path: Path, clock: ManualClock
+) -> None:
     client = gateway.client()
     lease = client.acquire(REPOSITORY, "/a", hostname="h")
-    frozen(tmp_path)
-    time.sleep(FRESH_S)  # what the gateway knew at the first acquire is as old as it may be
+    frozen(tmp_path, now(clock))
+    clock.advance(FRESH_S)
     with pytest.raises(RepositoryDisabled):
         client.acquire(REPOSITORY, "/b", hostname="h")
     client.renew(lease)
     assert client.drop(lease)
 
 
-def test_a_freeze_with_an_end_ends_without_anybody(gateway: RunningGateway, tmp_path: Path) -> None:
+def test_many_acquires_at_once_are_one_read_of_the_store(
+    gateway: RunningGateway, tmp_path: Path, clock: ManualClock
+) -> None:
     client = gateway.client()
-    frozen(tmp_path, seconds=1.2)
+    client.drop(client.acquire(REPOSITORY, "/a", hostname="h"))
+    frozen(tmp_path, now(clock))
+    clock.advance(FRESH_S / 2)
+    client.drop(client.acquire(REPOSITORY, "/a", hostname="h"))
+
+
+def test_a_freeze_with_an_end_ends_without_anybody(gateway: RunningGateway, tmp_path: Path, clock: ManualClock) -> None:
+    client = gateway.client()
+    frozen(tmp_path, now(clock), seconds=60)
     with pytest.raises(RepositoryDisabled):
         client.acquire(REPOSITORY, "/a", hostname="h")
-    lease_within(client, 6)
+    clock.advance(60)
+    client.drop(client.acquire(REPOSITORY, "/b", hostname="h"))
 
 
 def test_a_document_that_cannot_be_read_leaves_what_was_known(gateway: RunningGateway, tmp_path: Path) -> None:
