@@ -22,6 +22,7 @@ from include.nightlies.tables import artifacts, builds, installed, publications
 _TRY = {
     Phase.PLAN: publications.c.plan_try,
     Phase.PREPARE: publications.c.prepare_try,
+    Phase.APPROVE: publications.c.approve_try,
     Phase.PUBLISH: publications.c.publish_try,
 }
 _REASON_LENGTH = 4000
@@ -99,6 +100,7 @@ class Publication:
     build_id: str | None = None
     project: str | None = None
     platform: str | None = None
+    approve_try: int = 0
 
     @classmethod
     def from_row(cls, row: RowMapping) -> Publication:
@@ -135,7 +137,7 @@ def plan(
         if row is None:
             try:
                 with connection.begin_nested():
-                    connection.execute(insert(publications).values(**_new(key, try_number, now, reason)))
+                    connection.execute(insert(publications).values(**new_row(key, try_number, now, reason)))
             except IntegrityError:
                 pass  # another process planned it in this moment: then it is looked at like any other
             else:
@@ -148,7 +150,7 @@ def plan(
             raise StaleAttempt(str(key), Phase.PLAN.value, try_number, row["plan_try"])
         if try_number > row["plan_try"]:
             was = f"{row['state']} at revision {row['revision_after']}" if row["revision_after"] else row["state"]
-            begun = _new(key, try_number, now, f"{reason}; planned anew, was {was}")
+            begun = new_row(key, try_number, now, f"{reason}; planned anew, was {was}")
             kept = (
                 "run_id",
                 "place",
@@ -157,6 +159,7 @@ def plan(
                 "created_at",
                 "prepare_try",
                 "publish_try",
+                "approve_try",
                 "seconds",
             )
             values: dict[str, Any] = dict.fromkeys(_FIGURES) | {name: begun[name] for name in begun if name not in kept}
@@ -298,7 +301,8 @@ _FIGURES = tuple(one.name for one in fields(Figures) if one.name != "seconds")
 _NEWEST = (publications.c.updated_at.desc(), publications.c.id.desc())
 
 
-def _new(key: PublicationKey, try_number: int, now: datetime, reason: str) -> dict[str, Any]:
+def new_row(key: PublicationKey, try_number: int, now: datetime, reason: str) -> dict[str, Any]:
+    """The row of a publication that is new, but for its artifact."""
     return {
         "run_id": key.run_id,
         "place": place(key.repository, key.destination),
@@ -311,6 +315,7 @@ def _new(key: PublicationKey, try_number: int, now: datetime, reason: str) -> di
         "plan_try": try_number,
         "prepare_try": 0,
         "publish_try": 0,
+        "approve_try": 0,
         "seconds": {},
         "created_at": now,
         "updated_at": now,

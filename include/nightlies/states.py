@@ -1,7 +1,8 @@
 """The life of a publication, as a table of moves; pure.
 
-A publication is planned, prepared (which may be tried several times) and published (likewise). Every move names the
-phase and the try that makes it: a process that outlived its own try must not undo what the later try has reached.
+A publication is planned, prepared (which may be tried several times) and published (likewise); where a repository asks
+for it, it is approved in between. Every move names the phase and the try that makes it: a process that outlived its own
+try must not undo what the later try has reached.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ class Phase(Enum):
 
     PLAN = "plan"
     PREPARE = "prepare"
+    APPROVE = "approve"
+    """Where somebody is asked; its tries are the times that somebody was."""
     PUBLISH = "publish"
 
 
@@ -70,7 +73,7 @@ MOVES: dict[tuple[State, State], dict[Phase, Who]] = {
     (_S.PREPARED, _S.PREPARING): {_P.PREPARE: _LATER},
     (_S.PREPARED, _S.PUBLISHING): {_P.PUBLISH: _ANY},
     (_S.PREPARED, _S.UNCHANGED): {_P.PREPARE: _ANY, _P.PUBLISH: _ANY},
-    (_S.PREPARED, _S.SKIPPED): {_P.PREPARE: _ANY, _P.PUBLISH: _ANY},
+    (_S.PREPARED, _S.SKIPPED): {_P.PREPARE: _ANY, _P.APPROVE: _ANY, _P.PUBLISH: _ANY},
     (_S.PREPARED, _S.FAILED): {_P.PREPARE: _ANY, _P.PUBLISH: _ANY},
     (_S.PREPARED, _S.PLANNED): {_P.PLAN: _LATER},
     (_S.PUBLISHING, _S.PUBLISHING): {_P.PUBLISH: _LATER},
@@ -83,12 +86,14 @@ MOVES: dict[tuple[State, State], dict[Phase, Who]] = {
     # what has ended moves again only for a later try; what is published only when the whole is planned anew
     (_S.FAILED, _S.PLANNED): {_P.PLAN: _LATER},
     (_S.FAILED, _S.PREPARING): {_P.PREPARE: _LATER},
+    (_S.FAILED, _S.PREPARED): {_P.APPROVE: _LATER},
     (_S.FAILED, _S.PUBLISHING): {_P.PUBLISH: _LATER},
     (_S.FAILED, _S.UNCHANGED): {_P.PREPARE: _LATER, _P.PUBLISH: _LATER},
     (_S.FAILED, _S.SKIPPED): {_P.PREPARE: _LATER, _P.PUBLISH: _LATER},
     (_S.FAILED, _S.FAILED): {_P.PLAN: _LATER, _P.PREPARE: _LATER, _P.PUBLISH: _LATER},
     (_S.SKIPPED, _S.PLANNED): {_P.PLAN: _LATER},
     (_S.SKIPPED, _S.PREPARING): {_P.PREPARE: _LATER},
+    (_S.SKIPPED, _S.PREPARED): {_P.APPROVE: _LATER},
     (_S.SKIPPED, _S.SKIPPED): {_P.PLAN: _LATER, _P.PREPARE: _LATER, _P.PUBLISH: _LATER},
     (_S.UNCHANGED, _S.PLANNED): {_P.PLAN: _LATER},
     (_S.UNCHANGED, _S.PREPARING): {_P.PREPARE: _LATER},

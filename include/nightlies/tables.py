@@ -101,6 +101,7 @@ publications = Table(
     Column("plan_try", Integer, nullable=False),
     Column("prepare_try", Integer, nullable=False),
     Column("publish_try", Integer, nullable=False),
+    Column("approve_try", Integer, nullable=False, server_default="0"),
     Column("revision_before", BigInteger),
     Column("revision_after", BigInteger),
     Column("root_hash", hexadecimal(64)),
@@ -196,5 +197,41 @@ undone = Table(
     Column("undone_at", UtcTime, nullable=False),
     Column("lifted_at", UtcTime),
     Index(None, "artifact"),
+    **TABLE_OPTIONS,
+)
+
+questions = Table(
+    "questions",
+    metadata,
+    # what somebody was asked to approve, and the answer; see include/nightlies/questions.py
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("run_id", exact(512), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("turn", Integer, nullable=False),
+    Column("kind", exact(16), nullable=False),
+    Column("repository", NAME, nullable=False),
+    Column("digest", hexadecimal(64), nullable=False),
+    Column("subject", long_text(), nullable=False),
+    Column("body", long_text(), nullable=False),
+    Column("asked_at", UtcTime, nullable=False),
+    Column("expires_at", UtcTime, nullable=False),
+    Column("deadline", UtcTime, nullable=False),
+    Column("answer", exact(16), nullable=False),
+    Column("answered_at", UtcTime),
+    Column("answered_by", exact(256)),
+    Column("comment", long_text(), nullable=False),
+    UniqueConstraint("run_id", "number"),
+    **TABLE_OPTIONS,
+)
+
+bound = Table(
+    "bound",
+    metadata,
+    # what the answer to a question binds: each digest stands for one destination and what is to stand there
+    Column("question", ROW_ID, ForeignKey("questions.id", ondelete="CASCADE"), primary_key=True),
+    Column("digest", hexadecimal(64), primary_key=True),
+    Column("name", exact(1024), nullable=False),
+    Column("destination", exact(1024), nullable=False),
+    Index(None, "digest"),
     **TABLE_OPTIONS,
 )

@@ -201,6 +201,18 @@ class Server(_Block):
         return self
 
 
+class Approval(_Block):
+    """Somebody has to say yes before anything is published (docs/operations.md, approval).
+
+    Its longest deadline leaves a changeset enough of its life for being prepared before, and published after it.
+    """
+
+    deadline_minutes: Annotated[int, Field(ge=1, le=720)] = 240
+    """How long an answer is waited for; without one nothing is published, and people are told."""
+    approvers: tuple[Annotated[str, Field(pattern=r"^\S(.{0,254}\S)?$")], ...] = ()
+    """Ids of Airflow's users who may answer; empty: whoever may act on the DAG."""
+
+
 class Repository(_Block):
     """A CernVM-FS repository; its objects lie in `store` below the repository's name."""
 
@@ -224,6 +236,8 @@ class Repository(_Block):
     limits: Limits = Limits()
     prepare: Prepare = Prepare()
     care: Care = Care()
+    approval: Approval | None = None
+    """None: what is planned is published, and nobody is asked."""
 
     @model_validator(mode="after")
     def _node_if_wanted(self) -> Repository:

@@ -41,7 +41,7 @@ def test_the_tables_are_those_that_are_declared(ledger):
 
 
 def test_a_second_migration_changes_nothing(ledger):
-    assert migrate(ledger) == version(ledger) == "0006"
+    assert migrate(ledger) == version(ledger) == "0007"
 
 
 def test_a_migration_that_was_killed_half_way_is_finished(empty):
@@ -81,5 +81,5 @@ def test_many_processes_may_migrate_at_once(address, empty):
         process.stdin.flush()
     for process in started:
         out, err = process.communicate(timeout=120)
-        assert (process.returncode, out.strip()) == (0, "0006"), err
-    assert version(empty) == "0006"
+        assert (process.returncode, out.strip()) == (0, "0007"), err
+    assert version(empty) == "0007"
