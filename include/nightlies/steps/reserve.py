@@ -45,8 +45,9 @@ def reserve_run(
     if not batches:
         return outcome
     wanted = []
+    planned = {one.key: one for one in records.publications_of_run(connections.ledger, batches[0].run)}
     for batch, item in all_items(batches):
-        publication = records.publication(connections.ledger, batch.key(item))
+        publication = planned.get(batch.key(item))
         # what the plan settled or refused, and what an earlier try refused here, needs no place
         if publication is not None and not publication.state.ended:
             wanted.append((item.destination, batch.key(item)))

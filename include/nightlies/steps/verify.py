@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TypeVar
 
+from include.cvmfs.dirent import Dirent
 from include.cvmfs.errors import CommitError, CvmfsError, DestinationError, ObjectError, RepositoryFrozen
+from include.cvmfs.hashes import ObjectHash
 from include.cvmfs.repository import Repository
 from include.gateway.errors import CommitFailed, PathBusy
-from include.nightlies import created, damage, records
+from include.nightlies import created, damage, many, records
 from include.nightlies.damage import Damage
 from include.nightlies.records import Publication
 from include.nightlies.standing import standing
@@ -21,9 +25,12 @@ from include.publishers.connect import Connections
 from include.publishers.errors import PublisherError
 from include.storage.errors import StoreError
 
+T = TypeVar("T")
 Clock = Callable[[], datetime]
 SAMPLE_FILES = 5
 SAMPLE_BYTES = 64 << 20
+AT_ONCE = 8
+"""Destinations that are read at the same time: most of it is waiting for the server."""
 
 log = logging.getLogger(__name__)
 
@@ -38,8 +45,16 @@ class ReadBack:
     sampled: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """A repository as readers see it, and what of its objects was read already: platforms have most files in common."""
+
+    repository: Repository
+    read: set[ObjectHash] = field(default_factory=set)
+
+
 def verify_run(connections: Connections, run: str, *, clock: Clock, sample: int = SAMPLE_FILES) -> tuple[ReadBack, ...]:
-    """Walk every destination of the run that is published, and read a sample of its files.
+    """Walk every destination of the run that is published, and read a sample of its files, each object once.
 
     What reads back is noted in the ledger, and so are objects that do not. Raises NotVerified with every problem once
     all were looked at.
@@ -47,19 +62,32 @@ def verify_run(connections: Connections, run: str, *, clock: Clock, sample: int 
     good = [one for one in records.publications_of_run(connections.ledger, run) if one.state.good]
     problems: list[str] = []
     done: list[ReadBack] = []
-    opened: dict[str, Repository] = {}
-    for publication in good:
+    read: list[Publication] = []
+    readers: dict[str, _Reader | Exception] = {}
+    for name in {one.repository for one in good}:
         try:
-            if publication.repository not in opened:
-                opened[publication.repository] = connections.repository(publication.repository)
-            done.append(_read_back(opened[publication.repository], publication, sample))
+            readers[name] = _Reader(connections.repository(name))
         except (CvmfsError, StoreError) as error:
-            problems.append(f"{publication.destination}: {error}")
-            if isinstance(error, ObjectError):
-                found = Damage(error.key, publication.destination, str(error))
-                damage.note(connections.ledger, publication.repository, [found], now=clock())
-            continue
-        records.note_verified(connections.ledger, publication.key, now=clock())
+            readers[name] = error
+
+    def look(publication: Publication) -> ReadBack | Exception:
+        reader = readers[publication.repository]
+        try:
+            return reader if isinstance(reader, Exception) else _read_back(reader, publication, sample)
+        except (CvmfsError, StoreError) as error:
+            return error
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="verify") as threads:
+        for publication, found in zip(good, threads.map(look, good), strict=True):
+            if isinstance(found, ReadBack):
+                done.append(found)
+                read.append(publication)
+                continue
+            problems.append(f"{publication.destination}: {found}")
+            if isinstance(found, ObjectError):
+                lost = Damage(found.key, publication.destination, str(found))
+                damage.note(connections.ledger, publication.repository, [lost], now=clock())
+    many.note_verified(connections.ledger, [one.key for one in read], now=clock())
     if problems:
         raise NotVerified(run, problems)
     log.info("read back %d destinations, %d files sampled", len(done), sum(one.sampled for one in done))
@@ -96,31 +124,35 @@ def tidy_run(connections: Connections, batches: Sequence[Batch], *, owner: str, 
     return done.removed
 
 
-def _read_back(repository: Repository, publication: Publication, sample: int) -> ReadBack:
-    path = publication.destination
+def _read_back(reader: _Reader, publication: Publication, sample: int) -> ReadBack:
+    repository, path = reader.repository, publication.destination
     there = standing(repository, path)
     held = there.hash if there is not None else "nothing"
     if held != publication.nested_hash:
         raise DestinationError(
             path, f"revision {repository.manifest.revision} holds {held}, {publication.nested_hash} was published"
         )
-    files: list[tuple[str, int]] = []
+    files: list[tuple[str, Dirent]] = []
     for here, entry in repository.walk(there.path if there is not None else path):
         if entry.is_regular and not entry.external:
-            files.append((here, entry.size))
+            files.append((here, entry))
     if publication.files is not None and len(files) != publication.files:
         raise DestinationError(path, f"has {len(files)} regular files where {publication.files} were published")
     sampled = spread(files, sample)
     read = 0
-    for here, size in sampled:
-        if read + size > SAMPLE_BYTES and read:
+    for here, entry in sampled:
+        if read + entry.size > SAMPLE_BYTES and read:
             break
+        if entry.hash in reader.read and not entry.chunked:
+            continue
         for block in repository.stream(here):
             read += len(block)
+        if entry.hash is not None and not entry.chunked:
+            reader.read.add(entry.hash)  # only what was read to its end, and so verified
     return ReadBack(path, repository.manifest.revision, len(files), len(sampled))
 
 
-def spread(files: Sequence[tuple[str, int]], sample: int) -> list[tuple[str, int]]:
+def spread(files: Sequence[T], sample: int) -> list[T]:
     """At most `sample` of the files, evenly spread, the first and the last among them."""
     if len(files) <= sample:
         return list(files)
