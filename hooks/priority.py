@@ -1,10 +1,12 @@
-"""Which runs go first where a pool has no slot left: this night's before those of backfills."""
+"""Which runs go first where a pool or the executor has no slot left: this night's before those of backfills."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from airflow.task.priority_strategy import PriorityWeightStrategy
+
+from hooks.shares import is_backfill
 
 if TYPE_CHECKING:
     from airflow.models.taskinstance import TaskInstance
@@ -22,4 +24,4 @@ class NightFirst(PriorityWeightStrategy):
     def get_weight(self, ti: TaskInstance) -> int:
         """Airflow's scheduler asks this when it makes or looks at a task."""
         own = int(ti.task.priority_weight) if ti.task is not None else 1
-        return own if ti.run_id.startswith("backfill__") else TONIGHT + own
+        return own if is_backfill(ti.run_id) else TONIGHT + own

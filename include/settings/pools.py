@@ -1,10 +1,20 @@
 """The Airflow pools of a deployment: one place for their names, sizes and reasons."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from include.settings.model import Site
+if TYPE_CHECKING:
+    from include.settings.model import Site  # not at run time: each of Airflow's processes imports the names of pools
+
+
+NIGHTLY = frozenset({"prepare", "publish", "control"})
+"""The pools that the DAGs name."""
+BACKFILL = "backfill"
+"""What a backfill's tasks take their slots from instead, whichever of those their DAG names; see hooks/shares.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +46,7 @@ def pools(site: Site, *, cores: int | None = None) -> tuple[Pool, ...]:
         Pool("prepare", max(3, cores), "Reading, compressing and uploading artifacts: bound by the cores of a worker."),
         Pool("publish", 2 + 2 * max(1, len(site.repositories)), "Short leases and commits: bound by the gateways."),
         Pool("control", 16, "Looking into indices and the ledger: light."),
+        Pool(BACKFILL, max(1, cores // 2), "All that backfills do: what they never take from the nights."),
     )
 
 
