@@ -31,3 +31,20 @@ def required_pairs(slot: Slot, listed: Iterable[Pair]) -> tuple[Pair, ...]:
     platforms = slot.required.platforms or slot.platforms
     named = [(project, platform) for project in projects for platform in platforms]
     return tuple(sorted({pair for pair in [*listed, *named] if is_required(slot, *pair)}))
+
+
+def never_listed(slot: Slot, listed: Iterable[Pair]) -> tuple[str, ...]:
+    """Required projects and platforms that nothing has which is listed, as `platform x`.
+
+    Where the slot names both, `required_pairs` says it of each pair; where it names one of them only, there is no pair.
+    """
+    wanted = [pair for pair in listed if is_required(slot, *pair)]
+    named = (
+        ("project", slot.required.projects or slot.projects, slot.optional.projects, {pair[0] for pair in wanted}),
+        ("platform", slot.required.platforms or slot.platforms, slot.optional.platforms, {pair[1] for pair in wanted}),
+    )
+    if all(names for _, names, _, _ in named):
+        return ()
+    return tuple(
+        f"{kind} {name}" for kind, names, optional, there in named for name in sorted({*names} - {*optional} - there)
+    )

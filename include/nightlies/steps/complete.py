@@ -6,7 +6,7 @@ from include.nightlies import records
 from include.nightlies.builds import ArtifactRecord, BuildRecord
 from include.nightlies.destinations import destination
 from include.nightlies.records import Publication
-from include.nightlies.required import Pair, required_pairs
+from include.nightlies.required import Pair, never_listed, required_pairs
 from include.nightlies.standing import Looked, standing
 from include.publishers.connect import Connections
 from include.settings.model import Slot
@@ -24,6 +24,7 @@ class Completeness:
             if one.artifact is not None:
                 self._published.setdefault(one.artifact, []).append(one)
         self._wanted: dict[Pair, tuple[str, str]] = {}
+        self._others: list[tuple[str, str]] = []
         self._faults: list[str] = []
         self._look_at_ledger()
 
@@ -31,10 +32,12 @@ class Completeness:
         """What is missing in that revision, each with its reason; nothing if the build is whole."""
         gone = []
         for pair, (where, recorded) in self._wanted.items():
-            held = standing(tree, where)
-            if held is None or held.hash != recorded:
-                what = "nothing stands" if held is None else "another tree stands"
+            if not _stands(tree, where, recorded):
+                what = "nothing stands" if standing(tree, where) is None else "another tree stands"
                 gone.append(f"{'/'.join(pair)}: was published, and now {what} at {where}")
+        if not (self._wanted or self._faults or any(_stands(tree, *one) for one in self._others)):
+            # nothing is required, and yet no link may lead to what is not there
+            return ["nothing of it stands in the repository"]
         return self._faults + gone
 
     def _look_at_ledger(self) -> None:
@@ -45,24 +48,39 @@ class Completeness:
         ]
         known = {(one.artifact.project, one.artifact.platform): one for one in build.artifacts}
         listed = [*known, *((str(a), str(b)) for a, b in rejected if a and b)]
-        for pair in required_pairs(slot, listed):
+        required = required_pairs(slot, listed)
+        for pair in required:
             record = known.get(pair)
-            if record is None:
+            if record is None or pair in rejected:
+                # also what was published before: which of two is meant now cannot be known
                 reason = f"rejected: {rejected[pair]}" if pair in rejected else "not in the index"
                 self._faults.append(f"{'/'.join(pair)}: {reason}")
             elif (fault := self._fault(record)) is not None:
                 self._faults.append(f"{'/'.join(pair)}: {fault}")
+        self._faults += [f"{name}: nothing of it is in the index" for name in never_listed(slot, listed)]
+        if not required:
+            self._others = [found for record in known.values() if (found := self._recorded(record))[1]]
         if not build.complete:
             self._faults.append("its index is not complete yet")
 
-    def _fault(self, record: ArtifactRecord) -> str | None:
+    def _recorded(self, record: ArtifactRecord) -> tuple[str, str]:
+        """Where an artifact is to stand, and the nested catalog that it became there; "" if it never was published."""
         artifact, build = record.artifact, self.build
         where = destination(self._slot, build.build_id, artifact.project, artifact.platform, build_date=build.date)
-        recorded = records.recorded_nested_hash(self._bind, self._slot.repository, where, artifact.sha256)
+        return where, records.recorded_nested_hash(self._bind, self._slot.repository, where, artifact.sha256) or ""
+
+    def _fault(self, record: ArtifactRecord) -> str | None:
+        artifact = record.artifact
+        where, recorded = self._recorded(record)
         tries = self._published.get(record.id, [])
-        if recorded is None:
+        if not recorded:
             return f"{tries[0].state.value}: {tries[0].reason}" if tries else "no run has published it"
         self._wanted[artifact.project, artifact.platform] = (where, recorded)
         if not any(one.nested_hash == recorded and one.verified_at for one in tries):
             return "published, and not read back yet"
         return None
+
+
+def _stands(tree: Looked, where: str, recorded: str) -> bool:
+    held = standing(tree, where)
+    return held is not None and held.hash == recorded

@@ -13,7 +13,7 @@ from include.nightlies.builds import BuildRecord
 from include.nightlies.errors import BuildIncomplete
 from include.nightlies.index import Rejected
 from include.nightlies.records import Publication
-from include.nightlies.required import is_required, required_pairs
+from include.nightlies.required import is_required, never_listed, required_pairs
 from include.nightlies.states import State
 from include.nightlies.steps.errors import GateClosed
 from include.nightlies.steps.links import keep_links
@@ -69,8 +69,12 @@ def gate(
     if night is not None and slot is not None:
         lines += missing_of_build(slot, night, build, publications)
         lacking += optional_of_build(slot, night, build, publications)
+    if night is not None and slot is not None and build is not None:
+        every = records.publications_of_build(connections.ledger, build.id)
+        lines += withdrawn_from_build(slot, night, build, publications, every)
     if not publications and not lines:
-        lines.append("nothing was planned; see why the plan failed")
+        nothing = None if build is None else f"build {build.build_id}: its index lists nothing that the run takes"
+        lines.append(nothing or "nothing was planned; see why the plan failed")
     if lines:
         closed = GateClosed(run, lines)
         if night is not None and build is not None and not dry_run:
@@ -125,9 +129,37 @@ def missing_of_build(
         and _wanted(project, night.projects)
         and _wanted(platform, night.platforms)
     ]
+    if not (night.projects or night.platforms):
+        listed = [*planned, *rejected, *((one.artifact.project, one.artifact.platform) for one in build.artifacts)]
+        absent = never_listed(slot, [(project, platform) for project, platform in listed if project and platform])
+        lines += [f"{name}: nothing of it is in the index of build {build.build_id}" for name in absent]
     if not build.complete and not (night.projects and night.platforms):
         lines.append(f"build {build.build_id}: its index is not complete yet; run again when it is")
     return lines
+
+
+def withdrawn_from_build(
+    slot: Slot,
+    night: Night,
+    build: BuildRecord,
+    publications: Sequence[Publication],
+    every: Sequence[Publication],
+) -> list[str]:
+    """What is required, was listed once and is not any more, and no run has published; `every` publication of it."""
+    planned = {one.artifact for one in publications}
+    good = {(one.artifact, one.artifact_sha256) for one in every if one.state.good}
+    rejected = {(one.project, one.platform) for one in build.rejected}
+    cure = "Let the index list it again, or make it optional."
+    return [
+        f"{one.artifact.name}: was listed before and is not any more, and no run has published it. {cure}"
+        for one in build.artifacts
+        if one.id not in planned
+        and (one.id, one.artifact.sha256) not in good
+        and (one.artifact.project, one.artifact.platform) not in rejected
+        and is_required(slot, one.artifact.project, one.artifact.platform)
+        and _wanted(one.artifact.project, night.projects)
+        and _wanted(one.artifact.platform, night.platforms)
+    ]
 
 
 def optional_of_build(

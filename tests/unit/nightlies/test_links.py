@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from include.nightlies.buildkey import BuildKey
 from include.nightlies.destinations import build_directory, build_of_directory
 from include.nightlies.links import LinkState, Present, all_links_of, decide, links_of, relative, resolved
-from include.nightlies.required import is_required, required_pairs
+from include.nightlies.required import is_required, never_listed, required_pairs
 from include.settings.model import Slot
 
 DAY = date(2026, 11, 23)  # a Monday
@@ -123,6 +123,19 @@ def test_what_is_required_is_what_is_listed_and_expected_but_for_what_is_optiona
     named = slot(projects=["A", "B"], platforms=["x", "dbg"], optional={"platforms": ["dbg"]})
     assert required_pairs(named, [("A", "x"), ("Z", "x")]) == (("A", "x"), ("B", "x"))
     assert not is_required(named, "Z", "x")
+
+
+def test_of_what_is_named_alone_something_has_to_be_listed() -> None:
+    listed = [("A", "x"), ("B", "dbg")]
+    assert never_listed(slot(), listed) == ()
+    assert never_listed(slot(required={"platforms": ["x", "arm"]}), listed) == ("platform arm",)
+    assert never_listed(slot(platforms=["x", "dbg", "arm"], optional={"platforms": ["arm", "dbg"]}), listed) == ()
+    assert never_listed(slot(projects=["A", "C"]), listed) == ("project C",)
+    # with both the pairs say it
+    assert never_listed(slot(projects=["A", "C"], platforms=["x", "arm"]), listed) == ()
+    assert ("A", "arm") in required_pairs(slot(projects=["A", "C"], platforms=["x", "arm"]), listed)
+    # what is listed and optional is no sign of what is required
+    assert never_listed(slot(required={"platforms": ["x"]}, optional={"projects": ["A"]}), listed) == ("platform x",)
 
 
 @pytest.mark.parametrize(

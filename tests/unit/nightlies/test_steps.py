@@ -119,6 +119,9 @@ def test_what_is_optional_and_missing_is_reported_and_closes_no_gate() -> None:
     assert optional_of_build(optional, NIGHT, spoilt, done) == ["A/dbg: rejected: why"]
     only = slot(required={"projects": ["A", "C"], "platforms": ["x"]})
     assert missing_of_build(only, NIGHT, _build(), done) == ["C/x: not in the index of build b1"]
+    alone = slot(required={"platforms": ["x", "arm"]})
+    assert missing_of_build(alone, NIGHT, _build(), done) == ["platform arm: nothing of it is in the index of build b1"]
+    assert missing_of_build(alone, replace(NIGHT, platforms=("x",)), _build(), done) == []
 
 
 def test_directories_that_would_be_empty_go_with_their_last_child() -> None:

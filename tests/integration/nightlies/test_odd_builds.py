@@ -1,0 +1,171 @@
+"""Builds that are whole by the letter only: empty ones, ones of optional things alone, ones cut down or spoilt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from include.nightlies import linked
+from include.nightlies.links import LinkState
+from include.nightlies.steps.errors import GateClosed
+from include.nightlies.steps.gate import gate
+from include.nightlies.steps.plan import plan_night
+from include.nightlies.steps.verify import tidy_run, verify_run
+from tests.integration.nightlies.conftest import FQRN, Nights, now
+from tests.integration.nightlies.test_links import (
+    FOLDER,
+    MONDAY,
+    SLOT,
+    TUESDAY,
+    build_of,
+    leads_to,
+    link,
+    night_of,
+    publish,
+    whole_night,
+    with_slots,
+)
+
+pytestmark = pytest.mark.server("weed")
+
+
+def slots(nights: Nights, folder: Path, more: str = "") -> Nights:
+    return with_slots(nights, folder, SLOT.format(fqrn=FQRN) + more)
+
+
+def last_reason(nights: Nights, name: str = "latest") -> str:
+    return linked.history(nights.connections.ledger, FQRN, f"{FOLDER}/{name}")[0].reason
+
+
+def test_a_complete_index_that_lists_nothing_closes_the_gate_and_no_link_leads_to_nothing(
+    nights: Nights, tmp_path: Path
+) -> None:
+    site = slots(nights, tmp_path)
+    build_of(MONDAY, {"A": b"1"}).store_in(site.connections.store("cvmfs"))
+    whole_night(site, night_of(MONDAY))
+    build_of(TUESDAY, {}).store_in(site.connections.store("cvmfs"))
+    night = night_of(TUESDAY)
+    publish(site, night)
+    with pytest.raises(GateClosed, match="build b20261103: its index lists nothing that the run takes"):
+        gate(site.connections, night.run, night=night, clock=now)
+    # even if somebody lets the links task run after that
+    assert {one.state for one in link(site, night).links} == {LinkState.STAYED}
+    assert leads_to(site, "latest") == f"{FOLDER}/b20261102"
+    assert "nothing of it stands" in last_reason(site)
+
+
+def test_optional_things_alone_make_a_build_if_they_are_there_and_none_if_all_of_them_failed(
+    nights: Nights, tmp_path: Path
+) -> None:
+    site = slots(nights, tmp_path)
+    store = site.connections.store("cvmfs")
+    build_of(MONDAY, {"A:dbg": b"1"}).store_in(store)
+    assert {one.state for one in whole_night(site, night_of(MONDAY)).links} == {LinkState.MOVED}
+    build_of(TUESDAY, {"A:dbg": b"2"}).lose("A", "dbg").store_in(store)
+    night = night_of(TUESDAY)
+    plan = plan_night(site.connections, night, try_number=1, clock=now)
+    for batch in plan.batches:
+        site.prepare(batch)
+        site.publish(batch)
+    tidy_run(site.connections, plan.batches, owner="test", clock=now)
+    assert len(gate(site.connections, night.run, night=night, clock=now).lacking) == 1
+    assert {one.state for one in link(site, night).links} == {LinkState.STAYED}
+    assert leads_to(site, "latest") == f"{FOLDER}/b20261102"
+
+
+def test_a_required_platform_that_no_index_lists_is_missed_though_no_project_is_named(
+    nights: Nights, tmp_path: Path
+) -> None:
+    site = slots(nights, tmp_path, "    required: {platforms: [x86_64, riscv]}\n")
+    build_of(MONDAY, {"A": b"1"}).store_in(site.connections.store("cvmfs"))
+    night = night_of(MONDAY)
+    publish(site, night)
+    verify_run(site.connections, night.run, clock=now)
+    with pytest.raises(GateClosed, match="platform riscv: nothing of it is in the index of build b20261102"):
+        gate(site.connections, night.run, night=night, clock=now)
+    assert {one.state for one in link(site, night).links} == {LinkState.STAYED}
+    assert "platform riscv: nothing of it is in the index" in last_reason(site)
+
+
+def test_what_is_listed_no_more_before_it_was_published_keeps_the_gate_shut_until_it_is_listed_again(
+    nights: Nights, tmp_path: Path
+) -> None:
+    site = slots(nights, tmp_path)
+    store = site.connections.store("cvmfs")
+    build_of(MONDAY, {"A": b"1", "B": b"2"}, complete=False).lose("B", "x86_64").store_in(store)
+    publish(site, night_of(MONDAY, "night/first"))
+    build_of(MONDAY, {"A": b"1"}).store_in(store)
+    night = night_of(MONDAY)
+    publish(site, night)
+    verify_run(site.connections, night.run, clock=now)
+    with pytest.raises(GateClosed, match="B/x86_64: was listed before and is not any more") as closed:
+        gate(site.connections, night.run, night=night, clock=now)
+    assert len(closed.value.missing) == 1
+    assert leads_to(site, "latest") == ""
+    build_of(MONDAY, {"A": b"1", "B": b"2"}).store_in(store)
+    whole_night(site, night_of(MONDAY, "night/again"))
+    assert leads_to(site, "latest") == f"{FOLDER}/b20261102"
+
+
+def test_what_is_listed_no_more_after_it_was_published_stays_and_the_build_is_whole(
+    nights: Nights, tmp_path: Path
+) -> None:
+    site = slots(nights, tmp_path)
+    store = site.connections.store("cvmfs")
+    build_of(MONDAY, {"A": b"1", "B": b"2"}, complete=False).store_in(store)
+    first = night_of(MONDAY, "night/first")
+    publish(site, first)
+    verify_run(site.connections, first.run, clock=now)
+    build_of(MONDAY, {"A": b"1"}).store_in(store)
+    whole_night(site, night_of(MONDAY))
+    assert leads_to(site, "latest") == f"{FOLDER}/b20261102"
+    assert site.connections.head(FQRN).read(f"{FOLDER}/b20261102/B/x86_64/file") == b"2"
+
+
+def test_a_published_artifact_that_the_index_spoils_later_keeps_the_links_where_they_are(
+    nights: Nights, tmp_path: Path
+) -> None:
+    site = slots(nights, tmp_path)
+    store = site.connections.store("cvmfs")
+    build_of(MONDAY, {"A": b"1"}).store_in(store)
+    whole_night(site, night_of(MONDAY))
+    build = build_of(TUESDAY, {"A": b"2", "B": b"3"})
+    build.store_in(store)
+    night = night_of(TUESDAY)
+    publish(site, night)
+    verify_run(site.connections, night.run, clock=now)
+    twice = [*build.artifacts.values(), {**build.artifacts["B/x86_64"], "sha256": "0" * 64}]
+    build.index["artifacts"] = twice
+    build.store_in(store)
+    again = night_of(TUESDAY, "night/spoilt")
+    publish(site, again)
+    verify_run(site.connections, again.run, clock=now)
+    with pytest.raises(GateClosed, match="B/x86_64: rejected: is listed 2 times with 2 different sums"):
+        gate(site.connections, again.run, night=again, clock=now)
+    assert {one.state for one in link(site, again).links} == {LinkState.STAYED}
+    assert leads_to(site, "latest") == f"{FOLDER}/b20261102"
+    assert site.connections.head(FQRN).read(f"{FOLDER}/b20261103/B/x86_64/file") == b"3"
+
+
+def test_a_rebuild_that_fails_leaves_the_tree_and_the_links_as_they_were(nights: Nights, tmp_path: Path) -> None:
+    site = slots(nights, tmp_path)
+    store = site.connections.store("cvmfs")
+    build_of(MONDAY, {"A": b"1"}).store_in(store)
+    whole_night(site, night_of(MONDAY))
+    rebuilt = build_of(TUESDAY, {"A": b"2"})
+    rebuilt.store_in(store)
+    night = night_of(TUESDAY)
+    publish(site, night)
+    verify_run(site.connections, night.run, clock=now)
+    broken = build_of(TUESDAY, {"A": b"rebuilt and cut"})
+    broken.artifacts["A/x86_64"]["size"] += 1
+    broken.store_in(store)
+    again = night_of(TUESDAY, "night/broken")
+    publish(site, again)
+    verify_run(site.connections, again.run, clock=now)
+    with pytest.raises(GateClosed, match="A/x86_64: failed"):
+        gate(site.connections, again.run, night=again, clock=now)
+    assert {one.state for one in link(site, night).links} == {LinkState.STAYED}, "a cleared task of the first run"
+    assert leads_to(site, "latest") == f"{FOLDER}/b20261102"
+    assert site.connections.head(FQRN).read(f"{FOLDER}/b20261103/A/x86_64/file") == b"2"
