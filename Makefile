@@ -17,7 +17,7 @@ DATE ?=
 SLOT ?=
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format check test test-full servers nightly up down status docs fuzz clean bench-publish bench-publish-curves bench-gateway bench-million bench-night
+.PHONY: help venv lock format check test test-full servers nightly up down status docs fuzz week clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -92,6 +92,12 @@ FUZZ_ONLY ?=
 fuzz: $(STAMP)  ## damaged input to everything that reads, for FUZZ_S seconds [FUZZ_S=300 FUZZ_ONLY=catalog]
 	@$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_S) --only "$(FUZZ_ONLY)"
 
+NIGHTS ?= 7
+SEED ?= 1
+
+week: $(STAMP)  ## a simulated week under the real Airflow, with failures; where links lead is watched all the time [NIGHTS=7 SEED=1]
+	@$(BIN)/python -m tests.week.run --nights $(NIGHTS) --seed $(SEED)
+
 FULL ?=
 FILES ?= $(if $(FULL),250000,25000)
 FOLDERS ?= $(if $(FULL),250,25)
@@ -125,6 +131,12 @@ ARTIFACTS ?= 1500
 
 bench-night: $(STAMP)  ## a night of very many small artifacts under the real Airflow [ARTIFACTS=1500]
 	@$(BIN)/python bench/night.py --artifacts $(ARTIFACTS)
+
+ORDER ?= ABBA
+
+bench-backfill: ARTIFACTS = 24
+bench-backfill: $(STAMP)  ## a night alone and beside a backfill of five dates; `latest` meanwhile [ARTIFACTS=24 ORDER=ABBA]
+	@$(BIN)/python bench/backfill.py --artifacts $(ARTIFACTS) --order $(ORDER)
 
 clean:  ## stop the services; remove the environment, state and caches
 	@if [ -x $(BIN)/nightshift ]; then $(BIN)/nightshift lab down; fi

@@ -20,8 +20,19 @@ class Series:
     points: Sequence[tuple[float, float]]
 
 
-def line_plot(title: str, x_label: str, y_label: str, series: Sequence[Series], *, log_x: bool = False) -> str:
-    """The plot as the text of an SVG file; the vertical axis begins at zero."""
+def line_plot(
+    title: str,
+    x_label: str,
+    y_label: str,
+    series: Sequence[Series],
+    *,
+    log_x: bool = False,
+    ticks: Sequence[float] | None = None,
+) -> str:
+    """The plot as the text of an SVG file; the vertical axis begins at zero.
+
+    With `ticks`, the values of x that are written below it, the lines have no marks; else each point has both.
+    """
     places = sorted({x for one in series for x, _ in one.points})
     low, high = (math.log2(value) if log_x else value for value in (places[0], places[-1]))
     top = _round_up(max(y for one in series for _, y in one.points))
@@ -47,12 +58,13 @@ def line_plot(title: str, x_label: str, y_label: str, series: Sequence[Series], 
             f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{up(y):.1f}" y2="{up(y):.1f}" stroke="#dddddd"/>'
             + _text(_LEFT - 8, up(y) + 4, f"{y:,.0f}", anchor="end")
         )
-    parts += [_text(across(x), _HEIGHT - _BOTTOM + 20, f"{x:g}") for x in places]
+    parts += [_text(across(x), _HEIGHT - _BOTTOM + 20, f"{x:g}") for x in (places if ticks is None else ticks)]
     for number, one in enumerate(series):
         colour = _COLOURS[number % len(_COLOURS)]
         line = " ".join(f"{across(x):.1f},{up(y):.1f}" for x, y in one.points)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
-        parts += [f'<circle cx="{across(x):.1f}" cy="{up(y):.1f}" r="3.5" fill="{colour}"/>' for x, y in one.points]
+        marks = one.points if ticks is None else ()
+        parts += [f'<circle cx="{across(x):.1f}" cy="{up(y):.1f}" r="3.5" fill="{colour}"/>' for x, y in marks]
         at = _LEFT + 12 + number * 200
         parts.append(f'<rect x="{at}" y="{_TOP - 18}" width="14" height="4" fill="{colour}"/>')
         parts.append(_text(at + 20, _TOP - 12, one.name, anchor="start"))

@@ -86,6 +86,10 @@ class AirflowApi:
             if len(found) >= page["total_entries"] or not page["task_instances"]:
                 return found
 
+    def ask(self, method: str, path: str, **arguments: Any) -> Any:
+        """Any other call: the JSON that Airflow answers to a path below `/api/v2`."""
+        return self._call(method, f"/api/v2{path}", **arguments).json()
+
     def _json(self, method: str, path: str, **arguments: Any) -> dict[str, Any]:
         return self._call(method, path, **arguments).json()  # type: ignore[no-any-return]
 

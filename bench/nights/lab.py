@@ -1,0 +1,143 @@
+"""A lab of its own for a benchmark, with Airflow, in a throw-away folder; and the slot whose nights are run in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from nights.builds import drop
+
+from include.lab import lifecycle
+from include.lab.airflow_api import AirflowApi
+from include.lab.environment import ADMIN, ROOT, Lab
+from include.lab.follow import Snapshot, follow
+from include.lab.night import start, today
+from include.lab.ports import Ports
+from include.nightlies.builds import changeset
+from include.nightlies.index import Artifact, BuildIndex
+from include.nightlies.records import Publication, publications_of_run
+from include.nightlies.steps.reading import index_place
+from include.publishers.connect import Connections
+from include.publishers.found import found_repository, found_stores
+from include.settings.load import load
+from include.settings.model import Slot
+from include.settings.secrets import EnvSecrets
+
+SAY_EVERY_S = 20.0
+
+
+@dataclass(slots=True)
+class BenchLab:
+    """What a benchmark does with its lab. ``slot``: the only one of the site; ``dag_id``: its nights."""
+
+    lab: Lab
+    slot: Slot
+    connections: Connections
+    api: AirflowApi
+
+    @property
+    def dag_id(self) -> str:
+        return f"nightly_install_{self.slot.name}"
+
+    def today(self) -> date:
+        return today(self.connections.site, self.slot.name, datetime.now(UTC))
+
+    def drop(self, day: date, artifacts: int, files: int) -> None:
+        """Put the whole build of a date into the store, its index last."""
+        store = self.connections.store(self.slot.store)
+        build_id = f"b{day:%Y%m%d}"
+        made: tuple[Artifact, ...] = drop(store, build_id, artifacts, files)
+        index = BuildIndex(self.slot.name, build_id, day, complete=True, artifacts=made)
+        store.put(index_place(self.slot, day), index.format())
+
+    def start(self, day: date) -> str:
+        """Start the night of a date; returns the run's id."""
+        return start(self.api, self.dag_id, day, say)
+
+    def follow(self, run_id: str, seconds: float) -> Snapshot:
+        """Wait until a run has ended, and say now and then how far it is. Raises NightFailed."""
+        began, said = time.monotonic(), float("-inf")
+
+        def show(seen: Snapshot) -> None:
+            nonlocal said
+            if time.monotonic() - said > SAY_EVERY_S:
+                said = time.monotonic()
+                say(f"{said - began:4.0f} s: {'; '.join(map(str, seen.kinds))}")
+
+        return follow(self.api, self.dag_id, run_id, show=show, timeout_s=seconds)
+
+    def tasks(self, run_id: str) -> list[dict[str, Any]]:
+        return self.api.task_instances(self.dag_id, run_id)
+
+    def publications(self, run_id: str) -> tuple[Publication, ...]:
+        return publications_of_run(self.connections.ledger, f"{self.dag_id}/{run_id}")
+
+    def prepared_at(self, done: Publication) -> datetime | None:
+        """When the preparation of a publication began."""
+        made = changeset(self.connections.ledger, done.changeset or "")
+        return made.created_at if made is not None else None
+
+    def airflow(self, *arguments: str) -> str:
+        """What the airflow command says, in the environment of the lab. Raises CalledProcessError."""
+        done = subprocess.run(
+            [str(Path(sys.executable).parent / "airflow"), *arguments],
+            env=self.lab.environment(), cwd="/", stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(
+                f"airflow {arguments[0]} {arguments[1]} failed: {done.stdout[-500:]}{done.stderr[-1500:]}"
+            )
+        return done.stdout
+
+
+@contextmanager
+def bench_lab() -> Iterator[BenchLab]:
+    """Start it, found its stores and its repository; at the end all of it goes away."""
+    # what is started here ends with us, also when it is `kill` that ends us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
+    folder = Path(tempfile.mkdtemp(prefix="nightshift-bench-night-"))
+    folder.chmod(0o755)  # the database's server runs as a user of its own
+    os.environ.update({"NIGHTSHIFT_VAR": str(folder), **Ports.unused().to_environment()})
+    os.environ["NIGHTSHIFT_CONFIG"] = str(_configuration(folder))
+    lab = Lab.from_environment()
+    lab.place.make()
+    os.environ.update(lab.settings(os.environ))
+    try:
+        lifecycle.up(lab, airflow=True, say=say)
+        site = load()
+        slot = next(iter(site.slots.values()))
+        connections = Connections(site, EnvSecrets())
+        found_stores(connections, {slot.store, site.repository(slot.repository).store}, say=say)
+        found_repository(connections, slot.repository, say=say)
+        api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
+        yield BenchLab(lab, slot, connections, api)
+        connections.ledger.dispose()
+    finally:
+        lifecycle.down(lab, say=say)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _configuration(folder: Path) -> Path:
+    """The configuration of the embedded services, whose slot has links here."""
+    document = yaml.safe_load((ROOT / "config" / "site.yaml").read_text())
+    for slot in document["slots"].values():
+        slot["links"] = {}
+    file = folder / "site.yaml"
+    file.write_text(yaml.safe_dump(document))
+    return file
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
