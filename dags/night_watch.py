@@ -18,13 +18,17 @@ DOC = """
 
 | what people are told | when |
 |---|---|
-| a night did not start | `notify.late_minutes` after its schedule neither Airflow nor the ledger knows a run |
+| an artifact failed | a pass of a night is done with it: within minutes, not at the night's end |
+| a run failed | and no artifact of it did, such as a pass that could not be planned |
+| a night did not start | `notify.late_minutes` after its schedule there is no run, or one that is only queued |
 | a deadline was missed | the slot's `cutoff` passed, and something that is required is missing |
-| a run failed | artifacts of it did, with their reasons, or the run itself |
-| a whitelist ends | in less than `notify.whitelist_days` |
+| a whitelist ends | in less than `notify.whitelist_days`, or it has |
 | a lease is stuck | it has been held for `notify.stuck_lease_minutes` |
 
 Each cause once within `notify.window_hours`, with its cure, by mail and webhook as `notify:` says; the ledger has all.
+Artifacts that failed in the same way are one message, with their reasons, what was skipped because of them, and links
+to the logs. A store or gateway that is away is one cause whatever it hits; an artifact whose own fault it is comes in a
+message of its own if it fails later. That a later pass mended it, the summary says.
 A skipped or paused schedule is silent in Airflow: this DAG compares each slot's schedule with the runs that there are.
 It watches nothing while the scheduler stands still: look at `/api/v2/monitor/health` from outside.
 
@@ -37,7 +41,7 @@ if load().slots:
         dag_id="night_watch",
         description="Tell people what goes wrong in the nights, and send their summaries",
         doc_md=DOC,
-        schedule=CronTriggerTimetable("*/10 * * * *", timezone="UTC"),
+        schedule=CronTriggerTimetable("*/5 * * * *", timezone="UTC"),
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,

@@ -34,15 +34,20 @@ Finds the build of the run's date, and publishes each of its artifacts to {repos
 | `artifact` | for each batch: `prepare` without a lease, `publish` under its own; each artifact fails alone |
 | `inherited` | for a partial build: takes what it does not list from the build that it names; no data is sent |
 | `verify` | reads back through the public URL, with the public key only |
-| `gate` | fails the run if anything required is missing, by name and reason; what is optional is only reported |
+| `gate` | fails the run if anything required is missing, by name and reason; what is optional is only reported. |
 | `links` | lets `latest` and the weekday lead to a build that is whole, and names its revision; forward only |
 | `announce` | tells who waits for the slot's builds |
 | `next_pass` | starts the run of the night's next pass, while the night is open |
 
+Where the repository asks for approval, all of a pass is prepared first, then `ask` records one question and `approve`
+waits for its answer (docs/operations.md, approval); nothing of it is in the repository before a yes. Without an answer
+by the deadline, or after a no, it is *skipped* with that reason, and `gate` says so.
+
 The night stays open until its index is complete, or until the slot's `cutoff`. What the index lists is published as it
 comes, by one pass after the other: each is a run, `night__<date>__pass<n>`, that takes what is new. Only the last one
-takes all, also what failed before, and goes through `gate`, `links` and `announce`. Cleared, failed or killed, a pass
-is done again and starts no second successor.
+takes all, also what failed before, and goes on through `links` and `announce`; in one before it, `gate` fails if
+something required did that this pass took, and the night goes on all the same. Cleared, failed or killed, a pass is
+done again and starts no second successor.
 
 An artifact goes in after those that it depends on; if one of them fails, it is skipped, and the reason names it.
 Links lead to later builds only, by build date and build id: no backfill, retry or cleared task moves one back. Why a
@@ -120,6 +125,7 @@ def night(site: Site, slot: Slot | None) -> DAG:
         params=night_params(site, slot),
         tags=["nightlies", "cvmfs", *([f"slot:{slot.name}"] if slot else ["by hand"])],
     )
+    repositories = [slot.repository] if slot else [one.repository for one in site.slots.values()]
     with dag:
         found = BuildSensor(
             task_id="find_build",
@@ -136,6 +142,8 @@ def night(site: Site, slot: Slot | None) -> DAG:
             group_id="artifact",
             prepare_timeout=timedelta(hours=6),
             inherited=XComArg(plan, INHERITED),
+            approval=any(site.repository(one).approval for one in repositories),
+            night=found.output,
         )
         gate = GateOperator(
             task_id="gate",

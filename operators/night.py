@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from include.publishers.connect import Connections
 
 
+PLAN = "plan"
+"""The task that plans a night, in every DAG that has one."""
 INHERITED = "inherited"
 """The key under which a plan hands on what a partial build takes from another one."""
 
@@ -77,6 +79,8 @@ class PublicationPlanOperator(NightshiftOperator):
 class GateOperator(NightshiftOperator):
     """Fails the run if the ledger misses anything that the run had to publish; whatever came before.
 
+    Of a night that goes on it only looks at what this very pass took.
+
     :param night: the night of the run, if it was one; then what its slot requires counts too, and the reason why the
         slot's links stay is recorded. A dry run is skipped here, so that nothing after it happens.
     """
@@ -92,6 +96,7 @@ class GateOperator(NightshiftOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         from include.nightlies.steps.errors import GateClosed
         from include.nightlies.steps.gate import gate
+        from include.nightlies.steps.pass_gate import gate_of_pass
         from include.nightlies.steps.values import Night
 
         run = run_name(context)
@@ -99,6 +104,9 @@ class GateOperator(NightshiftOperator):
             raise GateClosed(run, ["no build was found; see the task that looks for it"])
         night = Night.from_json(self.night) if self.night is not None else None
         if night is not None and not night.last:
+            planned = context["ti"].xcom_pull(task_ids=PLAN, key="return_value") is not None
+            connections = self.connections()
+            gate_of_pass(connections, run, connections.site.slot(night.slot), planned=planned)
             raise AirflowSkipException(f"the night goes on after pass {night.number}; its last pass looks at all of it")
         dry_run = bool(context["params"].get("dry_run"))
         passed = gate(self.connections(), run, night=night, dry_run=dry_run, clock=clock)

@@ -8,11 +8,15 @@ from urllib.parse import quote
 from operators.base import NightshiftOperator, clock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
     from airflow.sdk import Context
 
     from include.watch.alerts import Runs, Tick
+
+
+AT_ONCE = 40
+"""Runs that are asked about in one call: their ids go into a URL."""
 
 
 class WatchOperator(NightshiftOperator):
@@ -26,7 +30,7 @@ class WatchOperator(NightshiftOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         from include.watch.watch import watch
 
-        done = watch(self.connections(), now=clock(), runs_of=_runs_of(context), log_of=log_of)
+        done = watch(self.connections(), now=clock(), airflow=AskAirflow(context["ti"]), log_of=log_of)
         for message, said in done.told:
             self.log.info("%s: %s", said.value, message.title)
         for fault in done.faults:
@@ -47,14 +51,51 @@ def log_of(run: str) -> str:
     return f"{base}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
 
 
-def _runs_of(context: Context) -> Callable[[Tick], Runs]:
-    from include.watch.alerts import Runs
+class AskAirflow:
+    """Asks about runs by Airflow's interface for tasks. Implements `include.watch.alerts.Airflow`."""
 
-    ti: Any = context["ti"]
+    def __init__(self, ti: Any) -> None:
+        self._ti = ti
 
-    def ask(tick: Tick) -> Runs:
-        there = ti.get_dr_count(dag_id=tick.dag_id, logical_dates=[tick.at])
-        failed = ti.get_dr_count(dag_id=tick.dag_id, logical_dates=[tick.at], states=["failed"]) if there else 0
-        return Runs(there=bool(there), failed=bool(failed))
+    def runs_of(self, night: Tick) -> Runs:
+        """Of whatever began the night, and of all its passes after that."""
+        from include.watch.alerts import Runs
 
-    return ask
+        by_schedule = {"logical_dates": [night.at]}
+        begun = [by_schedule, {"run_ids": [night.first_runs[1]]}]
+        there = sum(self._count(night, which) for which in begun)
+        waiting = bool(there) and sum(self._count(night, which, "queued") for which in begun) == there
+        failed = [night.first_runs[0]] if self._count(night, by_schedule, "failed") else []
+        later = [run for first in night.first_runs for run in self._passes(night, first)]
+        failed += self._failed(night, [night.first_runs[1], *later])
+        return Runs(bool(there), waiting, tuple(failed))
+
+    def has_ended(self, run: str) -> bool | None:
+        """By the states that a run does not leave by itself."""
+        dag_id, _, run_id = run.partition("/")
+        return bool(self._ti.get_dr_count(dag_id=dag_id, run_ids=[run_id], states=["success", "failed"]))
+
+    def _passes(self, night: Tick, first: str) -> list[str]:
+        """The ids that passes after the first may have, as many as there are runs, and some more."""
+        from include.nightlies.passes import Pass
+
+        found: list[str] = []
+        while True:
+            start = len(found) + 2
+            more = [Pass(first).run_id(night.date, number) for number in range(start, start + AT_ONCE)]
+            found += more
+            if self._count(night, {"run_ids": more}) < AT_ONCE:
+                return found
+
+    def _failed(self, night: Tick, runs: list[str]) -> list[str]:
+        """Which of these failed: all are asked about at once, and one by one only where some did."""
+        if not self._count(night, {"run_ids": runs}, "failed"):
+            return []
+        if len(runs) == 1:
+            return runs
+        half = len(runs) // 2
+        return [*self._failed(night, runs[:half]), *self._failed(night, runs[half:])]
+
+    def _count(self, night: Tick, which: Mapping[str, Any], state: str | None = None) -> int:
+        states = {} if state is None else {"states": [state]}
+        return int(self._ti.get_dr_count(dag_id=night.dag_id, **which, **states))

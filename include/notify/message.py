@@ -11,6 +11,7 @@ from typing import Any
 class Event(Enum):
     """What happened."""
 
+    FAILED = "failed"
     RUN_FAILED = "run-failed"
     DEADLINE = "deadline"
     NOT_STARTED = "not-started"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -14,6 +14,8 @@ from include.notify.message import Message
 from include.notify.tables import alerts
 from include.notify.webhook import cause_of
 
+AT_ONCE = 500
+"""Keys of one query."""
 SEEN = "seen"
 """The event of what is only watched."""
 
@@ -85,6 +87,19 @@ def alerts_since(bind: Bind, since: datetime) -> Sequence[Alert]:
     query = query.order_by(alerts.c.last_seen_at.desc(), alerts.c.cause)
     with reading(bind) as connection:
         return [Alert.from_row(row) for row in connection.execute(query).mappings()]
+
+
+def seen_of(bind: Bind, keys: Iterable[str], since: datetime) -> frozenset[str]:
+    """Which of these were seen since then."""
+    of_cause = {cause_of(key): key for key in keys}
+    causes, found = list(of_cause), set[str]()
+    with reading(bind) as connection:
+        for start in range(0, len(causes), AT_ONCE):
+            query = select(alerts.c.cause).where(
+                alerts.c.cause.in_(causes[start : start + AT_ONCE]), alerts.c.last_seen_at >= since
+            )
+            found.update(connection.scalars(query))
+    return frozenset(of_cause[cause] for cause in found)
 
 
 def seen_since(bind: Bind, key: str, now: datetime, gap: timedelta) -> datetime:

@@ -61,6 +61,14 @@ class GatewayKind(Enum):
     STOCK = "stock"
 
 
+class Begins(Enum):
+    """What a slot's night begins with: its schedule, its first artifact, or whichever of the two comes first."""
+
+    SCHEDULE = "schedule"
+    ARTIFACT = "artifact"
+    EITHER = "either"
+
+
 class HashAlgorithm(Enum):
     """The hash of a repository's objects; SHA-1 is what every client of CernVM-FS reads."""
 
@@ -309,6 +317,7 @@ class Slot(_Block):
     store: str
     index: IndexTemplate = "{slot}/{date}/index.json"
     schedule: Schedule | None = None
+    begins: Begins = Begins.SCHEDULE
     timezone: Zone = "UTC"
     date_offset: Annotated[int, Field(ge=-31, le=31)] = 0
     """Days from the run's day, in the slot's time zone, to the date of the build that it installs."""
@@ -335,6 +344,19 @@ class Slot(_Block):
     """The name for the revision in which a build is whole; none without."""
     partial: Literal["copy", "link"] = "copy"
     """What a partial build makes of what it takes from another: trees of its own that share all objects, or links."""
+
+    @model_validator(mode="after")
+    def _something_begins_it(self) -> Slot:
+        if self.begins is Begins.ARTIFACT and self.schedule is not None:
+            cure = "Say `begins: either`, or remove `schedule`."
+            raise fault("a schedule of nights that begin with their first artifact", cure)
+        if self.begins is Begins.EITHER and self.schedule is None:
+            raise fault(
+                "nights that begin by a schedule that there is not", "Add `schedule`, or say `begins: artifact`."
+            )
+        if self.begins is not Begins.SCHEDULE and "{date}" not in self.index:
+            raise fault("no date in the place of the index", "Put {date} into `index`, or say `begins: schedule`.")
+        return self
 
     @model_validator(mode="after")
     def _choices_agree(self) -> Slot:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from typing import Protocol
 from zoneinfo import ZoneInfo
 
+from include.nightlies.begin import first_run_id, tick_of
 from include.nightlies.builddate import resolve_build_date
 from include.nightlies.passes import cutoff
 from include.notify.message import Event, Message
 from include.settings.model import Slot
-from include.watch.summary import Fate, Summary
+from include.watch.summary import Line, Summary
 
 LOOK_BACK = timedelta(hours=24)
 """How old a night may be that is still watched."""
+RETRIED_WITHIN = timedelta(minutes=8)
+"""A try that failed is followed by the next one within five minutes and what a busy scheduler adds."""
 SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """One time of a slot's schedule: when its night begins, which build it installs, and when it ends."""
+    """A night: when it was to begin, or began, which build it installs, and when it ends."""
 
     slot: str
     at: datetime
@@ -31,13 +35,42 @@ class Tick:
     def dag_id(self) -> str:
         return f"nightly_install_{self.slot}"
 
+    @property
+    def first_runs(self) -> tuple[str, str]:
+        """The ids of the runs that may have begun it: by its schedule, by its first artifact."""
+        return f"scheduled__{self.at.isoformat()}", first_run_id(self.date)
+
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What Airflow says of the run of a tick; None where it cannot be asked."""
+    """What Airflow says of the runs of a night; None where it cannot be asked.
+
+    `waiting`: there is a run, and none of its tasks was begun yet. `failed`: the ids of those that failed, of all
+    passes.
+    """
 
     there: bool | None = None
-    failed: bool | None = None
+    waiting: bool | None = None
+    failed: tuple[str, ...] = ()
+
+
+class Airflow(Protocol):
+    """Who is asked about runs."""
+
+    def runs_of(self, night: Tick) -> Runs: ...
+
+    def has_ended(self, run: str) -> bool | None:
+        """Whether a run, by its name in the ledger, is over; None if that cannot be told."""
+
+
+class Unasked:
+    """Nobody can be asked."""
+
+    def runs_of(self, night: Tick) -> Runs:  # noqa: ARG002
+        return Runs()
+
+    def has_ended(self, run: str) -> bool | None:  # noqa: ARG002
+        return None
 
 
 def ticks(slot: Slot, now: datetime, look_back: timedelta = LOOK_BACK) -> list[Tick]:
@@ -56,22 +89,43 @@ def ticks(slot: Slot, now: datetime, look_back: timedelta = LOOK_BACK) -> list[T
     return found
 
 
+def begun_by_artifact(slot: Slot, begun: Mapping[date, datetime], known: Iterable[Tick]) -> list[Tick]:
+    """The nights that no tick stands for yet, since their first artifact began them: by date, when it was seen."""
+    there = {one.date for one in known}
+    return [
+        Tick(slot.name, at, day, cutoff(slot.cutoff, tick_of(slot, day) or at, timezone=slot.timezone))
+        for day, at in begun.items()
+        if day not in there
+    ]
+
+
 def summary_due(slot: Slot, tick: Tick, now: datetime) -> bool:
     """Whether it is past the slot's hour for the summary of a night; that hour follows the night's beginning."""
     return slot.summary_at is not None and now >= cutoff(slot.summary_at, tick.at, timezone=slot.timezone)
 
 
+def has_left(line: Line, ended: bool | None, now: datetime) -> bool:
+    """Whether the pass that failed with an artifact is done with it: its run is over, or no try came for so long."""
+    if ended or line.run is None:
+        return True
+    return line.ended_at is None or now - line.ended_at >= RETRIED_WITHIN
+
+
 def alerts_of(tick: Tick, seen: Summary, runs: Runs, now: datetime, *, late: timedelta) -> Iterator[Message]:
-    """A night that did not begin, that missed its deadline, whose run failed: one message for each cause."""
+    """A night that did not begin, that missed its deadline, whose runs failed: one message for each cause.
+
+    What became of single artifacts is told by `failures`, and not again as the failure of their run.
+    """
     night = f"night of {tick.slot}, {tick.date}"
     where = f"`{tick.dag_id}` at {tick.at:%Y-%m-%d %H:%M} UTC"
-    if not seen.builds and not runs.there and now >= tick.at + late:
+    if not seen.builds and now >= tick.at + late and (runs.waiting or not runs.there):
         known = "neither Airflow nor the ledger knows" if runs.there is False else "the ledger does not know"
+        said = "it is queued, and none of its tasks has begun" if runs.waiting else f"{known} of one"
         yield Message(
             f"not-started:{tick.slot}:{tick.date}", Event.NOT_STARTED, "error", f"{night}: did not start",
-            f"The schedule wanted a run of {where}; {known} of one.",
+            f"The schedule wanted a run of {where}; {said}.",
             f"See that the DAG is not paused and has no import error, that the scheduler runs, and that no earlier "
-            f"runs fill `max_active_runs`; then: airflow dags trigger {tick.dag_id} --conf "
+            f"runs fill `max_active_runs`; then, if there is none: airflow dags trigger {tick.dag_id} --conf "
             f"'{{\"build_date\": \"{tick.date}\"}}'",
         )  # fmt: skip
         return
@@ -82,21 +136,17 @@ def alerts_of(tick: Tick, seen: Summary, runs: Runs, now: datetime, *, late: tim
             _missing(seen) if seen.builds else "No build of this date arrived.",
             "See the reasons; artifacts that arrive now are installed by running the DAG by hand for this date.",
         )  # fmt: skip
-    failed: dict[str, list[str]] = {}
-    for one in seen.lines:
-        if one.fate is Fate.FAILED and one.run is not None:
-            failed.setdefault(one.run, []).append(f"{one.name}: {one.reason}")
-    for run, lines in failed.items():
-        log = next((one.log for one in seen.lines if one.run == run and one.log), None)
+        return
+    for run in runs.failed:
+        name = f"{tick.dag_id}/{run}"
+        if name in seen.troubled:
+            continue
+        lacking = f"It lacks:\n{_missing(seen)}" if seen.lacking else "No artifact of it did."
         yield Message(
-            f"run-failed:{run}", Event.RUN_FAILED, "error", f"{night}: {len(lines)} artifacts failed", _shown(lines),
-            "When the cause is cured, clear the failed tasks of the run.", {"log": log} if log else {},
-        )  # fmt: skip
-    if runs.failed and not failed:
-        yield Message(
-            f"run-failed:{tick.slot}:{tick.date}", Event.RUN_FAILED, "error", f"{night}: its run failed",
-            f"The run of {where} failed. {_missing(seen) if seen.lacking else 'No artifact of it did.'}",
-            "See which of its tasks failed, and its log; when the cause is cured, clear that task.",
+            f"run-failed:{name}", Event.RUN_FAILED, "error", f"{night}: the run {run} failed",
+            f"The run {run} of `{tick.dag_id}` failed. {lacking}",
+            "See which of its tasks failed, and its log; when the cause is cured, clear that task. A night that is "
+            "open goes on with its next pass.",
         )  # fmt: skip
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from datetime import date, datetime
 from pathlib import Path
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from include.ledger.engine import Bind, reading, writing
-from include.nightlies import builds, linked, records
+from include.nightlies import builds, linked, records, tables
 from include.nightlies.buildkey import BuildKey
 from include.nightlies.tables import links
 from include.settings.model import Slot
@@ -39,6 +39,15 @@ def read_summary(
     return summary(
         slot, day, builds=found, publications=published, before=before, links=decided.values(), now=now, log_of=log_of
     )
+
+
+def begun_since(bind: Bind, slot: Slot, since: datetime) -> dict[date, datetime]:
+    """The build dates of which a first build became known since then, and when."""
+    first = func.min(tables.builds.c.first_seen_at)
+    query = select(tables.builds.c.build_date, first.label("at")).where(tables.builds.c.slot == slot.name)
+    query = query.group_by(tables.builds.c.build_date).having(first >= since)
+    with reading(bind) as connection:
+        return {row["build_date"]: row["at"] for row in connection.execute(query).mappings()}
 
 
 def store_summary(folder: Path, one: Summary) -> Path:

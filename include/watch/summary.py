@@ -108,7 +108,10 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A slot's night. `builds`: their ids, the newest first; `complete`: whether the newest one's index says so."""
+    """A slot's night. `builds`: their ids, the newest first; `complete`: whether the newest one's index says so.
+
+    `troubled`: the runs that failed with an artifact or skipped one, whatever became of it later.
+    """
 
     slot: str
     date: date
@@ -118,6 +121,7 @@ class Summary:
     lines: tuple[Line, ...]
     links: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    troubled: frozenset[str] = frozenset()
 
     def count(self, fate: Fate, platform: str | None = None) -> int:
         """How many have that fate, of one platform or of all."""
@@ -215,9 +219,10 @@ def summary(
     notes += [f"{one.name} is rejected: {one.reason}" for build in builds for one in build.rejected if not one.project]
     said = tuple(f"{one.kind} {one.path}: {one.state}: {one.reason}" for one in links)
     complete = newest is not None and newest.complete
-    return Summary(
-        slot.name, day, now, tuple(one.build_id for one in builds), complete, tuple(lines), said, tuple(notes)
-    )
+    bad = {State.FAILED, State.SKIPPED}
+    troubled = frozenset(one.run_id for build in builds for one in publications.get(build.id, ()) if one.state in bad)
+    ids = tuple(one.build_id for one in builds)
+    return Summary(slot.name, day, now, ids, complete, tuple(lines), said, tuple(notes), troubled)
 
 
 def decisive(found: Sequence[Publication], sha256: str) -> Publication | None:

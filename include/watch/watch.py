@@ -7,21 +7,33 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from include.cvmfs.errors import CvmfsError
+from include.cvmfs.errors import CvmfsError, WhitelistExpired
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import GatewayError
 from include.gateway.holders import TaskName
+from include.nightlies.begin import by_artifact
 from include.notify.message import Event, Message
 from include.notify.notifier import Notifier, Said
-from include.notify.records import seen_since
+from include.notify.records import seen_of, seen_since
 from include.publishers.connect import Connections
 from include.settings.errors import SettingsError
 from include.settings.model import Slot
 from include.storage.errors import StoreError
-from include.watch.alerts import Runs, Tick, alerts_of, summary_due, ticks
-from include.watch.records import is_made, note_made, read_summary, store_summary
+from include.watch.alerts import (
+    LOOK_BACK,
+    Airflow,
+    Tick,
+    Unasked,
+    alerts_of,
+    begun_by_artifact,
+    has_left,
+    summary_due,
+    ticks,
+)
+from include.watch.failures import causes, untold
+from include.watch.records import begun_since, is_made, note_made, read_summary, store_summary
 from include.watch.render import to_html, to_text
-from include.watch.summary import Summary, no_log
+from include.watch.summary import Line, Summary, no_log
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +54,7 @@ def watch(
     connections: Connections,
     *,
     now: datetime,
-    runs_of: Callable[[Tick], Runs] = lambda tick: Runs(),  # noqa: ARG005
+    airflow: Airflow = Unasked(),  # noqa: B008 - it has no state
     log_of: Callable[[str], str | None] = no_log,
 ) -> Watched:
     """Look once. What cannot be seen of one slot or repository is a fault of its own and hides no other."""
@@ -56,9 +68,10 @@ def watch(
 
     late = timedelta(minutes=site.notify.late_minutes)
     for slot in site.slots.values():
-        for tick in ticks(slot, now):
+        for tick in _nights(connections, slot, now):
             seen = read_summary(connections.ledger, slot, tick.date, now=now, log_of=log_of)
-            for message in alerts_of(tick, seen, runs_of(tick), now, late=late):
+            _failures(connections, tick, seen, airflow, now, tell)
+            for message in alerts_of(tick, seen, airflow.runs_of(tick), now, late=late):
                 tell(message)
             if summary_due(slot, tick, now) and not is_made(connections.ledger, slot.name, tick.date):
                 _send(connections, slot, seen, now, tell, done)
@@ -70,6 +83,40 @@ def watch(
             except (CvmfsError, StoreError, GatewayError, SettingsError, OSError) as error:
                 done.faults.append(f"{fqrn}: {error}")
     return done
+
+
+def _nights(connections: Connections, slot: Slot, now: datetime) -> list[Tick]:
+    scheduled = ticks(slot, now)
+    if not by_artifact(slot):
+        return scheduled
+    return scheduled + begun_by_artifact(slot, begun_since(connections.ledger, slot, now - LOOK_BACK), scheduled)
+
+
+def _failures(
+    connections: Connections,
+    night: Tick,
+    seen: Summary,
+    airflow: Airflow,
+    now: datetime,
+    tell: Callable[[Message], Said],
+) -> None:
+    """Tell of what a pass has left failed: each cause once, and of an artifact's own failures each artifact once."""
+    ended: dict[str, bool | None] = {}
+
+    def left(line: Line) -> bool:
+        if line.run is not None and line.run not in ended:
+            ended[line.run] = airflow.has_ended(line.run)
+        return has_left(line, ended.get(line.run or ""), now)
+
+    window = timedelta(hours=connections.site.notify.window_hours)
+    for cause in causes(seen, left):
+        keys = [cause.key_of(one) for one in cause.lines]
+        new = untold(cause, seen_of(connections.ledger, keys, now - window))
+        if new is None:
+            continue
+        if tell(new.message(until=night.until, now=now)) is not Said.FAILED:
+            for one in new.lines:
+                seen_since(connections.ledger, cause.key_of(one), now, window)
 
 
 def _send(
@@ -95,7 +142,12 @@ def _send(
 
 
 def _whitelist(connections: Connections, fqrn: str, now: datetime) -> list[Message]:
-    whitelist = connections.repository(fqrn).trusted.whitelist
+    cure = f"Where the master key is: nightshift repo resign {fqrn}"
+    try:
+        whitelist = connections.repository(fqrn).trusted.whitelist
+    except WhitelistExpired as over:
+        what = f"whitelist of {fqrn} has ended"
+        return [Message(f"whitelist:{fqrn}:ended", Event.WHITELIST, "error", what, f"{over}; clients refuse it.", cure)]
     if whitelist is None:
         return []
     days = (whitelist.expires - now) / timedelta(days=1)
@@ -106,7 +158,7 @@ def _whitelist(connections: Connections, fqrn: str, now: datetime) -> list[Messa
             f"whitelist:{fqrn}:{whitelist.expires.date()}", Event.WHITELIST, "error" if days < 2 else "warning",
             f"whitelist of {fqrn} ends in {days:.1f} days",
             f"It ends at {whitelist.expires:%Y-%m-%d %H:%M} UTC; from then on clients refuse the repository.",
-            f"Where the master key is: nightshift repo resign {fqrn}",
+            cure,
         )
     ]  # fmt: skip
 

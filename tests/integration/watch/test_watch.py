@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +18,7 @@ from include.nightlies.index import Artifact, BuildIndex
 from include.nightlies.records import PublicationKey
 from include.nightlies.states import Phase, State
 from include.publishers.connect import Connections
-from include.watch.alerts import Runs, ticks
+from include.watch.alerts import Runs, Tick, ticks
 from include.watch.watch import Watched, watch
 from tests.fakes.site import FQRN
 from tests.fakes.worker import KEY_ID, SECRET
@@ -56,6 +58,20 @@ notify:
     found.ledger.dispose()
 
 
+@dataclass
+class Airflow:
+    """Knows a run of every night but one, and which runs have ended."""
+
+    away: date | None = None
+    ended: set[str] = field(default_factory=set)
+
+    def runs_of(self, night: Tick) -> Runs:
+        return Runs(there=night.date != self.away)
+
+    def has_ended(self, run: str) -> bool:
+        return run in self.ended
+
+
 def keys(done: Watched, said: str = "TOLD") -> list[str]:
     return [message.key.partition(":")[0] for message, how in done.told if how.name == said]
 
@@ -63,9 +79,10 @@ def keys(done: Watched, said: str = "TOLD") -> list[str]:
 def test_a_night_that_no_one_began_is_told_once(site: Connections, hook_server: HookServer) -> None:
     now = datetime.now(UTC)
     today = ticks(site.site.slot("main"), now)[0].date
-    done = watch(site, now=now, runs_of=lambda tick: Runs(there=tick.date != today, failed=False))
+    airflow = Airflow(away=today)
+    done = watch(site, now=now, airflow=airflow)
     assert keys(done) == ["not-started"]
-    assert keys(watch(site, now=now, runs_of=lambda tick: Runs(there=tick.date != today, failed=False))) == []
+    assert keys(watch(site, now=now, airflow=airflow)) == []
     assert [json.loads(body)["event"] for _, body in hook_server.calls] == ["not-started"]
     assert done.faults == []
 
@@ -73,7 +90,7 @@ def test_a_night_that_no_one_began_is_told_once(site: Connections, hook_server: 
 def test_a_lease_that_stays_is_told_when_it_has_been_seen_for_long(site: Connections, repo: Commands) -> None:
     now = datetime.now(UTC)
     with GatewayClient(repo.site.url, KEY_ID, SECRET) as client, client.lease(FQRN, "/a", hostname="somebody"):
-        asked = {"runs_of": lambda tick: Runs(there=True, failed=False)}
+        asked = {"airflow": Airflow()}
         assert keys(watch(site, now=now, **asked)) == []
         assert keys(watch(site, now=now + timedelta(minutes=14), **asked)) == []
         done = watch(site, now=now + timedelta(minutes=16), **asked)
@@ -95,11 +112,11 @@ def test_the_summary_is_sent_once_at_its_hour_and_says_what_the_ledger_says(
     )
     records.move(site.ledger, key, State.FAILED, phase=Phase.PLAN, try_number=1, now=now, reason="no such tarball")
     later = tick.at + 3 * HOUR + timedelta(minutes=1)
-    asked = {"runs_of": lambda _: Runs(there=True, failed=False)}
+    asked = {"airflow": Airflow()}
     hook_server.answers = [204, 204, 500]
     first = watch(site, now=later, **asked)
     assert first.summaries == [f"main {tick.date}: 1 failed, 1 open"]
-    assert sorted(keys(first)) == ["deadline", "run-failed"]
+    assert sorted(keys(first)) == ["deadline", "failed"]
     assert keys(first, "FAILED") == ["summary"]
     second = watch(site, now=later + timedelta(minutes=10), **asked)
     assert keys(second) == ["summary"]
@@ -111,3 +128,61 @@ def test_the_summary_is_sent_once_at_its_hour_and_says_what_the_ledger_says(
     shown = nightshift("nightly", "summary", "--date", str(tick.date), "--slot", "main", code=1).stdout
     assert "2 required and missing: A/x86, B/x86." in shown
     assert "no such tarball" in shown
+
+
+def test_what_a_pass_left_failed_is_told_when_the_pass_ends_once_and_a_later_failure_alone(
+    site: Connections, hook_server: HookServer
+) -> None:
+    now = datetime.now(UTC)
+    tick = ticks(site.site.slot("main"), now)[0]
+    artifacts = tuple(Artifact(name, "x86", f"{name}.tar", 10, name.lower() * 64) for name in ("A", "B", "C"))
+    index = BuildIndex(slot="main", build_id="b1", date=tick.date, complete=False, artifacts=artifacts, rejected=())
+    build = builds.record_build(site.ledger, index, index_url="u", now=now)
+    passes = [f"nightly_install_main/{run}" for run in (tick.first_runs[0], f"night__{tick.date}__pass2")]
+
+    def fails(number: int, run: str, to: State = State.FAILED) -> None:
+        record = build.artifacts[number]
+        key = PublicationKey(FQRN, f"/d/{record.artifact.project}", run)
+        about = {"artifact": record.id, "artifact_sha256": record.artifact.sha256}
+        records.plan(site.ledger, key, **about, try_number=1, now=now, reason="p")
+        records.move(
+            site.ledger, key, to, phase=Phase.PLAN, try_number=1, now=now, reason="no tarball",
+            error_class="ArtifactMissing",
+        )  # fmt: skip
+
+    airflow = Airflow()
+    fails(0, passes[0])
+    # another try may come while the pass runs
+    assert keys(watch(site, now=now, airflow=airflow)) == []
+    airflow.ended.add(passes[0])
+    assert keys(watch(site, now=now, airflow=airflow)) == ["failed"]
+    assert keys(watch(site, now=now + timedelta(minutes=5), airflow=airflow)) == []
+    sent = json.loads(hook_server.calls[-1][1])
+    assert sent["text"] == "A/x86: no tarball"
+    assert "last pass tries all of it again" in sent["cure"]
+    fails(1, passes[1])
+    airflow.ended.add(passes[1])
+    hook_server.answers = [500]
+    assert keys(watch(site, now=now, airflow=airflow), "FAILED") == ["failed"]
+    assert keys(watch(site, now=now, airflow=airflow)) == ["failed"]
+    assert json.loads(hook_server.calls[-1][1])["title"].endswith("B/x86 failed: ArtifactMissing")
+    fails(0, passes[1], State.UNCHANGED)
+    assert keys(watch(site, now=now, airflow=airflow)) == []
+
+
+def test_a_whitelist_that_has_ended_is_told_though_nothing_can_be_read_any_more(
+    site: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from include.publishers import connect
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + timedelta(days=4000)
+
+    monkeypatch.setattr(connect, "datetime", Later)
+    done = watch(site, now=datetime.now(UTC), airflow=Airflow())
+    (message,) = [one for one, _ in done.told if one.key.startswith("whitelist")]
+    assert message.key == f"whitelist:{FQRN}:ended"
+    assert "nightshift repo resign" in message.cure
+    assert done.faults == []

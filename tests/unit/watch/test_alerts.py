@@ -8,8 +8,17 @@ import pytest
 
 from include.nightlies.states import State
 from include.notify.message import Event, Message
-from include.settings.model import Slot
-from include.watch.alerts import Runs, Tick, alerts_of, summary_due, ticks
+from include.settings.model import Begins, Slot
+from include.watch.alerts import (
+    RETRIED_WITHIN,
+    Runs,
+    Tick,
+    alerts_of,
+    begun_by_artifact,
+    has_left,
+    summary_due,
+    ticks,
+)
 from include.watch.summary import Summary
 from tests.unit.watch.test_summary import built, of, published
 
@@ -20,7 +29,7 @@ SLOT = Slot(
     cutoff="08:00", summary_at="09:00",
 )  # fmt: skip
 TICK = Tick("main", AT, date(2026, 11, 21), AT + 6 * HOUR)
-THERE, AWAY = Runs(there=True, failed=False), Runs(there=False, failed=False)
+THERE, AWAY, QUEUED = Runs(there=True), Runs(there=False), Runs(there=True, waiting=True)
 
 
 def told(seen: Summary, runs: Runs, now: datetime) -> list[Message]:
@@ -57,21 +66,43 @@ def test_a_night_that_is_not_whole_at_its_cutoff_is_told_with_what_is_missing() 
     assert told(built_and_published(), THERE, TICK.until) == []
 
 
-def test_failures_are_one_message_a_run() -> None:
-    rows = [
-        published(100, State.FAILED, "no room", run="night/1"), published(101, State.FAILED, "too big", run="night/1"),
-        published(102, State.FAILED, "away", run="night/2"),
-    ]  # fmt: skip
-    found = told(of(built("A/x86", "B/x86", "C/x86"), b1=rows), Runs(there=True, failed=True), AT + HOUR)
-    assert [one.key for one in found] == ["run-failed:night/1", "run-failed:night/2"]
-    assert "A/x86: no room" in found[0].text
-    assert "B/x86: too big" in found[0].text
-    assert found[0].links == {"log": "NIGHT/1"}
+def test_a_run_that_is_only_queued_has_not_begun_its_night() -> None:
+    (one,) = told(of(), QUEUED, AT + HOUR)
+    assert one.event is Event.NOT_STARTED
+    assert "it is queued, and none of its tasks has begun" in one.text
 
 
-def test_a_run_that_failed_without_an_artifact_is_told_too() -> None:
-    (one,) = told(of(), Runs(there=True, failed=True), AT + HOUR)
-    assert (one.event, one.key) == (Event.RUN_FAILED, "run-failed:main:2026-11-21")
+def test_a_run_that_failed_without_an_artifact_is_told_and_one_whose_artifacts_are_told_is_not() -> None:
+    failed = Runs(there=True, failed=("scheduled__x", "night__2026-11-21__pass2"))
+    seen = of(
+        built("A/x86"),
+        b1=[published(100, State.FAILED, "no room", run="nightly_install_main/night__2026-11-21__pass2")],
+    )
+    (one,) = told(seen, failed, AT + HOUR)
+    assert (one.event, one.key) == (Event.RUN_FAILED, "run-failed:nightly_install_main/scheduled__x")
+    assert "A/x86: failed: no room" in one.text
+    # after the cut-off what is missing is one cause, whatever failed because of it
+    assert [one.event for one in told(seen, failed, TICK.until)] == [Event.DEADLINE]
+
+
+def test_a_try_that_failed_is_told_when_none_follows_it() -> None:
+    (line,) = of(built("A/x86"), b1=[published(100, State.FAILED, "no room", ended_at=AT)]).lines
+    assert has_left(line, True, AT)
+    for unknown in (False, None):
+        assert not has_left(line, unknown, AT + RETRIED_WITHIN - timedelta(seconds=1))
+        assert has_left(line, unknown, AT + RETRIED_WITHIN)
+
+
+def test_a_night_that_its_first_artifact_began_is_watched_like_one_of_the_schedule() -> None:
+    slot = SLOT.model_copy(update={"begins": Begins.EITHER})
+    known = ticks(slot, AT + 2 * HOUR)
+    tomorrow = date(2026, 11, 22)
+    (early,) = begun_by_artifact(slot, {date(2026, 11, 21): AT, tomorrow: AT + 21 * HOUR}, known)
+    # it ends when it would have ended by its schedule
+    assert (early.date, early.until) == (tomorrow, datetime(2026, 11, 22, 7, tzinfo=UTC))
+    bare = slot.model_copy(update={"schedule": None, "cutoff": "5h", "begins": Begins.ARTIFACT})
+    assert begun_by_artifact(bare, {tomorrow: AT}, ()) == [Tick("main", AT, tomorrow, AT + 5 * HOUR)]
+    assert early.first_runs[1] == "night__2026-11-22__first"
 
 
 @pytest.mark.parametrize(("later", "due"), [(6.9, False), (7, True), (20, True)])
