@@ -43,10 +43,11 @@ class NightTrigger(BaseTrigger):
 
         turn = Pass.from_json(self.turn)
         await self._rest(turn.after)
-        watch = await self._watch(turn)
+        watch: Watch | None = None
         said, pause_s = "", FIRST_PAUSE_S
         while True:
             try:
+                watch = watch or await self._watch(turn)
                 found = await asyncio.to_thread(watch.look, datetime.now(UTC))
             except Exception as error:  # noqa: BLE001 - the event carries it to the task, which fails with it
                 if not self._may_pass(error):

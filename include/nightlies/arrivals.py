@@ -48,17 +48,24 @@ def arrivals(
 ) -> Arrivals:
     """Sort what an index lists by what became of these very artifacts, told by their sums.
 
-    `run`: the name of the run that asks; `earlier`: of the passes of its night before it. What is recorded of other
-    sums counts for nothing: a rebuilt artifact is fresh again. `expected`: whether a project and platform that is not
-    listed yet is going to be.
+    `run`: the name of the run that asks; `earlier`: of the passes of its night before it. Of other sums only counts
+    that they were published later: a rebuilt artifact is fresh again, and so is one that is rebuilt back to what it
+    was. `expected`: whether a project and platform that is not listed yet is going to be.
     """
     of_artifact: dict[tuple[str | None, str | None, str | None], list[Publication]] = {}
+    last: dict[tuple[str | None, str | None], Publication] = {}
     for one in publications:
         of_artifact.setdefault((one.project, one.platform, one.artifact_sha256), []).append(one)
+        if one.state.good:
+            name = (one.project, one.platform)
+            last[name] = max(last.get(name, one), one, key=lambda held: (held.revision_after or 0, held.id))
     sorted_out: dict[str, list[str]] = {"fresh": [], "settled": [], "failed": [], "elsewhere": []}
     obstacles: dict[str, str] = {}
     for artifact in listed:
         known = of_artifact.get((artifact.project, artifact.platform, artifact.sha256), [])
+        stands = last.get((artifact.project, artifact.platform))
+        if stands is not None and stands.artifact_sha256 != artifact.sha256:
+            known = [one for one in known if not one.state.good]
         kind = _kind(known, run, earlier, now)
         sorted_out[kind].append(artifact.name)
         if why := _obstacle(kind, known):

@@ -146,9 +146,19 @@ def cutoff(text: str, tick: datetime, *, timezone: str) -> datetime:
     (`06:00`) in the zone, the next after the tick."""
     if text[-1] in "hm":
         return (tick + timedelta(**{{"h": "hours", "m": "minutes"}[text[-1]]: int(text[:-1])})).astimezone(UTC)
-    local = tick.astimezone(ZoneInfo(timezone))
-    day = local.date() if time.fromisoformat(text) > local.time() else local.date() + timedelta(days=1)
-    return datetime.combine(day, time.fromisoformat(text), local.tzinfo).astimezone(UTC)
+    zone, at = ZoneInfo(timezone), time.fromisoformat(text)
+    today = tick.astimezone(zone).date()
+    found = [_at(day, at, zone, fold) for day in (today, today + timedelta(days=1)) for fold in (0, 1)]
+    return min(one for one in found if one > tick)
+
+
+def _at(day: date, at: time, zone: ZoneInfo, fold: int) -> datetime:
+    """A time of day in a zone, in UTC. Where the clock is set back it comes twice: `fold` 1 is the second time.
+
+    Where the clock is set forward over it, it is as long after the change as it would be without one.
+    """
+    first, second = (datetime.combine(day, at.replace(fold=one), zone).astimezone(UTC) for one in (0, 1))
+    return max(first, second) if fold else first
 
 
 def _minute(instant: datetime) -> str:

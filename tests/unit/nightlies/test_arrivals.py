@@ -48,6 +48,16 @@ def test_a_rebuilt_artifact_is_fresh_again() -> None:
     assert sort(publication(State.PUBLISHED, EARLIER[0], "b" * 64)) == Arrivals(fresh=NAME)
 
 
+def test_an_artifact_that_is_rebuilt_back_to_what_it_was_is_fresh_until_it_stands_again() -> None:
+    first, rebuilt = publication(State.PUBLISHED, EARLIER[0]), publication(State.PUBLISHED, OTHER, "b" * 64)
+    first, rebuilt = replace(first, revision_after=7), replace(rebuilt, id=2, revision_after=9)
+    assert sort(rebuilt, first) == sort(first, rebuilt) == Arrivals(fresh=NAME)
+    back = replace(publication(State.UNCHANGED, RUN), id=3, revision_after=9)
+    assert sort(rebuilt, first, back) == Arrivals(fresh=(), settled=NAME)
+    failed = replace(publication(State.FAILED, EARLIER[0]), id=4)
+    assert sort(rebuilt, first, failed) == Arrivals(fresh=(), failed=NAME)
+
+
 def test_what_an_earlier_pass_tried_is_left_to_the_last_one() -> None:
     for state in (State.FAILED, State.PLANNED, State.PREPARING):
         assert sort(publication(state, EARLIER[0])) == Arrivals(fresh=(), failed=NAME)

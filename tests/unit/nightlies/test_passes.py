@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from include.nightlies.passes import AFTER_FAILURE, Decision, Pass, Seen, Turn, cutoff
 from include.nightlies.passes import decide as decide_with
@@ -71,11 +73,39 @@ def test_a_night_of_a_single_pass_waits_for_its_end_whatever_is_new() -> None:
         ("06:00", datetime(2026, 3, 28, 21, 0, tzinfo=UTC), datetime(2026, 3, 29, 4, 0, tzinfo=UTC)),
         ("5h", datetime(2026, 3, 28, 21, 0, tzinfo=UTC), datetime(2026, 3, 29, 2, 0, tzinfo=UTC)),
         ("90m", datetime(2026, 11, 21, 1, 0, tzinfo=UTC), datetime(2026, 11, 21, 2, 30, tzinfo=UTC)),
+        # 02:30 comes twice, and the schedule's is the second one: 02:45 is a quarter of an hour later
+        ("02:45", datetime(2026, 10, 25, 1, 30, tzinfo=UTC), datetime(2026, 10, 25, 1, 45, tzinfo=UTC)),
+        ("02:45", datetime(2026, 10, 24, 23, 0, tzinfo=UTC), datetime(2026, 10, 25, 0, 45, tzinfo=UTC)),
+        ("02:10", datetime(2026, 10, 25, 0, 30, tzinfo=UTC), datetime(2026, 10, 25, 1, 10, tzinfo=UTC)),
+        # there is no 02:30: it is 03:30 then
+        ("02:30", datetime(2026, 3, 29, 0, 30, tzinfo=UTC), datetime(2026, 3, 29, 1, 30, tzinfo=UTC)),
+        ("02:30", datetime(2026, 3, 29, 1, 30, tzinfo=UTC), datetime(2026, 3, 30, 0, 30, tzinfo=UTC)),
     ],
-    ids=["same day", "over midnight", "a whole day", "summer time begins", "hours", "minutes"],
+    ids=[
+        "same day",
+        "over midnight",
+        "a whole day",
+        "summer time begins",
+        "hours",
+        "minutes",
+        "the second of two",
+        "the first of two",
+        "between two",
+        "one that is not",
+        "after one that is not",
+    ],
 )
 def test_a_night_ends_at_the_next_such_time_after_its_schedule(text: str, tick: datetime, ends: datetime) -> None:
     assert cutoff(text, tick, timezone="Europe/Zurich") == ends
+
+
+@given(
+    st.integers(0, 366 * 24 * 60).map(lambda minutes: NOW + timedelta(minutes=minutes)),
+    st.times().map(lambda one: f"{one:%H:%M}"),
+)
+def test_a_night_with_a_time_of_day_ends_after_it_began_and_within_a_day(tick: datetime, text: str) -> None:
+    ends = cutoff(text, tick, timezone="Europe/Zurich")
+    assert timedelta() < ends - tick <= timedelta(hours=25)
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,27 @@ def test_a_configuration_that_is_just_being_edited_is_waited_out(builder: Builde
     assert "site.yaml" in event["said"][1]
 
 
+def test_a_triggerer_that_starts_anew_meets_a_slot_that_is_gone_or_an_unfinished_configuration(
+    builder: Builder,
+) -> None:
+    builder.slots("other")
+    assert "unknown slot 'main'" in watch()["error"]
+    (builder.folder / "site.yaml").write_text("slots: {main: ")
+
+    def mended() -> None:
+        builder.slots("main")
+        builder.index(ARTIFACT)
+
+    event = watch(mended)
+    assert event["turn"] == "go"
+    assert "site.yaml" in event["said"][0]
+
+
+def test_an_artifact_that_is_listed_twice_with_one_sum_goes_in_once(builder: Builder) -> None:
+    builder.index(ARTIFACT, ARTIFACT, OTHER)
+    assert "2 listed" in watch()["reason"]
+
+
 def test_a_build_id_of_another_day_is_waited_out_until_the_builder_corrects_it(builder: Builder) -> None:
     connections = Connections(load(), EnvSecrets({}))
     yesterday = BuildIndex("main", "b1", DAY - timedelta(days=1), complete=True, artifacts=())
