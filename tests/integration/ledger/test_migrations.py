@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 
+import pytest
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import inspect, text
+from sqlalchemy import MetaData, inspect, text, types
 
 import include.interventions.tables
 import include.nightlies.tables
@@ -19,7 +22,9 @@ import include.settings.tables
 import include.watch.tables  # each declares its tables
 from include.ledger.engine import reading, writing
 from include.ledger.metadata import metadata
-from include.ledger.migrate import VERSION_TABLE, migrate, version
+from include.ledger.migrate import VERSION_TABLE, _config, migrate, version
+from include.nightlies import builds
+from include.nightlies.index import Base
 
 ROOT = Path(include.__path__[0]).parent
 
@@ -83,3 +88,103 @@ def test_many_processes_may_migrate_at_once(address, empty):
         out, err = process.communicate(timeout=120)
         assert (process.returncode, out.strip()) == (0, "0007"), err
     assert version(empty) == "0007"
+
+
+VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
+
+
+@pytest.mark.parametrize("begun", VERSIONS)
+def test_what_an_earlier_version_kept_is_kept_to_the_last_character_and_microsecond(empty, begun):
+    at_version(empty, begun)
+    before = filled(empty)
+    assert len(before) >= 6
+    assert migrate(empty) == version(empty) == f"{int(VERSIONS[-1]) + 1:04}"
+    with reading(empty) as connection:
+        for table, (columns, row) in before.items():
+            assert connection.execute(text(f"SELECT {columns} FROM {table}")).all() == [row], table
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
+        assert compare_metadata(context, metadata) == []
+    # what the subjects read is whole, too
+    (build,) = builds.builds_of(empty, NAME, date(2026, 11, 21))
+    assert (build.complete, build.first_seen_at.microsecond, build.base) == (True, 123456, None if begun < "0004" else
+                                                                            Base(NAME, date(2026, 11, 21)))  # fmt: skip
+    assert build.artifacts[0].artifact.project == NAME
+
+
+def test_every_column_of_a_server_is_of_the_kind_that_its_contents_need(ledger):
+    """Names by every byte in four-byte Unicode, digests in ASCII, instants with microseconds, rows that can grow."""
+    if ledger.dialect.name == "sqlite":
+        pytest.skip("SQLite keeps whatever it is given")
+    with reading(ledger) as connection:
+        columns = connection.execute(
+            text(
+                "SELECT table_name, column_name, data_type, collation_name, datetime_precision, column_type"
+                " FROM information_schema.columns WHERE table_schema = DATABASE() AND table_name <> :version"
+            ),
+            {"version": VERSION_TABLE},
+        ).all()
+        tables = connection.execute(
+            text(
+                "SELECT engine, row_format, table_collation FROM information_schema.tables"
+                " WHERE table_schema = DATABASE() AND table_name <> :version"
+            ),
+            {"version": VERSION_TABLE},
+        ).all()
+    assert len(tables) == len(metadata.tables)
+    assert {tuple(one) for one in tables} == {("InnoDB", "Dynamic", "utf8mb4_bin")}
+    by_kind: dict[str, set[object]] = {}
+    for _, _, kind, collation, precision, _ in columns:
+        by_kind.setdefault(kind, set()).add(precision if kind == "datetime" else collation)
+    assert by_kind["datetime"] == {6}
+    assert by_kind["varchar"] == by_kind["varchar"] & {"utf8mb4_bin", "ascii_bin"}
+    assert by_kind["longtext"] == {"utf8mb4_bin"}
+    ids = [kind for _, name, kind, *_ in columns if name == "id"]
+    assert set(ids) == {"bigint"}
+
+
+NAME = "😀" * 128
+
+
+def at_version(engine, wanted):
+    def work(connection):
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, wanted)
+
+    writing(engine, work)
+    assert version(engine) == wanted
+
+
+def filled(engine):
+    """A row in every table, each text as long as it may be; what was written, by table."""
+    there, written = MetaData(), {}
+    there.reflect(engine)
+
+    def work(connection):
+        quote = engine.dialect.identifier_preparer.quote
+        for table in there.sorted_tables:
+            if table.name == VERSION_TABLE:
+                continue
+            values = {column.name: value_of(column) for column in table.columns}
+            names = ", ".join(quote(name) for name in values)
+            marks = ", ".join(f":{name}" for name in values)
+            connection.execute(text(f"INSERT INTO {table.name} ({names}) VALUES ({marks})"), values)
+            written[table.name] = (names, connection.execute(text(f"SELECT {names} FROM {table.name}")).one())
+
+    writing(engine, work)
+    return written
+
+
+def value_of(column):
+    kind, ascii_only = column.type, "ascii" in (getattr(column.type, "collation", "") or "")
+    if isinstance(kind, types.JSON):
+        return "[]"
+    if isinstance(kind, types.DateTime):
+        return "2026-11-21 04:05:06.123456"
+    if isinstance(kind, types.Date):
+        return "2026-11-21"
+    if isinstance(kind, types.String) and kind.length is None:
+        return "[]"
+    if isinstance(kind, types.String):
+        return ("f" if ascii_only else "😀") * kind.length
+    return 1
