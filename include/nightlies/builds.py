@@ -13,7 +13,7 @@ from sqlalchemy.exc import IntegrityError
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.buildkey import BuildKey
 from include.nightlies.destinations import build_directory, build_of_directory
-from include.nightlies.errors import BuildMoved
+from include.nightlies.errors import BuildMoved, BuildOvertaken
 from include.nightlies.index import Artifact, Base, BuildIndex, Rejected
 from include.nightlies.records import place
 from include.nightlies.tables import artifacts, builds, changesets
@@ -80,15 +80,23 @@ class ChangesetRecord:
 
 
 def record_build(
-    bind: Bind, index: BuildIndex, *, index_url: str, now: datetime, inherited: Sequence[Artifact] = ()
+    bind: Bind,
+    index: BuildIndex,
+    *,
+    index_url: str,
+    now: datetime,
+    inherited: Sequence[Artifact] = (),
+    seen: frozenset[tuple[int, datetime]] | None = None,
 ) -> BuildRecord:
     """Have the build and its artifacts in the ledger as the index says; what an index no longer lists stays.
 
-    `inherited`: what a partial build takes from its base. Raises BuildMoved when the ledger has that build id for
-    another date.
+    `inherited`: what a partial build takes from its base. `seen`: what `seen_of` said before the index was read. Raises
+    BuildMoved when the ledger has that build id for another date, BuildOvertaken when it was recorded since `seen`.
     """
 
     def work(connection: Connection) -> BuildRecord:
+        if seen is not None and seen_of(connection, index.slot, index.date) != seen:
+            raise BuildOvertaken(index.slot, index.build_id)
         values = {
             "complete": index.complete,
             "index_url": index_url,
@@ -152,6 +160,20 @@ def taken_from(bind: Bind, artifact: int) -> str | None:
     with reading(bind) as connection:
         found: str | None = connection.scalar(select(artifacts.c.inherited).where(artifacts.c.id == artifact))
     return found
+
+
+def listed_sum(bind: Bind, artifact: int) -> str | None:
+    """The sum that an artifact (its row in the ledger) is listed with now."""
+    with reading(bind) as connection:
+        found: str | None = connection.scalar(select(artifacts.c.sha256).where(artifacts.c.id == artifact))
+    return found
+
+
+def seen_of(bind: Bind, slot: str, build_date: date) -> frozenset[tuple[int, datetime]]:
+    """What changes whenever a build of that date is recorded; for `record_build`."""
+    with reading(bind) as connection:
+        query = select(builds.c.id, builds.c.updated_at).where(builds.c.slot == slot, builds.c.build_date == build_date)
+        return frozenset((row.id, row.updated_at) for row in connection.execute(query.with_for_update()))
 
 
 def key_of_directory(bind: Bind, slot: Slot, path: str) -> BuildKey | None:

@@ -13,6 +13,7 @@ NightlyError
 ├── BuildDateUnknown      nothing says which date's build is meant
 ├── BuildMissing          there is no build for that slot and date (yet: may be tried again)
 ├── BuildMoved            a build id turned up again under another date
+├── BuildOvertaken        another run recorded a build meanwhile (may be tried again)
 ├── BuildUnknown          the ledger has no such build of the slot
 ├── BaseUnusable          a partial build names a build that nothing can be taken from
 ├── BuildIncomplete       a build lacks something that is required, so that no link may lead to it
@@ -121,6 +122,15 @@ class BuildMoved(NightlyError):
         super().__init__(
             f"build {build_id} of slot {slot} is recorded for {recorded} and now claims {given}. "
             "Give every build an id of its own; correct the index."
+        )
+
+
+class BuildOvertaken(NightlyError):
+    retryable = True
+
+    def __init__(self, slot: str, build_id: str) -> None:
+        super().__init__(
+            f"build {build_id} of slot {slot} was recorded by another run since its index was read. Read it again."
         )
 
 

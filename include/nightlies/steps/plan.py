@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from include.cvmfs.errors import TagError
@@ -15,10 +15,11 @@ from include.cvmfs.view import is_below
 from include.nightlies import builds, damage, records, undone
 from include.nightlies.arrivals import without_wrong_time
 from include.nightlies.batching import dealt
+from include.nightlies.builds import BuildRecord
 from include.nightlies.compared import compared
 from include.nightlies.damage import Damage
 from include.nightlies.destinations import build_directory, destination, overlapping
-from include.nightlies.errors import DependencyCycle, NightlyError
+from include.nightlies.errors import BuildOvertaken, DependencyCycle, NightlyError
 from include.nightlies.index import Artifact, BuildIndex
 from include.nightlies.many import Planned, plan_many
 from include.nightlies.order import in_order, select
@@ -26,7 +27,7 @@ from include.nightlies.records import Figures, Publication
 from include.nightlies.required import is_taken
 from include.nightlies.standing import standing
 from include.nightlies.states import Phase, State
-from include.nightlies.steps.base import inherited
+from include.nightlies.steps.base import Inherited, inherited
 from include.nightlies.steps.reading import read_again
 from include.nightlies.steps.sources import absolute, locate
 from include.nightlies.steps.values import Batch, Item, Night, Plan
@@ -38,6 +39,8 @@ from include.settings.templates import fields
 Clock = Callable[[], datetime]
 MAX_MAPPED = 200
 """Mapped tasks of one run: more cost the scheduler more than they bring."""
+OVERTAKEN = 10
+"""How often a plan reads its index anew because another run of the date planned meanwhile."""
 
 log = logging.getLogger(__name__)
 
@@ -50,25 +53,13 @@ def plan_night(
     The last pass of a night takes all; one before it only what is new, and nothing of the build that a partial one
     stands on.
     What the repository's current revision, checked by its signature, holds already is settled as `unchanged` without
-    being read again. Raises UnknownSetting, BuildMissing, BadIndex, UnknownChoice, BuildMoved, BaseUnusable, or what a
-    store raises; nothing is recorded then.
+    being read again. Raises UnknownSetting, BuildMissing, BadIndex, UnknownChoice, BuildMoved, BaseUnusable,
+    BuildOvertaken, or what a store raises; nothing is recorded then.
     """
     slot = connections.site.slot(night.slot)
-    read, url = read_again(connections, slot, night.date)
-    repository = connections.head(slot.repository)
-    before = builds.build(connections.ledger, slot.name, read.build_id)
-    trusted, wrong = without_wrong_time(read, clock())
-    seen = compared(trusted, before)
-    index = seen.index
-    taken, lacking = inherited(connections, slot, index, before, repository) if night.last else ((), ())
-    parts = [one.artifact for one in taken]
-    record = builds.record_build(connections.ledger, index, index_url=url, now=clock(), inherited=parts)
-    notes = [
-        *([wrong] if wrong else []),
-        *seen.notes,
-        *lacking,
-        *(f"{one.name} is rejected: {one.reason}" for one in index.rejected),
-    ]
+    seen = _looked_at(connections, slot, night, clock)
+    repository, index, record, taken = seen.repository, seen.index, seen.record, seen.taken
+    notes, parts = list(seen.notes), [one.artifact for one in taken]
     chosen, more = _chosen([*index.artifacts, *parts], index, slot, night)
     if not night.last:
         arrived = fresh_artifacts(connections, slot, night, index, record, clock())
@@ -193,6 +184,44 @@ def held_already(
 def cut(batch: Batch, items: Sequence[Item], limit: int) -> tuple[Batch, ...]:
     """The batch in at most `limit` pieces of about the same work, in order; on most nights each holds one item."""
     return tuple(replace(batch, items=piece) for piece in dealt(items, [one.size for one in items], limit))
+
+
+@dataclass(frozen=True, slots=True)
+class _LookedAt:
+    """A build as its index and the ledger have it, and what it takes from another one; ``notes``: faults to read."""
+
+    repository: Repository
+    index: BuildIndex
+    record: BuildRecord
+    taken: tuple[Inherited, ...]
+    notes: tuple[str, ...]
+
+
+def _looked_at(connections: Connections, slot: Slot, night: Night, clock: Clock) -> _LookedAt:
+    """Read the index and record its build; anew if another run recorded one meanwhile, whose index may be later."""
+    for _ in range(OVERTAKEN - 1):
+        try:
+            return _look_once(connections, slot, night, clock)
+        except BuildOvertaken as overtaken:
+            log.info("%s", overtaken)
+    return _look_once(connections, slot, night, clock)
+
+
+def _look_once(connections: Connections, slot: Slot, night: Night, clock: Clock) -> _LookedAt:
+    ledger = connections.ledger
+    recorded = builds.seen_of(ledger, slot.name, night.date)
+    read, url = read_again(connections, slot, night.date)
+    repository = connections.head(slot.repository)
+    before = builds.build(ledger, slot.name, read.build_id)
+    trusted, wrong = without_wrong_time(read, clock())
+    found = compared(trusted, before)
+    index = found.index
+    taken, lacking = inherited(connections, slot, index, before, repository) if night.last else ((), ())
+    parts = [one.artifact for one in taken]
+    record = builds.record_build(ledger, index, index_url=url, now=clock(), inherited=parts, seen=recorded)
+    rejected = (f"{one.name} is rejected: {one.reason}" for one in index.rejected)
+    notes = (*([wrong] if wrong else ()), *found.notes, *lacking, *rejected)
+    return _LookedAt(repository, index, record, taken, notes)
 
 
 def _require_tag(connections: Connections, batch: Batch, item: Item, tag: str) -> None:

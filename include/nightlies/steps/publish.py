@@ -53,6 +53,7 @@ def publish_batch(
 
     An item whose dependencies are not published yet is among the busy ones; one with a dependency that failed is
     skipped with that reason, once there is no further try (`last_try`).
+    What was rebuilt since it was planned is skipped.
     Raises RepositoryFrozen, and RepositoryDisabled of a gateway that gives out no leases for now.
     `owner` is shown to others as the holder of a lease; `on_lease` is told how to give back the lease at hand.
     """
@@ -70,6 +71,9 @@ def publish_batch(
                 continue
             if publication.changeset is None or _given_up(publication, try_number):
                 raise FailedBefore(item.name, publication.reason)
+            if (superseded := _superseded(connections, publication, try_number, clock)) is not None:
+                outcome.done.append(superseded)
+                continue
             blocked = _require_dependencies(connections, batch, item, try_number, clock, last_try=last_try)
             if blocked is not None:
                 outcome.done.append(blocked)
@@ -95,6 +99,26 @@ def give_up(connections: Connections, batch: Batch, name: str, *, why: str, try_
     records.move(
         connections.ledger, batch.key(item), State.FAILED, phase=Phase.PUBLISH, try_number=try_number, now=clock(),
         reason=why, error_class=PathBusy.__name__,
+    )  # fmt: skip
+
+
+def _superseded(
+    connections: Connections, publication: Publication, try_number: int, clock: Clock
+) -> Publication | None:
+    """The publication, skipped, if its build was rebuilt since it was planned: a slower run would undo the rebuild."""
+    if publication.artifact is None:
+        return None
+    listed = builds.listed_sum(connections.ledger, publication.artifact)
+    if listed in {None, publication.artifact_sha256}:
+        return None
+    reason = (
+        f"superseded: build {publication.build_id} lists it with another sum now, {listed}; a run that was planned "
+        "since then installs it"
+    )
+    log.warning("%s: %s", publication.destination, reason)
+    return records.move(
+        connections.ledger, publication.key, State.SKIPPED, phase=Phase.PUBLISH, try_number=try_number, now=clock(),
+        reason=reason,
     )  # fmt: skip
 
 

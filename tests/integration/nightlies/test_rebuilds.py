@@ -1,0 +1,142 @@
+"""Rebuilds that cross each other: what the index lists now is what stands in the end, whoever is slower."""
+
+from __future__ import annotations
+
+import threading
+from datetime import date
+
+import pytest
+
+from include.nightlies import builds
+from include.nightlies.records import publications_of_run
+from include.nightlies.states import State
+from include.nightlies.steps.plan import plan_night
+from include.nightlies.steps.values import Batch, Night
+from tests.fakes.builds import Build, tree
+from tests.integration.nightlies.conftest import FQRN, Nights, now
+
+pytestmark = pytest.mark.server("weed")
+DAY = date(2026, 11, 9)
+FOLDER = "/nightlies/main/b20261109"
+
+
+def drop(nights: Nights, *, complete: bool = True, **projects: bytes) -> None:
+    """A build of these projects; the same date again is a rebuild."""
+    build = Build(DAY.isoformat(), index={"complete": complete})
+    for project, content in projects.items():
+        build.add(project, "x86_64", tree({"file": content}))
+    build.store_in(nights.connections.store("cvmfs"))
+
+
+def planned(nights: Nights, run: str, **more: object) -> Batch | None:
+    night = Night(run, "main", DAY, "test", **more)  # type: ignore[arg-type]
+    batches = plan_night(nights.connections, night, try_number=1, clock=now, max_mapped=1).batches
+    return batches[0] if batches else None
+
+
+def install(nights: Nights, run: str, **more: object) -> dict[str, State]:
+    batch = planned(nights, run, **more)
+    if batch is not None:
+        assert not nights.prepare(batch).failures
+        assert not nights.publish(batch).failures
+    return {str(one.project): one.state for one in publications_of_run(nights.connections.ledger, run)}
+
+
+def stands(nights: Nights, project: str) -> bytes:
+    return nights.connections.head(FQRN).read(f"{FOLDER}/{project}/x86_64/file")
+
+
+def revision(nights: Nights) -> int:
+    return nights.connections.head(FQRN).manifest.revision
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+def test_a_run_that_is_overtaken_by_a_rebuild_does_not_put_the_earlier_bytes_back(nights: Nights, tries: int) -> None:
+    drop(nights, A=b"first", B=b"same")
+    slow = planned(nights, "night/slow")
+    assert slow is not None
+    assert not nights.prepare(slow).failures
+    drop(nights, A=b"rebuilt", B=b"same")
+    assert install(nights, "night/quick") == {"A": State.PUBLISHED, "B": State.PUBLISHED}
+    before = revision(nights)
+    for number in range(1, tries + 1):
+        assert not nights.publish(slow, try_number=number).failures
+    assert stands(nights, "A") == b"rebuilt"
+    assert revision(nights) == before
+    found = {one.project: one for one in publications_of_run(nights.connections.ledger, "night/slow")}
+    assert {name: one.state for name, one in found.items()} == {"A": State.SKIPPED, "B": State.UNCHANGED}
+    assert "superseded: build b20261109 lists it with another sum now" in found["A"].reason
+    assert not nights.check().problems
+
+
+def test_a_rebuild_that_comes_while_the_earlier_one_goes_in_replaces_it(nights: Nights) -> None:
+    drop(nights, A=b"first")
+    first = planned(nights, "night/1")
+    assert first is not None
+    assert not nights.prepare(first).failures
+    drop(nights, A=b"rebuilt")
+    second = planned(nights, "night/2")
+    assert second is not None
+    assert not nights.prepare(second).failures
+    start = threading.Barrier(2)
+
+    def work(batch: Batch) -> None:
+        start.wait()
+        for number in range(1, 30):
+            outcome = nights.publish(batch, try_number=number)
+            if not outcome.failures and not outcome.busy:
+                return
+
+    threads = [threading.Thread(target=work, args=(batch,)) for batch in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert stands(nights, "A") == b"rebuilt"
+    (last,) = publications_of_run(nights.connections.ledger, "night/2")
+    assert last.state is State.PUBLISHED
+    assert not nights.check().problems
+
+
+def test_rebuilds_in_one_index_go_in_once_each_and_a_rebuild_back_is_one_too(nights: Nights) -> None:
+    runs: list[str] = []
+    for number, (a, b, c) in enumerate([(b"a1", b"b1", b"c"), (b"a2", b"b2", b"c"), (b"a1", b"b2", b"c")], start=1):
+        drop(nights, A=a, B=b, C=c, complete=False)
+        before, run = revision(nights), f"night/{number}"
+        states = install(nights, run, last=False, number=number, earlier=tuple(runs))
+        assert states == dict.fromkeys({1: "ABC", 2: "AB", 3: "A"}[number], State.PUBLISHED)
+        assert revision(nights) - before == len(states) + (number == 1)
+        assert (stands(nights, "A"), stands(nights, "B"), stands(nights, "C")) == (a, b, c)
+        runs.append(run)
+    drop(nights, A=b"a1", B=b"b2", C=b"c")
+    before = revision(nights)
+    assert set(install(nights, "night/4", number=4, earlier=tuple(runs)).values()) == {State.UNCHANGED}
+    assert revision(nights) == before
+    assert not nights.check().problems
+
+
+def test_a_plan_that_read_its_index_before_a_rebuild_was_recorded_reads_it_again(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drop(nights, A=b"first")
+    head, meanwhile = nights.connections.head, ["night/quick"]
+
+    def slowly(fqrn: str) -> object:
+        """Between an index that is read and its build that is recorded, another run does both of a later one."""
+        if meanwhile:
+            run = meanwhile.pop()
+            drop(nights, A=b"rebuilt")
+            planned(nights, run)
+        return head(fqrn)
+
+    monkeypatch.setattr(nights.connections, "head", slowly)
+    batch = planned(nights, "night/slow")
+    assert batch is not None
+    recorded = builds.build(nights.connections.ledger, "main", "b20261109")
+    assert recorded is not None
+    artifact = recorded.artifact("A", "x86_64")
+    assert artifact is not None
+    assert artifact.artifact.sha256 == batch.items[0].sha256
+    assert not nights.prepare(batch).failures
+    assert not nights.publish(batch).failures
+    assert stands(nights, "A") == b"rebuilt"
