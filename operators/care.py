@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk.exceptions import AirflowSkipException
 
 from operators.base import NightshiftOperator, clock, owner_name
+from operators.thaw import WritingOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -39,8 +40,10 @@ class WhitelistLookOperator(_CareOperator):
         return round(look_at_whitelist(self.connections(), self.repository, clock=clock), 2)
 
 
-class TagPruneOperator(_CareOperator):
+class TagPruneOperator(WritingOperator, _CareOperator):
     """Takes tags away by the repository's rule, or says which would go; skipped where there is no rule.
+
+    Waits in the triggerer while the repository is frozen.
 
     The run's parameter `dry_run` may say otherwise than the rule. Returns the names.
     """
@@ -52,7 +55,10 @@ class TagPruneOperator(_CareOperator):
 
         self.require_wanted(context)
         dry_run, holder = context["params"].get("dry_run"), owner_name(context)
-        pruned = prune_tags(self.connections(), self.repository, dry_run=dry_run, holder=holder, clock=clock)
+        connections = self.connections()
+        pruned = self.unless_frozen(
+            connections, lambda: prune_tags(connections, self.repository, dry_run=dry_run, holder=holder, clock=clock)
+        )
         if pruned is None:
             raise AirflowSkipException(f"{self.repository} has no rule for its tags: care.tags in the configuration")
         verb = "removed" if pruned.done else "dry run, would be removed"

@@ -1,4 +1,4 @@
-"""Waiting for a busy path, or for a frozen repository: in the triggerer, where it holds no worker."""
+"""Waiting for a busy path in the triggerer, where it holds no worker."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from operators.base import NightshiftOperator
+from operators.thaw import WritingOperator
 from triggers.lease import LeaseFreeTrigger
 from triggers.pause import PauseTrigger
-from triggers.thaw import ThawTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -34,7 +33,7 @@ class Killed(BaseException):
     """Airflow ended the task; not an Exception, so that nothing on the way takes it for a failed artifact."""
 
 
-class LeaseTaskOperator(NightshiftOperator):
+class LeaseTaskOperator(WritingOperator):
     """A task that takes, uses and gives back leases within `attempt`, and waits while their paths are busy.
 
     :param patience_s: seconds to look again within the task before it is deferred.
@@ -48,13 +47,11 @@ class LeaseTaskOperator(NightshiftOperator):
         *,
         patience_s: float = PATIENCE_S,
         wait_limit_s: float | None = None,
-        deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.patience_s = patience_s
         self.wait_limit_s = wait_limit_s
-        self.deferrable = deferrable
         self._stop: threading.Event | None = None
         self._drop: Callable[[], object] | None = None
 
@@ -77,11 +74,6 @@ class LeaseTaskOperator(NightshiftOperator):
         """The trigger saw the path free, or the deadline pass; either way the path is tried, which is what counts."""
         self.log.info("back from waiting: %s", event["reason"])
         return self._work(context, datetime.fromisoformat(event["since"]))
-
-    def thawed(self, context: Context, event: dict[str, Any]) -> Any:
-        """The repository is frozen no more, or how it is cannot be told: it is tried, which is what counts."""
-        self.log.info("back from waiting: %s", event["reason"])
-        return self._work(context, None)
 
     def on_kill(self) -> None:
         """Give back the lease at hand and stop; called by Airflow's signal handler, on top of whatever runs."""
@@ -106,7 +98,7 @@ class LeaseTaskOperator(NightshiftOperator):
             connections = self.connections()
             patience = time.monotonic() + self.patience_s
             while True:
-                busy = self._attempt(context, connections)
+                busy = self.unless_frozen(connections, lambda: self.attempt(context, connections))
                 self._drop = None
                 if not busy:
                     return self.result(context, connections)
@@ -120,20 +112,6 @@ class LeaseTaskOperator(NightshiftOperator):
                 self._stop.wait(min(POLL_S, left_s))
         finally:
             self._stop = self._drop = None
-
-    def _attempt(self, context: Context, connections: Connections) -> Mapping[str, PathBusy]:
-        from include.cvmfs.errors import RepositoryFrozen
-        from include.gateway.errors import RepositoryDisabled
-
-        try:
-            return self.attempt(context, connections)
-        except (RepositoryFrozen, RepositoryDisabled) as stopped:
-            repository = stopped.fqrn if isinstance(stopped, RepositoryFrozen) else stopped.repository
-            # one that an administrator disabled at its gateway has no document to watch: retries wait for that
-            if repository is None or not self.deferrable or not _is_frozen(connections, repository):
-                raise
-            self.log.info("%s; waiting in the triggerer", stopped)
-            self.defer(trigger=ThawTrigger(repository), method_name="thawed")
 
     def _limit_s(self, connections: Connections, busy: Mapping[str, PathBusy]) -> float:
         if self.wait_limit_s is not None:
@@ -189,12 +167,6 @@ class LeaseTaskOperator(NightshiftOperator):
             why = f"{error}; waited for {waited_s:.0f} s. See why that is so, then clear the run from its plan on."
         self.give_up(context, connections, busy, why)
         raise WaitedTooLong(name, why)
-
-
-def _is_frozen(connections: Connections, repository: str) -> bool:
-    from include.cvmfs.freeze import look
-
-    return look(connections.repository_store(repository), datetime.now(UTC)) is not None
 
 
 class WaitedTooLong(Exception):

@@ -5,15 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hooks.site import run_name
-from operators.base import NightshiftOperator, batches_of, clock, owner_name
+from operators.base import batches_of, clock, owner_name
 from operators.links import RepositoryLink
+from operators.thaw import WritingOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class CvmfsVerifyOperator(NightshiftOperator):
+class CvmfsVerifyOperator(WritingOperator):
     """First takes away the empty destinations of artifacts that failed, then walks and samples what is published.
+
+    Taking away waits in the triggerer while the repository is frozen; reading does not.
 
     :param batches: all batches of the run's plan, for the destinations to tidy; what to verify says the ledger.
     """
@@ -31,6 +34,8 @@ class CvmfsVerifyOperator(NightshiftOperator):
 
         connections = self.connections()
         batches = batches_of(self.batches)
-        removed = tidy_run(connections, batches, owner=owner_name(context), clock=clock)
+        removed = self.unless_frozen(
+            connections, lambda: tidy_run(connections, batches, owner=owner_name(context), clock=clock)
+        )
         read = verify_run(connections, run_name(context), clock=clock)
         return {"verified": len(read), "files": sum(one.files for one in read), "tidied": len(removed)}

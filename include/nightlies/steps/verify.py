@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from include.cvmfs.dirent import Dirent
-from include.cvmfs.errors import CommitError, CvmfsError, DestinationError, ObjectError, RepositoryFrozen
+from include.cvmfs.errors import CommitError, CvmfsError, DestinationError, ObjectError
 from include.cvmfs.hashes import ObjectHash
 from include.cvmfs.repository import Repository
 from include.gateway.errors import CommitFailed, PathBusy
@@ -99,7 +99,7 @@ def tidy_run(connections: Connections, batches: Sequence[Batch], *, owner: str, 
 
     Directories above go with the last of them, if this run created them or they are the build's own. One lease and one
     commit for all. If a path is busy they are left as they are, empty; the next run that installs them finds them
-    reserved.
+    reserved. Raises RepositoryFrozen, and RepositoryDisabled of a gateway that gives out no leases for now.
     """
     if not batches or batches[0].dry_run:
         return ()
@@ -115,7 +115,7 @@ def tidy_run(connections: Connections, batches: Sequence[Batch], *, owner: str, 
     try:
         publisher = connections.publisher(batch.repository)
         done = publisher.release(lost, floor=floor, created=above, owner=owner, now=clock())
-    except (PathBusy, RepositoryFrozen, DestinationError, CommitError, CommitFailed, PublisherError) as error:
+    except (PathBusy, DestinationError, CommitError, CommitFailed, PublisherError) as error:
         log.warning("what was reserved and stays empty is left for the next run: %s", error)
         return ()
     created.forget(connections.ledger, batch.run, batch.repository)
