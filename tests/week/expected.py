@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 
+from include.cvmfs.catalog import MARKER
 from tests.week.plan import BASE_PROJECT, PAIRS, SLOTS, Pair, SlotNight, Week
 from tests.week.trees import Tree, directories, stored_hash
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 DIRECTORY = "directory"
+BUILD_DEPTH = 3
+"""Slashes in the path of a build's directory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a slot's night must end: what its summary says of each (project, platform), and whether links follow."""
+    """How a slot's night must end: what its summary says of each (project, platform), and whether links follow.
+
+    `overtaken`: it was rebuilt when there was a later build already, to which `latest` leads.
+    """
 
     night: SlotNight
     fates: Mapping[Pair, str]
     whole: bool
+    overtaken: bool = False
 
     @property
     def directory(self) -> str:
@@ -48,9 +55,13 @@ class Expected:
         found = {"/nightlies": DIRECTORY}
         for path, what in self.held.items():
             found |= dict.fromkeys(_above(path), DIRECTORY)
+            # the slot's directory and the build's have catalogs of their own, as each tree has
+            nested = [above for above in _above(path) if 1 < above.count("/") <= BUILD_DEPTH]
+            found |= {f"{above}/{MARKER}": stored_hash(b"") for above in nested}
             if isinstance(what, str):
                 found[path] = _relative(path, what)
                 continue
+            found[f"{path}/{MARKER}"] = stored_hash(b"")
             files = what.files()
             found[path] = DIRECTORY
             found |= {f"{path}/{one}": DIRECTORY for one in directories(files)}
@@ -68,6 +79,8 @@ def expected(week: Week) -> Expected:
             for again in one.again:
                 for listed in again.stage.listed:
                     _stand(done, listed.tree)
+                key = (one.slot, again.day)
+                done.outcomes[key] = replace(done.outcomes[key], overtaken=True)
     return done
 
 

@@ -87,7 +87,7 @@ def test_very_many_differences_are_named_in_part() -> None:
 
 
 def test_tags_are_compared_both_ways() -> None:
-    assert checks.tags_are(["a"], ["a"]) == []
+    assert checks.tags_are(["a", "trunk", "trunk-previous"], ["a"]) == []
     assert len(checks.tags_are(["a", "c"], ["a", "b"])) == 2
 
 
@@ -161,6 +161,14 @@ def test_a_build_that_is_not_whole_moves_no_link_and_says_why(whole: Any) -> Non
     assert any("names none of" in line for line in checks.summary_matches(summary, broken, rows, PAIRS))
     summary["links"] = [f"link /nightlies/sim/latest: stayed: {'/'.join(lost)}: failed"]
     assert checks.summary_matches(summary, broken, rows, PAIRS) == []
+
+
+def test_a_build_that_is_rebuilt_late_may_leave_its_link_where_it_is_and_no_other(whole: Any) -> None:
+    summary, outcome, rows = whole
+    late = "link /nightlies/sim/latest: stayed: it leads to build b100 of 2026-11-03 already, which is later"
+    summary["links"].append(late)
+    assert len(checks.summary_matches(summary, outcome, rows, PAIRS)) == 1
+    assert checks.summary_matches(summary, replace(outcome, overtaken=True), rows, PAIRS) == []
 
 
 def test_fates_follow_from_the_newest_row_of_the_present_sum() -> None:
