@@ -23,6 +23,7 @@ from include.gateway.service.app import routes
 from include.gateway.service.openapi import document
 from tests.integration.gateway.conftest import REPOSITORY, RunningGateway, StartGateway
 
+pytest_plugins = ["schemathesis.pytest.plugin"]
 SCHEMA = schemathesis.openapi.from_dict(document())
 CHECKS = [not_a_server_error, content_type_conformance, response_schema_conformance, status_code_conformance]
 FEW = settings(

@@ -81,11 +81,11 @@ def run(folder: Path, module: str, **environment: str) -> subprocess.CompletedPr
     """A session with this suite's own conftest, on one module."""
     (folder / "test_inner.py").write_text(module)
     clean = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
-    options = ("-q", "-rA", "-p", "tests.conftest", "-p", "no:cacheprovider", "-p", "no:xdist", "-o", "markers=server")
+    options = ("-q", "-rA", "-p", "tests.conftest", "-p", "no:cacheprovider", "-o", "markers=server")
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, f"--rootdir={folder}", "test_inner.py"],
         cwd=folder,
-        env={**clean, "PYTHONPATH": str(ROOT), **environment},
+        env={**clean, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **environment},
         capture_output=True,
         text=True,
         timeout=60,
