@@ -17,6 +17,8 @@ from include.settings.secrets import connection_variable
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "NIGHTSHIFT_LAB"  # carried by every process of a lab: its state folder
 ADMIN = "admin"
+VIEWER = "viewer"  # whom `nightshift preflight` asks as: it may look at everything, and change nothing
+AIRFLOW_CONNECTION = "airflow_api"
 DATABASE, DATABASE_USER = "airflow", "nightshift"
 NOBODY = 1  # a port that only root may take, and that nothing uses
 SOCKET_PATH_LIMIT = 107  # bytes, sockaddr_un
@@ -125,6 +127,10 @@ class Lab:
         admin = {**gateway, "login": f"{self.secrets.gateway_key_id}-admin",
                  "password": self.secrets.gateway_admin_secret}  # fmt: skip
         found |= {one.gateway_admin: admin for one in site.repositories.values() if one.gateway_admin}
+        if site.airflow_connection:
+            found[site.airflow_connection] = {"conn_type": "http", "host": LOOPBACK, "port": self.ports.airflow,
+                                              "schema": "http", "login": VIEWER,
+                                              "password": self.secrets.viewer_password}  # fmt: skip
         named = {connection_variable(name): json.dumps(value) for name, value in found.items()}
         return {key: value for key, value in named.items() if key not in environment}
 
@@ -133,6 +139,7 @@ class Lab:
         return {
             "NIGHTSHIFT_VAR": str(self.place.var),
             "NIGHTSHIFT_GATEWAY_HOST": LOOPBACK,
+            "NIGHTSHIFT_AIRFLOW_CONNECTION": AIRFLOW_CONNECTION,
             **self.ports.to_environment(),
         }
 
@@ -152,7 +159,7 @@ class Lab:
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
             "AIRFLOW__CORE__FERNET_KEY": secrets.fernet_key,
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{ADMIN}:admin",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{ADMIN}:admin,{VIEWER}:viewer",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(place.airflow_passwords),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{address}",
             "AIRFLOW__API__PORT": str(ports.airflow),

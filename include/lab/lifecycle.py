@@ -19,7 +19,7 @@ from pathlib import Path
 
 from include.lab import components
 from include.lab.airflow_api import AirflowApi
-from include.lab.environment import ADMIN, Lab
+from include.lab.environment import ADMIN, VIEWER, Lab
 from include.lab.errors import LabError, ServiceFailed
 from include.lab.ports import check_free
 from include.lab.readiness import NotReady, wait
@@ -247,7 +247,7 @@ def _write_passwords(lab: Lab) -> None:
     path = lab.place.airflow_passwords
     path.touch(mode=0o600)
     path.chmod(0o600)
-    path.write_text(json.dumps({ADMIN: lab.secrets.admin_password}))
+    path.write_text(json.dumps({ADMIN: lab.secrets.admin_password, VIEWER: lab.secrets.viewer_password}))
 
 
 def _recover(lab: Lab, supervisor: Supervisor, say: Say) -> None:

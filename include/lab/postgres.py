@@ -175,5 +175,5 @@ def unprivileged_user() -> pwd.struct_passwd | None:
 
 
 def reachable(path: Path) -> bool:
-    """Whether everybody may walk through every folder above a path."""
-    return all(folder.stat().st_mode & 0o001 for folder in path.parents)
+    """Whether everybody may walk through every folder above a path; those that are still to be made are open."""
+    return all(folder.stat().st_mode & 0o001 for folder in path.parents if folder.exists())

@@ -31,7 +31,15 @@ class LabSecrets:
     @property
     def gateway_admin_secret(self) -> str:
         """Of the gateway's administrator; derived, one way, so that files of secrets need not change."""
-        return hmac.new(self.api_secret_key.encode(), b"gateway administrator", hashlib.sha256).hexdigest()
+        return self._derived(b"gateway administrator")
+
+    @property
+    def viewer_password(self) -> str:
+        """Of the user of Airflow who may only look."""
+        return self._derived(b"airflow viewer")
+
+    def _derived(self, what: bytes) -> str:
+        return hmac.new(self.api_secret_key.encode(), what, hashlib.sha256).hexdigest()
 
     @classmethod
     def generate(cls) -> Self:

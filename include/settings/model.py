@@ -450,7 +450,7 @@ class Site(_Block):
     ledger: LedgerUrl = "sqlite:///var/ledger.db"
     ledger_connection: ConnectionId | None = None
     airflow_connection: ConnectionId | None = None
-    """A user of Airflow's REST API, for looking at its pools (`nightshift preflight`)."""
+    """A user of Airflow's REST API, for looking at its pools (`nightshift preflight`); empty for none."""
     paths: Paths = Paths()
     gateway: Gateway = Gateway()
     notify: Notify = Notify()
@@ -468,6 +468,11 @@ class Site(_Block):
             if isinstance(value, Mapping)
             else value
         )
+
+    @field_validator("airflow_connection", mode="before")
+    @classmethod
+    def _none_if_empty(cls, value: object) -> object:
+        return value or None  # out of a variable that is not set
 
     @field_validator("stores", "repositories", "slots", "sites", mode="before")
     @classmethod

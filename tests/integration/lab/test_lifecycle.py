@@ -21,6 +21,11 @@ from include.lab.postgres import Postgres
 from include.lab.secrets import load_or_create
 from include.lab.services import services
 from include.lab.supervise import ProcessState, Supervisor, marked_processes
+from include.preflight.findings import Severity
+from include.preflight.pools import look_at_pools
+from include.settings.load import load
+from include.settings.pools import pools
+from include.settings.secrets import EnvSecrets
 
 
 def silent(_: str) -> None:
@@ -190,6 +195,20 @@ def works_and_stays_closed(closed: Path) -> None:
         stop(process)
 
 
+def viewer_sees_pools_and_changes_none(lab: Lab) -> None:
+    """What `nightshift preflight` finds of pools in this lab, and what the user may do whom it asks as."""
+    from include.lab.airflow_api import AirflowApi
+    from include.lab.environment import VIEWER
+
+    environment = lab.environment()
+    site = load(environ=environment)
+    found = {one.subject: one.severity for one in look_at_pools(site, EnvSecrets(environment))}
+    assert found == {pool.name: Severity.OK for pool in pools(site)}
+    viewer = AirflowApi(lab.airflow_url, VIEWER, lab.secrets.viewer_password)
+    with pytest.raises(LabError, match="403"):
+        viewer.put_pool({"name": "control", "slots": 1, "description": "", "include_deferred": False})
+
+
 @pytest.mark.slow
 @pytest.mark.server("weed")
 def test_airflow_comes_up_with_its_pools_and_is_itself(lab: Lab) -> None:
@@ -205,6 +224,7 @@ def test_airflow_comes_up_with_its_pools_and_is_itself(lab: Lab) -> None:
     assert not api.import_errors()
     with pytest.raises(LabError, match="refuses the login"):
         AirflowApi(lab.airflow_url, ADMIN, "guess").import_errors()
+    viewer_sees_pools_and_changes_none(lab)
     seen = subprocess.run(["ps", "-eww", "-o", "args="], capture_output=True, text=True, check=True).stdout
     for name, secret in asdict(lab.secrets).items():
         assert secret not in seen, name

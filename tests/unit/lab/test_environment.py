@@ -14,6 +14,9 @@ from include.lab.ports import Ports
 from include.lab.secrets import LabSecrets
 from include.lab.services import services
 from include.lab.supervise import Supervisor, configuration
+from include.settings.load import load
+
+OTHERS = {"AIRFLOW_CONN_GATEWAY_NIGHTLIES", "AIRFLOW_CONN_GATEWAY_ADMIN", "AIRFLOW_CONN_AIRFLOW_API"}
 
 
 @pytest.fixture
@@ -32,8 +35,7 @@ def test_no_secret_is_on_a_command_line_or_in_the_process_manager_s_file(lab: La
 
 def test_connections_follow_the_site_configuration_and_leave_real_ones_alone(lab: Lab) -> None:
     made = lab.connections({})
-    gateways = {"AIRFLOW_CONN_GATEWAY_NIGHTLIES", "AIRFLOW_CONN_GATEWAY_ADMIN"}
-    assert made.keys() == {"AIRFLOW_CONN_STORE_CVMFS", "AIRFLOW_CONN_STORE_BUILDS"} | gateways
+    assert made.keys() == {"AIRFLOW_CONN_STORE_CVMFS", "AIRFLOW_CONN_STORE_BUILDS"} | OTHERS
     gateway = json.loads(made["AIRFLOW_CONN_GATEWAY_NIGHTLIES"])
     assert (gateway["port"], gateway["login"]) == (lab.ports.gateway, lab.secrets.gateway_key_id)
     assert "AIRFLOW_CONN_STORE_CVMFS" not in lab.connections({"AIRFLOW_CONN_STORE_CVMFS": "s3://real"})
@@ -42,7 +44,18 @@ def test_connections_follow_the_site_configuration_and_leave_real_ones_alone(lab
 def test_the_lab_s_gateway_stays_on_loopback_and_a_store_elsewhere_gets_none_of_its_keys(lab: Lab) -> None:
     elsewhere = {"NIGHTSHIFT_GATEWAY_HOST": "0.0.0.0", "NIGHTSHIFT_S3_HOST": "ceph.example.org"}
     assert lab.environment(elsewhere)["NIGHTSHIFT_GATEWAY_HOST"] == "127.0.0.1"
-    assert lab.connections(elsewhere).keys() == {"AIRFLOW_CONN_GATEWAY_NIGHTLIES", "AIRFLOW_CONN_GATEWAY_ADMIN"}
+    assert lab.connections(elsewhere).keys() == OTHERS
+
+
+def test_who_looks_at_pools_asks_as_a_user_that_may_change_nothing(lab: Lab) -> None:
+    asks = json.loads(lab.connections({})["AIRFLOW_CONN_AIRFLOW_API"])
+    users = lab.airflow_settings()["AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS"].split(",")
+    assert f"{asks['login']}:viewer" in users
+    assert asks["port"] == lab.ports.airflow
+    assert asks["password"] not in asdict(lab.secrets).values()
+    assert load(environ={**lab.places()}).airflow_connection == "airflow_api"
+    # without a lab nobody is asked, and preflight says so
+    assert load(environ={}).airflow_connection is None
 
 
 def test_settings_of_another_airflow_do_not_leak_in(lab: Lab) -> None:
