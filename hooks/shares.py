@@ -1,10 +1,11 @@
-"""Which pool a run's tasks take their slots from: those of backfills have a share of their own. Imports no Airflow.
+"""What backfills leave to others: their tasks have a pool of their own, and step back. Imports no Airflow.
 
 The reasons: docs/decisions/0019-backfills-have-a-share-of-their-own.md.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from include.settings.pools import BACKFILL, NIGHTLY
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 BACKFILLED = "backfill__"
 """How Airflow begins the ids of the runs that a backfill makes."""
+NICENESS = 15
+"""How far the tasks of backfills step back for all others of their machine; preparing for a night does so by 10."""
 
 
 def is_backfill(run_id: str | None) -> bool:
@@ -26,3 +29,9 @@ def task_instance_mutation_hook(task_instance: TaskInstance, dag_run: DagRun | N
     """Airflow asks this whenever it makes a task of a run, or takes its settings from the DAG again."""
     if task_instance.pool in NIGHTLY and is_backfill(getattr(task_instance, "run_id", None)):
         task_instance.pool = BACKFILL
+
+
+def give_way(run_id: str | None) -> None:
+    """Lower the priority of this thread, and of those it will start, if it works for a backfill."""
+    if is_backfill(run_id):
+        os.setpriority(os.PRIO_PROCESS, 0, max(os.getpriority(os.PRIO_PROCESS, 0), NICENESS))

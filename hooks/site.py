@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hooks.shares import give_way
+
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -12,6 +14,11 @@ if TYPE_CHECKING:
 
 class OnSite:
     """What operators and sensors share. Heavy imports are made when a task runs, never when a DAG is parsed."""
+
+    def pre_execute(self, context: Context) -> None:
+        """Airflow calls this in the process of the task, before anything of it is done."""
+        super().pre_execute(context)  # type: ignore[misc]
+        give_way(context["run_id"])
 
     def connections(self) -> Connections:
         """Clients of the configured site, with Airflow's connections as secrets."""

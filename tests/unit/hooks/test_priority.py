@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from hooks.priority import NightFirst
+from hooks.shares import NICENESS, give_way, task_instance_mutation_hook
 from include.settings.model import Slot
 
 
@@ -23,3 +28,34 @@ def test_every_night_goes_before_every_backfill() -> None:
 def test_among_alike_the_priority_of_the_slot_counts() -> None:
     assert weight("scheduled__1", 20) > weight("scheduled__2", 10)
     assert weight("backfill__1", 20) > weight("backfill__2", 10)
+
+
+@pytest.mark.parametrize(
+    ("run_id", "pool", "taken"),
+    [
+        ("backfill__2026-11-02", "prepare", "backfill"),
+        ("backfill__2026-11-02", "control", "backfill"),
+        ("backfill__2026-11-02", "somebody_elses", "somebody_elses"),
+        ("night__2026-11-21__pass2", "prepare", "prepare"),
+        ("scheduled__1", "publish", "publish"),
+        (None, "publish", "publish"),
+    ],
+)
+def test_only_backfills_are_moved_to_their_own_pool(run_id: str | None, pool: str, taken: str) -> None:
+    ti: Any = SimpleNamespace(run_id=run_id, pool=pool)
+    task_instance_mutation_hook(ti, dag_run=None)
+    assert ti.pool == taken
+
+
+@pytest.mark.parametrize(
+    ("run_id", "steps_back"), [("backfill__1", True), ("scheduled__1", False), ("manual__1", False)]
+)
+def test_on_its_machine_a_backfill_steps_back_for_all_others(run_id: str, steps_back: bool) -> None:
+    def niceness() -> tuple[int, int]:
+        before = os.getpriority(os.PRIO_PROCESS, 0)
+        give_way(run_id)
+        return before, os.getpriority(os.PRIO_PROCESS, 0)
+
+    with ThreadPoolExecutor(1) as thread:  # it is the thread that steps back
+        before, after = thread.submit(niceness).result()
+    assert after == (max(before, NICENESS) if steps_back else before)
