@@ -23,6 +23,7 @@ it to `stores`.
 
 `mode` *refuse* ends with an error if the destination holds anything; *replace* swaps it. `tag` names the new revision;
 one that is taken is refused.
+A repository that asks for approval gets it once somebody said yes to it (docs/operations.md, approval).
 `dry_run` reads the source, says what would be published and how much of it is new, or why it would fail, and writes
 to no store, gateway or repository.
 """
@@ -31,6 +32,7 @@ to no store, gateway or repository.
 def publication(site: Site) -> DAG:
     """The DAG, with the configured repositories to choose from."""
     repositories = sorted(site.repositories)
+    approval = any(one.approval for one in site.repositories.values())
     stores = ", ".join(f"`{store.url}`" for store in site.stores.values()) or "none is configured"
     dag = DAG(
         dag_id="publication",
@@ -40,7 +42,7 @@ def publication(site: Site) -> DAG:
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=8,
-        dagrun_timeout=timedelta(hours=12),
+        dagrun_timeout=timedelta(hours=24 if approval else 12),
         default_args=default_args(),
         params={
             "repository": Param(
@@ -93,7 +95,7 @@ def publication(site: Site) -> DAG:
         plan = PublicationPlanOperator(
             task_id="plan", doc_md="Checks repository, path and source, and records the plan."
         )
-        verify = publishing_tasks(plan.output, group_id="tree", prepare_timeout=timedelta(hours=10))
+        verify = publishing_tasks(plan.output, group_id="tree", prepare_timeout=timedelta(hours=10), approval=approval)
         gate = GateOperator(
             task_id="gate",
             of_night=False,

@@ -9,6 +9,7 @@ from airflow.sdk import DAG, Param
 
 from include.settings.load import load
 from include.settings.model import Site
+from operators.approve import approve_each
 from operators.publishing import default_args
 from operators.undo import UndoLookOperator, UndoOperator
 
@@ -20,6 +21,7 @@ DOC = """
 | task | what it does |
 |---|---|
 | `look` | says what would go or be replaced, which links lead there, and what speaks against it |
+| `approve` | shows that list to somebody and waits for a yes or no, at most until the deadline (docs/operations.md) |
 | `undo` | does it in one revision, and records it; skipped while `dry_run` is on, which it is by default |
 
 `instead` *nothing* takes the trees away; *predecessor* puts the tree of the newest earlier build of the slot in the
@@ -28,6 +30,9 @@ place of each, by its catalogs alone: no data is sent. All else in the repositor
 Links that lead to a build that goes are refused, unless `move_links` lets them lead to the newest earlier build that is
 whole (a weekday's to one of that day), or go where there is none. Trees that no run published, and trees that links of
 partial builds lead to, are refused always.
+
+The yes is for exactly what was listed: if something else stands there by the time of `undo`, it is refused, and `look`
+is to be cleared, with what follows it. Somebody is asked unless `approval` is off; a repository may insist on it.
 
 What is undone is not installed again by itself, but for artifacts that are rebuilt; `nightshift nightly redo` lets it.
 The bytes stay in the store until a collection, and the revision before can be read by its tag or root hash.
@@ -48,7 +53,7 @@ def undo_build(site: Site) -> DAG:
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=4,
-        dagrun_timeout=timedelta(hours=4),
+        dagrun_timeout=timedelta(hours=16),
         default_args=default_args(),
         params={
             "slot": Param(slots[0], title="Slot", type="string", enum=slots, description="Which series of builds."),
@@ -86,16 +91,23 @@ def undo_build(site: Site) -> DAG:
                 maxLength=1000,
                 description="Why; it is kept in the ledger and shown to whoever installs the build again.",
             ),
+            "approval": Param(
+                True,
+                title="Approval",
+                type="boolean",
+                description="Ask somebody before it is done; a repository may insist on it.",
+            ),
             "dry_run": Param(True, title="Dry run", type="boolean", description="Only say what would be done."),
         },
         tags=["nightlies", "cvmfs", "by hand"],
     )
     with dag:
         look = UndoLookOperator(
-            task_id="look", doc_md="Says what would be done, and what speaks against it; changes nothing."
+            task_id="look",
+            doc_md="Says what would be done, and what speaks against it; changes nothing, and asks anew when cleared.",
         )
         undo = UndoOperator(task_id="undo", pool="publish", doc_md="Undoes it in one revision; skipped in a dry run.")
-        look >> undo
+        approve_each(look.output) >> undo
     return dag
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from operators.base import batches_of, clock, owner_name
+from operators.base import NightshiftOperator, batches_of, clock, owner_name
 from operators.lease import LeaseTaskOperator
 from operators.links import RepositoryLink
 
@@ -19,6 +19,34 @@ if TYPE_CHECKING:
     from include.publishers.connect import Connections
 
 
+class InheritPrepareOperator(NightshiftOperator):
+    """What is done of a partial build's inheritance before somebody is asked: catalogs for the new places are stored.
+
+    Skipped for builds that list all they have. One that fails is recorded with its reason and stops no other.
+
+    :param batch: what the plan handed on of its kind.
+    """
+
+    template_fields = ("batch",)
+    ui_color = "#cffafe"
+
+    def __init__(self, *, batch: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batch = batch
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        from include.nightlies.steps.errors import BatchFailed
+        from include.nightlies.steps.inherit import prepare_inherited
+
+        if not self.batch:
+            raise AirflowSkipException("the build takes nothing from another one")
+        (batch,) = batches_of(self.batch)
+        outcome = prepare_inherited(self.connections(), batch, try_number=context["ti"].try_number, clock=clock)
+        if outcome.failures:
+            raise BatchFailed(outcome.failures)
+        return outcome.to_json()
+
+
 class InheritOperator(LeaseTaskOperator):
     """Each tree that a partial build takes from another one, by its catalogs alone or as a link; no data is sent.
 
@@ -26,15 +54,17 @@ class InheritOperator(LeaseTaskOperator):
     its reason and stops no other; then the task fails, too. Returns state and reason of each.
 
     :param batch: what the plan handed on of its kind.
+    :param prepared: whether `InheritPrepareOperator` did its part before.
     """
 
     template_fields = ("batch",)
     operator_extra_links = (RepositoryLink(),)
     ui_color = "#cffafe"
 
-    def __init__(self, *, batch: Any, **kwargs: Any) -> None:
+    def __init__(self, *, batch: Any, prepared: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.batch = batch
+        self.prepared = prepared
         self._outcome: PublishOutcome | None = None
 
     def attempt(self, context: Context, connections: Connections) -> Mapping[str, PathBusy]:
@@ -53,6 +83,7 @@ class InheritOperator(LeaseTaskOperator):
                 try_number=context["ti"].try_number,
                 clock=clock,
                 on_lease=self.on_lease,
+                prepared=self.prepared,
             )
         except PathBusy as busy:
             return {"reserve": busy}

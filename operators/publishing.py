@@ -5,52 +5,43 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import TriggerRule, task_group
+from airflow.sdk import TaskGroup, TriggerRule, task_group
 
 from hooks.priority import NightFirst
-from operators.inherit import InheritOperator
+from hooks.retry import RetryByKind
+from operators.approve import AskOperator, approve_each
+from operators.inherit import InheritOperator, InheritPrepareOperator
 from operators.prepare import CvmfsPrepareOperator
 from operators.publish import CvmfsPublishOperator
 from operators.reserve import CvmfsReserveOperator
 from operators.verify import CvmfsVerifyOperator
 
+_PREPARE: dict[str, Any] = {
+    "pool": "prepare",
+    "map_index_template": "{{ task.batch['name'] }}",
+    "doc_md": "Reads the source and stores what is new of it, without any lease.",
+}
+_PUBLISH: dict[str, Any] = {
+    "pool": "publish",
+    "map_index_template": "{{ task.batch['name'] }}",
+    "doc_md": "Takes a lease on the destination, swaps its catalog, commits, gives the lease back.",
+}
+
 
 def publishing_tasks(
-    batches: Any, *, group_id: str, prepare_timeout: timedelta, inherited: Any = None
+    batches: Any,
+    *,
+    group_id: str,
+    prepare_timeout: timedelta,
+    inherited: Any = None,
+    approval: bool = False,
+    night: Any = None,
 ) -> CvmfsVerifyOperator:
-    """Chain the tasks for a plan's batches, mapped over them in a group; returns the last, for the gate to follow.
+    """Chain the tasks for a plan's batches, mapped over them; returns the last, for the gate to follow.
 
     `inherited`: what a plan hands on of what a partial build takes from another one; without it there is no such task.
-
-    A group and not two mapped tasks, so that one batch that fails keeps no other from being published.
+    `approval`: whether a repository of the DAG asks for it; `night`: what `BuildSensor` found, for that question.
     """
-    reserve = CvmfsReserveOperator(
-        task_id="reserve",
-        batches=batches,
-        pool="publish",
-        doc_md="One lease, one commit: an empty nested catalog at every destination, and the directories above them.",
-    )
-
-    @task_group(group_id=group_id)
-    def group(batch: dict[str, Any]) -> None:
-        """Prepare and publish one batch: a single artifact on most nights."""
-        prepare = CvmfsPrepareOperator(
-            task_id="prepare",
-            batch=batch,
-            pool="prepare",
-            map_index_template="{{ task.batch['name'] }}",
-            execution_timeout=prepare_timeout,
-            doc_md="Reads the source and stores what is new of it, without any lease.",
-        )
-        publish = CvmfsPublishOperator(
-            task_id="publish",
-            batch=batch,
-            pool="publish",
-            map_index_template="{{ task.batch['name'] }}",
-            doc_md="Takes a lease on the destination, swaps its catalog, commits, gives the lease back.",
-        )
-        prepare >> publish
-
     verify = CvmfsVerifyOperator(
         task_id="verify",
         batches=batches,
@@ -58,17 +49,84 @@ def publishing_tasks(
         execution_timeout=timedelta(hours=2),
         doc_md="Takes away what failed artifacts left reserved, then reads back what was published, as a reader does.",
     )
-    reserve >> group.expand(batch=batches) >> verify
+    if approval:
+        reserve, published = _with_approval(batches, group_id, prepare_timeout, inherited, night)
+    else:
+        reserve = _reserve(batches)
+        published = reserve >> _each(group_id, prepare_timeout).expand(batch=batches)
+    published >> verify
     if inherited is not None:
         take = InheritOperator(
             task_id="inherited",
             batch=inherited,
+            prepared=approval,
             pool="publish",
             execution_timeout=prepare_timeout,
             doc_md="Takes what a partial build does not list from the build that it names, by catalogs or links alone.",
         )
         reserve >> take >> verify
     return verify
+
+
+def _reserve(batches: Any) -> CvmfsReserveOperator:
+    return CvmfsReserveOperator(
+        task_id="reserve",
+        batches=batches,
+        pool="publish",
+        doc_md="One lease, one commit: an empty nested catalog at every destination, and the directories above them.",
+    )
+
+
+def _each(group_id: str, prepare_timeout: timedelta) -> Any:
+    """A group that is mapped, and not two mapped tasks: one batch that fails keeps no other from being published, and
+    none waits for another."""
+
+    @task_group(group_id=group_id)
+    def group(batch: dict[str, Any]) -> None:
+        """Prepare and publish one batch: a single artifact on most nights."""
+        prepare = CvmfsPrepareOperator(task_id="prepare", batch=batch, execution_timeout=prepare_timeout, **_PREPARE)
+        publish = CvmfsPublishOperator(task_id="publish", batch=batch, **_PUBLISH)
+        prepare >> publish
+
+    return group
+
+
+def _with_approval(
+    batches: Any, group_id: str, prepare_timeout: timedelta, inherited: Any, night: Any
+) -> tuple[CvmfsReserveOperator, Any]:
+    """All is prepared, then somebody is asked, once, and only then anything of it is in the repository.
+
+    What to publish says the ledger, so that a batch that fails keeps no other from being published here either.
+    """
+    with TaskGroup(group_id, prefix_group_id=False, tooltip="Prepare all, ask once, publish all that was approved."):
+        prepare = CvmfsPrepareOperator.partial(
+            task_id=f"{group_id}.prepare", execution_timeout=prepare_timeout, retry_policy=RetryByKind(), **_PREPARE
+        ).expand(batch=batches)
+        ask = AskOperator(
+            task_id="ask",
+            batches=batches,
+            inherited=inherited,
+            night=night,
+            trigger_rule=TriggerRule.ALL_DONE,
+            doc_md="Records what there is to approve; cleared with what follows it, it asks anew.",
+        )
+        approve = approve_each(ask.output)
+        reserve = _reserve(batches)
+        publish = CvmfsPublishOperator.partial(
+            task_id=f"{group_id}.publish", retry_policy=RetryByKind(), **_PUBLISH
+        ).expand(batch=batches)
+        prepare >> ask
+        approve >> reserve >> publish
+    if inherited is not None:
+        before = InheritPrepareOperator(
+            task_id="prepare_inherited",
+            batch=inherited,
+            pool="prepare",
+            execution_timeout=prepare_timeout,
+            doc_md="Stores catalogs of what a partial build takes from another one, for its places; without a lease.",
+        )
+        before >> ask
+    return reserve, publish
 
 
 def default_args(*, retries: int = 2, priority: int = 10) -> dict[str, Any]:
@@ -81,6 +139,7 @@ def default_args(*, retries: int = 2, priority: int = 10) -> dict[str, Any]:
         "max_retry_delay": timedelta(minutes=5),
         "pool": "control",
         "priority_weight": priority,
-        "weight_rule": NightFirst(),
+        # by its name: of an instance Airflow keeps nothing that a mapped task's scheduler could read
+        "weight_rule": f"{NightFirst.__module__}.{NightFirst.__qualname__}",
         "execution_timeout": timedelta(minutes=30),
     }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.site import run_name
+from operators.approve import questions_to_map
 from operators.base import NightshiftOperator, clock, owner_name
 from operators.lease import LeaseTaskOperator
 
@@ -19,22 +21,38 @@ if TYPE_CHECKING:
     from include.publishers.connect import Connections
 
 
+PLAN = "plan"
+"""The key under which a look leaves what it saw, for whoever looks at the task."""
+
+
 class UndoLookOperator(NightshiftOperator):
-    """Says what undoing would take away or replace, which links lead there, and what speaks against it."""
+    """Says what undoing would take away or replace, which links lead there, and what speaks against it.
+
+    Hands on the run's questions, as `AskOperator` does: what it saw is what somebody is asked to approve.
+    """
 
     ui_color = "#e0e7ff"
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        from include.nightlies.steps.approve import Asked
         from include.nightlies.steps.undo import plan_undo
+        from include.nightlies.steps.undo_approval import ask_undo
 
-        plan = plan_undo(self.connections(), wish_of(context))
+        connections, run = self.connections(), run_name(context)
+        plan = plan_undo(connections, wish_of(context))
         for line in plan.lines():
             self.log.info("%s", line)
-        return plan.to_json()
+        context["ti"].xcom_push(key=PLAN, value=plan.to_json())
+        asked = Asked(None, True, "dry run: nobody is asked")
+        if not context["params"]["dry_run"]:
+            asked = ask_undo(connections, plan, run, wished=bool(context["params"]["approval"]), clock=clock)
+        self.log.info("%s", asked.why)
+        return questions_to_map(connections, run, asked)
 
 
 class UndoOperator(LeaseTaskOperator):
-    """Undoes it in one revision; skipped in a dry run. It looks again itself, and refuses what would do harm.
+    """Undoes it in one revision; skipped in a dry run. It looks again itself, and refuses what would do harm, or is not
+    what was approved.
 
     Waits for busy paths in the triggerer. A second try of what was done finds nothing to do.
     """
@@ -48,12 +66,17 @@ class UndoOperator(LeaseTaskOperator):
     def attempt(self, context: Context, connections: Connections) -> Mapping[str, PathBusy]:
         from include.gateway.errors import PathBusy
         from include.nightlies.steps.undo import undo
+        from include.nightlies.steps.undo_approval import require_undo_approved
 
         if context["params"]["dry_run"]:
             raise AirflowSkipException("dry run: see the task before; nothing is undone")
+        run = run_name(context)
+        require = partial(
+            require_undo_approved, connections, run=run, wished=bool(context["params"]["approval"])
+        )  # fmt: skip
         try:
             plan, revision = undo(
-                connections, wish_of(context), run=run_name(context), owner=owner_name(context), clock=clock
+                connections, wish_of(context), run=run, owner=owner_name(context), clock=clock, require=require
             )
         except PathBusy as busy:
             return {"undo": busy}

@@ -18,6 +18,8 @@ NightlyError
 ├── BaseUnusable          a partial build names a build that nothing can be taken from
 ├── BuildIncomplete       a build lacks something that is required, so that no link may lead to it
 ├── UndoRefused           a build cannot be undone as asked
+├── NotApproved           nobody has said yes to this, and the repository asks for it
+├── QuestionSettled       a question that was answered, or asked anew, meanwhile
 ├── UnknownChoice         a project or platform was asked for that the build does not have
 ├── DependencyCycle       projects of a build depend on each other in a circle
 └── RecordError
@@ -174,6 +176,21 @@ class UndoRefused(NightlyError):
         lines = "".join(f"\n- {line}" for line in self.reasons[:shown])
         more = f"\n… and {len(self.reasons) - shown} more" if len(self.reasons) > shown else ""
         super().__init__(f"build {build} is not undone; nothing was changed:{lines}{more}")
+
+
+class NotApproved(NightlyError):
+    def __init__(self, name: str, why: str) -> None:
+        self.name = name
+        super().__init__(
+            f"{name}: it is not approved: {why}. Nothing of it was changed. Clear the task that asks (`ask`, or "
+            "`look` of undo_build) and what follows it: then somebody is asked about what there is now."
+        )
+
+
+class QuestionSettled(NightlyError):
+    def __init__(self, number: int, said: str) -> None:
+        self.number = number
+        super().__init__(f"no answer to question {number} counts any more: {said}. Answer the run's newest question.")
 
 
 class UnknownChoice(NightlyError):

@@ -63,7 +63,7 @@ def test_two_nights_the_second_partial_a_failed_dependency_and_one_build_undone(
     assert _latest(site) == f"{FOLDER}/b20261103"
 
     before = site.revision()
-    form = {"slot": "linked", "build_id": "b20261103", "reason": "it crashes", "move_links": True}
+    form = {"slot": "linked", "build_id": "b20261103", "reason": "it crashes", "move_links": True, "approval": False}
     looked = site.run("undo_build", **form)
     assert looked.state == "success"
     assert looked.tasks["undo"] == "skipped"

@@ -7,6 +7,7 @@ StepError
 ├── DependencyFailed      what an artifact depends on failed so far; its retry may cure both
 ├── DependencyPending     what an artifact depends on is not published yet (a kind of PathBusy: it is waited for)
 ├── FailedBefore          an earlier step of the run gave the artifact up
+├── PreparedTooLongAgo    what was prepared may not live until somebody has answered for it
 ├── BatchFailed           several artifacts of one batch failed; retryable if one of them is
 ├── ReserveFailed         destinations that cannot be reserved; the others were
 ├── NotWell               something is wrong with a repository, or is going to be
@@ -17,6 +18,7 @@ StepError
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from include.gateway.errors import PathBusy
 from include.nightlies.errors import NightlyError
@@ -62,6 +64,14 @@ class FailedBefore(StepError):
     def __init__(self, artifact: str, reason: str) -> None:
         self.artifact = artifact
         super().__init__(f"artifact {artifact}: {reason} When that is cured, clear the run from its plan on.")
+
+
+class PreparedTooLongAgo(StepError):
+    def __init__(self, run: str, expires: datetime) -> None:
+        super().__init__(
+            f"run {run}: what it prepared was to be approved by {expires:%Y-%m-%d %H:%M} UTC, before it is too old "
+            "to be published. Clear the run from its plan on: then it is prepared again, and somebody is asked."
+        )
 
 
 class DependencyFailed(StepError):

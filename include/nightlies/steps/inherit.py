@@ -11,23 +11,43 @@ from include.cvmfs.errors import DestinationError, RepositoryFrozen
 from include.cvmfs.view import View
 from include.gateway.errors import PathBusy, RepositoryDisabled
 from include.nightlies import records
-from include.nightlies.errors import PublicationUnknown
+from include.nightlies.approval import link_digest
+from include.nightlies.errors import NotApproved, PublicationUnknown
 from include.nightlies.links import resolved
 from include.nightlies.records import Figures, Publication
 from include.nightlies.states import Phase, State
+from include.nightlies.steps.approve import require_approved
 from include.nightlies.steps.linking import set_links
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.provenance import vouch
 from include.nightlies.steps.publish import OnLease, PublishOutcome, publish_batch
 from include.nightlies.steps.rebased import require_native
 from include.nightlies.steps.reserve import reserve_run
-from include.nightlies.steps.values import Batch, Item
+from include.nightlies.steps.values import Batch, Item, Outcome
 from include.publishers.byhand import contents_of
 from include.publishers.connect import Connections
 
 Clock = Callable[[], datetime]
 
+_PREPARE = ((State.PREPARING, Phase.PREPARE), (State.PREPARED, Phase.PREPARE))
+_PUBLISH = ((State.PUBLISHING, Phase.PUBLISH),)
+
 log = logging.getLogger(__name__)
+
+
+def prepare_inherited(connections: Connections, batch: Batch, *, try_number: int, clock: Clock) -> Outcome:
+    """What there is to do before somebody can be asked for approval: trees become changesets; links wait as they are.
+
+    One that fails is recorded with its reason and stops no other.
+    """
+    trees, linked = _parted(batch)
+    outcome = prepare_batch(connections, trees, try_number=try_number, clock=clock)
+    if not batch.dry_run:
+        for item in linked.items:
+            found = records.publication(connections.ledger, batch.key(item))
+            if found is not None and found.state in (State.PLANNED, State.PREPARING):
+                _steps(connections, batch, item, _PREPARE, try_number, clock)
+    return outcome
 
 
 def inherit_batch(
@@ -38,32 +58,39 @@ def inherit_batch(
     try_number: int,
     clock: Clock,
     on_lease: OnLease | None = None,
+    prepared: bool = False,
 ) -> PublishOutcome:
     """Take everything of the batch; neither a busy path nor a failure stops the others.
 
-    A tree's catalogs are written before any lease, and it goes in like any other. Links are set in one revision where
-    that is possible. Raises PathBusy if the places cannot be reserved yet.
+    `prepared`: `prepare_inherited` did its part, and somebody may have been asked since. A tree's catalogs are written
+    before any lease, and it goes in like any other. Links are set in one revision where that is possible. Raises
+    PathBusy if the places cannot be reserved yet.
     """
-    trees = replace(batch, items=tuple(item for item in batch.items if not item.linked))
-    linked = [item for item in batch.items if item.linked]
+    trees, linked = _parted(batch)
     outcome = PublishOutcome()
     if trees.items:
-        prepared = prepare_batch(connections, trees, try_number=try_number, clock=clock)
-        outcome.failures |= prepared.failures
+        made = Outcome() if prepared else prepare_batch(connections, trees, try_number=try_number, clock=clock)
+        outcome.failures |= made.failures
         if batch.dry_run:
-            outcome.done += prepared.done
+            outcome.done += made.done
         else:
             reserve_run(connections, [trees], owner=owner, try_number=try_number, clock=clock)
-            good = replace(trees, items=tuple(one for one in trees.items if one.name not in prepared.failures))
+            good = replace(trees, items=tuple(one for one in trees.items if one.name not in made.failures))
             published = publish_batch(
                 connections, good, owner=owner, try_number=try_number, clock=clock, on_lease=on_lease
             )
             outcome.done += published.done
             outcome.failures |= published.failures
             outcome.busy |= published.busy
-    if linked:
-        _link(connections, replace(batch, items=tuple(linked)), outcome, owner, try_number, clock)
+    if linked.items:
+        _link(connections, linked, outcome, owner, try_number, clock)
     return outcome
+
+
+def _parted(batch: Batch) -> tuple[Batch, Batch]:
+    """The trees, and what becomes links."""
+    trees = tuple(item for item in batch.items if not item.linked)
+    return replace(batch, items=trees), replace(batch, items=tuple(item for item in batch.items if item.linked))
 
 
 def _link(
@@ -84,9 +111,11 @@ def _link(
         targets = {}
         for place in places:
             source = items[place].inherits or ""
-            entry = view.lookup(place)
-            if view.nested_at(source) is None:
+            entry, there = view.lookup(place), view.nested_at(source)
+            if there is None:
                 refused[place] = DestinationError(source, "nothing stands there (any more) that a link could lead to")
+            elif (unasked := _not_approved(connections, batch, items[place], str(there.hash))) is not None:
+                refused[place] = unasked
             elif entry is not None and not entry.is_symlink:
                 refused[place] = DestinationError(place, "something that is no link stands there; remove it first")
             elif entry is None or resolved(place, entry.symlink) != source:
@@ -129,14 +158,36 @@ def _begin(connections: Connections, batch: Batch, try_number: int, clock: Clock
         found = records.publication(connections.ledger, batch.key(item))
         if found is None:
             raise PublicationUnknown(str(batch.key(item)))
-        steps = [(State.PREPARING, Phase.PREPARE), (State.PREPARED, Phase.PREPARE), (State.PUBLISHING, Phase.PUBLISH)]
-        if found.state in (State.PREPARED, State.PUBLISHING):
-            steps = steps[2:]
-        for state, phase in steps:
-            records.move(
-                connections.ledger, batch.key(item), state, phase=phase, try_number=try_number, now=clock(),
-                reason=f"a link to {item.inherits}, try {try_number}",
-            )  # fmt: skip
+        if found.state not in (State.PREPARED, State.PUBLISHING):
+            _steps(connections, batch, item, _PREPARE, try_number, clock)
+        _steps(connections, batch, item, _PUBLISH, try_number, clock)
+
+
+def _steps(
+    connections: Connections,
+    batch: Batch,
+    item: Item,
+    steps: Sequence[tuple[State, Phase]],
+    try_number: int,
+    clock: Clock,
+) -> None:
+    for state, phase in steps:
+        records.move(
+            connections.ledger, batch.key(item), state, phase=phase, try_number=try_number, now=clock(),
+            reason=f"a link to {item.inherits}, try {try_number}",
+        )  # fmt: skip
+
+
+def _not_approved(connections: Connections, batch: Batch, item: Item, root: str) -> NotApproved | None:
+    """Why this link must not be set to the tree that stands there now; None if it may be."""
+    if batch.dry_run:
+        return None
+    digest = link_digest(batch.repository, item.destination, target=item.inherits or "", root=root)
+    try:
+        require_approved(connections, batch.run, batch.repository, item.name, digest)
+    except NotApproved as error:
+        return error
+    return None
 
 
 def _settled(

@@ -30,7 +30,7 @@ from include.nightlies.steps.rebased import rebased_changeset
 from include.nightlies.steps.sources import opened, source_limits
 from include.nightlies.steps.values import Batch, Item, Outcome
 from include.publishers.connect import Connections
-from include.publishers.destinations import is_free, is_tree, occupied
+from include.publishers.destinations import is_free, is_tree, missing_directories, occupied
 from include.publishers.trees import tree_options
 
 Clock = Callable[[], datetime]
@@ -139,6 +139,7 @@ def _would(repository: Repository, batch: Batch, item: Item, changeset: Changese
     path, view = item.destination, View(repository.catalogs, repository.manifest.root)
     if is_tree(view.nested_at(path), changeset.root):
         return f"revision {repository.manifest.revision} holds this very tree, nothing would be published"
+    missing_directories(view, [path])  # raises if something is in the way
     if is_free(view, path, changeset.root):
         return f"would publish {_said(changeset)}"
     if not batch.replace:

@@ -16,9 +16,10 @@ from include.gateway.errors import BaseMoved, PathBusy, RepositoryDisabled
 from include.nightlies import builds, damage, records
 from include.nightlies.damage import Damage
 from include.nightlies.dependencies import Readiness, readiness
-from include.nightlies.errors import PublicationUnknown
+from include.nightlies.errors import NotApproved, PublicationUnknown
 from include.nightlies.records import Figures, Publication
 from include.nightlies.states import Phase, State
+from include.nightlies.steps.approve import require_approved, tree_digest_of
 from include.nightlies.steps.errors import DependencyFailed, DependencyPending, FailedBefore
 from include.nightlies.steps.prepare import figures_of, prepare_item
 from include.nightlies.steps.provenance import vouch
@@ -52,7 +53,8 @@ def publish_batch(
     """Publish every item that is prepared and not published yet; neither a busy path nor a failure stops the others.
 
     An item whose dependencies are not published yet is among the busy ones; one with a dependency that failed is
-    skipped with that reason, once there is no further try (`last_try`).
+    skipped with that reason, once there is no further try (`last_try`). Where the repository asks for approval, a
+    changeset that was not approved fails, whoever prepared it.
     What was rebuilt since it was planned is skipped.
     Raises RepositoryFrozen, and RepositoryDisabled of a gateway that gives out no leases for now.
     `owner` is shown to others as the holder of a lease; `on_lease` is told how to give back the lease at hand.
@@ -171,6 +173,8 @@ def _publish_one(
         )  # fmt: skip
 
     def hang(changeset: Changeset) -> Published:
+        digest = tree_digest_of(batch.repository, item.destination, changeset.source_sha256, changeset.root)
+        require_approved(connections, batch.run, batch.repository, item.name, digest)
         # written before anything is done: a process that outlived its task finds here that it was replaced
         move(State.PUBLISHING, f"try {try_number}")
         tag = NewTag(batch.tag, f"{item.destination} from {item.source}") if batch.tag else None
@@ -189,7 +193,10 @@ def _publish_one(
     except (PathBusy, RepositoryFrozen, RepositoryDisabled):
         raise
     except Exception as error:
-        move(State.FAILED, str(error), error_class=type(error).__name__)
+        # what somebody is asked about next is what was prepared last
+        newer = again is not None and isinstance(error, NotApproved)
+        figures = figures_of(again.changeset, seconds=again.seconds) if again is not None and newer else None
+        move(State.FAILED, str(error), figures, error_class=type(error).__name__)
         raise
     state, reason = _reached(done, interrupted=interrupted)
     if again is not None:

@@ -172,15 +172,26 @@ def plan_undo(connections: Connections, wish: Wish) -> UndoPlan:
     )  # fmt: skip
 
 
-def undo(connections: Connections, wish: Wish, *, run: str, owner: str, clock: Clock) -> tuple[UndoPlan, int | None]:
+def undo(
+    connections: Connections,
+    wish: Wish,
+    *,
+    run: str,
+    owner: str,
+    clock: Clock,
+    require: Callable[[UndoPlan], None] | None = None,
+) -> tuple[UndoPlan, int | None]:
     """Do it in one revision, and keep it in the ledger; the plan, and the revision, None where nothing was to be done.
 
-    A night does not install again what is undone; ``redo`` lets it. Raises UndoRefused before anything is changed,
-    DestinationError for what was published meanwhile, PathBusy, and what a commit raises.
+    ``require`` raises if what would be changed must not be, such as for want of an approval. A night does not install
+    again what is undone; ``redo`` lets it. Raises UndoRefused before anything is changed, DestinationError for what was
+    published meanwhile, PathBusy, and what a commit raises.
     """
     plan = plan_undo(connections, wish)
     if plan.refused:
         raise UndoRefused(wish.build_id, plan.refused)
+    if require is not None and (plan.taken or plan.links):
+        require(plan)
     for line in plan.lines():
         log.info("%s", line)
     revision = None

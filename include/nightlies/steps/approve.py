@@ -1,0 +1,270 @@
+"""Ask whether what a run prepared may be published, keep the answer, and hold every publication to it.
+
+One question for a run: what each answer binds is in `include/nightlies/approval.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from include.ledger.engine import writing
+from include.nightlies import approval, questions, records
+from include.nightlies.approval import SHORTEST, Answer, Bound, Kind, Wanted
+from include.nightlies.errors import NotApproved
+from include.nightlies.questions import Question
+from include.nightlies.records import Publication, PublicationKey
+from include.nightlies.states import Phase, State
+from include.nightlies.steps.errors import PreparedTooLongAgo
+from include.nightlies.steps.values import Batch, Item, all_items
+from include.notify.message import Event, Message
+from include.notify.notifier import Notifier
+from include.publishers.connect import Connections
+from include.settings.model import Approval
+
+Clock = Callable[[], datetime]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What came of asking. `question`: the one that awaits an answer, or None, and `why` nobody is asked.
+
+    `go`: whether the run goes on without an answer.
+    """
+
+    question: Question | None
+    go: bool
+    why: str
+
+
+def ask_run(connections: Connections, batches: Sequence[Batch], *, earlier: Sequence[str] = (), clock: Clock) -> Asked:
+    """Record the question of a run, if its repository asks for approval and anything of it is prepared.
+
+    `earlier`: the runs of the passes of this night before it: what was approved or rejected there is not asked again,
+    unless this run asks for a second time. What was skipped for want of an approval is asked about again. Raises
+    PreparedTooLongAgo.
+    """
+    if not batches:
+        return Asked(None, False, "there is nothing to publish")
+    first, ledger = batches[0], connections.ledger
+    settings = connections.site.repository(first.repository).approval
+    if settings is None:
+        return Asked(None, True, f"{first.repository} asks for no approval")
+    if first.dry_run:
+        return Asked(None, True, "dry run: nothing is published, and nobody is asked")
+    waiting = _waiting(connections, batches)
+    if not waiting:
+        return Asked(None, False, "nothing is prepared that awaits an approval")
+    begun = _bound(connections, first.repository, waiting, clock())
+    before = {} if questions.of_run(ledger, first.run) else questions.newest(ledger, earlier, list(begun))
+    taken = {digest: one for digest, one in before.items() if one.answer in (Answer.APPROVED, Answer.REJECTED)}
+    for answered in sorted(set(taken.values()), key=lambda one: one.id):
+        again = {digest: begun.pop(digest) for digest, one in taken.items() if one == answered}
+        _take_over(connections, first, settings, answered, again, clock)
+    if not begun:
+        said = {one.answer for one in taken.values()}
+        return Asked(None, Answer.APPROVED in said, "an earlier pass of this night asked about all of it")
+    wanted, now = _wanted(first, settings, begun), clock()
+    until = _deadline(first.run, wanted.expires, settings.deadline_minutes, now)
+    question = questions.ask(ledger, first.run, wanted, now=now, deadline=until)
+    _revive(connections, question, clock)
+    for line in wanted.lines:
+        log.info("%s", line)
+    return Asked(question, True, f"{len(wanted.bound)} to approve, digest {wanted.digest}")
+
+
+def open_question(connections: Connections, question_id: int, *, clock: Clock) -> Question:
+    """Begin to wait for the answer to a question; one that was answered before is open again.
+
+    Raises QuestionSettled for one that was asked anew, PreparedTooLongAgo if there is no time left for an answer.
+    """
+    found, now = questions.question(connections.ledger, question_id), clock()
+    minutes = settings_of(connections, found.repository).deadline_minutes
+    until = _deadline(found.run_id, found.expires_at, minutes, now)
+    question = questions.ask_again(connections.ledger, question_id, now=now, deadline=until)
+    _revive(connections, question, clock)
+    return question
+
+
+def settle_question(
+    connections: Connections,
+    question_id: int,
+    answer: Answer,
+    *,
+    by: str | None = None,
+    comment: str = "",
+    clock: Clock,
+) -> Question:
+    """Record the answer; what was asked about is skipped with that reason unless it is a yes."""
+    question = questions.settle(connections.ledger, question_id, answer, now=clock(), by=by, comment=comment)
+    log.info("%s", question.said)
+    if question.kind is Kind.PUBLICATION and answer is not Answer.APPROVED:
+        _skip(connections, question, clock)
+    return question
+
+
+def require_approved(connections: Connections, run: str, repository: str, name: str, digest: str) -> None:
+    """Raises NotApproved unless the run's last answer about exactly this is a yes, or the repository wants none."""
+    if connections.site.repository(repository).approval is not None:
+        require_answer(connections, run, name, digest)
+
+
+def require_answer(connections: Connections, run: str, name: str, digest: str) -> None:
+    """Raises NotApproved unless the last answer of the run about exactly this is a yes."""
+    last = questions.newest(connections.ledger, [run], [digest]).get(digest)
+    if last is None:
+        raise NotApproved(name, f"nobody was asked about what there is now, {digest[:16]}")
+    if last.answer is not Answer.APPROVED:
+        raise NotApproved(name, last.said)
+
+
+def settings_of(connections: Connections, repository: str) -> Approval:
+    """How a repository asks for approval; by default where somebody asks for one without it."""
+    return connections.site.repository(repository).approval or Approval()
+
+
+def tell_asked(connections: Connections, question: Question, *, url: str | None, now: datetime) -> None:
+    """Tell people that they are asked. Raises nothing."""
+    message = Message(
+        f"approval:{question.run_id}:{question.number}:{question.turn}", Event.APPROVAL, "warning", question.subject,
+        question.body,
+        f"Answer by {question.deadline:%Y-%m-%d %H:%M} UTC, in Airflow under Required Actions; the list is there.",
+        {"question": url} if url else {},
+    )  # fmt: skip
+    Notifier.of(connections).tell(message, now=now)
+
+
+def tell_refused(connections: Connections, question: Question, *, url: str | None, now: datetime) -> None:
+    """Tell people that a question had no answer in time, or a no. Raises nothing."""
+    missed = question.answer is Answer.EXPIRED
+    message = Message(
+        f"approval-{question.answer.value}:{question.run_id}:{question.number}:{question.turn}", Event.APPROVAL,
+        "error" if missed else "warning",
+        f"{'nobody answered' if missed else 'rejected'}: {question.subject}",
+        f"Run {question.run_id}: {question.said}. Nothing of it was done.",
+        "To be asked again, clear the task of that run that asks (`ask`, or `look` of undo_build) and what follows it.",
+        {"question": url} if url else {},
+    )  # fmt: skip
+    Notifier.of(connections).tell(message, now=now)
+
+
+def tree_digest_of(repository: str, destination: str, source_sha256: str | None, root: object) -> str:
+    """What an approval binds of a changeset."""
+    return approval.tree_digest(repository, destination, source_sha256=source_sha256 or "", root=str(root))
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    bound: Bound
+    begun: datetime
+
+
+def _waiting(connections: Connections, batches: Sequence[Batch]) -> list[tuple[Item, Publication]]:
+    planned = {one.key: one for one in records.publications_of_run(connections.ledger, batches[0].run)}
+    found = []
+    for batch, item in all_items(batches):
+        one = planned.get(batch.key(item))
+        if one is not None and (one.changeset is not None or item.linked) and _awaits(one):
+            found.append((item, one))
+    return found
+
+
+def _awaits(one: Publication) -> bool:
+    """Prepared; or it came to nothing after that, which a cleared run tries again."""
+    if one.state in (State.PREPARED, State.PUBLISHING):
+        return True
+    after = {State.SKIPPED: Phase.APPROVE, State.FAILED: Phase.PUBLISH}
+    return after.get(one.state) is one.phase
+
+
+def _bound(
+    connections: Connections, repository: str, waiting: Sequence[tuple[Item, Publication]], now: datetime
+) -> dict[str, _Begun]:
+    made = questions.prepared(connections.ledger, [one.changeset for _, one in waiting if one.changeset])
+    head = connections.head(repository) if any(item.linked for item, _ in waiting) else None
+    found = {}
+    for item, one in waiting:
+        if head is not None and item.linked:
+            there = head.nested_at(item.inherits or "")
+            digest = approval.link_digest(
+                repository, item.destination, target=item.inherits or "", root=str(there.hash) if there else ""
+            )
+            found[digest] = _Begun(Bound(item.name, item.destination, digest, f"a link to {item.inherits}"), now)
+        elif (changeset := made.get(one.changeset or "")) is not None:
+            digest = tree_digest_of(repository, item.destination, changeset.source_sha256, changeset.root_hash)
+            said = f"{one.files} files, {one.bytes} bytes ({one.objects_new} objects new)"
+            found[digest] = _Begun(Bound(item.name, item.destination, digest, said), changeset.begun)
+    return found
+
+
+def _wanted(first: Batch, settings: Approval, begun: dict[str, _Begun]) -> Wanted:
+    bound = tuple(one.bound for one in begun.values())
+    what = bound[0].name if len(bound) == 1 else f"{len(bound)} artifacts"
+    tag = [f"the new revision is to be named {first.tag}"] if first.tag else []
+    lines = [f"run {first.run}, repository {first.repository}", *tag, *(one.line for one in bound)]
+    return Wanted(
+        Kind.PUBLICATION, first.repository, f"Publish {what} to {first.repository}?", tuple(lines), bound,
+        settings.deadline_minutes, approval.expiry(min(one.begun for one in begun.values())),
+    )  # fmt: skip
+
+
+def _deadline(run: str, expires: datetime, minutes: int, now: datetime) -> datetime:
+    until = approval.deadline(now, minutes, expires)
+    if until - now < SHORTEST:
+        raise PreparedTooLongAgo(run, expires)
+    return until
+
+
+def _take_over(
+    connections: Connections,
+    first: Batch,
+    settings: Approval,
+    answered: Question,
+    begun: dict[str, _Begun],
+    clock: Clock,
+) -> None:
+    """Have in this run what an earlier pass of its night was answered."""
+    wanted, now = _wanted(first, settings, begun), clock()
+    question = questions.ask(
+        connections.ledger, first.run, wanted, now=now, deadline=answered.deadline, answered=answered
+    )
+    log.info("%d were asked about before: %s", len(begun), question.said)
+    if answered.answer is not Answer.APPROVED:
+        _skip(connections, question, clock)
+
+
+def _skip(connections: Connections, question: Question, clock: Clock) -> None:
+    why = f"not approved: {question.said}. To be asked again, clear the task `ask` and what follows it."
+    _move_all(connections, question, {State.PREPARED}, State.SKIPPED, why, clock)
+
+
+def _revive(connections: Connections, question: Question, clock: Clock) -> None:
+    """What came to nothing after it was prepared is about to be tried again."""
+    if question.kind is Kind.PUBLICATION:
+        why = f"question {question.number} was asked"
+        _move_all(connections, question, {State.SKIPPED, State.FAILED}, State.PREPARED, why, clock)
+
+
+def _move_all(connections: Connections, question: Question, of: set[State], to: State, why: str, clock: Clock) -> None:
+    wanted = {one.destination for one in questions.bound_of(connections.ledger, question.id)}
+    planned = [
+        one for one in records.publications_of_run(connections.ledger, question.run_id)
+        if one.destination in wanted and one.state in of and _awaits(one)
+    ]  # fmt: skip
+    now = clock()
+
+    def work(connection: Connection) -> None:
+        for one in planned:
+            key = PublicationKey(one.repository, one.destination, one.run_id)
+            records.move(
+                connection, key, to, phase=Phase.APPROVE, try_number=question.turn, now=now, reason=why
+            )  # fmt: skip
+
+    if planned:
+        writing(connections.ledger, work)

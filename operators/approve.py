@@ -1,0 +1,160 @@
+"""Ask people, and wait for their answer where it holds no worker, no slot of a pool and no lease.
+
+The waiting is Airflow's own, in the state `awaiting_input`. Each question of a run has a mapped task of its own:
+Airflow keeps what a task once asked even if the task is cleared, so that another question needs another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.standard.operators.hitl import HITLOperator
+from airflow.sdk import Param
+from airflow.sdk.exceptions import AirflowSkipException
+
+from hooks.retry import RetryByKind
+from hooks.site import run_name
+from operators.base import NightshiftOperator, batches_of, clock
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from include.nightlies.steps.approve import Asked
+    from include.publishers.connect import Connections
+
+APPROVE, REJECT = "Approve", "Reject"
+LONGEST = timedelta(hours=12)
+"""What `approval.deadline_minutes` may be at most."""
+
+
+class AskOperator(NightshiftOperator):
+    """Records what there is to approve of what the run prepared; one question for all of it.
+
+    Hands on a list for `ApproveOperator`, which is mapped over it: as many as the run has asked so far, of which the
+    last one is alive. Skipped if there is nothing to go on with.
+
+    :param batches: all batches of a plan.
+    :param inherited: what a partial build takes from another one.
+    :param night: the night of the run, whose earlier passes may have asked already.
+    """
+
+    template_fields = ("batches", "inherited", "night")
+    ui_color = "#ffedd5"
+
+    def __init__(self, *, batches: Any, inherited: Any = None, night: Any = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batches = batches
+        self.inherited = inherited
+        self.night = night
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        from include.nightlies.steps.approve import ask_run
+        from include.nightlies.steps.values import Night
+
+        earlier: Sequence[str] = Night.from_json(self.night).earlier if self.night else ()
+        batches = [*batches_of(self.batches), *batches_of(self.inherited or None)]
+        connections = self.connections()
+        asked = ask_run(connections, batches, earlier=earlier, clock=clock)
+        self.log.info("%s", asked.why)
+        return questions_to_map(connections, run_name(context), asked)
+
+
+class ApproveOperator(NightshiftOperator, HITLOperator):
+    """Waits for the answer to one question, records it, and is skipped if it is not a yes, with all that follows.
+
+    Its subject and its list are in the ledger, where `AskOperator` put them.
+
+    :param question: one of the list that it handed on.
+    """
+
+    template_fields = ("question",)
+    ui_color = "#ffedd5"
+
+    def __init__(self, *, question: Any, **kwargs: Any) -> None:
+        # what the DAG's form asks is no part of the answer
+        kwargs["params"] = {
+            "comment": Param(
+                "", title="Comment", type="string", maxLength=1000, description="Why; it is kept with the answer."
+            )
+        }
+        super().__init__(
+            subject="Approve?", options=[APPROVE, REJECT], response_timeout=LONGEST, **kwargs
+        )  # fmt: skip
+        self.question = question
+
+    def execute(self, context: Context) -> Any:
+        from include.nightlies.steps.approve import open_question, settings_of, tell_asked
+
+        if not self.question["open"]:
+            self.log.info("%s", self.question["why"])
+            return None
+        connections = self.connections()
+        asked = open_question(connections, self.question["id"], clock=clock)
+        self.subject, self.body = asked.subject, asked.body
+        self.response_timeout = asked.deadline - datetime.now(UTC)
+        approvers = settings_of(connections, asked.repository).approvers
+        self.assigned_users = [{"id": one, "name": one} for one in approvers] or None
+        self.log.info("%s; digest %s", asked.said, asked.digest)
+        tell_asked(connections, asked, url=self._url(context), now=clock())
+        return super().execute(context)
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Airflow hands over the answer, or says that there was none by the deadline."""
+        from include.nightlies.approval import Answer
+        from include.nightlies.steps.approve import settle_question, tell_refused
+
+        answer, by, comment = Answer.EXPIRED, None, ""
+        if "error" not in event:
+            chosen = list(event["chosen_options"])
+            self.validate_chosen_options(chosen)
+            answer = Answer.APPROVED if chosen == [APPROVE] else Answer.REJECTED
+            by, comment = _named(event["responded_by_user"]), str((event["params_input"] or {}).get("comment") or "")
+        elif event["error_type"] != "timeout":
+            self.process_trigger_event_error(event)
+        connections = self.connections()
+        settled = settle_question(
+            connections, self.question["id"], answer, by=by, comment=comment, clock=clock
+        )  # fmt: skip
+        if answer is not Answer.APPROVED:
+            tell_refused(connections, settled, url=self._url(context), now=clock())
+            raise AirflowSkipException(settled.said)
+        return {"digest": settled.digest, "answer": settled.answer.value, "by": settled.answered_by}
+
+    def _url(self, context: Context) -> str | None:
+        try:
+            return str(self.generate_link_to_ui(task_instance=context["ti"]))
+        except ValueError:  # Airflow does not know its own address
+            return None
+
+
+def approve_each(questions: Any) -> Any:
+    """The mapped task that waits for the answers to the questions of a run."""
+    return ApproveOperator.partial(
+        task_id="approve",
+        map_index_template="question {{ task.question['number'] }}",
+        retry_policy=RetryByKind(),
+        doc_md="Waits for somebody's answer, at most until the deadline; holds no slot, no lease and no worker.",
+    ).expand(question=questions)
+
+
+def questions_to_map(connections: Connections, run: str, asked: Asked) -> list[dict[str, Any]]:
+    """One element for each question of the run so far; only the one that was asked just now is open."""
+    from include.nightlies import questions
+
+    if not asked.go:
+        raise AirflowSkipException(asked.why)
+    alive = asked.question.id if asked.question else None
+    found = [
+        {"id": one.id, "number": one.number, "open": one.id == alive, "why": asked.why if one.id == alive else one.said}
+        for one in questions.of_run(connections.ledger, run)
+    ]
+    return found or [{"id": None, "number": 0, "open": False, "why": asked.why}]
+
+
+def _named(user: Any) -> str:
+    if user is None:
+        return "somebody"
+    given = user if isinstance(user, dict) else {"id": getattr(user, "id", ""), "name": getattr(user, "name", "")}
+    return str(given["name"]) if given["name"] == given["id"] else f"{given['name']} ({given['id']})"

@@ -1,0 +1,329 @@
+"""Where a repository asks for approval nothing is published that nobody said yes to, however it was prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from include.nightlies import questions
+from include.nightlies.approval import MARGIN, Answer
+from include.nightlies.errors import NotApproved
+from include.nightlies.questions import Question
+from include.nightlies.records import publications_of_run
+from include.nightlies.states import State
+from include.nightlies.steps.approve import Asked, ask_run, open_question, settle_question
+from include.nightlies.steps.errors import GateClosed, PreparedTooLongAgo
+from include.nightlies.steps.gate import gate
+from include.nightlies.steps.inherit import inherit_batch, prepare_inherited
+from include.nightlies.steps.plan import plan_night, plan_publication
+from include.nightlies.steps.publish import publish_batch
+from include.nightlies.steps.undo import UndoPlan, Wish, plan_undo, undo
+from include.nightlies.steps.undo_approval import ask_undo, require_undo_approved
+from include.nightlies.steps.values import Batch, Night
+from include.publishers.connect import Connections
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
+from tests.fakes.builds import Build, tree
+from tests.integration.nightlies.conftest import FQRN, Nights, now
+from tests.integration.nightlies.test_again import forget_the_first
+from tests.integration.nightlies.test_links import build_of, night_of, publish
+
+pytestmark = pytest.mark.server("weed")
+TREES = {"A": {"file": b"a"}, "B": {"file": b"b"}}
+
+
+@pytest.fixture
+def asking(nights: Nights, tmp_path: Path) -> Nights:
+    """The site, whose repository asks for approval within four hours."""
+    return configured(nights, tmp_path, "approval: {deadline_minutes: 240}")
+
+
+def configured(nights: Nights, folder: Path, approval: str, slot: str = "") -> Nights:
+    file = folder / "site.yaml"
+    text = file.read_text().replace("    gateway: gateway\n", f"    gateway: gateway\n    {approval}\n")
+    file.write_text(text.replace("store: cvmfs}", f"store: cvmfs{slot}}}"))
+    nights.connections.ledger.dispose()
+    return Nights(Connections(load(), EnvSecrets()), nights.environment)
+
+
+def ask(nights: Nights, *batches: Batch, earlier: tuple[str, ...] = ()) -> Asked:
+    return ask_run(nights.connections, batches, earlier=earlier, clock=now)
+
+
+def answer(nights: Nights, asked: Asked, given: Answer = Answer.APPROVED) -> Question:
+    assert asked.question is not None, asked.why
+    by = None if given is Answer.EXPIRED else "shift"
+    return settle_question(nights.connections, asked.question.id, given, by=by, comment="looked at it", clock=now)
+
+
+def prepared(nights: Nights, day: int, trees: Mapping[str, Mapping[str, bytes]] = TREES, run: str = "") -> Batch:
+    batch = nights.plan(day, trees, run)
+    assert not nights.prepare(batch).failures
+    return batch
+
+
+def states(nights: Nights, run: str) -> dict[str, State]:
+    return {str(one.project): one.state for one in publications_of_run(nights.connections.ledger, run)}
+
+
+def revision(nights: Nights) -> int:
+    return nights.connections.head(FQRN).manifest.revision
+
+
+def test_nothing_is_published_before_a_yes_and_all_that_was_asked_about_after_it(asking: Nights) -> None:
+    batch, before = prepared(asking, 2), revision(asking)
+    refused = publish_batch(asking.connections, batch, owner="test", try_number=1, clock=now)
+    assert {type(one) for one in refused.failures.values()} == {NotApproved}
+    assert "nobody was asked about what there is now" in str(refused.failures["A/x86_64"])
+    asked = ask(asking, batch)
+    assert asked.question is not None
+    for said in ("A/x86_64  /nightlies/main/b20261102/A/x86_64", "2 files, 1 bytes", asked.question.digest):
+        assert said in asked.question.body
+    assert set(states(asking, batch.run).values()) == {State.PREPARED}
+    waiting = asking.publish(batch, try_number=2)
+    assert "awaits its answer until" in str(waiting.failures["B/x86_64"])
+    assert revision(asking) == before + 1  # the places were reserved by this test, nothing else
+    again = ask(asking, batch)
+    assert answer(asking, again).said.startswith("approved by shift at")
+    outcome = asking.publish(batch, try_number=3)
+    assert not outcome.failures
+    assert set(states(asking, batch.run).values()) == {State.PUBLISHED}
+    first, second = questions.of_run(asking.connections.ledger, batch.run)
+    assert (first.answer, second.answer, second.answered_by, second.comment) == (
+        Answer.REPLACED, Answer.APPROVED, "shift", "looked at it",
+    )  # fmt: skip
+    assert asking.check().problems == ()
+
+
+@pytest.mark.parametrize("given", [Answer.REJECTED, Answer.EXPIRED])
+def test_without_a_yes_it_is_skipped_with_the_reason_which_the_gate_repeats_and_asking_again_lets_it_in(
+    asking: Nights, given: Answer
+) -> None:
+    batch, before = prepared(asking, 2), revision(asking)
+    said = answer(asking, ask(asking, batch), given).said
+    assert ("rejected by shift" if given is Answer.REJECTED else "had no answer by its deadline") in said
+    assert set(states(asking, batch.run).values()) == {State.SKIPPED}
+    assert not asking.publish(batch).failures
+    assert revision(asking) == before
+    night = Night(batch.run, "main", date(2026, 11, 2), "test")
+    with pytest.raises(GateClosed, match="A/x86_64: skipped: not approved: ") as closed:
+        gate(asking.connections, batch.run, night=night, clock=now)
+    assert said in str(closed.value)
+    answer(asking, ask(asking, batch))
+    assert not asking.publish(batch, try_number=2).failures
+    assert set(states(asking, batch.run).values()) == {State.PUBLISHED}
+
+
+def test_the_same_question_may_be_opened_again_and_the_last_answer_counts(asking: Nights) -> None:
+    batch = prepared(asking, 2)
+    asked = ask(asking, batch)
+    answer(asking, asked, Answer.REJECTED)
+    assert asked.question is not None
+    again = open_question(asking.connections, asked.question.id, clock=now)
+    assert again.answer is Answer.OPEN
+    assert set(states(asking, batch.run).values()) == {State.PREPARED}
+    answer(asking, asked)
+    assert not asking.publish(batch).failures
+
+
+def test_what_was_collected_and_comes_out_the_same_when_prepared_again_stays_approved(asking: Nights) -> None:
+    first = prepared(asking, 1)
+    answer(asking, ask(asking, first))
+    asking.publish(first)
+    batch = prepared(asking, 2)
+    asked = ask(asking, batch)
+    forget_the_first(asking)
+    asking.collector().run()
+    answer(asking, asked)
+    outcome = asking.publish(batch)
+    assert not outcome.failures
+    assert all("prepared again, since" in one.reason for one in outcome.done)
+    assert asking.check().problems == ()
+
+
+def test_what_comes_out_different_when_prepared_again_is_refused_until_somebody_says_yes_to_it(
+    asking: Nights, tmp_path: Path
+) -> None:
+    first = prepared(asking, 1)
+    answer(asking, ask(asking, first))
+    asking.publish(first)
+    batch = prepared(asking, 2)
+    answer(asking, ask(asking, batch))
+    forget_the_first(asking)
+    asking.collector().run()
+    before = revision(asking)
+    # what is kept of a tree is set otherwise meanwhile
+    other = configured(asking, tmp_path, "prepare: {owner: {uid: 7, gid: 7}}")
+    refused = other.publish(batch)
+    assert {type(one) for one in refused.failures.values()} == {NotApproved}
+    assert revision(other) == before + 1
+    assert set(states(other, batch.run).values()) == {State.FAILED}
+    answer(other, ask(other, batch))
+    assert not other.publish(batch, try_number=2).failures
+    assert set(states(other, batch.run).values()) == {State.PUBLISHED}
+
+
+def test_one_that_fails_keeps_no_other_from_being_asked_about_and_published(asking: Nights) -> None:
+    build = Build("2026-11-02")
+    for project in "AB":
+        build.add(project, "x86_64", tree({"file": project.encode()}))
+    build.lose("A", "x86_64").store_in(asking.connections.store("cvmfs"))
+    batch = asking.planned(2)
+    assert list(asking.prepare(batch).failures) == ["A/x86_64"]
+    asked = ask(asking, batch)
+    assert asked.question is not None
+    assert asked.question.subject == f"Publish B/x86_64 to {FQRN}?"
+    answer(asking, asked)
+    asking.publish(batch)
+    assert states(asking, batch.run) == {"A": State.FAILED, "B": State.PUBLISHED}
+
+
+def test_a_later_pass_of_the_night_does_not_ask_again_what_was_answered_but_asks_what_was_not(asking: Nights) -> None:
+    first = prepared(asking, 2, {"A": {"file": b"a"}}, run="night/pass1")
+    answer(asking, ask(asking, first), Answer.REJECTED)
+    batch = prepared(asking, 2, TREES, run="night/pass2")
+    asked = ask(asking, batch, earlier=("night/pass1",))
+    assert asked.question is not None
+    assert asked.question.subject == f"Publish B/x86_64 to {FQRN}?"
+    assert states(asking, batch.run) == {"A": State.SKIPPED, "B": State.PREPARED}
+    answer(asking, asked, Answer.EXPIRED)
+    last = prepared(asking, 2, TREES, run="night/pass3")
+    asked = ask(asking, last, earlier=("night/pass1", "night/pass2"))
+    answer(asking, asked)
+    assert not asking.publish(last).failures
+    assert states(asking, last.run) == {"A": State.SKIPPED, "B": State.PUBLISHED}
+    # whoever asks a second time in that run changes his mind about all of it
+    asked = ask(asking, last)
+    assert asked.question is not None
+    assert "A/x86_64" in asked.question.subject
+
+
+def test_another_run_is_asked_anew_about_the_very_same(asking: Nights) -> None:
+    batch = prepared(asking, 2)
+    answer(asking, ask(asking, batch))
+    other = prepared(asking, 2, run="by hand/1")
+    assert set(asking.publish(other).failures) == {"A/x86_64", "B/x86_64"}
+
+
+def test_an_answer_is_waited_for_no_longer_than_the_oldest_changeset_may_live(asking: Nights) -> None:
+    batch = prepared(asking, 2, {"A": {"file": b"a"}})
+    begun = datetime.now(UTC)
+    late = begun + timedelta(hours=22)
+    asked = ask_run(asking.connections, [batch], clock=lambda: late)
+    assert asked.question is not None
+    assert abs(asked.question.deadline - (begun + timedelta(hours=24) - MARGIN)) < timedelta(minutes=1)
+    with pytest.raises(PreparedTooLongAgo, match="Clear the run from its plan on"):
+        ask_run(asking.connections, [batch], clock=lambda: begun + timedelta(hours=23))
+    with pytest.raises(PreparedTooLongAgo):
+        open_question(asking.connections, asked.question.id, clock=lambda: begun + timedelta(hours=23))
+
+
+def test_what_asks_for_nothing_goes_on_unasked(asking: Nights, tmp_path: Path) -> None:
+    batch = asking.plan(2, TREES)
+    assert (ask(asking).go, ask(asking, batch).go) == (False, False)
+    asked = ask(asking, replace(batch, dry_run=True))
+    assert (asked.question, asked.go) == (None, True)
+    file = tmp_path / "site.yaml"
+    file.write_text(file.read_text().replace("approval: {deadline_minutes: 240}", ""))
+    plain = Nights(Connections(load(), EnvSecrets()), asking.environment)
+    assert not plain.prepare(batch).failures
+    assert (ask(plain, batch).question, ask(plain, batch).go) == (None, True)
+    assert not plain.publish(batch).failures
+
+
+def test_a_tree_by_hand_is_asked_about_with_the_name_of_its_revision(asking: Nights) -> None:
+    build_of(2, {"A": b"a"}).store_in(asking.connections.store("cvmfs"))
+    url = asking.connections.site.store("cvmfs").url
+    source = next(one.key for one in asking.connections.store("cvmfs").list() if "tar" in one.key)
+    (batch,) = plan_publication(
+        asking.connections, run="publication/1", repository=FQRN, path="/by/hand", source=f"{url}/{source}",
+        try_number=1, clock=now, tag="by-hand",
+    ).batches  # fmt: skip
+    assert not asking.prepare(batch).failures
+    asked = ask(asking, batch)
+    assert asked.question is not None
+    assert "the new revision is to be named by-hand" in asked.question.body
+    answer(asking, asked)
+    assert not asking.publish(batch).failures
+
+
+@pytest.mark.parametrize("how", ["copy", "link"])
+def test_what_a_partial_build_takes_from_another_is_asked_about_too(asking: Nights, tmp_path: Path, how: str) -> None:
+    asking = configured(asking, tmp_path, "", slot=f", partial: {how}")
+    store = asking.connections.store("cvmfs")
+    whole = prepared(asking, 2)
+    answer(asking, ask(asking, whole))
+    asking.publish(whole)
+    build_of(3, {"B": b"newer"}, partial=True, base={"build_id": "b20261102", "date": "2026-11-02"}).store_in(store)
+    plan = plan_night(asking.connections, night_of(3), try_number=1, clock=now, max_mapped=1)
+    assert plan.inherited is not None
+    (batch,), taken = plan.batches, plan.inherited
+    asking.prepare(batch)
+    assert not prepare_inherited(asking.connections, taken, try_number=1, clock=now).failures
+    refused = inherit_batch(asking.connections, taken, owner="test", try_number=1, clock=now, prepared=True)
+    assert [type(one) for one in refused.failures.values()] == [NotApproved]
+    asked = ask(asking, batch, taken)
+    assert asked.question is not None
+    assert "A/x86_64" in asked.question.body
+    answer(asking, asked)
+    assert not asking.publish(batch).failures
+    done = inherit_batch(asking.connections, taken, owner="test", try_number=2, clock=now, prepared=True)
+    assert not done.failures
+    assert set(states(asking, batch.run).values()) == {State.PUBLISHED}
+    assert asking.connections.head(FQRN).lookup("/nightlies/main/b20261103/A/x86_64") is not None
+
+
+def test_a_build_is_undone_only_as_it_was_when_somebody_said_yes(asking: Nights) -> None:
+    for day in (2, 3):
+        batch = prepared(asking, day)
+        answer(asking, ask(asking, batch))
+        asking.publish(batch)
+    wish = Wish("main", "b20261103", "it crashes")
+
+    def look(run: str, wished: bool = False) -> Asked:
+        return ask_undo(asking.connections, plan_undo(asking.connections, wish), run, wished=wished, clock=now)
+
+    def take_back(run: str) -> int | None:
+        def require(plan: UndoPlan) -> None:
+            require_undo_approved(asking.connections, plan, run, wished=False)
+
+        return undo(asking.connections, wish, run=run, owner="test", clock=now, require=require)[1]
+
+    before = revision(asking)
+    with pytest.raises(NotApproved):
+        take_back("undo/1")
+    asked = look("undo/1")
+    assert asked.question is not None
+    assert "/nightlies/main/b20261103/A/x86_64 (2 files, 1 bytes): goes" in asked.question.body
+    answer(asking, asked, Answer.REJECTED)
+    with pytest.raises(NotApproved, match="rejected by shift"):
+        take_back("undo/1")
+    answer(asking, look("undo/1"))
+    # a tree of it is rebuilt between the question and the answer
+    rebuilt = prepared(asking, 3, {"A": {"file": b"rebuilt"}, "B": {"file": b"b"}}, run="night/rebuilt")
+    answer(asking, ask(asking, rebuilt))
+    asking.publish(rebuilt)
+    with pytest.raises(NotApproved, match="nobody was asked about what there is now"):
+        take_back("undo/1")
+    answer(asking, look("undo/1"))
+    assert take_back("undo/1") == revision(asking) > before
+    assert take_back("undo/1") is None
+    assert look("undo/1").question is None
+    assert asking.check().problems == ()
+
+
+def test_whoever_undoes_may_wish_to_be_asked_where_the_repository_does_not(nights: Nights) -> None:
+    build_of(2, {"A": b"a"}).store_in(nights.connections.store("cvmfs"))
+    publish(nights, night_of(2))
+    plan = plan_undo(nights.connections, Wish("main", "b20261102", "it crashes"))
+    assert ask_undo(nights.connections, plan, "undo/1", wished=False, clock=now).question is None
+    require_undo_approved(nights.connections, plan, "undo/1", wished=False)
+    asked = ask_undo(nights.connections, plan, "undo/1", wished=True, clock=now)
+    with pytest.raises(NotApproved):
+        require_undo_approved(nights.connections, plan, "undo/1", wished=True)
+    answer(nights, asked)
+    require_undo_approved(nights.connections, plan, "undo/1", wished=True)

@@ -1,0 +1,94 @@
+"""What an approval binds, how long an answer is waited for, and how hostile names are shown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from include.cvmfs.generation import CHANGESET_LIFE, ORPHAN_GRACE
+from include.nightlies.approval import (
+    MARGIN,
+    SHOWN,
+    Bound,
+    Kind,
+    Wanted,
+    deadline,
+    expiry,
+    link_digest,
+    question_digest,
+    tree_digest,
+    undo_digest,
+)
+from include.settings.model import Approval
+
+NOW = datetime(2026, 11, 2, 3, 0, tzinfo=UTC)
+TREE = {"repository": "n.example.org", "destination": "/n/A", "source_sha256": "aa", "root": "bb"}
+
+
+def tree(**changes: str) -> str:
+    given = TREE | changes
+    return tree_digest(given.pop("repository"), given.pop("destination"), **given)
+
+
+def wanted(*lines: str) -> Wanted:
+    return Wanted(
+        Kind.PUBLICATION, "n.example.org", "?", lines, (Bound("A", "/n/A", tree()),), 240, NOW + timedelta(hours=4)
+    )  # fmt: skip
+
+
+def test_the_same_content_at_the_same_place_is_the_same_and_any_change_is_another() -> None:
+    assert tree() == tree()
+    others = [tree(**{name: "other"}) for name in TREE] + [link_digest("n.example.org", "/n/A", target="aa", root="bb")]
+    assert len({tree(), *others}) == len(TREE) + 2
+    # a border between two parts cannot be moved
+    assert tree(source_sha256="a", root="abb") != tree()
+
+
+@given(st.permutations([Bound(name, f"/n/{name}", tree(destination=name)) for name in "ABCD"]))
+def test_a_question_is_the_same_in_whatever_order_it_lists(bound: list[Bound]) -> None:
+    assert question_digest(bound) == question_digest(sorted(bound, key=lambda one: one.name))
+    assert question_digest(bound) != question_digest(bound[1:])
+
+
+def test_what_is_undone_is_bound_by_what_stands_there_and_what_comes_instead() -> None:
+    lines = [("/n/A", "aa"), ("/n/B", "bb", "/n/old/B", "cc")]
+    digest = undo_digest("n.example.org", "b1", lines)
+    assert digest == undo_digest("n.example.org", "b1", reversed(lines))
+    for other in ([lines[0]], [("/n/A", "other"), lines[1]], [("/n/A", "aa", "/n/B", "bb"), *lines[1:]]):
+        assert undo_digest("n.example.org", "b1", other) != digest
+
+
+def test_an_answer_is_waited_for_until_the_deadline_or_until_it_is_of_no_use() -> None:
+    assert deadline(NOW, 240, expiry(NOW)) == NOW + timedelta(hours=4)
+    assert deadline(NOW, 240, expiry(NOW - timedelta(hours=22))) == NOW + timedelta(hours=1)
+
+
+def test_the_longest_wait_ends_while_a_changeset_lives_and_a_collector_spares_what_it_sent() -> None:
+    prepared = timedelta(hours=10)  # as long as preparing may take at most
+    assert prepared + timedelta(minutes=longest()) + MARGIN <= CHANGESET_LIFE < ORPHAN_GRACE
+
+
+def longest() -> int:
+    (most,) = [one.le for one in Approval.model_fields["deadline_minutes"].metadata if hasattr(one, "le")]
+    with pytest.raises(ValidationError):
+        Approval(deadline_minutes=most + 1)
+    return int(most)
+
+
+def test_names_that_would_be_markdown_or_turn_the_text_around_are_shown_as_they_are_in_one_block() -> None:
+    body = wanted("A/x\u202egpj.exe", "```\n# Approve this", "<b>bold</b>").body
+    assert body.count("```") == 2
+    assert "\u202e" not in body
+    assert "'''?# Approve this" in body
+
+
+def test_a_long_list_is_cut_and_says_so_but_binds_all() -> None:
+    many = tuple(f"line {number}" for number in range(SHOWN + 7))
+    body = wanted(*many).body
+    assert "… and 7 more" in body
+    assert replace(wanted(*many), lines=()).digest in body
