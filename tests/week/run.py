@@ -18,6 +18,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from include.lab.errors import LabError
 from include.storage.open import open_store
 from tests.week.expected import WEEKDAYS, Expected, expected
 from tests.week.night import Played, Stage
@@ -59,7 +60,7 @@ def main() -> int:
             seen = look(there, comes_to, reader, stage.played, seconds)
             result = figures(plan, comes_to, stage.played, seen, seconds, time.monotonic() - began)
             write(Path(options.results), plan, stage.played, reader, result)
-    except WeekFailed as failed:
+    except (WeekFailed, LabError) as failed:
         say(f"the week cannot go on: {failed}")
         return 1
     except KeyboardInterrupt:
@@ -123,7 +124,7 @@ def write(folder: Path, plan: Week, played: Played, reader: Reader, result: dict
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "week.json").write_text(json.dumps(result, indent=1) + "\n")
     title = f"{len(plan.nights) - 1} nights of three slots, seed {plan.seed}: {len(played.runs)} runs"
-    began = [one for one, _ in played.nights_s.values()]
+    began = {day: one for day, (one, _) in played.nights_s.items()}
     picture = timeline(title, played.runs, reader.samples, played.happenings, began)
     (folder / "week.svg").write_text(picture)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from xml.sax.saxutils import escape
 
 from tests.week.night import Happening, Ran
@@ -25,7 +26,11 @@ class Bar:
 
 
 def timeline(
-    title: str, runs: Sequence[Ran], samples: Sequence[Sample], happenings: Sequence[Happening], nights: Iterable[float]
+    title: str,
+    runs: Sequence[Ran],
+    samples: Sequence[Sample],
+    happenings: Sequence[Happening],
+    nights: Mapping[date, float],
 ) -> str:
     """The text of an SVG file. `nights`: when each began, in seconds of the week."""
     end = max([one.ended_s for one in runs] + [one.last_s for one in samples] + [1.0])
@@ -42,11 +47,13 @@ def timeline(
     ]
     floor = TOP + ROW * len(SLOTS)
     for one in happenings:
-        colour = FREEZE if one.kind == "freeze" else KILL
+        colour, opacity = (FREEZE, 0.25) if one.kind == "freeze" else (KILL, 1.0)
         width = max(2.0, across(one.ended_s) - across(one.began_s))
-        parts.append(_box(across(one.began_s), TOP - 6, width, floor - TOP + 6, colour, one.said, opacity=0.25))
-    places = [f'x1="{x:.1f}" x2="{x:.1f}"' for x in map(across, nights)]
-    parts += [f'<line {place} y1="{TOP}" y2="{floor}" stroke="#cccccc"/>' for place in places]
+        parts.append(_box(across(one.began_s), TOP - 6, width, floor - TOP + 6, colour, one.said, opacity=opacity))
+    for day, began in nights.items():
+        x = across(began)
+        parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 12}" y2="{floor}" stroke="#bbbbbb"/>')
+        parts.append(_text(x + 4, TOP - 10, f"{day:%a %d}", anchor="start"))
     for number, slot in enumerate(SLOTS):
         top = TOP + number * ROW
         parts.append(_text(8, top + ROW / 2, slot, anchor="start", size=14))

@@ -34,9 +34,10 @@ def test_only_moves_are_shown_as_moves() -> None:
 
 def test_it_is_svg_with_all_of_it() -> None:
     happenings = [Happening("freeze", 5, 20, "frozen <for> 15 s"), Happening("kill", 30, 32, "killed")]
-    picture = timeline("a week", RUNS, SAMPLES, happenings, [0.0])
+    picture = timeline("a week", RUNS, SAMPLES, happenings, {MONDAY: 0.0})
     root = ET.fromstring(picture)
     assert root.tag.endswith("svg")
     titles = [one.text for one in root.iter() if one.tag.endswith("title")]
     assert len(titles) == len(RUNS) + len(happenings) + 1
     assert "frozen <for> 15 s" in titles
+    assert "Mon 02" in [one.text for one in root.iter()]
