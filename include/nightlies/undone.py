@@ -64,6 +64,16 @@ def of_build(bind: Bind, build: int) -> dict[tuple[int, str], Undone]:
     return {(one.artifact, one.artifact_sha256): one for one in found}
 
 
+def of_artifact(bind: Bind, artifact: int, sha256: str | None) -> Undone | None:
+    """Who took an artifact (its row in the ledger, of that sum) back; None: nobody did, or it may come again."""
+    query = select(undone).where(
+        undone.c.artifact == artifact, undone.c.artifact_sha256 == sha256, undone.c.lifted_at.is_(None)
+    )
+    with reading(bind) as connection:
+        row = connection.execute(query).mappings().first()
+    return None if row is None else Undone(**{name: row[name] for name in Undone.__dataclass_fields__})
+
+
 def lift(bind: Bind, ids: Iterable[int], *, now: datetime) -> int:
     """Let these artifacts be installed again by whoever installs their build next; how many there were."""
     wanted = list(ids)

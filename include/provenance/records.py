@@ -103,6 +103,16 @@ def newest(bind: Bind, repository: str, path: str) -> Deed | None:
     return None if row is None else _deed(row)
 
 
+def links_by_path(bind: Bind, repository: str) -> dict[str, str]:
+    """Every link of a repository that we know to have been set, and where it led last; it may be gone since."""
+    query = select(provenance.c.path, provenance.c.leads_to).where(
+        provenance.c.repository == repository, provenance.c.kind == Kind.LINK.value
+    )
+    with reading(bind) as connection:
+        rows = connection.execute(query.order_by(provenance.c.revision, provenance.c.id)).all()
+    return {path: leads_to or "" for path, leads_to in rows}
+
+
 def unknown_documents(connections: Connections, repository: str, path: str) -> Sequence[tuple[Deed, str, Checked]]:
     """Documents in the store of the path and those above it that the ledger does not have, the newest first.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from include.nightlies import builds, records
+from include.nightlies import builds, records, undone
 from include.nightlies.builds import BuildRecord
 from include.nightlies.destinations import destination
 from include.nightlies.errors import BaseUnusable
@@ -54,6 +54,13 @@ def inherited(
             missing.append(f"{artifact.name}: {_why(connections, base, artifact)}")
         else:
             notes.append(f"{artifact.name} is not taken from {index.base}: {_why(connections, base, artifact)}")
+    for (project, platform), why in _never_had(connections, slot, base).items():
+        if (project, platform) in own or not is_taken(slot, project, platform):
+            continue
+        if is_required(slot, project, platform):
+            missing.append(f"{project}/{platform}: {why}")
+        else:
+            notes.append(f"{project}/{platform} is not taken from {index.base}: {why}")
     if missing:
         raise BaseUnusable(index.build_id, str(index.base), f"lacks {len(missing)} of its artifacts", missing)
     return tuple(found), tuple(notes)
@@ -74,7 +81,34 @@ def _offered(
     return offered
 
 
+def _never_had(connections: Connections, slot: Slot, base: BuildRecord) -> dict[tuple[str, str], str]:
+    """What the base itself should have and has no artifact of, and why: what its index refused, and what a base that is
+    partial did not take yet from those that it stands on."""
+    has = {(one.artifact.project, one.artifact.platform) for one in base.artifacts}
+    found = {
+        (one.project, one.platform): f"rejected: {one.reason}"
+        for one in base.rejected
+        if one.project and one.platform and (one.project, one.platform) not in has
+    }
+    below, seen = base, {base.build_id}
+    while below.base is not None and below.base.build_id not in seen:
+        seen.add(below.base.build_id)
+        deeper = builds.build(connections.ledger, slot.name, below.base.build_id)
+        if deeper is None:
+            break
+        below = deeper
+        for one in below.artifacts:
+            pair = (one.artifact.project, one.artifact.platform)
+            if pair not in has:
+                found.setdefault(pair, f"not taken from {below.key} yet by {base.build_id}, which is partial, too")
+    return found
+
+
 def _why(connections: Connections, base: BuildRecord, artifact: Artifact) -> str:
+    for (_, sha256), gone in undone.of_build(connections.ledger, base.id).items():
+        record = base.artifact(artifact.project, artifact.platform)
+        if record is not None and (gone.artifact, sha256) == (record.id, artifact.sha256):
+            return str(gone)
     for one in records.publications_of_build(connections.ledger, base.id):
         if (one.project, one.platform) == (artifact.project, artifact.platform):
             said = f"{one.state.value}: {one.reason}"

@@ -13,7 +13,7 @@ from include.cvmfs.commit import NewTag
 from include.cvmfs.errors import BaseChanged, ObjectsLost, PrepareAgain, RepositoryFrozen
 from include.cvmfs.generation import look
 from include.gateway.errors import BaseMoved, PathBusy, RepositoryDisabled
-from include.nightlies import builds, damage, records
+from include.nightlies import builds, damage, records, undone
 from include.nightlies.damage import Damage
 from include.nightlies.dependencies import Readiness, readiness
 from include.nightlies.errors import NotApproved, PublicationUnknown
@@ -76,6 +76,9 @@ def publish_batch(
             if (superseded := _superseded(connections, publication, try_number, clock)) is not None:
                 outcome.done.append(superseded)
                 continue
+            if (taken_back := _taken_back(connections, publication, try_number, clock)) is not None:
+                outcome.done.append(taken_back)
+                continue
             blocked = _require_dependencies(connections, batch, item, try_number, clock, last_try=last_try)
             if blocked is not None:
                 outcome.done.append(blocked)
@@ -121,6 +124,21 @@ def _superseded(
     return records.move(
         connections.ledger, publication.key, State.SKIPPED, phase=Phase.PUBLISH, try_number=try_number, now=clock(),
         reason=reason,
+    )  # fmt: skip
+
+
+def _taken_back(
+    connections: Connections, publication: Publication, try_number: int, clock: Clock
+) -> Publication | None:
+    """The publication, skipped, if somebody undid it since it was planned."""
+    if publication.artifact is None:
+        return None
+    gone = undone.of_artifact(connections.ledger, publication.artifact, publication.artifact_sha256)
+    if gone is None:
+        return None
+    return records.move(
+        connections.ledger, publication.key, State.SKIPPED, phase=Phase.PUBLISH, try_number=try_number, now=clock(),
+        reason=f"{gone}, while this run was under way. To install it again: nightshift nightly redo.",
     )  # fmt: skip
 
 

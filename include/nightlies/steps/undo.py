@@ -7,7 +7,7 @@ lease each destination must still hold what was planned for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -16,6 +16,7 @@ from typing import Any
 from include.cvmfs.catalog import NestedRef, Packed
 from include.cvmfs.edit import Edit
 from include.cvmfs.errors import DestinationError
+from include.cvmfs.history import TRUNK, TRUNK_PREVIOUS
 from include.cvmfs.rebase import Rebased, rebase
 from include.cvmfs.repository import Repository
 from include.cvmfs.view import View, ancestors, is_below
@@ -24,10 +25,11 @@ from include.nightlies.builds import ArtifactRecord, BuildRecord
 from include.nightlies.destinations import build_directory, destination
 from include.nightlies.errors import BuildUnknown, UndoRefused
 from include.nightlies.linked import LINK, LinkRecord
-from include.nightlies.links import LATEST, LinkState, all_links_of, relative, resolved
+from include.nightlies.links import LinkState, relative, resolved
 from include.nightlies.order import select
 from include.nightlies.standing import standing
 from include.nightlies.steps.complete import Completeness
+from include.nightlies.steps.leading import MovedLink, leading_into, leading_to, links_of_slot, shown_by_links
 from include.nightlies.steps.provenance import vouch_undone
 from include.nightlies.undone import Undone
 from include.publishers.base import Published
@@ -38,6 +40,8 @@ from include.publishers.reserved import topmost
 from include.settings.model import Slot
 
 Clock = Callable[[], datetime]
+
+_TAGS = 5  # of those that may have what stood before a rebuild
 
 log = logging.getLogger(__name__)
 
@@ -65,12 +69,19 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Predecessor:
-    """The tree of an earlier build that takes a place. ``path``: where it is, ``sha256``: of its artifact."""
+    """The tree that takes a place: of an earlier build, or of this one before it was rebuilt.
+
+    ``path``: where it is, ``sha256``: of its artifact; ``tag``: the revision that still has it, None: the newest.
+    """
 
     build_id: str
     path: str
     reference: NestedRef
     sha256: str
+    tag: str | None = None
+
+    def __str__(self) -> str:
+        return self.path if self.tag is None else f"what stood there in revision {self.tag}, before the rebuild,"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,21 +97,8 @@ class Taken:
 
     def __str__(self) -> str:
         what = f"{self.files} files, {self.bytes} bytes" if self.held else "a link"
-        end = f"{self.instead.path} takes its place" if self.instead else "goes"
+        end = f"{self.instead} takes its place" if self.instead else "goes"
         return f"{self.artifact.artifact.name}: {self.destination} ({what}): {end}"
-
-
-@dataclass(frozen=True, slots=True)
-class MovedLink:
-    """A link that leads to what goes. ``target``: where it is to lead, None: it goes, too."""
-
-    path: str
-    was: str
-    build: BuildRecord | None
-    target: str | None
-
-    def __str__(self) -> str:
-        return f"{self.path}: leads to {self.was}, {f'moves to {self.target}' if self.target else 'goes'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ class UndoPlan:
         yield from (str(one) for one in self.links)
         yield from self.notes
         yield from (f"refused: {one}" for one in self.refused)
-        if not self.taken and not self.refused:
+        if not self.taken and not self.links and not self.refused:
             yield "nothing is to be done"
 
     def to_json(self) -> dict[str, Any]:
@@ -163,9 +161,13 @@ def plan_undo(connections: Connections, wish: Wish) -> UndoPlan:
             if found.absent:
                 absent.append((record, found.before))
     links: list[MovedLink] = []
-    if wish.instead is Instead.NOTHING and taken:
-        links, more = _links(connections, slot, build, head, earlier, move=wish.move_links)
-        refused += more + _leading_into(connections, slot, head, {one.destination for one in taken})
+    places = {one.destination for one in taken}
+    if wish.instead is Instead.PREDECESSOR:
+        notes += shown_by_links(connections, slot, head, places)
+    elif taken or head.lookup(build_directory(slot, build.build_id, build_date=build.date)) is None:
+        # a link to what is gone entirely is put right, too, whoever took that away
+        links, more = links_of_slot(connections, slot, build, head, earlier, move=wish.move_links)
+        refused += more + leading_into(connections, slot, build, head, places)
     return UndoPlan(
         wish, slot.repository, head.manifest.revision, build, tuple(taken), tuple(links), tuple(notes), tuple(refused),
         tuple(absent),
@@ -195,7 +197,7 @@ def undo(
     for line in plan.lines():
         log.info("%s", line)
     revision = None
-    if plan.taken:
+    if plan.taken or plan.links:
         connections.require_thawed(plan.repository)
         revision = _change(connections, plan, owner=owner, now=clock()).revision
     _record(connections, plan, run, owner, revision, clock())
@@ -249,7 +251,8 @@ def _look(
         return _Left(f"{artifact.name}: {what}; look whose it is, and remove it by hand", refused=True)
     before = None
     if instead is Instead.PREDECESSOR:
-        before = _predecessor(connections, slot, record, head, earlier)
+        before = earlier_bytes(connections, build, record, where, head)
+        before = before or _predecessor(connections, slot, record, head, earlier)
         if before is None:
             return _Left(f"{artifact.name}: no earlier build has it; undo it without a predecessor", refused=True)
         if before.sha256 == artifact.sha256:
@@ -260,6 +263,27 @@ def _look(
             return _Left(said, absent=True, before=before)
     inside = contents_of(head, where) if reference else None
     return Taken(record, where, held, inside.files if inside else 0, inside.bytes if inside else 0, before)
+
+
+def earlier_bytes(
+    connections: Connections, build: BuildRecord, record: ArtifactRecord, where: str, head: Repository
+) -> Predecessor | None:
+    """What stood there before the artifact was rebuilt, if a tag names a revision that has it.
+
+    Without a tag a collection may have taken some of it, and nobody could tell which. Nothing that was itself undone.
+    """
+    spurned = {sha256 for one, sha256 in undone.of_build(connections.ledger, build.id) if one == record.id}
+    spurned.add(record.artifact.sha256)
+    tags = [one for one in head.tags() if one.name not in (TRUNK, TRUNK_PREVIOUS)]
+    for done in records.history(connections.ledger, head.fqrn, where):
+        sha256, revision = done.artifact_sha256, done.revision_after
+        if sha256 is None or sha256 in spurned or revision is None or done.artifact != record.id:
+            continue
+        for tag in reversed([one for one in tags if one.revision >= revision][-_TAGS:]):
+            there = head.at(tag.hash).nested_at(where)
+            if there is not None and str(there.hash) == done.nested_hash:
+                return Predecessor(build.build_id, where, there, sha256, tag.name)
+    return None
 
 
 def _predecessor(
@@ -277,50 +301,9 @@ def _predecessor(
     return None
 
 
-def _links(
-    connections: Connections,
-    slot: Slot,
-    build: BuildRecord,
-    head: Repository,
-    earlier: Sequence[BuildRecord],
-    *,
-    move: bool,
-) -> tuple[list[MovedLink], list[str]]:
-    """What becomes of the slot's links to the build: they would lead to something that is not whole any more."""
-    top, found, refused = build_directory(slot, build.build_id, build_date=build.date), [], []
-    for path in all_links_of(slot):
-        entry = head.lookup(path)
-        if entry is None or not entry.is_symlink or resolved(path, entry.symlink) != top:
-            continue
-        if not move:
-            refused.append(f"{path} leads to {top}; move it to an earlier build (--move-links), or undo nothing")
-            continue
-        any_day = path.endswith(f"/{LATEST}")
-        candidates = [one for one in earlier if any_day or one.date.weekday() == build.date.weekday()]
-        whole = next((one for one in candidates if not Completeness(connections, slot, one).lacking(head)), None)
-        target = build_directory(slot, whole.build_id, build_date=whole.date) if whole else None
-        found.append(MovedLink(path, top, whole, target))
-    return found, refused
-
-
-def _leading_into(connections: Connections, slot: Slot, head: Repository, gone: Collection[str]) -> list[str]:
-    """The links of partial builds that would lead nowhere."""
-    refused = []
-    for build in builds.partial_builds(connections.ledger, slot.name):
-        for record in build.artifacts:
-            where = _destination(slot, build, record)
-            if record.inherited is None or where in gone:
-                continue
-            entry = head.lookup(where)
-            if entry is not None and entry.is_symlink and (target := resolved(where, entry.symlink)) in gone:
-                refused.append(f"{where} of the partial {build.key} leads to {target}; undo that build first")
-    return refused
-
-
 def _change(connections: Connections, plan: UndoPlan, *, owner: str, now: datetime) -> Published:
-    head = connections.head(plan.repository)
-    top = build_directory(connections.site.slot(plan.wish.slot), plan.build.build_id, build_date=plan.build.date)
-    top = top.rstrip("/")
+    head, slot = connections.head(plan.repository), connections.site.slot(plan.wish.slot)
+    top = build_directory(slot, plan.build.build_id, build_date=plan.build.date).rstrip("/")
     made: dict[str, Rebased] = {}
     written: list[tuple[str, bytes]] = []
 
@@ -345,10 +328,14 @@ def _change(connections: Connections, plan: UndoPlan, *, owner: str, now: dateti
             entry = edit.lookup(link.path)
             if entry is None or not entry.is_symlink or resolved(link.path, entry.symlink) != link.was:
                 raise DestinationError(link.path, "was moved meanwhile; undo the build again")
-            if link.target is None:
+            if link.build is None or link.target is None:
                 edit.remove(link.path)
-            else:
-                edit.symlink(link.path, relative(link.path, link.target), now=int(now.timestamp()))
+                continue
+            if Completeness(connections, slot, link.build).lacking(edit):
+                raise DestinationError(link.target, "was whole when it was looked at; undo the build again")
+            edit.symlink(link.path, relative(link.path, link.target), now=int(now.timestamp()))
+        if plan.wish.instead is Instead.NOTHING:
+            _require_unneeded(connections, slot, plan, edit, top)
         edit.bring(written)
         for one in plan.taken:
             if one.instead is not None:
@@ -360,9 +347,18 @@ def _change(connections: Connections, plan: UndoPlan, *, owner: str, now: dateti
     return connections.publisher(plan.repository).change(lease, apply, owner=owner, now=now)
 
 
+def _require_unneeded(connections: Connections, slot: Slot, plan: UndoPlan, edit: Edit, top: str) -> None:
+    """Nothing came to lead to what goes since it was looked at. Raises DestinationError."""
+    gone = {one.destination for one in plan.taken}
+    for path in leading_to(slot, edit, top):
+        raise DestinationError(path, f"was moved to {top} meanwhile; undo the build again")
+    for line in leading_into(connections, slot, plan.build, edit, gone):
+        raise DestinationError(top, f"is needed since it was looked at: {line}; undo the build again")
+
+
 def _replace(edit: Edit, one: Taken, before: Predecessor, tree: Rebased) -> None:
     source = edit.nested_at(before.path)
-    if source is None or source.hash.digest != before.reference.hash.digest:
+    if before.tag is None and (source is None or source.hash.digest != before.reference.hash.digest):
         raise DestinationError(before.path, "was replaced or taken away meanwhile; undo the build again")
     entry = edit.lookup(one.destination)
     if entry is not None and entry.is_symlink:
