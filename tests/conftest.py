@@ -1,8 +1,9 @@
-"""What holds for all tests: an environment without the settings of whoever runs them, and no skips in CI."""
+"""What holds for all tests: nothing of the caller's site is seen, no skips in CI, each has an id of its own."""
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
 
@@ -13,6 +14,16 @@ from tests.fakes import servers
 
 FOREIGN = ("NIGHTSHIFT_", "AIRFLOW_CONN_", "AWS_")
 PROXIES = ("HTTP_PROXY", "http_proxy")
+HERE = Path(__file__).parent
+LONG = (
+    "faults/test_gateway_machine.py",
+    "faults/test_gateway_points.py",
+    "dags/test_nightly_install.py",
+    "dags/test_publication.py",
+    "integration/publishers/server/test_faults.py",
+    "integration/publishers/test_changesets.py",
+    "integration/publishers/server/test_table.py",
+)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -24,6 +35,15 @@ def pytest_configure(config: pytest.Config) -> None:
             patch.delenv(name)
     patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     config.add_cleanup(patch.undo)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that take longest begin first: at the end no worker waits for another one's last file."""
+    twice = [name for name, times in Counter(item.nodeid for item in items).items() if times > 1]
+    if twice:
+        raise pytest.UsageError(f"several tests have the id {twice[0]}; parallel runners would run one of them")
+    places = {HERE / name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path, len(LONG)))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

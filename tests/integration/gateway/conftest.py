@@ -20,6 +20,13 @@ from tests.fakes.gateway_service import FakeCommitter
 REPOSITORY = "test.example.org"
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Schemathesis names a test the same for each call of the service; of one name, a parallel runner runs one."""
+    label = getattr(item, "operation_label", None)
+    if label is not None and not item.nodeid.endswith("]"):
+        item._id = item._id.with_params(label)
+
+
 def _never() -> None:
     raise AssertionError("the fake committer opens nothing")
 
