@@ -26,7 +26,9 @@ def render(dags: dict[str, Any]) -> str:
 def _dag(dag: Any) -> str:
     schedule = getattr(dag.timetable, "expression", None) or getattr(dag.timetable, "_expression", None)
     zone = getattr(dag.timetable, "timezone", None) or getattr(dag.timetable, "_timezone", None)
+    assets = ", ".join(f"`{one.name}`" for one in getattr(dag.timetable.asset_condition, "objects", ()))
     when = f"`{schedule}` in {getattr(zone, 'name', zone)}" if schedule else "by hand"
+    when = f"for events of {assets}" if assets else when
     lines = [
         f"## {dag.dag_id}",
         "",

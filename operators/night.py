@@ -94,6 +94,7 @@ class GateOperator(NightshiftOperator):
         self.of_night = of_night
 
     def execute(self, context: Context) -> dict[str, Any]:
+        from include.nightlies.begin import ELSEWHERE
         from include.nightlies.steps.errors import GateClosed
         from include.nightlies.steps.gate import gate
         from include.nightlies.steps.pass_gate import gate_of_pass
@@ -102,6 +103,8 @@ class GateOperator(NightshiftOperator):
         run = run_name(context)
         if self.of_night and self.night is None:
             raise GateClosed(run, ["no build was found; see the task that looks for it"])
+        if self.night is not None and ELSEWHERE in self.night:
+            raise AirflowSkipException(f"the night goes on in run {self.night[ELSEWHERE]}")
         night = Night.from_json(self.night) if self.night is not None else None
         if night is not None and not night.last:
             planned = context["ti"].xcom_pull(task_ids=PLAN, key="return_value") is not None

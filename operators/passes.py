@@ -31,11 +31,14 @@ class NextPassOperator(NightshiftOperator):
         self.plan = plan
 
     def execute(self, context: Context) -> NoReturn:
+        from include.nightlies.begin import ELSEWHERE
         from include.nightlies.passes import Pass
         from include.nightlies.steps.values import Night
 
         if self.night is None:
             raise AirflowSkipException("no build was found; see the task that looks for it")
+        if ELSEWHERE in self.night:
+            raise AirflowSkipException(f"the night goes on in run {self.night[ELSEWHERE]}")
         night = Night.from_json(self.night)
         if night.last:
             raise AirflowSkipException("the night ends with this pass")

@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from hooks.site import run_name
 from sensors.base import NightshiftSensor
@@ -59,6 +59,7 @@ class BuildSensor(NightshiftSensor):
         except (NightlyError, SettingsError) as error:
             raise AirflowFailException(str(error)) from error
         self.log.info("slot %s, build of %s: %s", night.slot, night.date, night.reason)
+        self._leave_to_the_first(context, settings, night)
         if turn.until is None:
             try:
                 read_again(connections, settings, night.date)
@@ -71,7 +72,9 @@ class BuildSensor(NightshiftSensor):
                 return self._go_on(night, turn, found, connections, settings)
             self.log.info("%s", found.reason)
         return self.defer(
-            trigger=NightTrigger(night.to_json(), turn.to_json(), self.poll_s or settings.poll_s),
+            trigger=NightTrigger(
+                night.to_json(), turn.to_json(), self.poll_s or settings.poll_s, f"index_events_{night.slot}"
+            ),
             method_name="found",
             timeout=max(turn.until - now, timedelta()) + SLACK,
         )
@@ -90,6 +93,19 @@ class BuildSensor(NightshiftSensor):
             raise AirflowFailException(f"the night is not finished: {error}") from error
         night, turn = night_of(context, settings, datetime.now(UTC))
         return self._go_on(night, turn, Decision(Turn(event["turn"]), event["reason"]), connections, settings)
+
+    def _leave_to_the_first(self, context: Context, settings: Slot, night: Night) -> None:
+        """Skip a scheduled run whose night its first artifact has begun, in a run of its own."""
+        from include.nightlies.begin import ELSEWHERE, first_run_id
+        from include.settings.model import Begins
+
+        if settings.begins is not Begins.EITHER or str(context["dag_run"].run_type) != "scheduled":
+            return
+        first, ti = first_run_id(night.date), context["ti"]
+        if ti.get_dr_count(dag_id=context["dag"].dag_id, run_ids=[first]):
+            # for the tasks that run whatever came before
+            ti.xcom_push(key="return_value", value={ELSEWHERE: first})
+            raise AirflowSkipException(f"the night of {night.date} began with its first artifact, in run {first}")
 
     def _go_on(
         self, night: Night, turn: Pass, found: Decision, connections: Connections, settings: Slot

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from include.settings.model import Site
 
 FIRST_PAUSE_S = 1.0
+EVENT_S = 2.0
+"""How often it is asked whether there was an event of the index."""
 
 
 class NightTrigger(BaseTrigger):
@@ -26,16 +28,20 @@ class NightTrigger(BaseTrigger):
 
     :param night: `Night` as JSON.
     :param turn: `Pass` as JSON.
+    :param listen: the DAG that has a run for every event of the index: a new one of these ends a pause.
     """
 
-    def __init__(self, night: dict[str, Any], turn: dict[str, Any], poll_s: float) -> None:
+    def __init__(self, night: dict[str, Any], turn: dict[str, Any], poll_s: float, listen: str | None = None) -> None:
         super().__init__()
         self.night = night
         self.turn = turn
         self.poll_s = poll_s
+        self.listen = listen
+        self._heard: int | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return ("triggers.night.NightTrigger", {"night": self.night, "turn": self.turn, "poll_s": self.poll_s})
+        arguments = {"night": self.night, "turn": self.turn, "poll_s": self.poll_s, "listen": self.listen}
+        return ("triggers.night.NightTrigger", arguments)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event: the `turn` (go or last) and the `reason`; or the `error` that ended the waiting."""
@@ -45,6 +51,7 @@ class NightTrigger(BaseTrigger):
         await self._rest(turn.after)
         watch: Watch | None = None
         said, pause_s = "", FIRST_PAUSE_S
+        self._heard = await self._events()
         while True:
             try:
                 watch = watch or await self._watch(turn)
@@ -61,8 +68,37 @@ class NightTrigger(BaseTrigger):
                 self.log.info("%s", found.reason)
                 said, pause_s = found.reason, FIRST_PAUSE_S
             left_s = (turn.until - datetime.now(UTC)).total_seconds() if turn.until else self.poll_s
-            await asyncio.sleep(max(min(pause_s, self.poll_s, left_s), 0.1))
             pause_s *= 2
+            if await self._pause(max(min(pause_s / 2, self.poll_s, left_s), 0.1)):
+                self.log.info("the index was written; looking now")
+                pause_s = FIRST_PAUSE_S
+
+    async def _pause(self, seconds: float) -> bool:
+        """Wait for so long, or until there was an event; whether there was one."""
+        clock = asyncio.get_running_loop()
+        end = clock.time() + seconds
+        while True:
+            left_s = end - clock.time()
+            await asyncio.sleep(max(min(left_s, EVENT_S), 0.0))
+            events = await self._events()
+            if events is not None and self._heard not in (None, events):
+                self._heard = events
+                return True
+            self._heard = self._heard if events is None else events
+            if clock.time() >= end:
+                return False
+
+    async def _events(self) -> int | None:
+        """How many events there have been; None where nobody can be asked, and then the pauses are whole."""
+        from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+        if self.listen is None:
+            return None
+        try:
+            return await asyncio.to_thread(RuntimeTaskInstance.get_dr_count, dag_id=self.listen)
+        except Exception as error:  # noqa: BLE001 - events only spare time: without them the index is looked at as well
+            self.log.debug("events of the index are not heard: %s", error)
+            return None
 
     async def _rest(self, after: datetime | None) -> None:
         if after is not None:

@@ -12,6 +12,9 @@ from include.nightlies.builddate import resolve_build_date
 from include.nightlies.passes import Pass, cutoff
 from include.settings.model import Begins, Slot
 
+ELSEWHERE = "elsewhere"
+"""Under this key a run that leaves its night to another one hands on to which."""
+
 
 def by_artifact(slot: Slot) -> bool:
     """Whether its nights may begin with their first artifact."""

@@ -354,8 +354,6 @@ class Slot(_Block):
             raise fault(
                 "nights that begin by a schedule that there is not", "Add `schedule`, or say `begins: artifact`."
             )
-        if self.begins is not Begins.SCHEDULE and "{date}" not in self.index:
-            raise fault("no date in the place of the index", "Put {date} into `index`, or say `begins: schedule`.")
         return self
 
     @model_validator(mode="after")

@@ -36,7 +36,8 @@ def dag(request: pytest.FixtureRequest) -> DAG:
 
 def test_every_dag_file_is_imported_and_the_slots_of_the_configuration_have_their_dags() -> None:
     assert BAG.import_errors == {}
-    slots = {f"nightly_install_{name}" for name in load(airflowhome.ROOT / "config" / "site.yaml").slots}
+    names = load(airflowhome.ROOT / "config" / "site.yaml").slots
+    slots = {f"{kind}_{name}" for name in names for kind in ("nightly_install", "index_events")}
     assert set(IDS) == slots | {
         "leases",
         "night_watch",

@@ -19,6 +19,8 @@ from include.nightlies.steps.values import Night
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from triggers import night as night_trigger
+from triggers.begin import FirstArtifactTrigger
 from triggers.night import NightTrigger
 
 DAY = date(2026, 11, 21)
@@ -67,12 +69,17 @@ def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builder:
 
 
 def watch(
-    *changes: Callable[[], None], until: timedelta = timedelta(hours=1), after: timedelta | None = None, **night: Any
+    *changes: Callable[[], None],
+    until: timedelta = timedelta(hours=1),
+    after: timedelta | None = None,
+    poll_s: float = 0.1,
+    listen: str | None = None,
+    **night: Any,
 ) -> dict[str, Any]:
     """What ends the watch. Each of `changes` is made once the watch waits, and says so, again."""
     now = datetime.now(UTC)
     turn = Pass("scheduled__1", until=now + until, after=None if after is None else now + after)
-    trigger = NightTrigger(Night("night/1", "main", DAY, "test", **night).to_json(), turn.to_json(), 0.1)
+    trigger = NightTrigger(Night("night/1", "main", DAY, "test", **night).to_json(), turn.to_json(), poll_s, listen)
     said: list[str] = []
     left = list(changes)
 
@@ -81,6 +88,9 @@ def watch(
             said.append(form % values)
             if left:
                 left.pop(0)()
+
+        def debug(self, form: str, *values: Any) -> None:
+            """Nobody reads it."""
 
     trigger._log = Log()  # type: ignore[assignment]
 
@@ -215,3 +225,100 @@ def test_a_pass_after_one_that_came_to_nothing_rests_first(builder: Builder) -> 
     event = watch(after=timedelta(seconds=0.3))
     assert event["turn"] == "go"
     assert "came to nothing" in event["said"][0]
+
+
+def test_an_event_of_the_index_ends_a_pause_at_once(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    events = [7]
+    asked: list[str] = []
+
+    def count(dag_id: str) -> int:
+        asked.append(dag_id)
+        return events[0]
+
+    def written() -> None:
+        builder.index(ARTIFACT)
+        events[0] += 1
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_dr_count", count)
+    monkeypatch.setattr(night_trigger, "FIRST_PAUSE_S", 60.0)
+    monkeypatch.setattr(night_trigger, "EVENT_S", 0.05)
+    builder.index()
+    event = watch(written, poll_s=60.0, listen="index_events_main")
+    assert event["turn"] == "go"
+    assert event["said"][1] == "the index was written; looking now"
+    assert set(asked) == {"index_events_main"}
+
+
+def test_where_nobody_tells_of_events_the_index_is_looked_at_as_before(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    def away(dag_id: str) -> int:
+        raise RuntimeError(f"{dag_id}: no answer")
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_dr_count", away)
+    builder.index()
+    assert watch(lambda: builder.index(ARTIFACT), listen="index_events_main")["turn"] == "go"
+
+
+def test_what_waits_is_the_same_after_the_triggerer_was_started_anew() -> None:
+    made = NightTrigger({"run": "r"}, {"first": "f", "number": 1}, 30.0, "index_events_main")
+    path, arguments = made.serialize()
+    assert path == "triggers.night.NightTrigger"
+    assert NightTrigger(**arguments).serialize() == (path, arguments)
+
+
+def first_artifacts(count: int, *changes: Callable[[], None]) -> list[dict[str, Any]]:
+    """So many events of the watcher; each change is made after an event, the first one at once."""
+    trigger = FirstArtifactTrigger("main", 0.02)
+    left = list(changes)
+
+    async def some() -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        if left:
+            asyncio.get_running_loop().call_later(0.2, left.pop(0))
+        async for event in trigger.run():
+            found.append(event.payload)
+            if len(found) == count:
+                return found
+            if left:
+                left.pop(0)()
+        raise AssertionError("the watcher ended")
+
+    return asyncio.run(asyncio.wait_for(some(), SOON_S))
+
+
+def test_the_first_artifact_of_a_date_is_told_once_and_an_index_of_nothing_is_none(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("include.nightlies.steps.beginning.dates", lambda *_: (DAY, DAY + timedelta(days=1)))
+    builder.index()
+    tomorrow = Builder(builder.folder)
+
+    def next_day() -> None:
+        # told once: only what comes for the other date is told after it
+        builder.index(ARTIFACT, OTHER)
+        document = {"format": 1, "slot": "main", "build_id": "b2", "date": "2026-11-22", "complete": False}
+        path = tomorrow.folder / "builds" / "main" / "2026-11-22" / "index.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({**document, "artifacts": [ARTIFACT]}))
+
+    events = first_artifacts(2, lambda: builder.index(ARTIFACT), next_day)
+    assert events == [{"date": "2026-11-21"}, {"date": "2026-11-22"}]
+
+
+def test_the_watcher_of_first_artifacts_outlives_whatever_is_wrong_for_a_while(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("include.nightlies.steps.beginning.dates", lambda *_: (DAY,))
+    (builder.folder / "site.yaml").write_text("slots: {main: ")
+
+    def mended() -> None:
+        builder.write(b"{half")
+        builder.slots("main")
+        asyncio.get_running_loop().call_later(0.2, lambda: builder.index(ARTIFACT))
+
+    assert first_artifacts(1, mended) == [{"date": "2026-11-21"}]

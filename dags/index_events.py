@@ -1,0 +1,59 @@
+"""`index_events_<slot>`: what happens when somebody wrote a slot's index. One small DAG a slot; it only declares."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG
+
+from include.settings.load import load
+from include.settings.model import Slot
+from operators.begin import BeginNightOperator, HeardOperator, index_asset
+from operators.publishing import default_args
+
+DOC = """
+### Hear that an index was written
+
+A run for each event of the asset `index_{slot}`, or for several that come at once. Whoever writes the index may emit
+one, by `POST /api/v2/assets/events` with `{{"asset_id": …, "extra": {{"date": "2026-11-21"}}}}`: a pass of
+`nightly_install_{slot}` that waits then looks at the index at once, and not at its next look after `poll_s`. An event
+changes nothing else: what is published says the index, and without events it is looked at as often as before.
+
+{begins}
+"""
+BEGINS = {
+    False: "Nights of this slot begin by their schedule, or by hand.",
+    True: """Nights of this slot begin with their first artifact (`begins: {begins}`): a watcher in the triggerer looks
+for it every {poll_s:g} s and emits an event, too, and `begin` starts the run `night__<date>__first`, once. The
+scheduled run of a date whose night has begun so is skipped.""",
+}
+
+
+def index_events(slot: Slot) -> DAG:
+    """The DAG of one slot."""
+    begins = slot.begins.value != "schedule"
+    with DAG(
+        dag_id=f"index_events_{slot.name}",
+        description=f"Hear of new artifacts of slot {slot.name}",
+        doc_md=DOC.format(slot=slot.name, begins=BEGINS[begins].format(begins=slot.begins.value, poll_s=slot.poll_s)),
+        schedule=[index_asset(slot)],
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        dagrun_timeout=timedelta(minutes=30),
+        default_args=default_args(retries=slot.retries or 1, priority=slot.priority),
+        tags=["nightlies", f"slot:{slot.name}"],
+    ) as dag:
+        heard = HeardOperator(
+            task_id="heard", slot=slot.name, doc_md="Reads the events, and says whose nights they begin."
+        )
+        if begins:
+            BeginNightOperator.partial(
+                task_id="begin", slot=slot.name, doc_md="Starts the first run of the night, if it is not there."
+            ).expand(day=heard.output)
+    return dag
+
+
+for _slot in load().slots.values():
+    _dag = index_events(_slot)
+    globals()[_dag.dag_id] = _dag

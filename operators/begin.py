@@ -1,0 +1,119 @@
+"""What an event of a slot's index begins: a night, where its slot begins with the first artifact."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk import Asset, AssetWatcher
+from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
+
+from operators.base import NightshiftOperator, clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow.sdk import Context
+
+    from include.settings.model import Slot
+
+
+def index_asset(slot: Slot) -> Asset:
+    """What a slot's indices are called among Airflow's assets: whoever writes one may tell so (docs/formats.md)."""
+    from include.nightlies.begin import by_artifact
+    from triggers.begin import FirstArtifactTrigger
+
+    watcher = AssetWatcher(name=f"first_{slot.name}", trigger=FirstArtifactTrigger(slot.name, slot.poll_s))
+    return Asset(
+        name=f"index_{slot.name}",
+        uri=f"nightshift://indices/{slot.name}",
+        group="indices",
+        watchers=[watcher] if by_artifact(slot) else [],
+    )
+
+
+class HeardOperator(NightshiftOperator):
+    """Hands on the build dates whose night the run's events begin; none where the slot begins by its schedule.
+
+    An event names its build date in `extra`, as `{"date": "2026-11-21"}`; without one this day's is meant. The passes
+    of a night that wait already have seen this run, and look at the index in this moment.
+
+    :param slot: the slot.
+    """
+
+    ui_color = "#e6f1f2"
+
+    def __init__(self, *, slot: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.slot = slot
+
+    def execute(self, context: Context) -> list[str]:
+        from include.nightlies.begin import by_artifact, dates, tick_of
+
+        slot, now = self.connections().site.slot(self.slot), clock()
+        if not by_artifact(slot):
+            self.log.info("nights of slot %s begin by their schedule; what waits looks now", slot.name)
+            return []
+        today, tomorrow = dates(slot, now)
+        begun = []
+        for day in sorted(self._dates(context["triggering_asset_events"], today)):
+            tick = tick_of(slot, day)
+            if not today - timedelta(days=1) <= day <= tomorrow:
+                self.log.warning("%s is not tonight; to install it, run nightly_install_%s by hand", day, slot.name)
+            elif tick is not None and self._is_there(context, tick):
+                self.log.info("the night of %s has begun by its schedule", day)
+            else:
+                begun.append(day.isoformat())
+        return begun
+
+    def _dates(self, events: Mapping[Any, Iterable[Any]], today: date) -> set[date]:
+        found = set()
+        for one in (one for of_asset in events.values() for one in of_asset):
+            extra = dict(one.extra or {})
+            said = extra.get("date") or dict(extra.get("payload") or {}).get("date")
+            try:
+                found.add(date.fromisoformat(said) if said else today)
+            except (TypeError, ValueError):
+                self.log.warning("an event names the date %r, which is none; write YYYY-MM-DD", said)
+        return found
+
+    def _is_there(self, context: Context, tick: Any) -> bool:
+        ti: Any = context["ti"]
+        return bool(ti.get_dr_count(dag_id=f"nightly_install_{self.slot}", logical_dates=[tick]))
+
+
+class BeginNightOperator(NightshiftOperator):
+    """Starts the first run of a night, with the cut-off that it has; skipped if that run is there already.
+
+    :param slot: the slot.
+    :param day: the build date.
+    """
+
+    template_fields = ("day",)
+    ui_color = "#e6f1f2"
+
+    def __init__(self, *, slot: str, day: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.slot = slot
+        self.day = day
+
+    def execute(self, context: Context) -> NoReturn:  # noqa: ARG002
+        from include.nightlies.begin import first_pass
+
+        if not self.day:
+            raise AirflowSkipException("nothing to begin")
+        day = date.fromisoformat(self.day)
+        turn = first_pass(self.connections().site.slot(self.slot), day, clock())
+        raise DagRunTriggerException(
+            trigger_dag_id=f"nightly_install_{self.slot}",
+            dag_run_id=turn.first,
+            conf={"build_date": self.day, "pass": turn.to_json()},
+            reset_dag_run=False,
+            skip_when_already_exists=True,
+            wait_for_completion=False,
+            allowed_states=[],
+            failed_states=[],
+            poke_interval=0,
+            deferrable=False,
+            note=f"The night of {day}, slot {self.slot}, began with its first artifact; it ends at {turn.until}.",
+        )

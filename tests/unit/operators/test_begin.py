@@ -1,0 +1,101 @@
+"""Which nights an event of an index begins, and how the runs of one night keep out of each other's way."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
+
+from include.nightlies.passes import Pass
+from include.settings.model import Slot
+from operators import begin
+from operators.begin import BeginNightOperator, HeardOperator, index_asset
+from operators.night import GateOperator
+from operators.passes import NextPassOperator
+from sensors.build import BuildSensor
+from tests.fakes.taskcontext import task_context
+
+NOW = datetime(2026, 11, 20, 21, 30, tzinfo=UTC)
+TODAY, TOMORROW = "2026-11-20", "2026-11-21"
+SLOTS = {
+    "either": {"begins": "either", "schedule": "0 2 * * *"},
+    "artifact": {"begins": "artifact", "cutoff": "5h"},
+    "schedule": {"schedule": "0 2 * * *"},
+}
+
+
+def slot(kind: str) -> Slot:
+    given = {"name": "main", "repository": "r.example.org", "store": "b", "timezone": "Europe/Zurich", **SLOTS[kind]}
+    return Slot.model_validate(given)
+
+
+@pytest.fixture(autouse=True)
+def at_night(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(begin, "clock", lambda: NOW)
+
+
+def on_site(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    site = SimpleNamespace(slot=lambda _: slot(kind))
+    for one in (HeardOperator, BeginNightOperator, BuildSensor):
+        monkeypatch.setattr(one, "connections", lambda _: SimpleNamespace(site=site))
+
+
+def heard(*extras: Any, begun: tuple[datetime, ...] = ()) -> list[str]:
+    context = task_context()
+    context["triggering_asset_events"] = {"asset": [SimpleNamespace(extra=one) for one in extras]}
+    context["ti"].get_dr_count = lambda dag_id, logical_dates: sum(one in begun for one in logical_dates)
+    return HeardOperator(task_id="heard", slot="main").execute(context)
+
+
+def test_events_begin_the_nights_of_the_dates_that_they_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_site(monkeypatch, "either")
+    watcher = {"from_trigger": True, "payload": {"date": TOMORROW}}
+    assert heard({"date": TOMORROW}, watcher, {}) == [TODAY, TOMORROW]
+    assert heard({"date": "tomorrow"}, {"date": "2020-01-01"}, {"date": 7}) == []
+
+
+def test_a_night_that_its_schedule_began_is_not_begun_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_site(monkeypatch, "either")
+    assert heard({"date": TOMORROW}, begun=(datetime(2026, 11, 21, 1, tzinfo=UTC),)) == []
+
+
+def test_events_begin_nothing_where_the_schedule_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_site(monkeypatch, "schedule")
+    assert heard({"date": TOMORROW}) == []
+
+
+def test_the_first_run_has_an_id_and_an_end_that_follow_from_the_night(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_site(monkeypatch, "artifact")
+    with pytest.raises(DagRunTriggerException) as begun:
+        BeginNightOperator(task_id="begin", slot="main", day=TOMORROW).execute(task_context())
+    asked = begun.value
+    assert (asked.trigger_dag_id, asked.dag_run_id) == ("nightly_install_main", "night__2026-11-21__first")
+    assert asked.skip_when_already_exists
+    assert asked.conf is not None
+    assert Pass.from_json(asked.conf["pass"]) == Pass(asked.dag_run_id, 1, NOW + timedelta(hours=5))
+    assert asked.conf["build_date"] == TOMORROW
+
+
+def test_a_scheduled_run_leaves_its_night_to_the_run_that_an_artifact_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_site(monkeypatch, "either")
+    context = task_context(run_type="scheduled", logical_date=datetime(2026, 11, 21, 1, tzinfo=UTC))
+    handed: dict[str, Any] = {}
+    context["ti"].get_dr_count = lambda dag_id, run_ids: int(run_ids == ["night__2026-11-21__first"])
+    context["ti"].xcom_push = lambda key, value: handed.update({key: value})
+    with pytest.raises(AirflowSkipException, match="in run night__2026-11-21__first"):
+        BuildSensor(task_id="find_build", slot="main").execute(context)
+    night = handed["return_value"]
+    # nothing fails the run, and no second pass begins
+    for operator in (
+        GateOperator(task_id="gate", night=night), NextPassOperator(task_id="next_pass", night=night, plan="plan"),
+    ):  # fmt: skip
+        with pytest.raises(AirflowSkipException, match="the night goes on in run night__2026-11-21__first"):
+            operator.execute(context)
+
+
+@pytest.mark.parametrize(("kind", "watchers"), [("schedule", 0), ("either", 1), ("artifact", 1)])
+def test_a_watcher_looks_for_first_artifacts_only_where_they_begin_nights(kind: str, watchers: int) -> None:
+    assert len(index_asset(slot(kind)).watchers) == watchers

@@ -1,0 +1,70 @@
+"""Watches the indices of a slot for the first artifact of a date, as an event of an asset. It only watches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseEventTrigger, TriggerEvent
+
+if TYPE_CHECKING:
+    from include.nightlies.steps.beginning import FirstArtifacts
+    from include.publishers.connect import Connections
+
+
+class FirstArtifactTrigger(BaseEventTrigger):
+    """One event with the `date` for each build date whose index lists something; it never ends.
+
+    After a restart of the triggerer it tells again what it sees: a night that has begun is begun once.
+
+    :param slot: the slot.
+    :param poll_s: seconds between two looks.
+    """
+
+    def __init__(self, slot: str, poll_s: float) -> None:
+        super().__init__()
+        self.slot = slot
+        self.poll_s = poll_s
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return ("triggers.begin.FirstArtifactTrigger", {"slot": self.slot, "poll_s": self.poll_s})
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Whatever goes wrong is said in the log and passes, or it would have to be found out who began no night."""
+        looks, said = None, ""
+        while True:
+            try:
+                looks = looks or await self._looks()
+                found = await asyncio.to_thread(looks.look, datetime.now(UTC))
+            except Exception as error:  # noqa: BLE001 - a store, a configuration that is just edited: looked at again
+                found = []
+                if str(error) != said:
+                    self.log.warning("%s", error)
+                    said = str(error)
+            else:
+                said = ""
+            for day in found:
+                yield TriggerEvent({"date": day.isoformat()})
+            await asyncio.sleep(self.poll_s)
+
+    async def _looks(self) -> FirstArtifacts:
+        from hooks.secrets import KnownSecrets
+        from include.nightlies.steps.beginning import FirstArtifacts
+        from include.publishers.connect import Connections
+        from include.settings.load import load
+
+        site = await asyncio.to_thread(load)
+        secrets = await KnownSecrets.of([site.store(site.slot(self.slot).store).connection, site.ledger_connection])
+        connections = Connections(site, secrets)
+
+        def connect() -> Connections:
+            """The same clients as long as the configuration is the same."""
+            nonlocal connections
+            now = load()
+            if now != connections.site:
+                connections = Connections(now, secrets)
+            return connections
+
+        return FirstArtifacts(connect, self.slot)
