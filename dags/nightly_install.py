@@ -43,12 +43,12 @@ Where the repository asks for approval, all of a pass is prepared first, then `a
 waits for its answer (docs/operations.md, approval); nothing of it is in the repository before a yes. Without an answer
 by the deadline, or after a no, it is *skipped* with that reason, and `gate` says so.
 
-A night begins by the slot's schedule, with its first artifact (`night__<date>__first`), or with either, as `begins:`
-of the slot says. It stays open until its index is complete, or until the slot's `cutoff`. What the index lists is published as it
-comes, by one pass after the other: each is a run, `night__<date>__pass<n>`, that takes what is new. Only the last one
-takes all, also what failed before, and goes on through `links` and `announce`; in one before it, `gate` fails if
-something required did that this pass took, and the night goes on all the same. Cleared, failed or killed, a pass is
-done again and starts no second successor.
+A night begins by the slot's schedule, with its first artifact (`night__<date>__first`), or with either, as `begins:` of
+the slot says. It stays open until its index is complete, or until the slot's `cutoff`. What the index lists is
+published as it comes, by one pass after the other: each is a run, `night__<date>__pass<n>`, that takes what is new.
+Only the last one takes all, also what failed before, and goes on through `links` and `announce`; in one before it,
+`gate` fails if something required did that this pass took, and the night goes on all the same. Cleared, failed or
+killed, a pass is done again and starts no second successor.
 
 An artifact goes in after those that it depends on; if one of them fails, it is skipped, and the reason names it.
 Links lead to later builds only, by build date and build id: no backfill, retry or cleared task moves one back. Why a

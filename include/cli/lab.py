@@ -57,12 +57,20 @@ def retain(
     days: Annotated[int, typer.Option(min=1, help="How many days of runs, XComs and logs stay.")] = 60,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go.")] = False,
 ) -> None:
-    """Take away what Airflow keeps of old runs: rows of its database, and log files. The ledger stays as it is."""
-    from include.lab.retain import clean_database, remove_logs
+    """Take away what Airflow keeps of old runs: rows of its database, and log files. The ledger stays as it is.
+
+    Nothing goes that is as young as the oldest of what a run keeps that has not ended.
+    """
+    from include.lab.retain import DATABASE, clean_database, oldest_at_work, remove_logs
 
     lab = Lab.from_environment()
     before = datetime.now(UTC) - timedelta(days=days)
-    console.print(clean_database(lab.environment(), before, dry_run=dry_run), markup=False)
+    environment = lab.environment()
+    at_work = oldest_at_work(environment[DATABASE])
+    if at_work is not None and at_work.since < before:
+        console.print(f"less than asked for goes, because of {at_work}", markup=False)
+        before = at_work.since
+    console.print(clean_database(environment, before, dry_run=dry_run), markup=False)
     taken = remove_logs(lab.place.airflow_home / "logs", before, dry_run=dry_run)
     verb = "would go" if dry_run else "removed"
     console.print(f"{verb}: {taken.files} log files, {taken.bytes / 1e6:.1f} MB, of before {before:%Y-%m-%d %H:%M} UTC")

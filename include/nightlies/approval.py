@@ -1,6 +1,6 @@
 """What an approval binds, how long its answer is waited for, and what people are shown; pure.
 
-The reasons: docs/decisions/0020-what-an-approval-binds.md.
+The reasons: docs/decisions/0021-what-an-approval-binds.md.
 """
 
 from __future__ import annotations

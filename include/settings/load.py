@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from include.settings.errors import InvalidSettings, Problem, SettingsFileMissing
 from include.settings.marked import Location, Marked, dotted, read
 from include.settings.model import (
+    Approval,
     Care,
     Choice,
     Gateway,
@@ -37,6 +38,7 @@ from include.settings.model import (
 from include.settings.texts import PROJECT_ROOT
 
 _INNER_BLOCKS: Mapping[str, type[BaseModel]] = {
+    "approval": Approval,
     "limits": Limits,
     "prepare": Prepare,
     "owner": Owner,

@@ -29,6 +29,7 @@ from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from tests.fakes.builds import Build
 from tests.fakes.faultproxy import FaultProxy
+from tests.week.place import slot_text
 
 ROOT = Path(__file__).resolve().parents[2]
 FQRN = "nights.example.org"
@@ -235,4 +236,5 @@ slots:
   main: {{repository: {FQRN}, store: builds, schedule: "0 2 * * *", timezone: Europe/Zurich}}
   faults: {{repository: {FQRN}, store: builds}}
   machine: {{repository: {FQRN}, store: builds, schedule: "0 3 * * *", projects: [typer, rich, idna]}}
-"""
+  early: {{repository: {FQRN}, store: builds, begins: artifact, poll_s: 600, gather_s: 0.5}}
+{slot_text("dev", FQRN)}"""

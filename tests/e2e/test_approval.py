@@ -1,0 +1,142 @@
+"""Somebody is asked through the whole of Airflow: where the waiting is, what holds it, and each kind of answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from include.nightlies import questions
+from include.nightlies.approval import Answer
+from include.nightlies.records import publications_of_run
+from include.notify.message import Event
+from include.notify.records import alerts_since
+from include.settings.pools import NIGHTLY
+from tests.e2e.deployment import FQRN, Deployment
+from tests.fakes.builds import Build, tree
+
+pytestmark = [pytest.mark.server("weed"), pytest.mark.slow]
+
+DAG = "publication"
+READ = (DAG, "nightly_install")
+DATE = "2026-05-01"
+DEADLINE_MINUTES = 2  # the shorter the sooner this ends, the longer the slower a machine may be
+READ_S = 200.0
+WAITING = "awaiting_input"
+
+
+@pytest.fixture(scope="module")
+def asking(deployment: Deployment) -> Iterator[Deployment]:
+    """The deployment, whose repository asks for approval for a while: nothing of it is started anew."""
+    file = deployment.folder / "site.yaml"
+    before = file.read_text()
+    block = f"    gateway: gateway\n    approval: {{deadline_minutes: {DEADLINE_MINUTES}, approvers: [admin]}}\n"
+    try:
+        file.write_text(before.replace("    gateway: gateway\n", block))
+        read_again(deployment, asks=True)
+        yield deployment
+    finally:
+        file.write_text(before)
+        read_again(deployment, asks=False)
+
+
+def read_again(deployment: Deployment, *, asks: bool) -> None:
+    """Wait until the DAG processor has read the files twice: the first time may have begun before."""
+    for _ in range(2):
+        before = {dag_id: deployment.rest("GET", f"/dags/{dag_id}") for dag_id in READ}
+        for one in before.values():
+            deployment.api._call("PUT", f"/api/v2/parseDagFile/{one['file_token']}")
+        deployment.wait_until(
+            lambda: all(
+                deployment.rest("GET", f"/dags/{dag_id}")["last_parsed_time"] > one["last_parsed_time"]
+                for dag_id, one in before.items()  # noqa: B023
+            ),
+            "the DAGs are read again",
+            READ_S,
+        )
+    tasks = {one["task_id"] for one in deployment.rest("GET", f"/dags/{DAG}/tasks")["tasks"]}
+    assert ("ask" in tasks) is asks
+
+
+def state(deployment: Deployment, run: str, task: str, map_index: int = -1) -> str | None:
+    for one in deployment.tasks(DAG, run):
+        if (one["task_id"], one["map_index"]) == (task, map_index):
+            return str(one["state"])
+    return None
+
+
+def question(run: str, map_index: int) -> str:
+    return f"/dags/{DAG}/dagRuns/{run}/taskInstances/approve/{map_index}/hitlDetails"
+
+
+def asked(deployment: Deployment, run: str, map_index: int) -> dict[str, Any]:
+    """What Airflow shows, once the task waits."""
+    deployment.wait_until(
+        lambda: state(deployment, run, "approve", map_index) == WAITING, f"{run} waits for an answer", READ_S
+    )
+    return dict(deployment.rest("GET", question(run, map_index)))
+
+
+def answer(deployment: Deployment, run: str, map_index: int, given: str, comment: str) -> None:
+    body = {"chosen_options": [given], "params_input": {"comment": comment}}
+    deployment.rest("PATCH", question(run, map_index), json=body)
+
+
+def fate(deployment: Deployment, run: str) -> tuple[str, str]:
+    (one,) = publications_of_run(deployment.connections.ledger, f"{DAG}/{run}")
+    return one.state.value, one.reason
+
+
+def test_a_no_then_a_yes_to_the_question_asked_anew_while_nobody_answers_another(asking: Deployment) -> None:
+    build = Build(DATE, slot="asked").add("A", "x86_64", tree({"a": b"approved"}))
+    asking.drop(build)
+    source = f"s3://builds/asked/{DATE}/{build.build_id}/A-x86_64.tar.gz"
+    before, begun = asking.revision(), datetime.now(UTC) - timedelta(seconds=1)
+    for run in ("late", "answered"):
+        asking.trigger(DAG, run, repository=FQRN, path=f"/asked/{run}", source=source)
+
+    # a no
+    shown = asked(asking, "answered", 0)
+    assert shown["subject"] == f"Publish /asked/answered to {FQRN}?"
+    assert "/asked/answered  /asked/answered  2 files" in shown["body"]
+    assert [one["id"] for one in shown["assigned_users"]] == ["admin"]
+    answer(asking, "answered", 0, "Reject", "not today")
+    # meanwhile the other one waits, and nothing is held for it
+    asked(asking, "late", 0)
+    asking.wait_until(lambda: asking.follow(DAG, "answered").state == "failed", "the run after a no ends", READ_S)
+    assert state(asking, "late", "approve", 0) == WAITING
+    assert (asking.leases(), asking.revision()) == ([], before)
+    pools = {one["name"]: one for one in asking.rest("GET", "/pools")["pools"] if one["name"] in NIGHTLY}
+    assert {name: one["occupied_slots"] for name, one in pools.items()} == dict.fromkeys(NIGHTLY, 0)
+    assert fate(asking, "answered")[0] == "skipped"
+    assert "rejected by admin" in fate(asking, "answered")[1]
+    assert "not today" in fate(asking, "answered")[1]
+
+    # asked anew, and a yes
+    asking.rest(
+        "POST", f"/dags/{DAG}/clearTaskInstances",
+        json={
+            "dry_run": False, "dag_run_id": "answered", "task_ids": ["ask"], "include_downstream": True,
+            "only_failed": False, "reset_dag_runs": True,
+        },
+    )  # fmt: skip
+    again = asked(asking, "answered", 1)
+    assert again["response_received"] is False
+    assert state(asking, "answered", "approve", 0) == "success"  # that question is none any more
+    answer(asking, "answered", 1, "Approve", "now it is")
+    assert asking.follow(DAG, "answered").state == "success"
+    assert fate(asking, "answered")[0] == "published"
+    assert asking.connections.repository(FQRN).read("/asked/answered/a") == b"approved"
+    first, second = questions.of_run(asking.connections.ledger, f"{DAG}/answered")
+    assert (first.answer, second.answer, second.comment) == (Answer.REJECTED, Answer.APPROVED, "now it is")
+
+    # nobody answered the other one
+    assert asking.follow(DAG, "late").state == "failed"
+    assert "had no answer by its deadline" in fate(asking, "late")[1]
+    assert state(asking, "late", "approve", 0) == "skipped"
+    assert asking.connections.head(FQRN).lookup("/asked/late") is None
+    told = {one.title for one in alerts_since(asking.connections.ledger, begun) if one.event == Event.APPROVAL.value}
+    assert f"nobody answered: Publish /asked/late to {FQRN}?" in told
+    assert asking.leases() == []

@@ -1,0 +1,194 @@
+"""Old runs go from a real database of Airflow: what is newer, and what a run keeps that has not ended, stays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, MetaData, create_engine, insert, select, types
+from typer.testing import CliRunner
+
+from include.cli.lab import app
+from include.lab import components
+from include.lab.environment import Lab, Place
+from include.lab.errors import LabError
+from include.lab.ports import Ports
+from include.lab.retain import DATABASE, clean_database, oldest_at_work
+from include.lab.secrets import load_or_create
+from include.lab.servers.process import ServerProcess
+from include.lab.services import postgres_server, resolved
+
+NOW = datetime.now(UTC)
+TABLES = ("dag_run", "task_instance", "xcom", "log")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Airflow's database of a lab, its tables made by Airflow; nothing else runs."""
+    place = Place(tmp_path_factory.mktemp("retain") / "var")
+    lab = Lab(place, Ports.unused(), load_or_create(place.secrets))
+    place.log.mkdir(parents=True, exist_ok=True)
+    place.airflow_home.mkdir(parents=True, exist_ok=True)
+    server = postgres_server(lab)
+    server.prepare()
+    process = ServerProcess(
+        "postgres", server.command(), log=place.log / "postgres.log", ready=lambda: server.answer() is None
+    )
+    process.start()
+    try:
+        server.ensure_database()
+        subprocess.run(
+            resolved(components.MIGRATE), env=lab.environment(), check=True, capture_output=True,
+            stdin=subprocess.DEVNULL, cwd="/",
+        )  # fmt: skip
+        yield lab
+    finally:
+        process.stop()
+
+
+@pytest.fixture
+def database(lab: Lab) -> Iterator[Engine]:
+    """It has no runs yet."""
+    engine = create_engine(lab.environment()[DATABASE])
+    yield engine
+    tables = reflected(engine)
+    with engine.begin() as connection:
+        for name in reversed(TABLES):
+            connection.execute(tables.tables[name].delete())
+    engine.dispose()
+
+
+def reflected(engine: Engine) -> MetaData:
+    found = MetaData()
+    found.reflect(engine)
+    return found
+
+
+def a_run(engine: Engine, name: str, *, days: int, state: str, task_days: int | None = None) -> None:
+    """A run with a task, its XCom, and a line of the audit log; as old as said."""
+    tables = reflected(engine)
+    at, began = NOW - timedelta(days=days), NOW - timedelta(days=days if task_days is None else task_days)
+    names = {"dag_id": "nightly", "run_id": name, "task_id": "publish", "map_index": -1}
+    with engine.begin() as connection:
+
+        def add(table: str, **said: Any) -> Any:
+            known = tables.tables[table]
+            values = {one.name: _some(one) for one in known.columns if _needed(one)}
+            values |= {key: value for key, value in {**names, **said}.items() if key in known.columns}
+            done = connection.execute(insert(known).values(**values))
+            return done.inserted_primary_key
+
+        (run,) = add(
+            "dag_run", state=state, run_type="manual", start_date=at, queued_at=at, run_after=at, logical_date=at,
+            end_date=at if state == "success" else None,
+        )  # fmt: skip
+        add("task_instance", id=os.urandom(16).hex(), state=state, start_date=began)
+        add("xcom", dag_run_id=run, key="return_value", timestamp=began)
+        add("log", dttm=began, event="running")
+
+
+def _needed(column: Any) -> bool:
+    return not (column.nullable or column.server_default is not None or column.autoincrement is True)
+
+
+def _some(column: Any) -> Any:
+    kind = column.type
+    if isinstance(kind, types.DateTime):
+        return NOW
+    if isinstance(kind, types.Integer):
+        return 0
+    if isinstance(kind, types.Boolean):
+        return False
+    return b"" if isinstance(kind, types.LargeBinary) else "x"
+
+
+def left(engine: Engine) -> Mapping[str, set[str]]:
+    tables = reflected(engine).tables
+    with engine.connect() as connection:
+        return {name: set(connection.scalars(select(tables[name].c.run_id))) for name in TABLES}
+
+
+def everywhere(*runs: str) -> Mapping[str, set[str]]:
+    return {name: set(runs) for name in TABLES}
+
+
+def retained(lab: Lab, monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
+    monkeypatch.setattr(Lab, "from_environment", classmethod(lambda _: lab))
+    done = CliRunner().invoke(app, ["retain", *words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_what_is_older_goes_with_its_tasks_xcoms_and_logs_and_what_is_newer_stays(
+    lab: Lab, database: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_run(database, "old", days=61, state="success")
+    a_run(database, "new", days=59, state="success")
+    logs = lab.place.airflow_home / "logs" / "dag_id=nightly"
+    for name, days in (("old", 61), ("new", 59)):
+        file = logs / f"run_id={name}" / "attempt=1.log"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("a line")
+        at = (NOW - timedelta(days=days)).timestamp()
+        os.utime(file, (at, at))
+    assert "would go: 1 log files" in retained(lab, monkeypatch, "--dry-run")
+    assert left(database) == everywhere("old", "new")
+    assert "removed: 1 log files" in retained(lab, monkeypatch)
+    assert left(database) == everywhere("new")
+    assert [path.name for path in logs.iterdir() if any(path.iterdir())] == ["run_id=new"]
+    # a second time nothing is left to go
+    assert "removed: 0 log files" in retained(lab, monkeypatch)
+    assert left(database) == everywhere("new")
+
+
+@pytest.mark.parametrize("state", ["running", "queued"])
+def test_a_run_that_has_not_ended_keeps_all_it_has_however_old(
+    lab: Lab, database: Engine, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    a_run(database, "before", days=90, state="success")
+    a_run(database, "waits", days=70, state=state)
+    a_run(database, "since", days=65, state="success")
+    assert "nightly waits, which has not ended" in retained(lab, monkeypatch)
+    assert left(database) == everywhere("waits", "since")
+
+
+def test_a_cleared_run_keeps_the_tasks_that_were_not_cleared(
+    lab: Lab, database: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a_run(database, "cleared", days=1, state="running", task_days=80)
+    a_run(database, "before", days=90, state="success")
+    found = oldest_at_work(lab.environment()[DATABASE])
+    assert found is not None
+    assert (found.run, (NOW - found.since).days) == ("cleared", 80)
+    retained(lab, monkeypatch)
+    assert left(database) == everywhere("cleared")
+
+
+def test_a_database_that_does_not_answer_takes_nothing_away(lab: Lab, database: Engine) -> None:
+    a_run(database, "old", days=61, state="success")
+    nowhere = {**lab.environment(), DATABASE: "postgresql+psycopg2://u:hunter2@127.0.0.1:1/d"}
+    with pytest.raises(LabError, match="does not answer") as caught:
+        oldest_at_work(nowhere[DATABASE])
+    assert "hunter2" not in str(caught.value)
+    with pytest.raises(LabError, match="airflow db clean ended with code"):
+        clean_database(nowhere, NOW, dry_run=False)
+    assert left(database)["dag_run"] == {"old"}
+
+
+def test_a_table_that_cannot_be_cleaned_is_told(lab: Lab, database: Engine, tmp_path: Path) -> None:
+    a_run(database, "old", days=61, state="success")
+    with database.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE holds (run INTEGER REFERENCES dag_run (id) ON DELETE RESTRICT)")
+        connection.exec_driver_sql("INSERT INTO holds SELECT id FROM dag_run")
+    try:
+        with pytest.raises(LabError, match="airflow db clean ended with code"):
+            clean_database(lab.environment(), NOW - timedelta(days=60), dry_run=False)
+        assert left(database)["dag_run"] == {"old"}
+    finally:
+        with database.begin() as connection:
+            connection.exec_driver_sql("DROP TABLE holds")
