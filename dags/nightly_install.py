@@ -45,8 +45,8 @@ by the deadline, or after a no, it is *skipped* with that reason, and `gate` say
 
 A night begins by the slot's schedule, with its first artifact (`night__<date>__first`), or with either, as `begins:` of
 the slot says. It stays open until its index is complete, or until the slot's `cutoff`. What the index lists is
-published as it comes, by one pass after the other: each is a run, `night__<date>__pass<n>`, that takes what is new.
-Only the last one takes all, also what failed before, and goes on through `links` and `announce`; in one before it,
+published as it comes, by one pass after the other: each is a run, `night__<date>__<time>__pass<n>`, that takes what is
+new. Only the last one takes all, also what failed before, and goes on through `links` and `announce`; in one before it,
 `gate` fails if something required did that this pass took, and the night goes on all the same. Cleared, failed or
 killed, a pass is done again and starts no second successor.
 

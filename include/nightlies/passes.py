@@ -5,6 +5,7 @@ Each pass is a run of the slot's DAG; why, says docs/decisions/0016-a-run-for-ea
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -14,6 +15,8 @@ from zoneinfo import ZoneInfo
 
 AFTER_FAILURE = timedelta(minutes=5)
 """How long a night rests after a pass that could not even be planned."""
+_SCHEDULED = re.compile(r"scheduled__[\d-]{10}T(\d\d):(\d\d):[\d.]+\+00:00")
+"""The id that Airflow gives to a run of a schedule."""
 
 
 class Turn(Enum):
@@ -57,8 +60,9 @@ class Pass:
         if number == 1:
             return self.first
         night = f"night__{build_date.isoformat()}"
-        if self.first.startswith("scheduled__"):
-            return f"{night}__pass{number}"
+        if scheduled := _SCHEDULED.fullmatch(self.first):
+            # a schedule may have several times of a day, each of which begins a night
+            return f"{night}__{''.join(scheduled.groups())}__pass{number}"
         if self.first.startswith(f"{night}__"):
             return f"{self.first}__pass{number}"
         return f"{night}__{self.first}__pass{number}"

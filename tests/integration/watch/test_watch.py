@@ -15,6 +15,7 @@ from include.cli.repo_open import connections as of_environment
 from include.gateway.client import GatewayClient
 from include.nightlies import builds, records
 from include.nightlies.index import Artifact, BuildIndex
+from include.nightlies.passes import Pass
 from include.nightlies.records import PublicationKey
 from include.nightlies.states import Phase, State
 from include.publishers.connect import Connections
@@ -138,7 +139,9 @@ def test_what_a_pass_left_failed_is_told_when_the_pass_ends_once_and_a_later_fai
     artifacts = tuple(Artifact(name, "x86", f"{name}.tar", 10, name.lower() * 64) for name in ("A", "B", "C"))
     index = BuildIndex(slot="main", build_id="b1", date=tick.date, complete=False, artifacts=artifacts, rejected=())
     build = builds.record_build(site.ledger, index, index_url="u", now=now)
-    passes = [f"nightly_install_main/{run}" for run in (tick.first_runs[0], f"night__{tick.date}__pass2")]
+    passes = [
+        f"nightly_install_main/{run}" for run in (tick.first_runs[0], Pass(tick.first_runs[0]).run_id(tick.date, 2))
+    ]
 
     def fails(number: int, run: str, to: State = State.FAILED) -> None:
         record = build.artifacts[number]

@@ -111,7 +111,8 @@ def test_a_night_with_a_time_of_day_ends_after_it_began_and_within_a_day(tick: d
 @pytest.mark.parametrize(
     ("first", "third"),
     [
-        ("scheduled__2026-11-21T01:00:00+00:00", "night__2026-11-21__pass3"),
+        ("scheduled__2026-11-21T01:00:00+00:00", "night__2026-11-21__0100__pass3"),
+        ("scheduled__2026-11-21T13:30:00+00:00", "night__2026-11-21__1330__pass3"),
         ("night__2026-11-21__1", "night__2026-11-21__1__pass3"),
         ("manual__2026-11-21T10:00:00+00:00_a1", "night__2026-11-21__manual__2026-11-21T10:00:00+00:00_a1__pass3"),
         ("backfill__2026-11-21T01:00:00+00:00", "night__2026-11-21__backfill__2026-11-21T01:00:00+00:00__pass3"),

@@ -92,5 +92,5 @@ def test_a_run_of_a_later_pass_knows_its_night_and_the_passes_before_it() -> Non
     night, turn = night_and_pass(context, slot(), NOW)
     assert turn == given
     assert night.number == 3
-    assert night.earlier == ("night/scheduled__2026-11-21T01:00:00+00:00", "night/night__2026-11-21__pass2")
+    assert night.earlier == ("night/scheduled__2026-11-21T01:00:00+00:00", "night/night__2026-11-21__0100__pass2")
     assert Night.from_json(night.to_json()) == night
