@@ -95,6 +95,19 @@ def test_what_never_arrived_is_named_by_whoever_expected_it() -> None:
     assert not by_name["B/armv8"].required
 
 
+def test_a_required_platform_of_which_nothing_came_has_a_line_of_its_own_unless_its_projects_have_one_each() -> None:
+    slot = SLOT.model_copy(update={"required": Choice(platforms=("x86", "gpu"))})
+    seen = of(built("A/x86"), slot=slot, b1=[published(100, State.PUBLISHED)])
+    assert fates(seen) == {"*/gpu": "never arrived", "A/x86": "published"}
+    assert [line.name for line in seen.lacking] == ["*/gpu"]
+    assert "*/gpu" in to_text(seen)
+    before = built("A/gpu", number=2, day=date(2026, 11, 20))
+    seen = of(built("A/x86"), before=before, slot=slot, b1=[published(100, State.PUBLISHED)])
+    assert fates(seen) == {"A/gpu": "never arrived", "A/x86": "published"}
+    seen = of(built("A/x86"), slot=SLOT.model_copy(update={"required": Choice(projects=("B",))}))
+    assert fates(seen) == {"A/x86": "open", "B/*": "never arrived"}
+
+
 def test_what_the_index_lists_and_cannot_be_taken_has_failed() -> None:
     rejected = [Rejected("Bad/x86", "no sum", 1, "Bad", "x86"), Rejected("?", "no project", 2)]
     seen = of(built("A/x86", rejected=rejected), b1=[published(100, State.PUBLISHED)])
