@@ -58,7 +58,7 @@ check: $(STAMP)  ## lint, types and the fast tests, in under a minute
 # Files in parallel; but whole deployments, and what shares a database server, come last, one at a time.
 APART = tests/integration/ledger tests/integration/bench tests/integration/lab tests/e2e
 TESTS = $(BIN)/pytest tests/unit -n auto --dist worksteal && \
-	$(BIN)/pytest tests $(addprefix --ignore=,tests/unit $(APART)) -n 2 --dist loadfile && \
+	$(BIN)/pytest tests $(addprefix --ignore=,tests/unit $(APART)) -n 2 --dist loadfile --no-loadscope-reorder && \
 	$(BIN)/pytest $(APART)
 
 test: $(STAMP) servers  ## all tests; a server that cannot be had is skipped and named

@@ -16,7 +16,10 @@ FOREIGN = ("NIGHTSHIFT_", "AIRFLOW_CONN_", "AWS_")
 PROXIES = ("HTTP_PROXY", "http_proxy")
 HERE = Path(__file__).parent
 LONG = (
+    "integration/nightlies/test_many.py",
     "faults/test_gateway_machine.py",
+    "dags/test_links_and_undo.py",
+    "dags/test_contracts.py",
     "faults/test_gateway_points.py",
     "dags/test_nightly_install.py",
     "dags/test_publication.py",
