@@ -111,10 +111,12 @@ def test_what_an_earlier_version_kept_is_kept_to_the_last_character_and_microsec
     assert build.artifacts[0].artifact.project == NAME
 
 
+@pytest.mark.parametrize("address", [pytest.param("mariadb", marks=pytest.mark.server("mariadbd"))], indirect=True)
 def test_every_column_of_a_server_is_of_the_kind_that_its_contents_need(ledger):
-    """Names by every byte in four-byte Unicode, digests in ASCII, instants with microseconds, rows that can grow."""
-    if ledger.dialect.name == "sqlite":
-        pytest.skip("SQLite keeps whatever it is given")
+    """Names by every byte in four-byte Unicode, digests in ASCII, instants with microseconds, rows that can grow.
+
+    SQLite keeps whatever it is given.
+    """
     with reading(ledger) as connection:
         columns = connection.execute(
             text(
