@@ -81,8 +81,19 @@ def asked(deployment: Deployment, run: str, map_index: int) -> dict[str, Any]:
 
 
 def answer(deployment: Deployment, run: str, map_index: int, given: str, comment: str) -> None:
+    """Answers as a person does: where Airflow asks once more, once more.
+
+    It does if the answer comes in the moment in which the task pauses: the scheduler then takes the task for lost.
+    """
     body = {"chosen_options": [given], "params_input": {"comment": comment}}
-    deployment.rest("PATCH", question(run, map_index), json=body)
+
+    def over() -> bool:
+        now = state(deployment, run, "approve", map_index)
+        if now == WAITING and not deployment.rest("GET", question(run, map_index))["response_received"]:
+            deployment.rest("PATCH", question(run, map_index), json=body)
+        return now in {"success", "skipped"}
+
+    deployment.wait_until(over, f"the answer to question {map_index} of {run} counts", READ_S)
 
 
 def fate(deployment: Deployment, run: str) -> tuple[str, str]:
