@@ -25,6 +25,8 @@ NAME = "postgres"
 OWN_USER = "nightshift-pg"
 # Users that a machine may already have for the purpose, in order of preference.
 KNOWN_USERS = ("postgres", OWN_USER)
+FORSAKEN_S = 60
+"""How long a transaction may stand still before the server ends it: Airflow's own stand still for seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class Postgres:
             "shared_buffers": "128MB",
             # A commit lost in a power cut is no loss in a lab; the files stay consistent all the same.
             "synchronous_commit": "off",
+            # Workers of a scheduler that was killed inherit its connection, and with it the rows that it had locked.
+            "idle_in_transaction_session_timeout": f"{FORSAKEN_S}s",
         }
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
         return (*self._as_user(), str(binary("postgres")), "-D", str(self.data), "-p", str(self.port), *options)

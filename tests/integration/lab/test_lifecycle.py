@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -158,6 +159,10 @@ def test_postgres_wants_the_password_and_keeps_its_databases(postgres: Postgres)
         postgres.ensure_database("nights")
         assert postgres.schema_version("nights") is None
         assert postgres.server_pid() == process.pid
+        with contextlib.closing(postgres._connect("nights")) as connection, connection.cursor() as cursor:
+            # or what a killed scheduler had locked would stay locked
+            cursor.execute("SHOW idle_in_transaction_session_timeout")
+            assert cursor.fetchone() == ("1min",)
     finally:
         stop(process)
     assert postgres.server_pid() is None
