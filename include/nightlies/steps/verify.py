@@ -14,7 +14,7 @@ from include.cvmfs.errors import CommitError, CvmfsError, DestinationError, Obje
 from include.cvmfs.hashes import ObjectHash
 from include.cvmfs.repository import Repository
 from include.gateway.errors import CommitFailed, PathBusy
-from include.nightlies import created, damage, many, records
+from include.nightlies import builds, created, damage, many, records
 from include.nightlies.damage import Damage
 from include.nightlies.records import Publication
 from include.nightlies.standing import standing
@@ -106,7 +106,7 @@ def tidy_run(connections: Connections, batches: Sequence[Batch], *, owner: str, 
     batch = batches[0]
     planned = records.publications_of_run(connections.ledger, batch.run)
     # all tasks before this one have ended: what is under way in the ledger was given up with its task
-    lost = [one.destination for one in planned if not one.state.good and one.state is not State.SKIPPED]
+    lost = [one.destination for one in planned if not one.state.good and not _is_for_another(connections, one)]
     if not lost:
         created.forget(connections.ledger, batch.run, batch.repository)
         return ()
@@ -122,6 +122,13 @@ def tidy_run(connections: Connections, batches: Sequence[Batch], *, owner: str, 
     for path in done.removed:
         log.info("%s: taken away again, since nothing of it could be installed", path)
     return done.removed
+
+
+def _is_for_another(connections: Connections, one: Publication) -> bool:
+    """Whether another run installs there: skipped, because the build lists it with another sum since it was planned."""
+    if one.state is not State.SKIPPED or one.artifact is None:
+        return False
+    return builds.listed_sum(connections.ledger, one.artifact) not in {None, one.artifact_sha256}
 
 
 def _read_back(reader: _Reader, publication: Publication, sample: int) -> ReadBack:

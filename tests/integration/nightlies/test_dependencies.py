@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.values import Batch, Night
+from include.nightlies.steps.verify import tidy_run
 from include.nightlies.steps.watching import Watch
 from include.settings.model import Slot
 from include.watch.records import read_summary
@@ -26,10 +28,11 @@ pytestmark = pytest.mark.server("weed")
 HOUR = timedelta(hours=1)
 
 
-def planned(nights: Nights, build: Build) -> dict[str, Batch]:
+def planned(nights: Nights, build: Build, run: str | None = None) -> dict[str, Batch]:
     """A batch for each artifact, as Airflow maps them."""
     build.store_in(nights.connections.store("cvmfs"))
-    plan = plan_night(nights.connections, night_of(2), try_number=1, clock=now)
+    night = night_of(2)
+    plan = plan_night(nights.connections, replace(night, run=run or night.run), try_number=1, clock=now)
     reserve_run(nights.connections, plan.batches, owner="test", try_number=1, clock=now)
     return {batch.items[0].name: batch for batch in plan.batches}
 
@@ -81,6 +84,24 @@ def test_a_failed_dependency_may_come_yet_and_at_the_last_try_all_that_need_it_a
     (batch,) = again.batches
     assert not nights.prepare(batch, 2).failures
     assert [one.state for one in nights.publish(batch, 3).done] == [State.PUBLISHED] * 3
+
+
+def test_what_is_blocked_leaves_no_more_to_be_seen_than_what_failed(nights: Nights) -> None:
+    batches = planned(nights, three().add("D", "x86_64", tree({"file": b"d"})).lose("A", "x86_64"))
+    assert nights.prepare(batches.pop("A/x86_64")).failures
+    for batch in batches.values():
+        assert not nights.prepare(batch).failures
+        publish_batch(nights.connections, batch, owner="t", try_number=1, clock=now)
+    tidy_run(nights.connections, list(batches.values()), owner="t", clock=now)
+    there = nights.connections.head(FQRN)
+    assert [name for name in "ABCD" if there.lookup(f"/nightlies/main/b20261102/{name}")] == ["D"]
+    # they come, and another run installs them
+    batches = planned(nights, three().add("D", "x86_64", tree({"file": b"d"})), "night/next")
+    for batch in batches.values():
+        assert not nights.prepare(batch).failures
+        (done,) = publish_batch(nights.connections, batch, owner="t", try_number=1, clock=now).done
+        assert done.state is State.PUBLISHED
+    assert not nights.check().problems
 
 
 def test_a_dependency_that_the_index_spoilt_blocks_what_needs_it_before_anything_is_prepared(nights: Nights) -> None:
