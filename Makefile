@@ -17,7 +17,7 @@ DATE ?=
 SLOT ?=
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format check test test-full servers nightly up down status docs fuzz week clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill
+.PHONY: help venv lock format lint check test test-full servers nightly up down status docs fuzz week clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,18 +47,21 @@ format: $(STAMP)  ## bring the code into its form
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format --quiet .
 
-check: $(STAMP)  ## lint, types and the fast tests, in under a minute
+check: lint  ## lint, types and the fast tests, in under a minute
+	@$(BIN)/pytest tests/unit -m "not slow" -q -n auto --dist worksteal
+
+lint: $(STAMP)  ## linters and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/hadolint docker/Dockerfile
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker/compose.yaml
-	@$(BIN)/pytest tests/unit -m "not slow" -q -n auto --dist worksteal
 
-# Files in parallel; but whole deployments, and what shares a database server, come last, one at a time.
+# Files in parallel, more than there are cores, since they wait half of their time; but whole deployments, and what
+# shares a database server, come last, one at a time.
 APART = tests/integration/ledger tests/integration/bench tests/integration/lab tests/e2e
 TESTS = $(BIN)/pytest tests/unit -n auto --dist worksteal && \
-	$(BIN)/pytest tests $(addprefix --ignore=,tests/unit $(APART)) -n 2 --dist loadfile --no-loadscope-reorder && \
+	$(BIN)/pytest tests $(addprefix --ignore=,tests/unit $(APART)) -n 3 --dist loadfile --no-loadscope-reorder && \
 	$(BIN)/pytest $(APART)
 
 test: $(STAMP) servers  ## all tests; a server that cannot be had is skipped and named
