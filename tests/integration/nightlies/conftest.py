@@ -28,7 +28,8 @@ from include.nightlies.steps.values import Batch, Night, Outcome
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
-from include.storage.store import Store
+from include.storage.probe import probe
+from include.storage.store import Store, Traits
 from tests.fakes.builds import Build, tree
 from tests.fakes.collector import Collector
 from tests.integration.conftest import BUCKET, OWNER
@@ -114,12 +115,20 @@ class Nights:
         return self.connections.gateway(FQRN)
 
 
+@pytest.fixture(scope="session")
+def traits(weed: WeedServer) -> Traits:
+    """What the server keeps, tried once: a gateway that knows it begins at once."""
+    return probe(weed.store(BUCKET, "trial"), writers=4)
+
+
 @pytest.fixture
-def nights(weed: WeedServer, s3_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nights]:
+def nights(
+    weed: WeedServer, traits: Traits, s3_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Nights]:
     store = weed.store(BUCKET, f"{s3_prefix}/{FQRN}")
     create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=now())
     (tmp_path / "repository.pub").write_bytes(format_public_key(MASTER.public_key()))
-    repository = RepositoryConfig(lambda: store, lambda: SIGNER, (KEY,))
+    repository = RepositoryConfig(lambda: store.with_traits(traits), lambda: SIGNER, (KEY,))
     config = ServiceConfig(tmp_path / "gateway.db", {FQRN: repository}, port=0, max_lease_time_s=30)
     ready, stop, urls = threading.Event(), threading.Event(), list[str]()
 
