@@ -6,9 +6,10 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import Asset, AssetWatcher
-from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
+from airflow.sdk.exceptions import AirflowSkipException
 
 from operators.base import NightshiftOperator, clock
+from operators.runs import start_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -104,16 +105,9 @@ class BeginNightOperator(NightshiftOperator):
             raise AirflowSkipException("nothing to begin")
         day = date.fromisoformat(self.day)
         turn = first_pass(self.connections().site.slot(self.slot), day, clock())
-        raise DagRunTriggerException(
-            trigger_dag_id=f"nightly_install_{self.slot}",
-            dag_run_id=turn.first,
+        start_once(
+            f"nightly_install_{self.slot}",
+            turn.first,
             conf={"build_date": self.day, "pass": turn.to_json()},
-            reset_dag_run=False,
-            skip_when_already_exists=True,
-            wait_for_completion=False,
-            allowed_states=[],
-            failed_states=[],
-            poke_interval=0,
-            deferrable=False,
             note=f"The night of {day}, slot {self.slot}, began with its first artifact; it ends at {turn.until}.",
         )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
+from airflow.sdk.exceptions import AirflowSkipException
 
 from operators.base import NightshiftOperator, clock
+from operators.runs import start_once
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -47,17 +48,10 @@ class NextPassOperator(NightshiftOperator):
         following = turn.following(planned=planned, now=clock())
         given = {name: value for name, value in dict(context["params"]).items() if value is not None}
         until = turn.until.isoformat(" ", "minutes") if turn.until else "now"
-        raise DagRunTriggerException(
-            trigger_dag_id=context["dag"].dag_id,
-            dag_run_id=following.run_id(night.date),
+        start_once(
+            context["dag"].dag_id,
+            following.run_id(night.date),
             conf={**given, "build_date": night.date.isoformat(), "pass": following.to_json()},
-            reset_dag_run=False,
-            skip_when_already_exists=True,
-            wait_for_completion=False,
-            allowed_states=[],
-            failed_states=[],
-            poke_interval=0,
-            deferrable=False,
             note=f"Pass {following.number} of the night of {night.date}, slot {night.slot}, after {context['run_id']}: "
             f"waits for what is new in the index, until {until} at most.",
         )

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-if TYPE_CHECKING:
-    from include.nightlies.steps.beginning import FirstArtifacts
-    from include.publishers.connect import Connections
+from triggers.configured import configured
 
 
 class FirstArtifactTrigger(BaseEventTrigger):
@@ -33,10 +31,12 @@ class FirstArtifactTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Whatever goes wrong is said in the log and passes, or it would have to be found out who began no night."""
+        from include.nightlies.steps.beginning import FirstArtifacts
+
         looks, said = None, ""
         while True:
             try:
-                looks = looks or await self._looks()
+                looks = looks or FirstArtifacts(await configured(self.slot), self.slot)
                 found = await asyncio.to_thread(looks.look, datetime.now(UTC))
             except Exception as error:  # noqa: BLE001 - a store, a configuration that is just edited: looked at again
                 found = []
@@ -48,23 +48,3 @@ class FirstArtifactTrigger(BaseEventTrigger):
             for day in found:
                 yield TriggerEvent({"date": day.isoformat()})
             await asyncio.sleep(self.poll_s)
-
-    async def _looks(self) -> FirstArtifacts:
-        from hooks.secrets import KnownSecrets
-        from include.nightlies.steps.beginning import FirstArtifacts
-        from include.publishers.connect import Connections
-        from include.settings.load import load
-
-        site = await asyncio.to_thread(load)
-        secrets = await KnownSecrets.of([site.store(site.slot(self.slot).store).connection, site.ledger_connection])
-        connections = Connections(site, secrets)
-
-        def connect() -> Connections:
-            """The same clients as long as the configuration is the same."""
-            nonlocal connections
-            now = load()
-            if now != connections.site:
-                connections = Connections(now, secrets)
-            return connections
-
-        return FirstArtifacts(connect, self.slot)

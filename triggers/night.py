@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from triggers.configured import configured
+
 if TYPE_CHECKING:
-    from include.nightlies.passes import Decision
+    from include.nightlies.passes import Decision, Pass
     from include.nightlies.steps.watching import Watch
-    from include.settings.model import Site
 
 FIRST_PAUSE_S = 1.0
 EVENT_S = 2.0
@@ -109,28 +110,12 @@ class NightTrigger(BaseTrigger):
                 )
                 await asyncio.sleep(left_s)
 
-    async def _watch(self, turn: Any) -> Watch:
-        from hooks.secrets import KnownSecrets
+    async def _watch(self, turn: Pass) -> Watch:
         from include.nightlies.steps.values import Night
         from include.nightlies.steps.watching import Watch
-        from include.publishers.connect import Connections
-        from include.settings.load import load
 
         night = Night.from_json(self.night)
-        site: Site = await asyncio.to_thread(load)
-        store = site.store(site.slot(night.slot).store)
-        secrets = await KnownSecrets.of([store.connection, site.ledger_connection])
-        connections = Connections(site, secrets)
-
-        def connect() -> Connections:
-            """The same clients as long as the configuration is the same."""
-            nonlocal connections
-            now = load()
-            if now != connections.site:
-                connections = Connections(now, secrets)
-            return connections
-
-        return Watch(connect, night, turn)
+        return Watch(await configured(night.slot), night, turn)
 
     def _may_pass(self, error: Exception) -> bool:
         from include.settings.errors import InvalidSettings, SettingsFileMissing
