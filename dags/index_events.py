@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG
 
+from include.nightlies.begin import by_artifact
 from include.settings.load import load
 from include.settings.model import Slot
 from operators.begin import BeginNightOperator, HeardOperator, index_asset
@@ -31,7 +32,7 @@ scheduled run of a date whose night has begun so is skipped.""",
 
 def index_events(slot: Slot) -> DAG:
     """The DAG of one slot."""
-    begins = slot.begins.value != "schedule"
+    begins = by_artifact(slot)
     with DAG(
         dag_id=f"index_events_{slot.name}",
         description=f"Hear of new artifacts of slot {slot.name}",

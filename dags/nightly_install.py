@@ -34,7 +34,7 @@ Finds the build of the run's date, and publishes each of its artifacts to {repos
 | `artifact` | for each batch: `prepare` without a lease, `publish` under its own; each artifact fails alone |
 | `inherited` | for a partial build: takes what it does not list from the build that it names; no data is sent |
 | `verify` | reads back through the public URL, with the public key only |
-| `gate` | fails the run if anything required is missing, by name and reason; what is optional is only reported. |
+| `gate` | fails the run if anything required is missing, by name and reason; what is optional is only reported |
 | `links` | lets `latest` and the weekday lead to a build that is whole, and names its revision; forward only |
 | `announce` | tells who waits for the slot's builds |
 | `next_pass` | starts the run of the night's next pass, while the night is open |

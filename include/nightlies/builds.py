@@ -162,11 +162,13 @@ def taken_from(bind: Bind, artifact: int) -> str | None:
     return found
 
 
-def listed_sum(bind: Bind, artifact: int) -> str | None:
-    """The sum that an artifact (its row in the ledger) is listed with now."""
+def rebuilt_as(bind: Bind, artifact: int | None, sha256: str | None) -> str | None:
+    """The sum that an artifact (its row in the ledger) is listed with now, if it is another one than this."""
+    if artifact is None:
+        return None
     with reading(bind) as connection:
         found: str | None = connection.scalar(select(artifacts.c.sha256).where(artifacts.c.id == artifact))
-    return found
+    return None if found == sha256 else found
 
 
 def seen_of(bind: Bind, slot: str, build_date: date) -> frozenset[tuple[int, datetime]]:

@@ -8,6 +8,8 @@ from include.settings.model import Slot
 
 Pair = tuple[str, str]
 """Project and platform."""
+ALL = "*"
+"""Stands for every project, or every platform, where the slot names only the other."""
 
 
 def is_taken(slot: Slot, project: str, platform: str) -> bool:
@@ -34,7 +36,14 @@ def required_pairs(slot: Slot, listed: Iterable[Pair]) -> tuple[Pair, ...]:
 
 
 def never_listed(slot: Slot, listed: Iterable[Pair]) -> tuple[str, ...]:
-    """Required projects and platforms that nothing has which is listed, as `platform x`.
+    """Required projects and platforms that nothing has which is listed, as `platform x`."""
+    return tuple(
+        f"platform {platform}" if project == ALL else f"project {project}" for project, platform in absent(slot, listed)
+    )
+
+
+def absent(slot: Slot, listed: Iterable[Pair]) -> tuple[Pair, ...]:
+    """Required projects and platforms that nothing has which is listed, each with ALL for what the slot does not name.
 
     Where the slot names both, `required_pairs` says it of each pair; where it names one of them only, there is no pair.
     """
@@ -46,5 +55,7 @@ def never_listed(slot: Slot, listed: Iterable[Pair]) -> tuple[str, ...]:
     if all(names for _, names, _, _ in named):
         return ()
     return tuple(
-        f"{kind} {name}" for kind, names, optional, there in named for name in sorted({*names} - {*optional} - there)
+        (name, ALL) if kind == "project" else (ALL, name)
+        for kind, names, optional, there in named
+        for name in sorted({*names} - {*optional} - there)
     )

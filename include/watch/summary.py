@@ -16,13 +16,11 @@ from include.nightlies.builds import ArtifactRecord, BuildRecord
 from include.nightlies.dependencies import held_back
 from include.nightlies.linked import LinkRecord
 from include.nightlies.records import Publication
-from include.nightlies.required import Pair, is_required, is_taken, never_listed, required_pairs
+from include.nightlies.required import ALL, Pair, absent, is_required, is_taken, required_pairs
 from include.nightlies.states import State
 from include.settings.model import Slot
 
 DRY_RUN = "dry run"
-ALL = "*"
-"""Stands for every project, or every platform, where the slot names only the other."""
 
 
 class Fate(Enum):
@@ -313,11 +311,10 @@ def _missing(slot: Slot, builds: Sequence[BuildRecord], before: BuildRecord | No
         pair = (record.artifact.project, record.artifact.platform)
         if is_taken(slot, *pair) and before is not None:
             wanted.setdefault(pair, f"in no index; build {before.build_id} of {before.date} had it")
-    for said in never_listed(slot, there):
-        kind, _, name = said.partition(" ")
-        place = ("project", "platform").index(kind)
-        if not any(pair[place] == name for pair in wanted):
-            wanted[(name, ALL) if kind == "project" else (ALL, name)] = "required by the slot, and nothing of it came"
+    for project, platform in absent(slot, there):
+        # the build before may have named each of them
+        if not any(project in (ALL, one[0]) and platform in (ALL, one[1]) for one in wanted):
+            wanted[project, platform] = "required by the slot, and nothing of it came"
     build_id = builds[0].build_id if builds else None
     return [
         Line(project, platform, Fate.NEVER_ARRIVED, why, is_required(slot, project, platform), build_id)

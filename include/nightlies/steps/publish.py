@@ -111,10 +111,8 @@ def _superseded(
     connections: Connections, publication: Publication, try_number: int, clock: Clock
 ) -> Publication | None:
     """The publication, skipped, if its build was rebuilt since it was planned: a slower run would undo the rebuild."""
-    if publication.artifact is None:
-        return None
-    listed = builds.listed_sum(connections.ledger, publication.artifact)
-    if listed in {None, publication.artifact_sha256}:
+    listed = builds.rebuilt_as(connections.ledger, publication.artifact, publication.artifact_sha256)
+    if listed is None:
         return None
     reason = (
         f"superseded: build {publication.build_id} lists it with another sum now, {listed}; a run that was planned "

@@ -126,9 +126,8 @@ def tidy_run(connections: Connections, batches: Sequence[Batch], *, owner: str, 
 
 def _is_for_another(connections: Connections, one: Publication) -> bool:
     """Whether another run installs there: skipped, because the build lists it with another sum since it was planned."""
-    if one.state is not State.SKIPPED or one.artifact is None:
-        return False
-    return builds.listed_sum(connections.ledger, one.artifact) not in {None, one.artifact_sha256}
+    skipped = one.state is State.SKIPPED
+    return skipped and builds.rebuilt_as(connections.ledger, one.artifact, one.artifact_sha256) is not None
 
 
 def _read_back(reader: _Reader, publication: Publication, sample: int) -> ReadBack:

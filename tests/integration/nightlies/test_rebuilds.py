@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
-import time
 from datetime import date
 
 import pytest
@@ -81,24 +79,27 @@ def test_a_rebuild_that_comes_while_the_earlier_one_goes_in_replaces_it(nights: 
     second = planned(nights, "night/2")
     assert second is not None
     assert not nights.prepare(second).failures
-    start = threading.Barrier(2)
+    start, moved, tries = threading.Barrier(2), threading.Condition(), [0, 0]
+    ended: dict[int, object] = {}
 
-    def work(batch: Batch) -> None:
+    def work(which: int, batch: Batch) -> None:
+        other = 1 - which
         start.wait()
-        until = time.monotonic() + 60
-        for number in itertools.count(1):
+        while which not in ended:
+            seen = tries[other]
             try:
-                outcome = nights.publish(batch, try_number=number)
-                busy: object = outcome.busy
-            except PathBusy as error:  # by the reservation of the other one
-                busy = error
-            if (not busy and not outcome.failures) or time.monotonic() > until:
-                ended.append((batch.items[0].sha256, number, busy or outcome))
-                return
-            time.sleep(0.02)  # whoever else is there needs its time
+                outcome = nights.publish(batch, try_number=tries[which] + 1)
+                again = bool(outcome.busy or outcome.failures)
+            except PathBusy:  # by the reservation of the other one
+                again = True
+            with moved:
+                tries[which] += 1
+                moved.notify_all()
+                # whatever is in the way is a try of the other one, which ends
+                if not again or not moved.wait_for(lambda seen=seen: tries[other] > seen, 60):
+                    ended[which] = "in the way of nobody" if again else outcome
 
-    ended: list[tuple[str, int, object]] = []
-    threads = [threading.Thread(target=work, args=(batch,)) for batch in (first, second)]
+    threads = [threading.Thread(target=work, args=one) for one in enumerate((first, second))]
     for thread in threads:
         thread.start()
     for thread in threads:
