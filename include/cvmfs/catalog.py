@@ -14,20 +14,18 @@ from typing import Any
 from include.cvmfs.catalog_file import CatalogFile
 from include.cvmfs.compression import compress, decompress
 from include.cvmfs.counters import NAMES, Counts, Statistics
-from include.cvmfs.dirent import COLUMNS, Chunk, Dirent, algorithm_of, digest_of
-from include.cvmfs.errors import CatalogError, ObjectDamaged
+from include.cvmfs.dirent import Chunk, Dirent, algorithm_of, digest_of
+from include.cvmfs.errors import CatalogError, FormatError, ObjectDamaged
 from include.cvmfs.hashes import CATALOG, PARTIAL, Algorithm, ObjectHash, hash_bytes, path_hash
-from include.cvmfs.schema import columns_of, count, empty_image, open_image, revision_fault, schema_fault, upgrade
+from include.cvmfs.layout import MTIME_NS, Layout, shape_of
+from include.cvmfs.schema import count, empty_image, open_image, relaid, revision_fault, schema_fault, upgrade
 
 DEFAULT_TTL_S = 240
 MARKER = ".cvmfscatalog"
 AUTO_MARKER = ".cvmfsautocatalog"  # beside the other one: made by itself, and may go by itself
 _VACUUM_FREE_SHARE = 0.2
 Mark = dict[str, Any]
-_SHAPE = "SELECT name, sql FROM sqlite_schema WHERE name IN ('catalog', 'nested_catalogs', 'bind_mountpoints')"
-_SHAPES = 64
-_COLUMNS_OF: dict[tuple[tuple[str, str], ...], tuple[str, str, bool]] = {}  # by the schema's text, of few kinds
-_INSERT = f"INSERT INTO catalog (md5path_1, md5path_2, parent_1, parent_2, {', '.join(COLUMNS)}) VALUES ({'?,' * 15}?)"
+_TEXT = "CAST(? AS TEXT)"  # a name that is not UTF-8 is bound as its bytes
 _CHUNK = "INSERT INTO chunks (md5path_1, md5path_2, offset, size, hash) VALUES (?,?,?,?,?)"
 
 
@@ -66,27 +64,30 @@ def name_of(path: str) -> str:
 class Catalog(CatalogFile):
     """One catalog. ``path`` is its mount path (``""`` for the repository's root catalog)."""
 
-    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
-        super().__init__(connection, path)
+    def __init__(self, connection: sqlite3.Connection, path: str, name: ObjectHash | None = None) -> None:
+        super().__init__(connection, path, name)
         self._writable = False
         self._uncounted: tuple[str, ...] = ()
-        self._look_at_columns()
+        self._shape = self._guarded(lambda: shape_of(self._db))
         self._statistics = self._read_statistics()
 
     # -- opening and closing
 
     @classmethod
-    def create(cls, path: str, root_entry: Dirent) -> Catalog:
+    def create(cls, path: str, root_entry: Dirent, layout: Layout = Layout.PLAIN) -> Catalog:
         """A new catalog with the entry of its own root directory; nested ones get ``root_prefix``."""
-        catalog = cls(open_image(empty_image()), path)
+        catalog = cls(open_image(empty_image(layout)), path)
         if path:
             catalog.set_property("root_prefix", path)
         catalog.add(path, root_entry.changed(nested_root=bool(path), mountpoint=False, name=name_of(path)))
         return catalog
 
     @classmethod
-    def load(cls, database: bytes) -> Catalog:
-        """Open the bytes of a catalog's SQLite file. Raises CatalogError for what is none, or of a newer schema."""
+    def load(cls, database: bytes, name: ObjectHash | None = None) -> Catalog:
+        """Open the bytes of a catalog's SQLite file; ``name`` is what errors call it.
+
+        Raises CatalogError for what is none, or of a newer schema.
+        """
         if not database.startswith(b"SQLite format 3\0"):
             raise CatalogError("", "the object is not an SQLite file")
         connection = open_image(database)
@@ -98,14 +99,14 @@ class Catalog(CatalogFile):
         path = str(properties.get("root_prefix") or "")
         if fault is not None:
             raise CatalogError(path, f"the catalog {fault}")
-        return cls(connection, path)
+        return cls(connection, path, name)
 
     @classmethod
     def unpack(cls, data: bytes, expected: ObjectHash) -> Catalog:
         """Open a stored object that must be what its name says. Raises ObjectDamaged, FormatError, CatalogError."""
         if hash_bytes(data, expected.algorithm).digest != expected.digest:
             raise ObjectDamaged(expected.key)
-        return cls.load(decompress(data))
+        return cls.load(decompress(data), expected)
 
     def pack(self, algorithm: Algorithm = Algorithm.SHA1) -> Packed:
         """Write the statistics down and return the catalog as an object; equal steps give equal bytes."""
@@ -152,6 +153,13 @@ class Catalog(CatalogFile):
         return self._statistics
 
     @property
+    def layout(self) -> Layout:
+        """The order of its columns. Raises CatalogError for one that is not known."""
+        if self._shape.layout is None:
+            raise CatalogError(self.path, "the catalog has columns in an order that this program does not know")
+        return self._shape.layout
+
+    @property
     def root_entry(self) -> Dirent:
         entry = self.lookup(self.path)
         if entry is None:
@@ -170,18 +178,27 @@ class Catalog(CatalogFile):
         self._uncounted = ()
 
     def lookup(self, path: str) -> Dirent | None:
-        row = self._one(f"SELECT {self._select} FROM catalog WHERE md5path_1=? AND md5path_2=?", *path_hash(path))
-        return None if row is None else Dirent.from_row(row)
+        sql = f"SELECT {self._shape.select} FROM catalog WHERE md5path_1=? AND md5path_2=?"
+        row = self._one(sql, *path_hash(path))
+        return None if row is None else self.entry(path, row)
 
     def listing(self, path: str) -> list[Dirent]:
         """The entries directly below the directory, in name order (bytes)."""
-        sql = f"SELECT {self._select} FROM catalog WHERE parent_1=? AND parent_2=? ORDER BY name"
+        sql = f"SELECT {self._shape.select} FROM catalog WHERE parent_1=? AND parent_2=? ORDER BY name"
         # The root entry of the root catalog has parent (0,0); a nested root's parent lies in another catalog.
-        return [Dirent.from_row(row) for row in self._all(sql, *path_hash(path))]
+        return [self.entry(path, row) for row in self._all(sql, *path_hash(path))]
+
+    def entry(self, path: str, row: tuple[Any, ...]) -> Dirent:
+        """A row of this catalog, columns as in ``COLUMNS``, found at ``path`` or in that directory, as a value."""
+        try:
+            return Dirent.from_row(row)
+        except FormatError as fault:
+            raise self.damaged(path, fault.detail) from fault
 
     def rows_in(self, path: str) -> list[tuple[Any, ...]]:
         """The rows directly below a directory in name order, unchecked: path hash, then :data:`COLUMNS`."""
-        sql = f"SELECT md5path_1, md5path_2, {self._select} FROM catalog WHERE parent_1=? AND parent_2=? ORDER BY name"
+        columns = f"md5path_1, md5path_2, {self._shape.select}"
+        sql = f"SELECT {columns} FROM catalog WHERE parent_1=? AND parent_2=? ORDER BY name"
         return self._all(sql, *path_hash(path))
 
     def row_count(self) -> int:
@@ -194,24 +211,25 @@ class Catalog(CatalogFile):
 
     def nested(self) -> list[NestedRef]:
         """What is mounted in it, by path; each strictly below, so that whoever follows them comes to an end."""
-        found = self._references(f"SELECT path, sha1, {self._size} FROM nested_catalogs ORDER BY path")
+        found = self._references(f"SELECT path, sha1, {self._shape.nested_size} FROM nested_catalogs ORDER BY path")
         for reference in found:
             if not reference.path.startswith(f"{self.path}/"):
                 raise CatalogError(self.path, f"registers a nested catalog at {reference.path!r}, outside of itself")
         return found
 
     def nested_at(self, path: str) -> NestedRef | None:
-        rows = self._references(f"SELECT path, sha1, {self._size} FROM nested_catalogs WHERE path = ?", path)
+        sql = f"SELECT path, sha1, {self._shape.nested_size} FROM nested_catalogs WHERE path = {_TEXT}"
+        rows = self._references(sql, path)
         return rows[0] if rows else None
 
     def bind_mountpoints(self) -> list[str]:
-        if not self._has_binds:
+        if not self._shape.has_binds:
             return []
         return [str(row[0]) for row in self._all("SELECT path FROM bind_mountpoints ORDER BY path")]
 
     def bind_at(self, path: str) -> NestedRef | None:
         """The catalog that a bind mountpoint shows."""
-        rows = self._references("SELECT path, sha1, size FROM bind_mountpoints WHERE path = ?", path)
+        rows = self._references(f"SELECT path, sha1, size FROM bind_mountpoints WHERE path = {_TEXT}", path)
         return rows[0] if rows else None
 
     def object_hashes(self) -> Iterator[tuple[ObjectHash, int | None]]:
@@ -240,14 +258,14 @@ class Catalog(CatalogFile):
         """Add an entry. Raises CatalogError if the path is there already."""
         pieces = tuple(chunks)
         here, parent = path_hash(path), path_hash(parent_of(path)) if path else (0, 0)
-        self._run(_INSERT, *here, *parent, *entry.to_row())
+        self._run(self._shape.insert, *here, *parent, *entry.to_row())
         self._many(_CHUNK, [(*here, c.offset, c.size, c.hash.digest) for c in pieces])
         self._count(Counts.of(entry, len(pieces)))
 
     def add_rows(self, rows: Iterable[tuple[Any, ...]], chunks: Iterable[tuple[Any, ...]], counts: Counts) -> None:
         """Add many rows that are in column order already, with what they add to this catalog's own counters."""
         self._run("SAVEPOINT added")  # also inside of an attempt
-        self._many(_INSERT, rows)
+        self._many(self._shape.insert, rows)
         self._many(_CHUNK, chunks)
         self._run("RELEASE added")
         self._count(counts)
@@ -257,12 +275,7 @@ class Catalog(CatalogFile):
         before = self.lookup(path)
         if before is None:
             raise CatalogError(path, "no such entry to change")
-        settings = ", ".join(f"{name}=?" for name in COLUMNS)
-        self._run(
-            f"UPDATE catalog SET {settings} WHERE md5path_1=? AND md5path_2=?",
-            *entry.to_row(),
-            *path_hash(path),
-        )
+        self._run(self._shape.update, *path_hash(path), None, None, *entry.to_row())
         pieces = len(self.chunks(path, before)) if before.chunked else 0
         self._count(Counts.of(entry, pieces) - Counts.of(before, pieces))
 
@@ -273,8 +286,8 @@ class Catalog(CatalogFile):
             raise CatalogError(path, "no such entry to remove")
         here = path_hash(path)
         pieces = self._run("DELETE FROM chunks WHERE md5path_1=? AND md5path_2=?", *here)
-        if entry.bind and self._has_binds:
-            self._run("DELETE FROM bind_mountpoints WHERE path = ?", path)
+        if entry.bind and self._shape.has_binds:
+            self._run(f"DELETE FROM bind_mountpoints WHERE path = {_TEXT}", path)
         self._run("DELETE FROM catalog WHERE md5path_1=? AND md5path_2=?", *here)
         self._count(Counts() - Counts.of(entry, pieces))
         return entry
@@ -305,20 +318,20 @@ class Catalog(CatalogFile):
         keys = [path_hash(one) for one in paths]
         chunks = self._many("DELETE FROM chunks WHERE md5path_1=? AND md5path_2=?", keys)
         self._many("DELETE FROM catalog WHERE md5path_1=? AND md5path_2=?", keys)
-        if self._has_binds:
-            self._many("DELETE FROM bind_mountpoints WHERE path=?", [(one,) for one in paths])
+        if self._shape.has_binds:
+            self._many(f"DELETE FROM bind_mountpoints WHERE path = {_TEXT}", [(one,) for one in paths])
         self._count(Counts() - Counts(chunks=chunks) - Counts.sum(gone))
 
     def set_nested(self, reference: NestedRef, grown: Counts) -> None:
         """Point a mountpoint at a catalog; ``grown``: what this adds to the counters below (self and subtree)."""
         new = self.nested_at(reference.path) is None
         row = (reference.path, str(reference.hash), reference.size)
-        self._run("INSERT OR REPLACE INTO nested_catalogs (path, sha1, size) VALUES (?,?,?)", *row)
+        self._run(f"INSERT OR REPLACE INTO nested_catalogs (path, sha1, size) VALUES ({_TEXT},?,?)", *row)
         self._statistics = Statistics(self._statistics.own + Counts(nested=int(new)), self._statistics.below + grown)
 
     def remove_nested(self, path: str, shrunk: Counts) -> None:
         """Forget a nested catalog; ``shrunk``: its own counters and those below it."""
-        if not self._run("DELETE FROM nested_catalogs WHERE path = ?", path):
+        if not self._run(f"DELETE FROM nested_catalogs WHERE path = {_TEXT}", path):
             raise CatalogError(path, "no such nested catalog to remove")
         self._statistics = Statistics(self._statistics.own - Counts(nested=1), self._statistics.below - shrunk)
 
@@ -328,7 +341,7 @@ class Catalog(CatalogFile):
     def set_bind(self, reference: NestedRef) -> None:
         """Say what a bind mountpoint shows; it counts for nothing."""
         row = (reference.path, str(reference.hash), reference.size)
-        self._run("INSERT OR REPLACE INTO bind_mountpoints (path, sha1, size) VALUES (?,?,?)", *row)
+        self._run(f"INSERT OR REPLACE INTO bind_mountpoints (path, sha1, size) VALUES ({_TEXT},?,?)", *row)
 
     def move(self, source: str, target: str) -> None:
         """Let an entry and all rows below it stand at another, free place of this catalog; their content stays.
@@ -358,12 +371,12 @@ class Catalog(CatalogFile):
         self._many(f"UPDATE catalog SET md5path_1=?3, md5path_2=?4, parent_1=?5, parent_2=?6 {where}", rows)
         self._many(f"UPDATE chunks SET md5path_1=?3, md5path_2=?4 {where}", (row[:4] for row in rows))
         new_key = path_hash(target)
-        self._run("UPDATE catalog SET name=? WHERE md5path_1=? AND md5path_2=?", name_of(target), *new_key)
+        self._run(f"UPDATE catalog SET name={_TEXT} WHERE md5path_1=? AND md5path_2=?", name_of(target), *new_key)
         below = f"{source}/"
         for table in ("nested_catalogs", "bind_mountpoints"):
             paths = [str(row[0]) for row in self._all(f"SELECT path FROM {table}")]
             moved = [(target + p[len(source) :], p) for p in paths if p == source or p.startswith(below)]
-            self._many(f"UPDATE {table} SET path=? WHERE path=?", moved)
+            self._many(f"UPDATE {table} SET path={_TEXT} WHERE path={_TEXT}", moved)
         self._run("COMMIT")
 
     def move_to(self, path: str) -> None:
@@ -374,18 +387,30 @@ class Catalog(CatalogFile):
         self.path = path
 
     def make_writable(self) -> None:
-        """Bring a catalog of an older revision of the schema up to the one that we write; refuse a newer one."""
+        """Bring a catalog of a revision before 6 of the schema up to that one; refuse a newer one than we write."""
         if self._writable:
             return
         try:
             fault = revision_fault({"schema_revision": self.get_property("schema_revision")})
         except (ValueError, OverflowError) as error:
-            raise CatalogError(self.path, f"damaged catalog: {error}") from error
+            raise self.damaged(self.path, error) from error
         if fault is not None:
             raise CatalogError(self.path, f"the catalog {fault}")
         self._guarded(lambda: upgrade(self._db))
-        self._look_at_columns()
+        self._shape = self._guarded(lambda: shape_of(self._db))
         self._writable = True
+
+    def convert(self, layout: Layout) -> int:
+        """Give it another layout; how many entries lose their nanoseconds, since there is no column for them."""
+        self.make_writable()
+        lost = 0
+        if self.layout.has_mtime_ns and not layout.has_mtime_ns:
+            lost = int((self._one(f"SELECT total({MTIME_NS} <> 0) FROM catalog") or (0,))[0])
+        converted = self._guarded(lambda: relaid(self._db, layout))
+        self._db.close()
+        self._db = converted
+        self._shape = self._guarded(lambda: shape_of(self._db))
+        return lost
 
     def mark(self) -> Mark:
         """A point to come back to: every :meth:`mark` is followed by one :meth:`settle`, and nothing else between."""
@@ -403,21 +428,6 @@ class Catalog(CatalogFile):
 
     def _count(self, change: Counts) -> None:
         self._statistics = Statistics(self._statistics.own + change, self._statistics.below)
-
-    def _look_at_columns(self) -> None:
-        shape = self._guarded(lambda: tuple(self._db.execute(_SHAPE).fetchall()))
-        known = _COLUMNS_OF.get(shape)
-        if known is None:
-            present = self._guarded(lambda: columns_of(self._db, "catalog"))
-            known = (
-                ", ".join(name if name in present else f"NULL AS {name}" for name in COLUMNS),
-                "size" if "size" in self._guarded(lambda: columns_of(self._db, "nested_catalogs")) else "0",
-                bool(self._guarded(lambda: columns_of(self._db, "bind_mountpoints"))),
-            )
-            if len(_COLUMNS_OF) > _SHAPES:
-                _COLUMNS_OF.clear()
-            _COLUMNS_OF[shape] = known
-        self._select, self._size, self._has_binds = known
 
     def _read_statistics(self) -> Statistics:
         """The counters of the file; own ones that an older revision lacks are counted."""
@@ -441,4 +451,4 @@ class Catalog(CatalogFile):
             hash_ = ObjectHash(digest_of(digest), algorithm_of(flags), suffix)
             return hash_, None if size is None else int(str(size))
         except (TypeError, ValueError, IndexError) as fault:
-            raise CatalogError(self.path, f"damaged catalog: {fault}") from fault
+            raise self.damaged(self.path, fault) from fault

@@ -6,18 +6,19 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 
 from include.cvmfs.dirent import COLUMNS
-from include.cvmfs.errors import CatalogError
+from include.cvmfs.errors import CatalogError, MergeError
 from include.cvmfs.hashes import path_hash
-from include.cvmfs.schema import columns_of, open_image
+from include.cvmfs.layout import KEY, MTIME_NS, columns_of
+from include.cvmfs.names import name_fault
+from include.cvmfs.schema import open_image
 from include.cvmfs.view import ancestors, is_below
 
 Names = Mapping[str, frozenset[str]]
 """By directory, the names in it that differ or lead to something that does."""
 
-_KEY = ("md5path_1", "md5path_2", "parent_1", "parent_2")
 _FEW = 256
 _SHAPES = 64
-_USABLE: dict[tuple[tuple[str, str], ...], bool] = {}  # by the schema's text
+_USABLE: dict[tuple[tuple[str, str], ...], tuple[str, ...] | None] = {}  # by the schema's text
 _BEFORE, _AFTER = "main", "after"
 
 
@@ -36,7 +37,7 @@ class Comparison:
         """Which names differ, the catalog's own root entry apart.
 
         None where the files have different columns, and must be listed to be compared. Raises CatalogError for a row
-        that is not where its parent and name say.
+        that is not where its parent and name say, MergeError for one with a slash in its name.
         """
         try:
             self._both.execute(f"ATTACH ':memory:' AS {_AFTER}")
@@ -50,19 +51,20 @@ class Comparison:
             raise CatalogError(self._mount, f"damaged catalog: {fault}") from fault
 
     def _columns(self) -> tuple[str, ...] | None:
-        wanted = (*_KEY, *COLUMNS)
         if self._tables is None:
             self._tables = self._tables_of(_BEFORE)
         if self._tables != self._tables_of(_AFTER):
             return None
         shape = tuple(self._tables)
         if shape not in _USABLE:
+            present = columns_of(self._both, "catalog")
+            wanted = tuple(name for name in (*KEY, *COLUMNS) if name in present or name != MTIME_NS)
             needed = (("catalog", wanted), ("nested_catalogs", ("path", "sha1", "size")))
-            usable = all(set(names) <= columns_of(self._both, table) for table, names in needed)
+            usable = all(set(names) <= set(columns_of(self._both, table)) for table, names in needed)
             if len(_USABLE) > _SHAPES:
                 _USABLE.clear()
-            _USABLE[shape] = usable
-        return wanted if _USABLE[shape] else None
+            _USABLE[shape] = wanted if usable else None
+        return _USABLE[shape]
 
     def _tables_of(self, side: str) -> list[tuple[str, str]]:
         sql = f"SELECT name, sql FROM {side}.sqlite_schema WHERE type = 'table' ORDER BY name"  # noqa: S608
@@ -162,7 +164,7 @@ class _Changes:
             (_AFTER, "n", f"{new} LEFT JOIN {old}", f"({added}) OR ({changed})"),
             (_BEFORE, "o", f"{old} LEFT JOIN {new}", f"n.md5path_1 IS NULL AND {_top('o', _AFTER)}"),
         ):
-            columns = ", ".join(f"{letter}.{name}" for name in (*_KEY, "name"))
+            columns = ", ".join(f"{letter}.{name}" for name in (*KEY, "name"))
             for row in self._both.execute(f"SELECT {columns} FROM {tables} {on} WHERE {where}"):  # noqa: S608
                 yield side, row
 
@@ -211,6 +213,8 @@ class _Changes:
             if path is None:
                 break
             path = f"{path}/{name}"
+            if "/" in name:  # it would be read as a deeper path
+                raise MergeError(path, str(name_fault(name)))
             if path_hash(path) != key[1:]:
                 raise CatalogError(path, "its row is not where its parent and name say")
             self._paths[key] = path

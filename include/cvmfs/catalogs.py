@@ -32,7 +32,7 @@ class CatalogCache:
 
     def open(self, hash_: ObjectHash) -> Catalog:
         """A catalog to read or to change. Raises what ``database`` does, and CatalogError."""
-        return Catalog.load(self.database(hash_))
+        return Catalog.load(self.database(hash_), hash_)
 
     def database(self, hash_: ObjectHash) -> bytes:
         """The SQLite file of a catalog, verified. Raises ObjectMissing, ObjectDamaged, FormatError, StoreError."""

@@ -6,7 +6,7 @@ Never stops at the first problem; memory is bounded, whatever the repository's s
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -20,18 +20,22 @@ from include.cvmfs.check_objects import HEADS_AT_ONCE, NeededObjects, check_cont
 from include.cvmfs.counters import Counts
 from include.cvmfs.errors import CvmfsError, FormatError, ObjectDamaged, ObjectError
 from include.cvmfs.findings import Findings, Lost, Problem, Subject
-from include.cvmfs.hashes import CATALOG, CERTIFICATE, ObjectHash, hash_bytes
+from include.cvmfs.hashes import CATALOG, CERTIFICATE, HISTORY, META, ObjectHash, hash_bytes
 from include.cvmfs.history import History
+from include.cvmfs.layout import Layout
 from include.cvmfs.manifest import Manifest
 from include.cvmfs.reflog import Reflog
 from include.cvmfs.repository import Repository
 from include.cvmfs.resign import expiry_warning
+from include.cvmfs.storing import alternative_key
 from include.cvmfs.trust import load_certificate
-from include.storage.errors import Forbidden, NotFound
+from include.storage.errors import Forbidden, NotFound, StoreError
 from include.storage.store import Store
+from include.storage.unfinished import abandoned, described
 
 _BRANCH = re.compile(r"[A-Za-z0-9@./_-]*")
 _FETCH_AHEAD = 8
+_NAMED_AT_MOST = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +115,8 @@ def check(
 
     ``data_objects``: each exists and is not empty. ``contents``: each is read, and has its hash and size. ``quick``:
     only metadata and catalogs: no data objects, no other tags' catalogs. ``now`` (aware): when given, a whitelist that
-    is near its end is warned of. Raises TagError for an unknown tag, StoreError
-    when the store does not answer; everything else that is wrong is in the report.
+    is near its end is warned of, and so are unfinished writes older than a day. Raises TagError for an unknown tag,
+    StoreError when the store does not answer; everything else that is wrong is in the report.
     """
     findings = Findings()
     manifest = repository.manifest
@@ -121,6 +125,8 @@ def check(
     _meta_info(repository, findings)
     history = _history(repository, findings)
     _alternative_paths(repository, findings)
+    if now is not None:
+        _unfinished(repository.store, findings, now)
     root = Mounted("", manifest.root, manifest.root_size)
     revision = manifest.revision
     if tag is not None:
@@ -132,6 +138,7 @@ def check(
     try:
         tree = _Tree(repository, findings, needed, progress)
         tree.check(root)
+        _layouts(tree.layouts, findings)
         objects = 0
         if (data_objects or contents) and not quick:
             objects = len(needed)
@@ -139,7 +146,6 @@ def check(
             (check_contents if contents else check_presence)(repository.store, needed, findings, step)
     finally:
         needed.close()
-    # Last: a writer replaces it just before the manifest, and whoever did so when we began is through by now.
     _reflog(repository, findings)
     return Report(
         manifest.fqrn, revision, root.hash, repository.verified,
@@ -173,6 +179,16 @@ def _whitelist(repository: Repository, findings: Findings, now: datetime | None)
         findings.warning(Subject.WHITELIST, "", warning)
 
 
+def _unfinished(store: Store, findings: Findings, now: datetime) -> None:
+    """What killed writers left takes room, and no listing shows it."""
+    try:
+        found = abandoned(store, now)
+    except StoreError:
+        return  # a reader may not ask for it
+    if found:
+        findings.warning(Subject.STORE, "", described(found, store))
+
+
 def _meta_info(repository: Repository, findings: Findings) -> None:
     try:
         repository.meta()
@@ -183,39 +199,42 @@ def _meta_info(repository: Repository, findings: Findings) -> None:
 
 
 def _reflog(repository: Repository, findings: Findings) -> None:
-    manifest, say = repository.manifest, partial(findings.problem, Subject.REFLOG, "")
+    """Writers replace it just before the manifest: what looks wrong is compared with the manifest of now."""
+    problems, note = _judged_reflog(repository.store, repository.manifest)
+    if (problems or note) and (now := _manifest_now(repository)) is not None:
+        problems, note = _judged_reflog(repository.store, now)
+    for what in problems:
+        findings.problem(Subject.REFLOG, "", what)
+    if note is not None:
+        findings.warning(Subject.REFLOG, "", note)
+
+
+def _judged_reflog(store: Store, manifest: Manifest) -> tuple[list[str], str | None]:
+    """What is wrong with the reflog; and, if nothing is, that it is not the one that the manifest names."""
+    named = manifest.reflog
     try:
-        data = repository.store.get(reflogs.KEY)
+        data = store.get(reflogs.KEY)
     except (NotFound, Forbidden):
-        if manifest.reflog is not None:
-            say(f"{reflogs.KEY} is not there, but the manifest names it")
-        return
-    if manifest.reflog is None:
-        say(f"{reflogs.KEY} is there, but the manifest does not say its hash (field Y)")
-    elif not _is_named(data, manifest) and not _is_named(data, _manifest_now(repository)):
-        found = hash_bytes(data, manifest.reflog.algorithm)
-        say(f"{reflogs.KEY} has the hash {found}, the manifest names {manifest.reflog}")
+        return [f"{reflogs.KEY} is not there, but the manifest names it"] if named is not None else [], None
+    wrong = []
+    if named is None:
+        wrong.append(f"{reflogs.KEY} is there, but the manifest does not say its hash (field Y)")
     try:
         reflog = Reflog.load(data)
+        reflog.refs()
         if reflog.fqrn != manifest.fqrn:
-            say(f"is of {reflog.fqrn!r}")
-        named = {
-            "root catalog": manifest.root,
-            "certificate": manifest.certificate,
-            "history": manifest.history,
-            "meta info": manifest.meta,
-        }
-        for word, name in named.items():
-            if name is not None and not reflog.contains(name):
-                say(f"lacks the {word} {name}")
+            wrong.append(f"is of {reflog.fqrn!r}")
+        words = {CATALOG: "root catalog", CERTIFICATE: "certificate", HISTORY: "history", META: "meta info"}
+        wrong += [f"lacks the {words[name.suffix]} {name}" for name in manifest.named if not reflog.contains(name)]
         reflog.close()
     except FormatError as fault:
-        say(str(fault))
-
-
-def _is_named(reflog: bytes, manifest: Manifest | None) -> bool:
-    name = manifest.reflog if manifest is not None else None
-    return name is not None and hash_bytes(reflog, name.algorithm).digest == name.digest
+        wrong.append(str(fault))
+    if named is None or (found := hash_bytes(data, named.algorithm)).digest == named.digest:
+        return wrong, None
+    differs = f"{reflogs.KEY} has the hash {found}, the manifest names {named}"
+    if wrong:
+        return [differs, *wrong], None
+    return [], f"{differs}; a stock garbage collection or a commit that died leaves this, the next commit ends it"
 
 
 def _manifest_now(repository: Repository) -> Manifest | None:
@@ -269,12 +288,28 @@ def _alternative_paths(repository: Repository, findings: Findings) -> None:
     manifest = repository.manifest
     if not manifest.alt_paths:
         return
-    for name, suffix in ((manifest.certificate, CERTIFICATE), (manifest.root, CATALOG)):
-        if name is not None and not repository.store.exists(key := f".cvmfsalt-{name.with_suffix(suffix).text}"):
-            findings.problem(Subject.ALTERNATIVE_PATH, "", f"{key} is not in the store")
+    for name in manifest.named:
+        there = repository.store.head(key := alternative_key(name))
+        if there is None or not there.size:
+            say = findings.problem if name.suffix in (CATALOG, CERTIFICATE) else findings.warning
+            say(Subject.ALTERNATIVE_PATH, "", f"{key} is {'empty' if there else 'not in the store'}")
 
 
 # -- the catalogs
+
+
+def _layouts(found: Mapping[str, list[str]], findings: Findings) -> None:
+    """Stock publishers merge a nested catalog into its parent without naming columns."""
+    if len(found) < 2:
+        return
+    counted = "; ".join(
+        f"{len(paths)} with {layout} ({', '.join(path or '/' for path in sorted(paths)[:_NAMED_AT_MOST])}"
+        f"{', …' if len(paths) > _NAMED_AT_MOST else ''})"
+        for layout, paths in sorted(found.items())
+    )
+    cure = "bring them to one layout with: nightshift repo repair --catalog-layout"
+    what = "stock publishers abort, or lose files, where they merge catalogs of different layouts"
+    findings.problem(Subject.LAYOUT, "", f"catalogs of {len(found)} layouts: {counted}; {what}; {cure}")
 
 
 @dataclass(slots=True)
@@ -301,6 +336,7 @@ class _Tree:
         self._needed = needed
         self._progress = progress
         self._known = 1
+        self.layouts: dict[str, list[str]] = {}
         self.entries = 0
         self.catalogs = 0
 
@@ -344,6 +380,9 @@ class _Tree:
             mounted, database, self._findings,
             lambda name, path, size, form: needed.add(name, path, catalog, size, form),
         )  # fmt: skip
+        if audited.columns:
+            layout = Layout.of(audited.columns)
+            self.layouts.setdefault(layout.value if layout else "columns of another order", []).append(mounted.path)
         self.catalogs += 1
         self.entries += audited.entries
         self._known += len(audited.children)

@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.cvmfs.catalog import MARKER, name_of, parent_of
-from include.cvmfs.check_entry import Tally, entry_faults, hardlink_faults, name_fault, transition_faults, type_fault
+from include.cvmfs.check_entry import Tally, entry_faults, hardlink_faults, transition_faults, type_fault
 from include.cvmfs.compression import Compression
 from include.cvmfs.counters import NAMES, Counts
 from include.cvmfs.dirent import COLUMNS, Dirent
 from include.cvmfs.errors import FormatError
 from include.cvmfs.findings import Findings, Subject
 from include.cvmfs.hashes import CATALOG, DIGEST_BYTES, ObjectHash
+from include.cvmfs.names import bytes_of_name, name_fault, name_of_bytes
 from include.cvmfs.schema import SCHEMA
 
 Note = Callable[[ObjectHash, str, int, Compression], None]
@@ -51,6 +52,7 @@ class Audited:
     """What a catalog holds, as counted from its rows; ``below``: what it says itself of the catalogs below it.
 
     ``complete`` is false when it could not be read to its end, so that nothing above can be compared with it.
+    ``columns``: of its table of entries, in order.
     """
 
     own: Counts
@@ -58,6 +60,7 @@ class Audited:
     children: tuple[Mounted, ...]
     entries: int
     complete: bool
+    columns: tuple[str, ...] = ()
 
 
 def audit(mounted: Mounted, database: bytes, findings: Findings, note: Note) -> Audited:
@@ -87,6 +90,7 @@ class _Audit:
         self.seen = 0
         self.pieces = 0
         self.marked = False
+        self.columns: tuple[str, ...] = ()
 
     def problem(self, subject: Subject, path: str, what: str) -> None:
         self.findings.problem(subject, path, what, self.mounted.hash)
@@ -109,8 +113,10 @@ class _Audit:
             below = self._counters()
             complete = True
         except (sqlite3.Error, OverflowError, ValueError, TypeError) as fault:
-            self.problem(Subject.CATALOG, self.path, f"cannot be read: {fault}")
-        return Audited(self.tally.counts(len(self.registered)), below, tuple(children), self.seen, complete)
+            what = "a value is NULL or of the wrong type" if isinstance(fault, TypeError) else fault
+            self.problem(Subject.CATALOG, self.path, f"cannot be read: {what}")
+        own = self.tally.counts(len(self.registered))
+        return Audited(own, below, tuple(children), self.seen, complete, self.columns)
 
     # -- the file
 
@@ -121,7 +127,7 @@ class _Audit:
         self.db = sqlite3.connect(":memory:", isolation_level=None)
         self.db.deserialize(database)
         self.db.execute("PRAGMA trusted_schema = OFF")
-        self.db.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
+        self.db.text_factory = name_of_bytes
         strange = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR rootpage = 0"
         if found := self.db.execute(strange).fetchone():
             raise ValueError(f"holds {found[0]!r}, which is neither table nor index")
@@ -133,7 +139,8 @@ class _Audit:
         self.counters = tuple(name for name in NAMES if _COUNTERS_SINCE.get(name, 0) <= revision)
         # An index that is missing costs readers time only; so it is not to cost the check its end.
         self.db.execute("CREATE INDEX IF NOT EXISTS idx_catalog_parent ON catalog (parent_1, parent_2)")
-        absent = _LATE_COLUMNS - {row[1] for row in self.db.execute("PRAGMA table_info(catalog)")}
+        self.columns = tuple(row[1] for row in self.db.execute("PRAGMA table_info(catalog)"))
+        absent = _LATE_COLUMNS - set(self.columns)
         columns = ", ".join(f"NULL AS {c}" if c in absent else c for c in COLUMNS)
         self.select = f"SELECT md5path_1, md5path_2, parent_1, parent_2, {columns} FROM catalog"  # noqa: S608
         prefix = properties.get("root_prefix") or ""
@@ -223,8 +230,7 @@ class _Audit:
             self.problem(Subject.ENTRY, path, "name or symlink is no text")
             return None
         try:
-            target = row[_SYMLINK].encode("utf-8", "replace").decode()
-            entry = Dirent.from_row((*row[4:_SYMLINK], target, *row[_SYMLINK + 1 :]))
+            entry = Dirent.from_row(row[4:])
         except FormatError as fault:
             self.problem(Subject.ENTRY, path, f"unreadable row: {fault.detail}")
             return None
@@ -353,6 +359,6 @@ class _Audit:
 
 def path_digest(path: str) -> tuple[int, int]:
     """As :func:`include.cvmfs.hashes.path_hash`, for names of any bytes."""
-    raw = path.encode("utf-8", "surrogateescape")
+    raw = bytes_of_name(path)
     first, second = struct.unpack("<qq", hashlib.md5(raw, usedforsecurity=False).digest())
     return first, second

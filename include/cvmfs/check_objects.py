@@ -15,6 +15,7 @@ from include.cvmfs.compression import Compression
 from include.cvmfs.errors import ObjectDamaged, ObjectError
 from include.cvmfs.findings import Findings, Lost
 from include.cvmfs.hashes import CATALOG, Algorithm, ObjectHash
+from include.cvmfs.names import bytes_of_name, name_of_bytes
 from include.storage.errors import Forbidden, Rejected, Unsupported
 from include.storage.store import Store
 
@@ -51,7 +52,7 @@ class NeededObjects:
         self._seen: list[tuple[object, ...]] = []
 
     def add(self, name: ObjectHash, path: str, catalog: ObjectHash, size: int, compression: Compression) -> None:
-        raw = path.encode("utf-8", "surrogateescape")
+        raw = bytes_of_name(path)
         kind = name.algorithm.value + name.suffix
         self._new.append((name.digest, kind, raw, str(catalog), size, compression.value))
         if len(self._new) >= _BATCH:
@@ -91,7 +92,7 @@ class NeededObjects:
             match = _ID.fullmatch(kind)
             algorithm, suffix = (match[1] or "", match[2]) if match else ("", "")
             name = ObjectHash(digest, Algorithm(algorithm), suffix)
-            place = path.decode("utf-8", "surrogateescape")
+            place = name_of_bytes(path)
             above = ObjectHash.parse(catalog, suffix=CATALOG)
             yield Needed(name, place, above, size, Compression(compression)), stored
 

@@ -8,15 +8,13 @@ revision or the new one. A reflog that is ahead of the manifest, left by such a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 
 from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.compression import compress
 from include.cvmfs.edit import NewRoot
-from include.cvmfs.errors import CvmfsError, ManifestConflict, ObjectMissing, ReflogError, RepositoryError
+from include.cvmfs.errors import CvmfsError, ManifestConflict, ReflogError, RepositoryError
 from include.cvmfs.group import Change, Group, NewTag
 from include.cvmfs.hashes import CERTIFICATE, HISTORY, META, ObjectHash, hash_bytes
 from include.cvmfs.history import History, Tag
@@ -25,15 +23,17 @@ from include.cvmfs.lineage import Lineage
 from include.cvmfs.manifest import Manifest, sign
 from include.cvmfs.records import REFLOG_KEY, Records, StoredReflog
 from include.cvmfs.reflog import Reflog, RefType
+from include.cvmfs.stock_checksum import keep_checksum
+from include.cvmfs.storing import Stored, require_stored, store_all, store_alternatives, store_compressed
 from include.cvmfs.vouching import Voucher
 from include.storage.errors import Conflict, NotFound, StoreError
 from include.storage.store import Store, Version
 
-__all__ = ["MANIFEST_KEY", "REFLOG_KEY", "Change", "Head", "NewTag", "Step"]
+__all__ = ["MANIFEST_KEY", "REFLOG_KEY", "Change", "Head", "NewTag", "Step", "store_all"]
 
 MANIFEST_KEY = ".cvmfspublished"
-_UPLOADS = 16
-_ATTEMPTS = 8
+ATTEMPTS = 8
+"""How often one who switches begins again when other writers are faster."""
 
 
 class Step(Enum):
@@ -123,13 +123,14 @@ def switch(
     records = records or Records()
     history = store_history(store, head.manifest, _rotated(tagged, tags), records)
     on_step(Step.HISTORY_STORED)
-    _require_stored(store, [packed.hash for packed in root.catalogs] + ([history] if history else []))
+    stored = [Stored(packed.hash, len(packed.data)) for packed in root.catalogs] + ([history] if history else [])
     draft = replace(
         head.manifest,
-        root=root.hash, root_size=root.size, ttl=root.ttl, revision=root.revision, timestamp=timestamp, history=history,
+        root=root.hash, root_size=root.size, ttl=root.ttl, revision=root.revision, timestamp=timestamp,
+        history=history.hash if history else None,
     )  # fmt: skip
     return publish(
-        store, head, draft, signer=signer, now=now, superseded=superseded, records=records,
+        store, head, draft, signer=signer, now=now, stored=stored, superseded=superseded, records=records,
         before_switch=before_switch, on_step=on_step,
     )  # fmt: skip
 
@@ -141,13 +142,21 @@ def publish(
     *,
     signer: Signer,
     now: int,
+    stored: Sequence[Stored] = (),
     superseded: Sequence[ObjectHash] = (),
     records: Records | None = None,
     before_switch: Callable[[], None] = _nothing,
     on_step: Callable[[Step], None] = _ignore,
 ) -> Head:
-    """Reflog, signature and manifest for a draft whose objects are all stored. Raises ManifestConflict."""
-    draft = replace(draft, certificate=store_compressed(store, signer.certificate_pem, draft.root, CERTIFICATE))
+    """Certificate, reflog, signature and manifest for a draft whose other objects are all stored.
+
+    ``stored``: what was stored for it just now, with sizes. Raises ManifestConflict, and ObjectMissing or
+    ObjectDamaged before anything is replaced if something that the manifest would lead to is not in the store.
+    """
+    certificate = store_compressed(store, signer.certificate_pem, draft.root, CERTIFICATE)
+    draft = replace(draft, certificate=certificate.hash)
+    require_stored(store, [*map(Stored, draft.named), *stored, certificate])
+    store_alternatives(store, draft)
     records = records or Records()
     written = _write_reflog(store, head.manifest, draft, superseded, now, records)
     draft = replace(draft, reflog=written.after.hash)
@@ -165,6 +174,8 @@ def publish(
     except Conflict:
         raise ManifestConflict(draft.fqrn) from None
     on_step(Step.SWITCHED)
+    if signer.reflog_checksum is not None:
+        keep_checksum(signer.reflog_checksum, written.after.hash)
     records.keep_reflog(written.after)
     return Head(draft, version)
 
@@ -260,7 +271,7 @@ def commit_group(
             waiting = {number: change for number, change in waiting.items() if number not in stopped.refused}
         except ManifestConflict as error:
             conflicts += 1
-            if conflicts == _ATTEMPTS:
+            if conflicts == ATTEMPTS:
                 outcomes |= dict.fromkeys(waiting, error)
                 break
         except (CvmfsError, StoreError) as error:
@@ -290,36 +301,8 @@ def fence(store: Store, fqrn: str, *, signer: Signer, now: int, voucher: Voucher
         try:
             return publish(store, head, replace(head.manifest, timestamp=later), signer=signer, now=now)
         except ManifestConflict:
-            if attempt == _ATTEMPTS:
+            if attempt == ATTEMPTS:
                 raise
-
-
-def store_all(store: Store, objects: Sequence[tuple[str, bytes]]) -> None:
-    """Put content-addressed objects, some at a time; all are stored when this returns."""
-    if len(objects) <= 1:
-        for key, data in objects:
-            store.put(key, data)
-        return
-    with ThreadPoolExecutor(min(_UPLOADS, len(objects))) as pool:
-        for done in [pool.submit(store.put, key, data) for key, data in objects]:
-            done.result()
-
-
-def _require_stored(store: Store, names: Sequence[ObjectHash]) -> None:
-    """A store may acknowledge and lose; without its root no client can mount the repository any more, so look."""
-    with ThreadPoolExecutor(min(_UPLOADS, len(names))) as pool:
-        for name, there in zip(names, pool.map(lambda name: store.exists(name.key), names), strict=True):
-            if not there:
-                raise ObjectMissing(name.key, f"{store.url} acknowledged it, but does not have it; commit again")
-
-
-def store_compressed(store: Store, data: bytes, like: ObjectHash, suffix: str) -> ObjectHash:
-    """Store metadata, compressed, under its hash; the algorithm is that of ``like``. Sent only if absent."""
-    packed = compress(data)
-    name = hash_bytes(packed, like.algorithm, suffix)
-    if not store.exists(name.key):
-        store.put(name.key, packed)
-    return name
 
 
 def load_history(store: Store, manifest: Manifest) -> History:
@@ -328,7 +311,7 @@ def load_history(store: Store, manifest: Manifest) -> History:
 
 def store_history(
     store: Store, manifest: Manifest, change: Callable[[History], None], records: Records | None = None
-) -> ObjectHash | None:
+) -> Stored | None:
     """Change the tags of a revision and store them; None if no tag is left, since such a history is not published."""
     records = records or Records()
     history = records.take_history(store, manifest)
@@ -337,9 +320,9 @@ def store_history(
         history.set_previous(manifest.history)
     if not len(history):
         return None
-    name = store_compressed(store, history.to_bytes(), manifest.root, HISTORY)
-    records.keep_history(name, history)
-    return name
+    stored = store_compressed(store, history.to_bytes(), manifest.root, HISTORY)
+    records.keep_history(stored.hash, history)
+    return stored
 
 
 def _rotated(tagged: Tag, tags: Sequence[NewTag]) -> Callable[[History], None]:
@@ -401,15 +384,27 @@ def named_by(manifest: Manifest) -> list[tuple[ObjectHash, RefType]]:
 
 
 def first_reflog(store: Store, manifest: Manifest, now: int) -> ObjectHash:
-    """Write the reflog of a repository that is being created; returns the hash of the file."""
+    """Write the reflog of a repository that is being created; returns the hash of the file.
+
+    One that a creation left that died is replaced. Raises ManifestConflict if another writer replaces it, too.
+    """
     reflog = Reflog.create(manifest.fqrn)
     for name, kind in named_by(manifest):
         reflog.add(name, kind, now)
     data = reflog.to_bytes()
-    store.put(REFLOG_KEY, data)
+    try:
+        there, version = store.get_versioned(REFLOG_KEY)
+    except NotFound:
+        there, version = b"", None
+    if there != data:
+        try:
+            store.replace(REFLOG_KEY, data, expected=version)
+        except Conflict:
+            if store.get(REFLOG_KEY) != data:
+                raise ManifestConflict(manifest.fqrn, "another process is creating it; run again") from None
     return hash_bytes(data, manifest.root.algorithm)
 
 
 def store_meta(store: Store, text: bytes, like: ObjectHash) -> ObjectHash:
     """Store the meta info JSON."""
-    return store_compressed(store, text, like, META)
+    return store_compressed(store, text, like, META).hash

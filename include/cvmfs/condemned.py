@@ -9,8 +9,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Container, Iterable, Iterator
 
-from include.cvmfs.errors import FormatError, ObjectDamaged, ObjectMissing
+from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.digests import DigestSet, identity
+from include.cvmfs.errors import CollectionRunning, FormatError, ObjectDamaged, ObjectMissing
+from include.cvmfs.generation import Look
 from include.cvmfs.hashes import DIGEST_BYTES, Algorithm, ObjectHash
+from include.cvmfs.walk import Tree
 from include.storage.errors import NotFound
 from include.storage.store import Store
 
@@ -62,6 +66,19 @@ def condemned_among(store: Store, name: str, identities: Container[bytes]) -> fr
         if one in identities:
             found.add(one)
     return frozenset(found)
+
+
+def require_kept(store: Store, look: Look, root: ObjectHash, *, named: str) -> None:
+    """Judge a revision that is to be named or published again: all that it needs must outlive a collection that runs.
+
+    ``look``: taken before the manifest was read. ``named``: what the error calls the revision. Without a list that is
+    out nothing is read. Raises CollectionRunning, ObjectMissing, and as :func:`read_list`.
+    """
+    if look.running_list is None:
+        return
+    needed = DigestSet(identity(name) for name, _ in Tree(store, CatalogCache(store), root).objects_below())
+    if going := condemned_among(store, look.running_list, needed):
+        raise CollectionRunning(named, f"{len(going)} of its objects are on the list of collection {look.token}")
 
 
 def _records(store: Store, name: str) -> Iterator[bytes]:

@@ -12,6 +12,7 @@ from typing import Any
 from include.cvmfs.catalog import Catalog
 from include.cvmfs.dirent import Chunk, Dirent
 from include.cvmfs.errors import CatalogError
+from include.cvmfs.names import bytes_of_name
 from include.cvmfs.source import printable
 from include.cvmfs.walk import Tree, clean_path
 
@@ -141,7 +142,7 @@ class _Pair:
             return []
         old = one.below(self.path) if one else {}
         new = other.below(self.path) if other else {}
-        names = sorted(old.keys() | new.keys(), key=str.encode)
+        names = sorted(old.keys() | new.keys(), key=bytes_of_name)
         return [_Pair(f"{self.path}/{name}", old.get(name), new.get(name)) for name in names]
 
 

@@ -6,12 +6,14 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from include.cvmfs.errors import SourceError
 from include.cvmfs.source import Content, Entry, Kind, Opener, checked_path, checked_target, printable, refused
 
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _KINDS = {
     stat.S_IFREG: Kind.FILE,
     stat.S_IFDIR: Kind.DIRECTORY,
@@ -36,43 +38,47 @@ class DirectorySource:
 
     def entries(self) -> Iterator[tuple[Entry, Opener | None]]:
         seen: dict[tuple[int, int], str] = {}
-        yield self._entry("", self._root, self._stat(self._root), seen), None
-        waiting = [("", self._root)]
+        with self._opened("") as root:
+            yield self._entry("", b".", root, self._stat(b".", root, ""), seen), None
+        waiting = [""]
         while waiting:
-            above, folder = waiting.pop()
+            above = waiting.pop()
             below = []
-            for name in self._names(folder, above):
-                place = folder + b"/" + name
-                path = checked_path(above.encode() + b"/" + name if above else name, self.name)
-                entry = self._entry(path, place, self._stat(place), seen)
-                yield entry, partial(self._open, place, entry) if entry.kind is Kind.FILE else None
-                if entry.kind is Kind.DIRECTORY:
-                    below.append((path, place))
+            with self._opened(above) as folder:
+                for name in self._names(folder, above):
+                    path = checked_path(above.encode() + b"/" + name if above else name, self.name)
+                    entry = self._entry(path, name, folder, self._stat(name, folder, path), seen)
+                    yield entry, partial(self._open, name, folder, entry) if entry.kind is Kind.FILE else None
+                    if entry.kind is Kind.DIRECTORY:
+                        below.append(path)
             waiting += reversed(below)
 
     def xattrs(self, entry: Entry, namespaces: tuple[bytes, ...]) -> Mapping[bytes, bytes]:
-        place = self._root + b"/" + entry.path.encode() if entry.path else self._root
-        try:
-            names = [os.fsencode(name) for name in os.listxattr(place, follow_symlinks=False)]
-            return {
-                name: os.getxattr(place, name, follow_symlinks=False) for name in names if name.startswith(namespaces)
-            }
-        except OSError as fault:
-            if fault.errno in (errno.ENOTSUP, errno.ENOSYS):  # a file system without any
-                return {}
-            raise _unreadable(self.name, entry.path, fault) from fault
+        above, _, name = entry.path.rpartition("/")
+        with self._opened(above) as folder:
+            place = b"/proc/self/fd/%d/%s" % (folder, name.encode() or b".")  # these calls take no directory
+            try:
+                names = [os.fsencode(name) for name in os.listxattr(place, follow_symlinks=False)]
+                return {
+                    name: os.getxattr(place, name, follow_symlinks=False)
+                    for name in names
+                    if name.startswith(namespaces)
+                }
+            except OSError as fault:
+                if fault.errno in (errno.ENOTSUP, errno.ENOSYS):  # a file system without any
+                    return {}
+                raise _unreadable(self.name, entry.path, fault) from fault
 
     def outline(self, *, sizes: bool) -> Iterator[tuple[str, int]]:
-        waiting = [("", self._root)]
+        waiting = [""]
         while waiting:
-            above, folder = waiting.pop()
+            above = waiting.pop()
             try:
-                with os.scandir(folder) as found:
+                with self._opened(above) as folder, os.scandir(folder) as found:
                     for one in found:
-                        name = os.fsdecode(one.name)
-                        path = f"{above}/{name}" if above else name
+                        path = f"{above}/{one.name}" if above else one.name
                         if one.is_dir(follow_symlinks=False):
-                            waiting.append((path, one.path))
+                            waiting.append(path)
                             yield path, 0
                         else:
                             whole = sizes and one.is_file(follow_symlinks=False)
@@ -80,26 +86,49 @@ class DirectorySource:
             except OSError as fault:
                 raise _unreadable(self.name, above, fault) from fault
 
-    def _names(self, folder: bytes, path: str) -> list[bytes]:
+    @contextmanager
+    def _opened(self, path: str) -> Iterator[int]:
+        """A directory of the tree, component by component: one that was replaced by a link must not lead elsewhere."""
         try:
-            return sorted(os.listdir(folder))  # noqa: PTH208 - names as bytes
+            handle = os.open(self._root, _DIRECTORY)
+        except NotADirectoryError:
+            raise SourceError(printable(self.name), "is not a directory; give a directory or an archive") from None
+        except OSError as fault:
+            raise _unreadable(self.name, "", fault) from fault
+        try:
+            for name in os.fsencode(path).split(b"/") if path else ():
+                try:
+                    inner = os.open(name, _DIRECTORY, dir_fd=handle)
+                except NotADirectoryError:
+                    problem = "was a directory and is none any more; let the tree rest and try again"
+                    raise refused(self.name, path, problem) from None
+                except OSError as fault:
+                    raise _unreadable(self.name, path, fault) from fault
+                os.close(handle)
+                handle = inner
+            yield handle
+        finally:
+            os.close(handle)
+
+    def _names(self, folder: int, path: str) -> list[bytes]:
+        try:
+            return sorted(map(os.fsencode, os.listdir(folder)))
         except OSError as fault:
             raise _unreadable(self.name, path, fault) from fault
 
-    def _stat(self, place: bytes) -> os.stat_result:
+    def _stat(self, name: bytes, folder: int, path: str) -> os.stat_result:
         try:
-            found = os.lstat(place)
+            return os.stat(name, dir_fd=folder, follow_symlinks=False)
         except OSError as fault:
-            raise _unreadable(self.name, os.fsdecode(place), fault) from fault
-        if place == self._root and not stat.S_ISDIR(found.st_mode):
-            raise SourceError(printable(self.name), "is not a directory; give a directory or an archive")
-        return found
+            raise _unreadable(self.name, path, fault) from fault
 
-    def _entry(self, path: str, place: bytes, found: os.stat_result, seen: dict[tuple[int, int], str]) -> Entry:
+    def _entry(
+        self, path: str, name: bytes, folder: int, found: os.stat_result, seen: dict[tuple[int, int], str]
+    ) -> Entry:
         kind = _KINDS[stat.S_IFMT(found.st_mode)]
         symlink = hardlink_to = ""
         if kind is Kind.SYMLINK:
-            symlink = checked_target(self._link_at(place, path), path, self.name)
+            symlink = checked_target(self._link_at(name, folder, path), path, self.name)
         elif kind is Kind.FILE and found.st_nlink > 1:
             first = seen.setdefault((found.st_dev, found.st_ino), path)
             if first != path:
@@ -119,17 +148,17 @@ class DirectorySource:
             mtime_ns=nanoseconds,
         )
 
-    def _open(self, place: bytes, entry: Entry) -> Content:
+    def _open(self, name: bytes, folder: int, entry: Entry) -> Content:
         try:
             # A file that was replaced by a link since it was listed must not lead elsewhere; a fifo must not block.
-            handle = os.open(place, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         except OSError as fault:
             raise _unreadable(self.name, entry.path, fault) from fault
         return _File(handle, entry, self.name)
 
-    def _link_at(self, place: bytes, path: str) -> bytes:
+    def _link_at(self, name: bytes, folder: int, path: str) -> bytes:
         try:
-            return os.readlink(place)  # noqa: PTH115 - as bytes
+            return os.readlink(name, dir_fd=folder)
         except OSError as fault:
             raise _unreadable(self.name, path, fault) from fault
 

@@ -10,11 +10,19 @@ from typing import Any
 from include.cvmfs.compression import Compression
 from include.cvmfs.errors import FormatError
 from include.cvmfs.hashes import DIGEST_BYTES, PARTIAL, Algorithm, ObjectHash
+from include.cvmfs.names import bytes_of_name
 
 COLUMNS = ("hardlinks", "hash", "size", "mode", "mtime", "mtimens", "flags", "name", "symlink", "uid", "gid", "xattr")
 _ALGORITHMS = (Algorithm.SHA1, Algorithm.RMD160, Algorithm.SHAKE128)
 _ALGORITHM_BITS = {algorithm: place << 8 for place, algorithm in enumerate(_ALGORITHMS)}
 _LINKCOUNT_BITS = 32
+
+
+_NUMBER = ("a number", (int, float))
+_KINDS: dict[str, tuple[str, type | tuple[type, ...]]] = {
+    "hash": ("bytes", bytes), "name": ("text", str), "symlink": ("text", str), "xattr": ("bytes", bytes),
+}  # fmt: skip
+_MAY_BE_NULL = frozenset({"hash", "mtimens", "xattr"})
 
 
 class Flag(IntFlag):
@@ -134,9 +142,9 @@ class Dirent:
             compression = Compression(flags >> 11 & 7)
             content = ObjectHash(digest_of(digest), algorithm) if digest else None
             return cls(
-                name=str(name),
+                name=name if type(name) is str else _text(name),
                 mode=_mode(mode),
-                size=len(symlink.encode()) if flags & _SYMLINK else _size(size),
+                size=len(bytes_of_name(symlink)) if flags & _SYMLINK else _size(size),
                 mtime=int(mtime),
                 uid=int(uid),
                 gid=int(gid),
@@ -157,7 +165,7 @@ class Dirent:
                 mtime_ns=None if mtimens is None else int(mtimens),
             )
         except (TypeError, ValueError, IndexError, AttributeError, OverflowError) as fault:
-            raise FormatError("catalog row", f"entry {name!r}: {fault}") from fault
+            raise FormatError("catalog row", f"entry {name!r}: {_wrong_cell(row) or fault}") from fault
 
     def chunk_hash(self, digest: bytes) -> ObjectHash:
         """The hash of one of this file's chunks; algorithm and suffix follow from the file's row."""
@@ -175,6 +183,21 @@ def digest_of(value: object) -> bytes:
     if len(digest) != DIGEST_BYTES:
         raise ValueError(f"a hash of {len(digest)} bytes")
     return digest
+
+
+def _wrong_cell(row: tuple[Any, ...]) -> str | None:
+    """The first column with a value that does not belong there."""
+    for column, value in zip(COLUMNS, row, strict=True):
+        word, kind = _KINDS.get(column, _NUMBER)
+        if value is None and column not in _MAY_BE_NULL:
+            return f"{column} is NULL"
+        if value is not None and not isinstance(value, kind):
+            return f"{column} is not {word}"
+    return None
+
+
+def _text(value: object) -> str:
+    raise TypeError(f"a name that is {type(value).__name__}")
 
 
 def _blob(value: object) -> bytes:

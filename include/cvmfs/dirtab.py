@@ -6,6 +6,7 @@ All rules are compiled into two patterns, so that a tree costs two matches for e
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from include.cvmfs.errors import FormatError
@@ -117,12 +118,27 @@ def _compiled(rules: list[Rule]) -> re.Pattern[bytes] | None:
 
 def _expression(rule: Rule) -> bytes:
     # As in the stock tools, "*" stays inside a component in positive rules only.
-    anything = b".*" if rule.negative else b"[^/]*"
-    elements = []
-    for parts in rule.elements:
-        expressions = [
-            anything if part is _ANY_PART else b"[^/]" if part == _ONE_PART else re.escape(part.encode())
-            for part in parts
-        ]
-        elements.append(b"".join(expressions))
-    return (b"/" if rule.absolute else b"") + b"/".join(elements)
+    slash = b"/" if rule.absolute else b""
+    if rule.negative:
+        parts = [part for element in rule.elements for part in (*element, "/")]
+        return slash + _glob(parts[:-1], b".")
+    return slash + b"/".join(b"(?>%b(?=/|\\Z))" % _glob(element, b"[^/]") for element in rule.elements)
+
+
+def _glob(parts: Iterable[str | None], byte: bytes) -> bytes:
+    """An expression whose matching takes no longer than path times pattern, whatever the number of stars.
+
+    What follows a star is looked for where it comes first, and never again further on: if the rest can match at all,
+    it can from there. Only the last star goes to the end. ``byte`` is what a star may take.
+    """
+    runs = [b""]  # between stars
+    for part in parts:
+        if part is _ANY_PART:
+            runs.append(b"")
+        else:
+            runs[-1] += b"[^/]" if part == _ONE_PART else re.escape(part.encode())
+    first, *others = runs
+    if not others:
+        return first
+    sought = b"".join(b"(?>%b*?%b)" % (byte, run) for run in others[:-1] if run)
+    return first + sought + byte + b"*" + others[-1]

@@ -21,6 +21,7 @@ from include.cvmfs.counters import Counts
 from include.cvmfs.dirent import Chunk, Dirent
 from include.cvmfs.errors import CatalogError, DestinationError
 from include.cvmfs.hashes import CATALOG, ObjectHash, hash_bytes
+from include.cvmfs.names import bytes_of_name
 from include.cvmfs.view import Node, View, is_below
 
 _PACKED_AT_ONCE = 2  # compressing leaves the interpreter to the next one
@@ -134,7 +135,7 @@ class Edit(View):
         """Make an empty directory that is a nested catalog, marker included."""
         self._require_free(path)
         parent = self._writable(self.holder(path))
-        catalog = Catalog.create(path, entry)
+        catalog = Catalog.create(path, entry, self.root.catalog.layout)
         self._mount(parent, path, entry)
         parent.catalog.set_nested(
             NestedRef(path, ObjectHash(bytes(20), self.root_hash.algorithm, CATALOG), 0), Counts()
@@ -232,7 +233,7 @@ class Edit(View):
                 return False
             self.remove(path)
         uid, gid = owner
-        size = len(target.encode())
+        size = len(bytes_of_name(target))
         self.add(path, Dirent("", stat.S_IFLNK | 0o777, size=size, mtime=now, uid=uid, gid=gid, symlink=target))
         return True
 
@@ -374,8 +375,10 @@ class Edit(View):
 
     def _require_free(self, path: str) -> None:
         parent = self.lookup(parent_of(path))
-        if parent is None or not parent.is_directory:
-            what = "does not exist" if parent is None else "is not a directory"
+        if parent is None or not parent.is_directory or parent.bind:
+            what = (
+                "does not exist" if parent is None else "is a bind mountpoint" if parent.bind else "is not a directory"
+            )
             raise DestinationError(path, f"its parent {parent_of(path) or '/'} {what}")
         if self.lookup(path) is not None:
             raise DestinationError(path, "something stands there already")

@@ -17,6 +17,7 @@ CvmfsError
 ├── SourceError(member, detail)           an input tree or archive that cannot be taken
 │   └── SourceLimitExceeded(member, detail)
 ├── DestinationError(path, detail)        nothing can be hung there, or nothing is there to take away
+│   └── NotReserved(path, detail)         its place is not there (any more); reserve it, then publish
 ├── TargetError(path, detail)             a place on this machine's disk where nothing can be written
 ├── TagError(name, detail)                a tag that cannot be made, moved or found
 ├── MergeError(path, detail)              two changes of one base that exclude each other
@@ -27,6 +28,7 @@ CvmfsError
     ├── LeaseExpired(path, detail)        the lease ran out before the switch       (retryable)
     ├── PrepareAgain                      the changeset can no longer be published; its tree can   (retryable)
     │   ├── ChangesetExpired(path, detail)    older than a changeset may become
+    │   ├── LayoutChanged(path, detail)   its catalogs have another layout than the repository's now
     │   ├── ObjectsCollected(path, detail)    a collection since has taken some of its objects
     │   └── ObjectsLost(path, detail)     the store acknowledged some of its objects and has them not
     ├── CollectionRunning(path, detail)   some of its objects are condemned: publish when it ended     (retryable)
@@ -43,6 +45,10 @@ class CvmfsError(Exception):
     """Anything this subject raises on purpose. ``retryable``: the same call may succeed later with nobody's help."""
 
     retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str) -> None:
+        # Names may have bytes that are not UTF-8, as lone surrogates; logs, JSON and pages take text only.
+        super().__init__(message.encode("utf-8", "backslashreplace").decode())
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors cross process borders (pools, task runners); the fields are not the arguments of Exception.
@@ -199,6 +205,13 @@ class DestinationError(CvmfsError):
         self.detail = detail
 
 
+class NotReserved(DestinationError):
+    """Its reservation is missing: it was never made, or was taken away after the artifact had failed."""
+
+    def __init__(self, path: str, detail: str = "is not reserved") -> None:
+        super().__init__(path, f"{detail}; reserve it, then publish")
+
+
 class TargetError(CvmfsError):
     """``path`` is a place on this machine's disk."""
 
@@ -306,6 +319,10 @@ class PrepareAgain(CommitError):
 
 class ChangesetExpired(PrepareAgain):
     """Its orphans are no longer spared by the collector."""
+
+
+class LayoutChanged(PrepareAgain):
+    """Its catalogs have other columns than those of the repository, or in another order."""
 
 
 class ObjectsCollected(PrepareAgain):

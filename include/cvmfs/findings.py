@@ -22,6 +22,7 @@ class Subject(Enum):
     HISTORY = "history"
     ALTERNATIVE_PATH = "alternative path"
     CATALOG = "catalog"
+    LAYOUT = "catalog layout"
     TRANSITION = "transition point"
     MARKER = "marker"
     ENTRY = "entry"
@@ -33,6 +34,7 @@ class Subject(Enum):
     COUNTERS = "counters"
     OBJECT = "object"
     TAG = "tag"
+    STORE = "store"
 
 
 @dataclass(frozen=True, slots=True)

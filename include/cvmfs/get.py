@@ -17,11 +17,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from include.cvmfs.check_entry import name_fault
 from include.cvmfs.compression import Compression
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.errors import CatalogError, TargetError
 from include.cvmfs.hashes import ObjectHash, path_hash
+from include.cvmfs.names import name_fault
 from include.cvmfs.objects import hasher
 from include.cvmfs.source import printable
 from include.cvmfs.walk import Tree, clean_path
@@ -156,7 +156,10 @@ class _Getting:
         self, pool: ThreadPoolExecutor, path: str, entry: Dirent, first_of: dict[tuple[str, int], bytes]
     ) -> None:
         if path != self.path and (fault := name_fault(entry.name)) is not None:
-            raise CatalogError(path, f"{fault}, which could lead out of {printable(os.fspath(self.target))}")
+            raise CatalogError(
+                path,
+                f"{fault} and is not written to disk; remove it from the repository",
+            )
         place = self._top + os.fsencode(path[len(self.path) :])
         if entry.is_directory:
             self._directory(place, entry)

@@ -15,7 +15,7 @@ from include.cvmfs.derivation import true_base
 from include.cvmfs.edit import Attempt, Edit
 from include.cvmfs.errors import BaseChanged, MergeError, ObjectMissing, TagError, UnknownBase
 from include.cvmfs.hashes import ObjectHash
-from include.cvmfs.history import check_tag_name
+from include.cvmfs.history import check_tag_description, check_tag_name
 from include.cvmfs.lineage import Lineage
 from include.cvmfs.manifest import Manifest
 from include.cvmfs.merge import Bases, is_touched, merge, merge_into
@@ -25,10 +25,13 @@ from include.storage.store import Store
 
 @dataclass(frozen=True, slots=True)
 class NewTag:
-    """A tag to put on the new revision."""
+    """A tag to put on the new revision. Raises TagError for a description that is not one line of text."""
 
     name: str
     description: str = ""
+
+    def __post_init__(self) -> None:
+        check_tag_description(self.name, self.description)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from include.cvmfs.errors import FormatError
+from include.cvmfs.names import bytes_of_name
 
 DIGEST_BYTES = 20
 _TEXT = re.compile(r"([0-9a-f]{40})(-rmd160|-shake128)?([PCHXMLT])?")
@@ -86,5 +87,5 @@ def hash_bytes(data: bytes, algorithm: Algorithm = SHA1, suffix: str = "") -> Ob
 
 def path_hash(path: str) -> tuple[int, int]:
     """MD5 of an absolute path (the root is ``""``) as two signed little-endian 64-bit integers."""
-    first, second = struct.unpack("<qq", hashlib.md5(path.encode(), usedforsecurity=False).digest())
+    first, second = struct.unpack("<qq", hashlib.md5(bytes_of_name(path), usedforsecurity=False).digest())
     return first, second

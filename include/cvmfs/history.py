@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -13,6 +14,9 @@ from include.cvmfs.hashes import CATALOG, HISTORY, SHA1, Algorithm, ObjectHash, 
 TRUNK, TRUNK_PREVIOUS = "trunk", "trunk-previous"
 _UNDO_TAGS = {TRUNK: "current HEAD", TRUNK_PREVIOUS: "default undo target"}
 _LONGEST_NAME = 255
+NOT_IN_A_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Control characters, line breaks and lone surrogates: neither the name nor the description of a tag has any."""
+
 _COLUMNS = "name, hash, revision, timestamp, size, description, branch"
 _INSERT = f"INSERT INTO tags ({_COLUMNS}, channel) VALUES (?, ?, ?, ?, ?, ?, ?, 0)"  # noqa: S608
 _REVISION = 3
@@ -86,6 +90,13 @@ def check_tag_name(name: str) -> str:
     if not name or not name.isprintable() or " " in name or len(name.encode()) > _LONGEST_NAME:
         raise TagError(name, f"a name is 1 to {_LONGEST_NAME} bytes of printable text without blanks; choose another")
     return name
+
+
+def check_tag_description(name: str, description: str) -> str:
+    """The description, if the tag ``name`` may have it: listings have one tag a line. Raises TagError."""
+    if NOT_IN_A_LINE.search(description):
+        raise TagError(name, "its description has a line break or another control character; write it in one line")
+    return description
 
 
 class History(Database):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import secrets
@@ -52,6 +53,8 @@ class Signer:
 
     private_key: rsa.RSAPrivateKey = field(repr=False)
     certificate_pem: bytes = field(repr=False)
+    reflog_checksum: Path | None = field(default=None, repr=False)
+    """Where stock tools of this machine keep the hash of the reflog: written after each switch."""
 
     @property
     def certificate(self) -> Certificate:
@@ -108,9 +111,9 @@ def generate_master() -> rsa.RSAPrivateKey:
     return rsa.generate_private_key(public_exponent=65537, key_size=KEY_BITS)
 
 
-def generate_repository_key(fqrn: str, now: datetime) -> Signer:
-    """A new key pair with a self-signed certificate, valid from ``now`` (aware) for a year."""
-    key = generate_master()
+def generate_repository_key(fqrn: str, now: datetime, key: rsa.RSAPrivateKey | None = None) -> Signer:
+    """A new key pair, or the given key, with a self-signed certificate, valid from ``now`` (aware) for a year."""
+    key = key or generate_master()
     text = f"{fqrn} CernVM-FS Release Managers"[:_NAME_LENGTH]
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
     builder = x509.CertificateBuilder(name, name, key.public_key(), secrets.randbits(64) or 1)
@@ -180,7 +183,7 @@ def save_signer(folder: Path, fqrn: str, signer: Signer) -> None:
     _write_new({key: _private_pem(signer.private_key), certificate: signer.certificate_pem})
 
 
-def load_signer(folder: Path, fqrn: str) -> Signer:
+def load_signer(folder: Path, fqrn: str, *, reflog_checksum: Path | None = None) -> Signer:
     """Read ``<fqrn>.key`` and ``<fqrn>.crt``, which must belong together. Raises KeyFileError."""
     key = load_private_key(KeyFile.REPOSITORY.path(folder, fqrn))
     path = KeyFile.CERTIFICATE.path(folder, fqrn)
@@ -189,7 +192,7 @@ def load_signer(folder: Path, fqrn: str) -> Signer:
         certified = public_key_of(parse_certificate(pem))
     if certified.public_numbers() != key.public_key().public_numbers():
         raise KeyFileError(str(path), f"is not the certificate of {fqrn}{KeyFile.REPOSITORY.value}; restore the pair")
-    return Signer(key, pem)
+    return Signer(key, pem, reflog_checksum)
 
 
 def save_gateway_key(folder: Path, fqrn: str, key: GatewayKey) -> None:
@@ -225,6 +228,21 @@ def load_private_key(path: Path) -> rsa.RSAPrivateKey:
     return key
 
 
+@contextlib.contextmanager
+def locked_keys(folder: Path) -> Iterator[None]:
+    """Make the folder of keys, and let no other process that asks for this change it meanwhile."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as fault:
+        raise KeyFileError(str(folder), f"cannot be used: {fault.strerror}; check the folder") from fault
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 # -- private
 
 
@@ -252,18 +270,27 @@ def _write_new(files: dict[Path, bytes]) -> None:
     try:
         for path, data in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)
-            mode = KeyFile(path.suffix).mode
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            _write_whole(path, data, KeyFile(path.suffix).mode)
             written.append(path)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(descriptor)
-            path.chmod(mode)  # whatever the umask took away
     except OSError as fault:
         for path in written:
             path.unlink(missing_ok=True)
         raise KeyFileError(str(path), f"cannot be written: {fault.strerror}; check the folder") from fault
+
+
+def _write_whole(path: Path, data: bytes, mode: int) -> None:
+    """A file that is there whole or not at all, whenever the process dies; an existing one stays."""
+    staged = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(descriptor)
+        staged.chmod(mode)  # whatever the umask took away
+        os.link(staged, path)
+    finally:
+        staged.unlink()
 
 
 def _read(path: Path) -> bytes:

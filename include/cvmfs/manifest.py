@@ -40,6 +40,14 @@ class Manifest:
     reflog: ObjectHash | None = None
     root_path_md5: str = ROOT_PATH_MD5
 
+    @property
+    def named(self) -> tuple[ObjectHash, ...]:
+        """The objects that it names: root catalog, certificate, history and meta info."""
+        names = [
+            (self.root, CATALOG), (self.certificate, CERTIFICATE), (self.history, HISTORY), (self.meta, META)
+        ]  # fmt: skip
+        return tuple(name.with_suffix(suffix) for name, suffix in names if name is not None)
+
     def letter(self) -> bytes:
         """The lines that are signed, in the order of the stock tools. Raises FormatError for what no line can hold."""
         if not self.fqrn.isprintable():

@@ -21,6 +21,7 @@ from include.cvmfs.dirent import Dirent, Flag
 from include.cvmfs.edit import Edit
 from include.cvmfs.errors import BaseChanged, MergeError
 from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.names import name_fault
 from include.cvmfs.rowcopy import RowCopy
 from include.cvmfs.view import Node, View, is_below
 
@@ -146,7 +147,8 @@ class _Found:
 
     @property
     def is_plain_directory(self) -> bool:
-        return self.entry is not None and self.entry.is_directory and not self.entry.mountpoint
+        entry = self.entry
+        return entry is not None and entry.is_directory and not (entry.mountpoint or entry.bind)
 
     def is_as(self, other: _Found) -> bool:
         """Whether both are the same thing; of plain directories only the attributes count, not what they hold."""
@@ -230,7 +232,7 @@ class _Merge:
                     left.add(name)
                     continue
                 if there is not None:
-                    gone.append(Dirent.from_row(there[2:]))
+                    gone.append(self.edit.inside(path).catalog.entry(f"{path}/{name}", there[2:]))
                 if wanted is not None:
                     fresh.append(wanted)
         if gone or fresh:
@@ -288,6 +290,8 @@ class _Merge:
         above = self.edit.lookup(path)
         if above is None or not above.is_directory:
             raise _changed(path)
+        if above.bind:
+            raise MergeError(path, "is a bind mountpoint, which shows another catalog; nothing can be put into it")
 
     def _remove(self, path: str, old: _Found) -> None:
         if old.is_plain_directory:
@@ -310,6 +314,8 @@ class _Merge:
                 self._require_untouched(below)
 
     def _add(self, path: str, entry: Dirent) -> None:
+        if (fault := name_fault(entry.name)) is not None:
+            raise MergeError(path, fault)
         if entry.mountpoint:
             self._hang(path)
             return

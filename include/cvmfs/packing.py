@@ -37,7 +37,7 @@ class Packer(Generic[T]):
 
     ``known``: identities (``digests.identity``) that need not be sent. ``index``: spares packing a content again, if
     its object is known. ``deliver`` gets each ticket and its digest (:meth:`take`). Use as a context; leaving it waits
-    for the uploads and raises the first error of the store. With ``store`` None nothing is sent, only counted.
+    for the uploads, flushes the store and raises its first error. With ``store`` None nothing is sent, only counted.
     """
 
     def __init__(
@@ -151,6 +151,8 @@ class Packer(Generic[T]):
             self._pool.shutdown(wait=True, cancel_futures=fault is not None)
             if self._uploader:
                 self._uploader.__exit__(kind, fault, trace)
+        if fault is None and self._store is not None:
+            self._store.flush()
 
     def _pack_now(self, content: bytes) -> bytes:
         data = compress(content, self._compression)

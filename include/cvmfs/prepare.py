@@ -20,11 +20,13 @@ from include.cvmfs.chunker import Chunker, ChunkLimits
 from include.cvmfs.compression import Compression
 from include.cvmfs.content_index import ContentIndex
 from include.cvmfs.cuts import Cuts, cut
+from include.cvmfs.errors import DestinationError
 from include.cvmfs.hashes import PARTIAL, PLAIN, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.layout import Layout
 from include.cvmfs.owners import OwnerMap
 from include.cvmfs.packing import PACKED_AT_ONCE_BYTES, Packer
 from include.cvmfs.source import Content, Entry, Kind, Opener, SourceLimits, TreeSource, checked_destination, refused
-from include.cvmfs.spool import Specials, Spool, is_marker
+from include.cvmfs.spool import SpecialBits, Specials, Spool, is_marker
 from include.cvmfs.survey import beyond, check_member, survey
 from include.cvmfs.tree import Tree, build_tree
 from include.cvmfs.xattrs import AttributedSource
@@ -38,7 +40,8 @@ _PROGRESS_EVERY_S = 0.25
 class PrepareOptions:
     """``owner``: (uid, gid) for everything or a map; ``mtime``: Unix s for everything; None keeps the source's.
 
-    ``mtime_ns``: keep nanoseconds, too; ``xattrs``: namespaces of the extended attributes to be kept, such as
+    ``algorithm`` and ``layout`` are those of the repository; ``mtime_ns``: keep nanoseconds, for which the layout must
+    have a column; ``xattrs``: namespaces of the extended attributes to be kept, such as
     ``("user.",)``; ``external``: store no file contents, only tell their hashes, since they are served from elsewhere,
     as they are and under their paths; ``cuts``: where catalogs begin, and how large they may be.
     ``connections``: uploads at once; ``memory_mb``: contents in flight, in MB, beside a fixed amount for the rest.
@@ -46,12 +49,14 @@ class PrepareOptions:
     """
 
     algorithm: Algorithm = Algorithm.SHA1
+    layout: Layout = Layout.PLAIN
     compression: Compression = Compression.ZLIB
     chunking: ChunkLimits = field(default_factory=ChunkLimits)
     owner: tuple[int, int] | OwnerMap | None = None
     mtime: int | None = None
     mtime_ns: bool = False
     specials: Specials = Specials.REFUSE
+    special_bits: SpecialBits = SpecialBits.STRIP
     xattrs: tuple[str, ...] = ()
     external: bool = False
     cuts: Cuts = field(default_factory=Cuts)
@@ -105,6 +110,8 @@ def prepare(
     stop. Raises SourceError, DestinationError and the store's first error; then nothing of the tree can be seen.
     """
     checked_destination(destination)
+    if options.mtime_ns and not options.layout.has_mtime_ns:
+        raise DestinationError(destination, f"its catalogs of {options.layout.value} cannot hold nanoseconds")
     survey(source, destination, limits=options.limits, cuts=options.cuts, spool=lambda: _spool(source, options))
     attributed = AttributedSource(source, options.xattrs) if options.xattrs else None
     budget = max(options.memory_mb << 20, 1 << 20)
@@ -130,6 +137,7 @@ def prepare(
                 algorithm=options.algorithm,
                 compression=options.compression,
                 put=packer.put,
+                layout=options.layout,
             )
         reading.report()
         notes = (*_notes(spool), *(attributed.notes() if attributed else ()), *cut_where)
@@ -145,6 +153,7 @@ def _spool(source: TreeSource, options: PrepareOptions) -> Spool:
         mtime=options.mtime,
         mtime_ns=options.mtime_ns,
         specials=options.specials,
+        special_bits=options.special_bits,
         external=options.external,
     )
 

@@ -14,6 +14,7 @@ from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.counters import Counts, Statistics
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +28,23 @@ class Rebased:
     bytes: int
 
 
-def rebase(catalogs: CatalogCache, tree: NestedRef, path: str, keep: Callable[[Packed], None]) -> Rebased:
+def rebase(
+    catalogs: CatalogCache, tree: NestedRef, path: str, keep: Callable[[Packed], None], *, layout: Layout
+) -> Rebased:
     """Write the catalogs of ``tree`` for ``path``; ``keep`` is given each, those below before those above them.
+
+    ``layout``: of the repository's root catalog; a tree that has another one takes it.
 
     Raises ObjectMissing, ObjectDamaged, CatalogError for what cannot be read.
     """
     catalog = catalogs.completed(catalogs.open_nested(tree.path, tree.hash))
     try:
         catalog.make_writable()
-        below = [rebase(catalogs, one, path + one.path[len(tree.path) :], keep) for one in catalog.nested()]
+        if catalog.layout is not layout:
+            catalog.convert(layout)
+        below = [
+            rebase(catalogs, one, path + one.path[len(tree.path) :], keep, layout=layout) for one in catalog.nested()
+        ]
         catalog.move_to(path)
         for one in below:
             catalog.set_nested(one.reference, Counts())

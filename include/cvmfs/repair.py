@@ -2,37 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar
+
 from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import REFLOG_KEY, Head, load_history, named_by, publish, read_head
-from include.cvmfs.errors import FormatError, ObjectMissing
-from include.cvmfs.hashes import CATALOG, ObjectHash
+from include.cvmfs.commit import ATTEMPTS, REFLOG_KEY, Head, load_history, named_by, publish, read_head
+from include.cvmfs.errors import FormatError, ManifestConflict, ObjectDamaged, ObjectMissing
+from include.cvmfs.hashes import CATALOG, CERTIFICATE, META, ObjectHash
 from include.cvmfs.history import History
 from include.cvmfs.keys import Signer
 from include.cvmfs.manifest import Manifest
+from include.cvmfs.metainfo import skeleton
 from include.cvmfs.objects import load
 from include.cvmfs.records import Records
 from include.cvmfs.reflog import Reflog, RefType
+from include.cvmfs.stock_checksum import keep_checksum
+from include.cvmfs.storing import store_compressed
 from include.cvmfs.vouching import Voucher
-from include.storage.errors import NotFound
-from include.storage.store import Store
+from include.storage.errors import Conflict, NotFound
+from include.storage.store import Store, Version
+
+T = TypeVar("T")
 
 
 def repair_reflog(
     store: Store, fqrn: str, *, signer: Signer, now: int, voucher: Voucher | None = None
 ) -> tuple[Head, int]:
-    """Write the reflog anew from what the manifest leads to, and sign a manifest that names it; no revision is made.
+    """Rebuild the reflog from what the manifest leads to, and sign a manifest that names it; no revision is made.
 
     What a readable reflog holds already is kept, with its times; new rows get ``now`` (Unix s). Returns the new head
-    and how many references were added. Raises ManifestConflict when a commit came in between.
+    and how many references were added. A commit beside it loses nothing: the repair then begins again on its result.
+    Raises ManifestConflict when others keep being faster.
     """
-    head = read_head(store, fqrn, voucher or Voucher(signer))
-    reflog, known = _what_is_left(store, fqrn)
-    for name, kind in _reachable(store, head.manifest):
-        if not reflog.contains(name):
-            reflog.add(name, kind, now)
-    store.put(REFLOG_KEY, reflog.to_bytes())
-    added = len(reflog) - known
-    return publish(store, head, head.manifest, signer=signer, now=now), added
+
+    def rebuild(head: Head) -> tuple[Head, int]:
+        reflog, known, version = _what_is_left(store, fqrn)
+        for name, kind in _reachable(store, head.manifest):
+            if not reflog.contains(name):
+                reflog.add(name, kind, now)
+        try:
+            store.replace(REFLOG_KEY, reflog.to_bytes(), expected=version)
+        except Conflict:
+            raise ManifestConflict(fqrn, "another writer is replacing the reflog; read it again") from None
+        added = len(reflog) - known
+        return publish(store, head, head.manifest, signer=signer, now=now), added
+
+    return _until_first(store, fqrn, signer, voucher, rebuild)
+
+
+def repair_metadata(
+    store: Store, fqrn: str, *, signer: Signer, now: int, voucher: Voucher | None = None
+) -> tuple[Head, bool]:
+    """Store the certificate again, and an empty meta info where the repository's is lost; no revision is made.
+
+    Returns the new head and whether the meta info was lost. ``now``: Unix s. Raises ManifestConflict, StoreError.
+    """
+
+    def mend(head: Head) -> tuple[Head, bool]:
+        draft, lost = head.manifest, False
+        store_compressed(store, signer.certificate_pem, draft.root, CERTIFICATE, again=True)
+        if draft.meta is not None:
+            try:
+                load(store, draft.meta)
+            except (ObjectMissing, ObjectDamaged):
+                empty = store_compressed(store, skeleton(), draft.root, META, again=True)
+                draft, lost = replace(draft, meta=empty.hash), True
+        return publish(store, head, draft, signer=signer, now=now), lost
+
+    return _until_first(store, fqrn, signer, voucher, mend)
 
 
 def adopt_reflog(store: Store, fqrn: str, *, signer: Signer, now: int, voucher: Voucher | None = None) -> bool:
@@ -40,20 +79,43 @@ def adopt_reflog(store: Store, fqrn: str, *, signer: Signer, now: int, voucher: 
 
     ``now``: Unix s. Raises ReflogError for one that lacks what the manifest names, ManifestConflict, StoreError.
     """
-    head = read_head(store, fqrn, voucher or Voucher(signer))
-    if Records().take_reflog(store, head.manifest).is_of(head.manifest):
-        return False
-    publish(store, head, head.manifest, signer=signer, now=now)
-    return True
+
+    def adopt(head: Head) -> bool:
+        reflog = Records().take_reflog(store, head.manifest)
+        if reflog.is_of(head.manifest):
+            if signer.reflog_checksum is not None:  # a crash may have come between the manifest and this file
+                keep_checksum(signer.reflog_checksum, reflog.hash)
+            return False
+        publish(store, head, head.manifest, signer=signer, now=now)
+        return True
+
+    return _until_first(store, fqrn, signer, voucher, adopt)
 
 
-def _what_is_left(store: Store, fqrn: str) -> tuple[Reflog, int]:
+def _until_first(store: Store, fqrn: str, signer: Signer, voucher: Voucher | None, attempt: Callable[[Head], T]) -> T:
+    """Try on the current head until no other writer comes first: one who lost has left a reflog ahead of the manifest.
+
+    Raises the last ManifestConflict when others keep being faster.
+    """
+    voucher = voucher or Voucher(signer)
+    for _ in range(ATTEMPTS - 1):
+        with suppress(ManifestConflict):
+            return attempt(read_head(store, fqrn, voucher))
+    return attempt(read_head(store, fqrn, voucher))
+
+
+def _what_is_left(store: Store, fqrn: str) -> tuple[Reflog, int, Version | None]:
+    """The reflog to go on from, how many references it has, and the version that it replaces."""
     try:
-        reflog = Reflog.load(store.get(REFLOG_KEY))
+        data, version = store.get_versioned(REFLOG_KEY)
+    except NotFound:
+        return Reflog.create(fqrn), 0, None
+    try:
+        reflog = Reflog.load(data)
         reflog.refs()
-    except (NotFound, FormatError):
-        return Reflog.create(fqrn), 0
-    return reflog, len(reflog)
+    except FormatError:
+        return Reflog.create(fqrn), 0, version
+    return reflog, len(reflog), version
 
 
 def _reachable(store: Store, manifest: Manifest) -> list[tuple[ObjectHash, RefType]]:

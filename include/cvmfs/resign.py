@@ -18,8 +18,8 @@ from include.cvmfs.manifest import Manifest
 from include.cvmfs.signing import Scheme, SignedLetter
 from include.cvmfs.trust import load_certificate
 from include.cvmfs.whitelist import DEFAULT_VALIDITY, Whitelist, lists
-from include.storage.errors import NotFound
-from include.storage.store import Store
+from include.storage.errors import Conflict, NotFound, Unsupported
+from include.storage.store import Store, Version
 
 SOON = timedelta(hours=12)
 LONGEST = timedelta(days=365)
@@ -56,21 +56,32 @@ def resign(
     if not timedelta(0) < validity <= LONGEST:
         raise WhitelistError(fqrn, f"is to last {validity.days} days; choose 1 to {LONGEST.days}")
     manifest = read_head(store, fqrn).manifest
-    renewed = _listing(_current(store, fqrn, master).renewed(now, validity), certificates, manifest)
+    current, version = _current(store, fqrn, master)
+    renewed = _listing(current.renewed(now, validity), certificates, manifest)
     signs_now = load_certificate(store, manifest)
     if not lists(renewed, signs_now):
         own = fingerprint(signs_now, manifest.root.algorithm)
         raise WhitelistError(fqrn, f"does not list {own}, which signs the current manifest; give it with --certificate")
     signed = whitelists.sign(renewed, master, manifest.root.algorithm)
     if not dry_run:
-        store.put(whitelists.KEY, signed)
+        _replace(store, fqrn, signed, version)
     return renewed
 
 
-def _current(store: Store, fqrn: str, master: RSAPrivateKey) -> Whitelist:
+def _replace(store: Store, fqrn: str, signed: bytes, expected: Version) -> None:
+    try:
+        store.replace(whitelists.KEY, signed, expected=expected)
+    except Conflict:
+        raise WhitelistError(fqrn, "was replaced by another signer meanwhile; resign it again") from None
+    except Unsupported:  # the store keeps no conditions, and nobody but the holder of the master key writes it
+        store.put(whitelists.KEY, signed)
+
+
+def _current(store: Store, fqrn: str, master: RSAPrivateKey) -> tuple[Whitelist, Version]:
     """The whitelist that is there, expired or not, provided that this very key signed it."""
     try:
-        signed = Whitelist.parse(store.get(whitelists.KEY))
+        data, version = store.get_versioned(whitelists.KEY)
+        signed = Whitelist.parse(data)
     except NotFound:
         raise RepositoryError(fqrn, f"no {whitelists.KEY} in {store.url}; create the repository first") from None
     letter = SignedLetter(signed.letter, signed.hash, signed.signature)
@@ -79,7 +90,7 @@ def _current(store: Store, fqrn: str, master: RSAPrivateKey) -> Whitelist:
         raise SignatureError("whitelist", f"{what}; use the key of {fqrn}")
     if signed.whitelist.fqrn != fqrn:
         raise WhitelistError(fqrn, f"the one found there is that of {signed.whitelist.fqrn!r}; check the store")
-    return signed.whitelist
+    return signed.whitelist, version
 
 
 def _listing(whitelist: Whitelist, certificates: tuple[Certificate, ...], manifest: Manifest) -> Whitelist:

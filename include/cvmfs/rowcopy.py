@@ -14,8 +14,9 @@ from include.cvmfs.catalog import Catalog, parent_of
 from include.cvmfs.counters import Counts
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.edit import Edit
-from include.cvmfs.errors import CatalogError
+from include.cvmfs.errors import CatalogError, MergeError
 from include.cvmfs.hashes import DIGEST_BYTES, path_hash
+from include.cvmfs.names import name_fault
 from include.cvmfs.view import View
 
 Left = tuple[str, Dirent]
@@ -37,10 +38,13 @@ class RowCopy:
         self._next_group: dict[str, int] = {}
 
     def directory(self, path: str, entry: Dirent) -> list[Left]:
-        """Add a plain directory with all that is in it; what is left. Raises CatalogError, DestinationError."""
+        """Add a plain directory with all that is in it; what is left.
+
+        Raises CatalogError, DestinationError, MergeError.
+        """
         catalog = self._source.inside(path).catalog
         rows = catalog.rows_in(path)
-        self._target.add(path, entry.changed(linkcount=2 + self._subdirectories(rows)))
+        self._target.add(path, entry.changed(linkcount=2 + self._subdirectories(catalog, path, rows)))
         batch = _Batch(self._target, path)
         left: list[Left] = []
         entered = [self._copied(catalog, path, rows, batch, left)]
@@ -51,7 +55,7 @@ class RowCopy:
                 continue
             below, row = found
             inner = catalog.rows_in(below)
-            batch.add((*row[:4], 2 + self._subdirectories(inner), *row[5:]))
+            batch.add((*row[:4], 2 + self._subdirectories(catalog, below, inner), *row[5:]))
             entered.append(self._copied(catalog, below, inner, batch, left))
         batch.flush()
         return left
@@ -73,9 +77,10 @@ class RowCopy:
             self._next_group[node.path] = following + 1
         return self._groups[key]
 
-    def _subdirectories(self, rows: list[tuple[Any, ...]]) -> int:
+    def _subdirectories(self, catalog: Catalog, above: str, rows: list[tuple[Any, ...]]) -> int:
         """How many plain directories are among the rows; others count their link when they are put there."""
-        entries = [Dirent.from_row(row[2:]) for row in rows if type(row[5]) is not int or row[5] >> 12 == _DIRECTORY]
+        typed = (row for row in rows if type(row[5]) is not int or row[5] >> 12 == _DIRECTORY)
+        entries = [catalog.entry(above, row[2:]) for row in typed]
         return sum(1 for entry in entries if entry.is_directory and not (entry.mountpoint or entry.bind))
 
     def _copied(
@@ -87,13 +92,14 @@ class RowCopy:
         for row in rows:
             first, second, links, digest, size, mode, mtime, mtimens, flags, name, symlink, uid, gid, xattr = row
             path = f"{above}/{name}"
-            named = type(name) is str and name not in ("", ".", "..") and "/" not in name and "\0" not in name
-            if not named or (first, second) != path_hash(path):
+            if (fault := name_fault(str(name))) is not None:
+                raise MergeError(path, fault)
+            if type(name) is not str or (first, second) != path_hash(path):
                 raise CatalogError(path, "its row is not where its parent and name say")
             regular = type(mode) is int and mode >> 12 == _REGULAR
             clean = flags_of.get((flags, digest is None)) if regular else _SLOW
             if clean is None:
-                clean = flags_of[flags, digest is None] = self._clean_flags(row)
+                clean = flags_of[flags, digest is None] = self._clean_flags(catalog.entry(path, row[2:]))
             if (
                 clean != _SLOW
                 and links == 1
@@ -108,7 +114,7 @@ class RowCopy:
                 attributes = (1, digest, size, mode, mtime, mtimens, clean, name, symlink, uid, gid, None)
                 batch.add((first, second, *parent, *attributes))
                 continue
-            entry = Dirent.from_row(row[2:])
+            entry = catalog.entry(path, row[2:])
             if entry.is_directory and (entry.mountpoint or entry.bind):
                 left.append((path, entry))
                 continue
@@ -124,9 +130,8 @@ class RowCopy:
                 batch.add(made)
 
     @staticmethod
-    def _clean_flags(row: tuple[Any, ...]) -> int:
+    def _clean_flags(entry: Dirent) -> int:
         """What the flags of a regular file's row become; some are better looked at one by one."""
-        entry = Dirent.from_row(row[2:])
         return entry.flags if not (entry.chunked or entry.external) else _SLOW
 
 

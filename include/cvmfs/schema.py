@@ -1,6 +1,6 @@
 """The SQLite schema of a catalog, its older revisions, and what a writer does to bring one of them up to date.
 
-Format: docs/formats.md, catalogs. Columns that came late stand at the end of upgraded files: address them by name.
+Format: docs/formats.md, catalogs. The order of columns is a matter of ``layout.py``: address them by name.
 """
 
 from __future__ import annotations
@@ -10,11 +10,15 @@ from collections.abc import Mapping
 from functools import cache
 
 from include.cvmfs.counters import NAMES
+from include.cvmfs.layout import XATTR, Layout, columns_of
+from include.cvmfs.names import name_of_bytes
 
 SCHEMA = 2.5
 SCHEMA_REVISION = 7
+"""The newest that is written."""
+_UPGRADED_TO = 6  # as by the stock tools; one more would be a column, and so another layout
 _EPSILON = 0.0005
-_LATE_COLUMNS = {"xattr": "BLOB", "mtimens": "INTEGER"}  # of revisions 2 and 7
+_TYPES = {"hash": "BLOB", "name": "TEXT", "symlink": "TEXT", XATTR: "BLOB"}  # all others are numbers
 _BIND_TABLE = (
     "CREATE TABLE IF NOT EXISTS bind_mountpoints"
     " (path TEXT, sha1 TEXT, size INTEGER, CONSTRAINT pk_bind_mountpoints PRIMARY KEY (path))"
@@ -24,10 +28,7 @@ _STATISTICS_TABLE = (
     " (counter TEXT, value INTEGER, CONSTRAINT pk_statistics PRIMARY KEY (counter))"
 )
 _TABLES = f"""
-CREATE TABLE catalog (
-  md5path_1 INTEGER, md5path_2 INTEGER, parent_1 INTEGER, parent_2 INTEGER, hardlinks INTEGER, hash BLOB,
-  size INTEGER, mode INTEGER, mtime INTEGER, mtimens INTEGER, flags INTEGER, name TEXT, symlink TEXT,
-  uid INTEGER, gid INTEGER, xattr BLOB, CONSTRAINT pk_catalog PRIMARY KEY (md5path_1, md5path_2));
+CREATE TABLE catalog ({{columns}}, CONSTRAINT pk_catalog PRIMARY KEY (md5path_1, md5path_2));
 CREATE INDEX idx_catalog_parent ON catalog (parent_1, parent_2);
 CREATE TABLE chunks (
   md5path_1 INTEGER, md5path_2 INTEGER, offset INTEGER, size INTEGER, hash BLOB,
@@ -37,7 +38,7 @@ CREATE TABLE nested_catalogs (path TEXT, sha1 TEXT, size INTEGER, CONSTRAINT pk_
 {_BIND_TABLE};
 {_STATISTICS_TABLE};
 CREATE TABLE properties (key TEXT, value TEXT, CONSTRAINT pk_properties PRIMARY KEY (key));
-INSERT INTO properties VALUES ('schema', '{SCHEMA}'), ('schema_revision', '{SCHEMA_REVISION}'), ('revision', '0');
+INSERT INTO properties VALUES ('schema', '{SCHEMA}'), ('schema_revision', '{{revision}}'), ('revision', '0');
 """  # noqa: S608
 _TYPE = "(mode & 61440)"
 _REGULAR = f"{_TYPE} = 32768"
@@ -60,16 +61,18 @@ _ROWS = {"nested": "nested_catalogs", "chunks": "chunks"}
 def open_image(database: bytes) -> sqlite3.Connection:
     """An SQLite file in memory; its schema may call nothing. Usable from any thread, one at a time."""
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.text_factory = name_of_bytes
     connection.deserialize(database)
     connection.execute("PRAGMA trusted_schema = OFF")
     return connection
 
 
 @cache
-def empty_image() -> bytes:
+def empty_image(layout: Layout = Layout.PLAIN) -> bytes:
     """A catalog without a row, all counters zero."""
+    columns = ", ".join(f"{name} {_TYPES.get(name, 'INTEGER')}" for name in layout.columns)
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.executescript("BEGIN;" + _TABLES + "COMMIT;")
+    connection.executescript("BEGIN;" + _TABLES.format(columns=columns, revision=layout.revision) + "COMMIT;")
     connection.executemany(
         "INSERT INTO statistics VALUES (?,0)", [(f"{half}_{n}",) for half in ("self", "subtree") for n in NAMES]
     )
@@ -97,23 +100,40 @@ def revision_fault(properties: Mapping[str, object]) -> str | None:
     return f"{what}, which would lose what is new in it; use a newer version of this program"
 
 
-def columns_of(connection: sqlite3.Connection, table: str) -> set[str]:
-    return {str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})")}
-
-
 def upgrade(connection: sqlite3.Connection) -> None:
-    """Bring a catalog of an older revision up to the one that we write, but for its counters (:func:`count`)."""
-    present = columns_of(connection, "catalog")
-    for column, kind in _LATE_COLUMNS.items():
-        if column not in present:
-            connection.execute(f"ALTER TABLE catalog ADD COLUMN {column} {kind}")
+    """Bring a catalog of a revision before 6 up to that one, but for its counters (:func:`count`).
+
+    As the stock tools do, and no further: of later revisions the layout stays as it is.
+    """
+    if XATTR not in columns_of(connection, "catalog"):
+        connection.execute(f"ALTER TABLE catalog ADD COLUMN {XATTR} BLOB")
     if "size" not in columns_of(connection, "nested_catalogs"):
         connection.execute("ALTER TABLE nested_catalogs ADD COLUMN size INTEGER DEFAULT 0")
     connection.execute(_BIND_TABLE)
     connection.execute(_STATISTICS_TABLE)
     found = connection.execute("SELECT value FROM properties WHERE key = 'schema_revision'").fetchone()
-    if int(float(found[0] if found and found[0] is not None else 0)) < SCHEMA_REVISION:
-        connection.execute("INSERT OR REPLACE INTO properties VALUES ('schema_revision', ?)", (str(SCHEMA_REVISION),))
+    if int(float(found[0] if found and found[0] is not None else 0)) < _UPGRADED_TO:
+        connection.execute("INSERT OR REPLACE INTO properties VALUES ('schema_revision', ?)", (str(_UPGRADED_TO),))
+
+
+def relaid(connection: sqlite3.Connection, layout: Layout) -> sqlite3.Connection:
+    """A copy of a catalog of revision 6 or 7 in another layout, column by column; rows keep their numbers."""
+    copy = open_image(empty_image(layout))
+    copy.execute("ATTACH ':memory:' AS old")
+    copy.deserialize(connection.serialize(), name="old")
+    copy.execute("BEGIN")
+    copy.execute("DELETE FROM statistics")
+    for table in ("catalog", "chunks", "nested_catalogs", "bind_mountpoints", "statistics"):
+        there = columns_of(connection, table)
+        names = ", ".join(("rowid", *(name for name in columns_of(copy, table) if name in there)))
+        copy.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM old.{table} ORDER BY rowid")  # noqa: S608
+    copy.execute(
+        "INSERT OR REPLACE INTO properties SELECT key, value FROM old.properties"
+        " WHERE key NOT IN ('schema', 'schema_revision') ORDER BY key"
+    )
+    copy.execute("COMMIT")
+    copy.execute("DETACH old")
+    return copy
 
 
 def count(connection: sqlite3.Connection, names: list[str]) -> dict[str, int]:
@@ -123,7 +143,7 @@ def count(connection: sqlite3.Connection, names: list[str]) -> dict[str, int]:
     for name in names:
         if name in _ROWS:
             sql = f"SELECT count(*) FROM {_ROWS[name]}"  # noqa: S608 - names of ours
-        elif name == "xattr" and "xattr" not in present:
+        elif name == "xattr" and XATTR not in present:
             continue
         else:
             sql = f"SELECT {_COUNTED[name]} FROM catalog"  # noqa: S608

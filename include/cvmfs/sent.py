@@ -141,6 +141,9 @@ class JournaledStore(Store):
     def delete(self, keys: Iterable[str]) -> int:
         return self._inner.delete(keys)
 
+    def flush(self) -> None:
+        self._inner.flush()
+
     def child(self, prefix: str) -> Store:
         return self._inner.child(prefix)
 

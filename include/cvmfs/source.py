@@ -12,13 +12,12 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from include.cvmfs.errors import DestinationError, SourceError
+from include.cvmfs.names import COMPONENT, NAME_BYTES
 
-NAME_BYTES = 255
 PATH_BYTES = 4095
 _LARGEST_ID = 0xFFFFFFFF
 _LARGEST_TIME = 1 << 53
-_COMPONENT = rb"(?!\.\.?(?:/|\Z))[^/\0]{1,255}"
-_PATH = re.compile(_COMPONENT + rb"(?:/" + _COMPONENT + rb")*")
+_PATH = re.compile(COMPONENT + rb"(?:/" + COMPONENT + rb")*")
 
 
 class Kind(Enum):

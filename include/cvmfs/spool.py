@@ -76,6 +76,13 @@ class Specials(Enum):
     SKIP = "skip"
 
 
+class SpecialBits(Enum):
+    """What becomes of set-uid, set-gid and sticky bits: taken off and counted, or kept."""
+
+    STRIP = "strip"
+    KEEP = "keep"
+
+
 class Row(NamedTuple):
     """One entry in path order: a tuple, because there are millions.
 
@@ -114,6 +121,7 @@ class Spool:
         mtime: int | None = None,
         mtime_ns: bool = False,
         specials: Specials = Specials.REFUSE,
+        special_bits: SpecialBits = SpecialBits.STRIP,
         external: bool = False,
     ) -> None:
         self._source = source
@@ -121,6 +129,7 @@ class Spool:
         self._mtime = mtime
         self._mtime_ns = mtime_ns
         self._specials = specials
+        self._stripped_bits = 0o7000 if special_bits is SpecialBits.STRIP else 0
         self._external = int(external)
         self._db = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._db.executescript(_TABLES)
@@ -176,7 +185,7 @@ class Spool:
             self._link(entry, key, parent)
             return
         mode, size = entry.mode, entry.size
-        if mode & 0o7000:
+        if mode & self._stripped_bits:
             self.stripped += 1
             mode &= 0o777
         if is_file:

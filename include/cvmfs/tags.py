@@ -12,14 +12,15 @@ from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
 
 from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import Head, load_history, publish, read_head, store_history
-from include.cvmfs.errors import CatalogError, ManifestConflict, TagError
+from include.cvmfs.commit import ATTEMPTS, Head, load_history, publish, read_head, store_history
+from include.cvmfs.condemned import require_kept
+from include.cvmfs.errors import CatalogError, GenerationMoved, ManifestConflict, TagError
+from include.cvmfs.generation import Look, look, require_unmoved
 from include.cvmfs.hashes import CATALOG, ObjectHash
-from include.cvmfs.history import TRUNK, TRUNK_PREVIOUS, History, Tag, check_tag_name
+from include.cvmfs.history import TRUNK, TRUNK_PREVIOUS, History, Tag, check_tag_description, check_tag_name
 from include.cvmfs.keys import Signer
 from include.storage.store import Store
 
-_ATTEMPTS = 8
 _KEPT_BY_COMMITS = (TRUNK, TRUNK_PREVIOUS)
 
 
@@ -71,6 +72,7 @@ def tag_of(catalogs: CatalogCache, name: str, root: ObjectHash, description: str
     Raises TagError for what is no root catalog, ObjectMissing for what is not in the store.
     """
     check_tag_name(name)
+    check_tag_description(name, description)
     root = root.with_suffix(CATALOG)
     try:
         catalog = catalogs.open_nested("", root)
@@ -82,20 +84,40 @@ def tag_of(catalogs: CatalogCache, name: str, root: ObjectHash, description: str
     return tag
 
 
-def change_tags(store: Store, fqrn: str, change: Callable[[History], None], *, signer: Signer, now: int) -> Head:
+def change_tags(
+    store: Store,
+    fqrn: str,
+    change: Callable[[History], None],
+    *,
+    signer: Signer,
+    now: int,
+    kept: Tag | None = None,
+) -> Head:
     """Store the tags as ``change`` leaves them, and sign a manifest of the same revision that names them.
 
-    ``now``: Unix s. What another writer does meanwhile is met by changing his tags. Raises TagError,
-    ManifestConflict when others keep being faster, and what reading and storing raise.
+    ``now``: Unix s. ``kept``: a tag that must not name what a collection deletes. What another writer does meanwhile
+    is met by changing his tags. Raises TagError, ManifestConflict when others keep being faster, CollectionRunning, and
+    what reading and storing raise.
     """
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(ATTEMPTS):
+        seen = look(store) if kept is not None else Look()
         head = read_head(store, fqrn)
+        if kept is not None:
+            require_kept(store, seen, kept.hash, named=f"tag {kept.name}")
         history = store_history(store, head.manifest, change)
-        draft = replace(head.manifest, history=history, timestamp=max(now, head.manifest.timestamp))
+        named = history.hash if history else None
+        draft = replace(head.manifest, history=named, timestamp=max(now, head.manifest.timestamp))
+
+        def unmoved(seen: Look = seen) -> None:
+            if kept is not None:
+                require_unmoved(store, seen.token, fqrn=fqrn)
+
         try:
-            return publish(store, head, draft, signer=signer, now=now)
-        except ManifestConflict:
-            if attempt == _ATTEMPTS - 1:
+            return publish(
+                store, head, draft, signer=signer, now=now, stored=[history] if history else [], before_switch=unmoved
+            )
+        except (ManifestConflict, GenerationMoved):
+            if attempt == ATTEMPTS - 1:
                 raise
     raise AssertionError  # the last attempt returns or raises
 
@@ -132,7 +154,7 @@ def add_tag(
         else:
             history.add(tag)
 
-    change_tags(store, fqrn, change, signer=signer, now=now)
+    change_tags(store, fqrn, change, signer=signer, now=now, kept=tag)
     return tag
 
 
@@ -145,6 +167,21 @@ def remove_tags(store: Store, fqrn: str, names: Sequence[str], *, signer: Signer
     if present:
         change_tags(store, fqrn, lambda history: _drop(history, present), signer=signer, now=now)
     return len(present)
+
+
+def prune_by_rule(store: Store, fqrn: str, rule: PruneRule, *, signer: Signer, now: datetime) -> list[Decision]:
+    """Take away the tags that the rule does not keep, and tell what became of each; ``now`` is aware.
+
+    It is decided on the very history that is changed: a tag that was moved meanwhile is judged where it is then.
+    """
+    decisions: list[Decision] = []
+
+    def change(history: History) -> None:
+        decisions[:] = decide(history.tags(), rule, now)
+        _drop(history, [one.tag.name for one in decisions if one.remove])
+
+    change_tags(store, fqrn, change, signer=signer, now=int(now.timestamp()))
+    return decisions
 
 
 def _drop(history: History, names: Sequence[str]) -> None:

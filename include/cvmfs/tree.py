@@ -20,6 +20,7 @@ from include.cvmfs.compression import Compression
 from include.cvmfs.counters import Counts, Statistics
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.hashes import Algorithm, ObjectHash
+from include.cvmfs.layout import Layout
 from include.cvmfs.spool import Row, Spool
 
 DIRECTORY_BYTES = 4096  # what a directory's row says, whatever the source's file system thinks
@@ -46,10 +47,11 @@ def build_tree(
     algorithm: Algorithm,
     compression: Compression,
     put: Callable[[ObjectHash, bytes], None],
+    layout: Layout = Layout.PLAIN,
 ) -> Tree:
     """Make the catalogs of a complete spool for the absolute path ``destination`` and hand them to ``put``."""
     with ThreadPoolExecutor(_PACKED_AT_ONCE, thread_name_prefix="pack-catalog") as pool:
-        builder = _Builder(spool, destination, algorithm, compression, put, pool)
+        builder = _Builder(spool, destination, algorithm, compression, put, layout, pool)
         for row in spool.rows():
             builder.add(row)
         return builder.finish()
@@ -133,6 +135,7 @@ class _Builder:
         algorithm: Algorithm,
         compression: Compression,
         put: Callable[[ObjectHash, bytes], None],
+        layout: Layout,
         pool: ThreadPoolExecutor,
     ) -> None:
         self._spool = spool
@@ -141,6 +144,7 @@ class _Builder:
         self._destination = destination.encode()
         self._algorithm = algorithm
         self._put = put
+        self._layout = layout
         self._subdirectories = _Ahead(spool.subdirectories())
         self._link_groups = _Ahead(spool.link_groups())
         self._open: list[_Folder] = []
@@ -228,7 +232,7 @@ class _Builder:
     def _enter(self, row: Row, path: bytes, path_hash: tuple[int, ...], nested_root: Dirent | None) -> None:
         if nested_root is not None:
             self._catalogs += 1
-            holder = _Catalog(Catalog.create(path.decode(), nested_root), newest=row.mtime)
+            holder = _Catalog(Catalog.create(path.decode(), nested_root, self._layout), newest=row.mtime)
         else:
             holder = self._open[-1].holder
         groups = {file: [names, 0] for _, file, names in self._link_groups.at(row.key)}

@@ -204,7 +204,7 @@ class Tree:
                 self._opened.move_to_end(key)
                 return known[0]
         database = self.catalogs.database(name)
-        catalog = Catalog.load(database)
+        catalog = Catalog.load(database, name)
         if catalog.path != path:
             raise CatalogError(path, f"the catalog {name} mounted here was made for {catalog.path or '/'}")
         with self._lock:

@@ -125,8 +125,8 @@ def build_indices() -> list[bytes]:
 
 
 def read_build_index(data: bytes) -> None:
-    index = BuildIndex.parse(data, slot="main", stores=["s3://builds"])
-    assert BuildIndex.parse(index.format(), slot="main", stores=["s3://builds"]).artifacts == index.artifacts
+    index = BuildIndex.parse(data, slot="main", store="s3://builds")
+    assert BuildIndex.parse(index.format(), slot="main", store="s3://builds").artifacts == index.artifacts
 
 
 def read_dirtab(data: bytes) -> None:

@@ -12,6 +12,7 @@ import zstandard
 
 from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.changeset import objects_of
+from include.cvmfs.layout import Layout
 from include.cvmfs.prepare import PrepareOptions, prepare
 from include.cvmfs.source import SourceLimits, TreeSource
 from include.cvmfs.spool import Specials
@@ -66,7 +67,9 @@ def read_archive(kind: type[TarSource] | type[ZipSource], data: bytes) -> None:
         assert entry.path is not None
         if opener is not None:
             opener().read()
-    options = PrepareOptions(connections=1, specials=Specials.KEEP, xattrs=("user.",), mtime_ns=True, limits=LIMITS)
+    options = PrepareOptions(
+        connections=1, specials=Specials.KEEP, xattrs=("user.",), layout=Layout.MTIME_NS, mtime_ns=True, limits=LIMITS
+    )
     store = MemoryStore()
     changeset = prepare(source(), store=store, repository=FQRN, destination="/x", now=NOW, options=options)
     objects_of(changeset, CatalogCache(store))

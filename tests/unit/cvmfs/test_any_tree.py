@@ -19,6 +19,7 @@ from include.cvmfs.dirent import Dirent
 from include.cvmfs.edit import Edit
 from include.cvmfs.get import get
 from include.cvmfs.hashes import Algorithm, ObjectHash
+from include.cvmfs.layout import Layout
 from include.cvmfs.prepare import PrepareOptions, prepare
 from include.cvmfs.source import TreeSource
 from include.cvmfs.spool import Specials
@@ -131,7 +132,9 @@ def changed(store: MemoryStore, apply: Callable[[Edit], object]) -> ObjectHash:
 
 
 def hang(store: MemoryStore, edit: Edit, folder: Path, destination: str) -> None:
-    options = PrepareOptions(chunking=CHUNKS, mtime_ns=True, specials=Specials.KEEP, xattrs=("user.",))
+    options = PrepareOptions(
+        layout=Layout.MTIME_NS, chunking=CHUNKS, mtime_ns=True, specials=Specials.KEEP, xattrs=("user.",)
+    )
     changeset = prepare(
         DirectorySource(folder), store=store, repository=FQRN, destination=destination, now=NOW, options=options
     )

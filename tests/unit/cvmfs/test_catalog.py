@@ -18,6 +18,7 @@ from include.cvmfs.counters import Counts, Statistics
 from include.cvmfs.dirent import Chunk, Dirent
 from include.cvmfs.errors import CatalogError, CvmfsError, ObjectDamaged
 from include.cvmfs.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.layout import Layout
 from include.cvmfs.schema import open_image
 from tests.fakes.recount import counter_names
 
@@ -179,7 +180,8 @@ def test_a_root_has_no_prefix_and_a_nested_catalog_has_its_path_and_says_so_in_i
     assert (nested.path, nested.get_property("root_prefix"), nested.root_entry.flags) == ("/sw/app", "/sw/app", 33)
     assert nested.root_entry.name == "app"
     assert (root.revision, root.ttl, nested.ttl) == (0, 60, 240)
-    assert (root.get_property("schema"), root.get_property("schema_revision")) == ("2.5", "7")
+    assert (root.get_property("schema"), root.get_property("schema_revision")) == ("2.5", "6")
+    assert Catalog.create("", DIRECTORY, Layout.MTIME_NS).get_property("schema_revision") == "7"
 
 
 @pytest.mark.parametrize("text", ["", "0" * 40, "0" * 40 + "-shake128"])
@@ -300,8 +302,11 @@ ODD = [None, -1, 2**62, 0x7FFFFFFF, 1e300, float("inf"), "", "text", "NaN", "1e9
 @pytest.mark.parametrize("cell", CELLS, ids=".".join)
 def test_odd_values_end_in_our_errors(cell: tuple[str, str]) -> None:
     table, column = cell
+    catalog = full()
+    catalog.convert(Layout.MTIME_NS)
+    with_nanoseconds = catalog.to_bytes()
     for odd in ODD:
-        connection = open_image(image())
+        connection = open_image(with_nanoseconds)
         with contextlib.suppress(sqlite3.IntegrityError):
             connection.execute(f"UPDATE OR IGNORE {table} SET {column} = ?", (odd,))
         damaged = connection.serialize()

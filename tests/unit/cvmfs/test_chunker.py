@@ -147,6 +147,7 @@ def test_marks_are_those_of_the_byte_by_byte_reference(data: bytes, limits: Chun
     assert cut_marks(data, limits) == reference_marks(data, limits)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), average=st.integers(8000, 2**28))
 def test_marks_across_scanned_blocks_are_those_of_the_reference(seed: int, average: int) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
 
 from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.check import check
 from include.cvmfs.commit import (
     MANIFEST_KEY,
     REFLOG_KEY,
@@ -20,11 +22,11 @@ from include.cvmfs.commit import (
 )
 from include.cvmfs.create import create_repository
 from include.cvmfs.edit import Edit
-from include.cvmfs.errors import LeaseExpired, ManifestConflict, ReflogError, RepositoryError, TagError
+from include.cvmfs.errors import LeaseExpired, ManifestConflict, ObjectDamaged, ReflogError, RepositoryError, TagError
 from include.cvmfs.hashes import ObjectHash, hash_bytes
 from include.cvmfs.keys import generate_master, generate_repository_key
-from include.cvmfs.reflog import Reflog
-from include.cvmfs.repair import repair_reflog
+from include.cvmfs.reflog import Reflog, RefType
+from include.cvmfs.repair import adopt_reflog, repair_metadata, repair_reflog
 from include.cvmfs.repository import Repository
 from tests.fakes.memorystore import MemoryStore
 from tests.unit.cvmfs.test_edit import DIRECTORY
@@ -224,3 +226,131 @@ def test_a_harmed_reflog_is_rebuilt_and_commits_work_again(store: MemoryStore, h
     assert (head.manifest.root, head.manifest.revision) == (before.root, before.revision)
     assert roots <= {ref.hash.digest for ref in assert_reflog_matches(store).refs()}
     assert commit(store, *change(store, "/c"), "/c").manifest.revision == before.revision + 1
+
+
+def lossy(store: MemoryStore, suffix: str, keep: int) -> None:
+    """From now on the store acknowledges objects of a kind, but keeps their first bytes only."""
+    put = store.put
+
+    def cut(key: str, data: bytes) -> None:
+        put(key, data[:keep] if key.startswith("data/") and key.endswith(suffix) else data)
+
+    store.put = cut  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("suffix", ["C", "H", "X"])
+@pytest.mark.parametrize("keep", [0, 10])
+def test_what_the_store_cut_short_is_not_switched_to(store: MemoryStore, suffix: str, keep: int) -> None:
+    old, new = change(store, "/a")
+    store.objects[opened(store).manifest.certificate.key] = b""
+    before = store.objects[MANIFEST_KEY]
+    lossy(store, suffix, keep)
+    with pytest.raises(ObjectDamaged, match=f"{suffix}.*{keep} bytes"):
+        commit(store, old, new, "/a")
+    assert store.objects[MANIFEST_KEY] == before
+
+
+@pytest.mark.parametrize("length", [0, 10])
+def test_a_certificate_that_is_cut_short_is_mended_by_the_next_commit(store: MemoryStore, length: int) -> None:
+    key = opened(store).manifest.certificate.key
+    whole = store.objects[key]
+    store.objects[key] = whole[:length]
+    commit(store, *change(store, "/a"), "/a")
+    assert store.objects[key] == whole
+
+
+def test_meta_info_that_is_empty_stops_commits_until_it_is_mended(store: MemoryStore) -> None:
+    store.objects[opened(store).manifest.meta.key] = b""
+    with pytest.raises(ObjectDamaged, match="repair --metadata"):
+        commit(store, *change(store, "/a"), "/a")
+    assert repair_metadata(store, FQRN, signer=SIGNER, now=LATER)[1]
+    commit(store, *change(store, "/a"), "/a")
+    assert opened(store).meta() is not None
+
+
+def test_a_certificate_with_rotten_bytes_is_mended_by_hand(store: MemoryStore) -> None:
+    manifest = opened(store).manifest
+    whole = store.objects[manifest.certificate.key]
+    store.objects[manifest.certificate.key] = bytes(len(whole))
+    head, lost = repair_metadata(store, FQRN, signer=SIGNER, now=LATER)
+    assert (head.manifest.root, head.manifest.revision, lost) == (manifest.root, manifest.revision, False)
+    assert store.objects[manifest.certificate.key] == whole
+    assert opened(store).meta() is not None
+
+
+def during(store: MemoryStore, verb: str, key: str, deed: Callable[[], object]) -> None:
+    """Do something right before the first such request."""
+
+    def before(asked: str, of: str) -> None:
+        if (asked, of) == (verb, key):
+            store.before = lambda verb, key: None
+            deed()
+
+    store.before = before
+
+
+@pytest.mark.parametrize("moment", [("get", REFLOG_KEY), ("replace", REFLOG_KEY), ("replace", MANIFEST_KEY)])
+@pytest.mark.parametrize("repair", [repair_reflog, repair_metadata])
+def test_a_repair_beside_a_commit_loses_nothing(
+    store: MemoryStore, moment: tuple[str, str], repair: Callable[..., object]
+) -> None:
+    pair = change(store, "/a")
+    during(store, *moment, lambda: commit(store, *pair, "/a"))
+    repair(store, FQRN, signer=SIGNER, now=LATER)
+    assert opened(store).manifest.revision == 1
+    assert_reflog_matches(store)
+    assert commit(store, *change(store, "/b"), "/b").manifest.revision == 2
+
+
+@pytest.mark.parametrize("step", [Step.REFLOG_WRITTEN, Step.BEFORE_SWITCH, Step.FENCED])
+@pytest.mark.parametrize("mend", [repair_reflog, repair_metadata, adopt_reflog])
+def test_a_commit_beside_a_repair_loses_nothing(store: MemoryStore, step: Step, mend: Callable[..., object]) -> None:
+    met: list[Step] = []
+
+    def meet(reached: Step) -> None:
+        if reached is step and not met:
+            met.append(reached)
+            mend(store, FQRN, signer=SIGNER, now=LATER)
+
+    head = commit(store, *change(store, "/a"), "/a", on_step=meet)
+    assert (head.manifest.revision, met) == (1, [step])
+    assert_reflog_matches(store)
+
+
+def test_who_adopts_the_reflog_of_a_commit_that_is_alive_leaves_it_in_order(store: MemoryStore) -> None:
+    before = store.objects[MANIFEST_KEY]
+    commit(store, *change(store, "/a"), "/a")
+    after, store.objects[MANIFEST_KEY] = store.objects[MANIFEST_KEY], before  # between its reflog and its manifest
+    during(store, "replace", MANIFEST_KEY, lambda: store.objects.update({MANIFEST_KEY: after}))
+    assert adopt_reflog(store, FQRN, signer=SIGNER, now=LATER)
+    assert opened(store).manifest.revision == 1
+    assert_reflog_matches(store)
+
+
+@pytest.mark.parametrize("step", list(Step))
+def test_a_check_at_any_step_of_a_commit_sees_no_damage(store: MemoryStore, step: Step) -> None:
+    seen: list[object] = []
+
+    def look(reached: Step) -> None:
+        if reached is step:
+            seen.append(check(opened(store)).problems)
+
+    commit(store, *change(store, "/a"), "/a", on_step=look)
+    assert seen == [()]
+
+
+def ahead(store: MemoryStore) -> bytes:
+    """The reflog with one reference more, as a commit leaves it that dies before its switch."""
+    reflog = Reflog.load(store.objects[REFLOG_KEY])
+    reflog.add(hash_bytes(b"died"), RefType.CATALOG, LATER)
+    return reflog.to_bytes()
+
+
+def test_a_repair_gives_up_when_others_keep_being_faster(store: MemoryStore) -> None:
+    def touch(verb: str, key: str) -> None:
+        if (verb, key) == ("replace", REFLOG_KEY):
+            store.objects[REFLOG_KEY] += b" "
+
+    store.before = touch
+    with pytest.raises(ManifestConflict):
+        repair_reflog(store, FQRN, signer=SIGNER, now=LATER)

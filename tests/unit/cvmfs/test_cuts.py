@@ -232,6 +232,7 @@ NAMES = st.sampled_from(["a", "b", "c", "d", ".cvmfscatalog", ".cvmfsautocatalog
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     paths=st.sets(PATHS, max_size=60),

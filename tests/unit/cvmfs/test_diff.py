@@ -48,6 +48,7 @@ def applied(before: State, changes: list[Change]) -> State:
     return after
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(one=TREES, other=TREES)
 def test_what_is_told_makes_one_revision_the_other(

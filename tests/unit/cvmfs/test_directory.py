@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from include.cvmfs.tarball import TarSource
 from tests.fakes.archives import packed
 from tests.fakes.memorystore import MemoryStore
 
+GONE = r"^a/sub: was a directory and is none any more"
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 
 
@@ -89,6 +91,81 @@ def test_a_file_that_became_a_link_is_not_followed(tmp_path: Path) -> None:
             assert opener is not None
             with pytest.raises(SourceError, match=r"^f: cannot be read"):
                 opener()
+
+
+@pytest.fixture
+def swapped(tmp_path: Path) -> tuple[Path, Callable[[], None]]:
+    """A tree with ``a/sub/secret``, and what puts a link to a folder elsewhere in the place of ``a/sub``."""
+    tree = tmp_path / "tree"
+    (tree / "a/sub/below").mkdir(parents=True)
+    (tree / "a/sub/secret").write_bytes(b"public")
+    (tmp_path / "elsewhere/below").mkdir(parents=True)
+    (tmp_path / "elsewhere/secret").write_bytes(b"s3cr3t")
+    os.setxattr(tmp_path / "elsewhere/secret", "user.key", b"s3cr3t")
+
+    def swap() -> None:
+        (tree / "a/sub").rename(tmp_path / "away")
+        (tree / "a/sub").symlink_to(tmp_path / "elsewhere")
+
+    return tree, swap
+
+
+def test_a_directory_that_became_a_link_is_not_followed(swapped: tuple[Path, Callable[[], None]]) -> None:
+    tree, swap = swapped
+    walk = DirectorySource(tree).entries()
+    assert [next(walk)[0].path for _ in range(3)] == ["", "a", "a/sub"]
+    swap()
+    with pytest.raises(SourceError, match=GONE):
+        next(walk)
+
+
+def test_nor_is_one_above_it(swapped: tuple[Path, Callable[[], None]], tmp_path: Path) -> None:
+    tree, _ = swapped
+    walk = DirectorySource(tree).entries()
+    assert [next(walk)[0].path for _ in range(3)] == ["", "a", "a/sub"]
+    (tree / "a").rename(tmp_path / "away")
+    (tmp_path / "elsewhere/sub").mkdir()
+    (tree / "a").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(SourceError, match=GONE):
+        next(walk)
+
+
+def test_what_is_in_a_directory_is_read_from_it_whatever_takes_its_place(
+    swapped: tuple[Path, Callable[[], None]],
+) -> None:
+    tree, swap = swapped
+    source = DirectorySource(tree)
+    for entry, opener in source.entries():
+        if entry.path == "a/sub/secret":
+            swap()
+            assert opener is not None
+            content = opener()
+            assert content.read() == b"public"
+            content.close()
+            with pytest.raises(SourceError, match=GONE):
+                source.xattrs(entry, (b"user.",))
+            break
+
+
+def test_a_survey_does_not_count_what_a_link_leads_to(swapped: tuple[Path, Callable[[], None]]) -> None:
+    tree, swap = swapped
+    outline = DirectorySource(tree).outline(sizes=True)
+    assert next(outline) == ("a", 0)
+    assert next(outline) == ("a/sub", 0)
+    swap()
+    with pytest.raises(SourceError, match=GONE):
+        list(outline)
+
+
+def test_no_handle_is_left_behind(swapped: tuple[Path, Callable[[], None]]) -> None:
+    tree, _ = swapped
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    entries(tree)
+    walk = DirectorySource(tree).entries()
+    while next(walk)[0].path != "a/sub/secret":
+        pass
+    walk.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize("size", [10, 100_000, 6_000_000])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from include.cvmfs.dirtab import Dirtab
@@ -102,6 +102,39 @@ def test_bad_files_are_refused_by_line(text: str | bytes, problem: str) -> None:
 def test_the_same_pattern_relative_and_absolute_is_no_contradiction() -> None:
     dirtab = Dirtab.parse("/a\n! a\n/a\n")
     assert dirtab.matches("/a")
+
+
+def matched(pattern: str, path: str, slashes: bool) -> bool:
+    """By the definition: each star tries every length; ``slashes``: it also takes those."""
+    if not pattern:
+        return not path
+    if pattern[0] == "*":
+        return matched(pattern[1:], path, slashes) or (
+            path != "" and (slashes or path[0] != "/") and matched(pattern, path[1:], slashes)
+        )
+    return (
+        path != ""
+        and (pattern[0] == path[0] or (pattern[0] == "?" and path[0] != "/"))
+        and matched(pattern[1:], path[1:], slashes)
+    )
+
+
+@given(pattern=st.text("ab*?/", min_size=1, max_size=9), path=st.text("ab/", min_size=1, max_size=9))
+def test_several_stars_match_as_each_by_itself(pattern: str, path: str) -> None:
+    pattern, path = ("/" + "/".join(part for part in text.split("/") if part) for text in (pattern, path))
+    assume(pattern != "/")
+    assert Dirtab.parse(pattern).matches(path) == matched(pattern, path, slashes=False)
+    assert Dirtab.parse(f"!{pattern}").opposes(path) == matched(pattern, path, slashes=True)
+    assert Dirtab.parse(f"!{pattern[1:]}").opposes(path) == matched(pattern[1:], path, slashes=True)
+
+
+def test_many_stars_come_to_an_end() -> None:
+    stars, path = "*a" * 40 + "b", "/" + "a" * 120
+    assert not Dirtab.parse(f"/{stars}\n").matches(path)
+    assert not Dirtab.parse(f"/{'*/' * 40}b\n").matches("/a" * 41)
+    assert not Dirtab.parse(f"!{stars}\n").opposes(path)
+    assert not Dirtab.parse(f"!{'*/' * 40}b\n").opposes("/a" * 60)
+    assert Dirtab.parse(f"/{stars}\n").matches(f"{path}b")
 
 
 @given(

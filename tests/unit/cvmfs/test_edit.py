@@ -292,6 +292,7 @@ def test_any_sequence_of_edits_leaves_consistent_catalogs(steps: list[tuple[list
 leaves = st.dictionaries(st.tuples(names, names), st.tuples(st.binary(max_size=3), st.integers(0, 2)), max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(leaves, leaves)
 def test_merging_disjoint_changes_commutes(left: dict, right: dict) -> None:

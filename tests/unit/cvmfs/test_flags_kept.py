@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import stat
+from itertools import permutations
+
+import pytest
 
 from include.cvmfs.catalog import Catalog, NestedRef
 from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.check_catalog import Mounted, audit
 from include.cvmfs.counters import Counts
+from include.cvmfs.diff import diff
 from include.cvmfs.dirent import Dirent, Flag
 from include.cvmfs.edit import Edit
+from include.cvmfs.errors import DestinationError, MergeError
+from include.cvmfs.findings import Findings
 from include.cvmfs.hashes import ObjectHash, hash_bytes
 from include.cvmfs.merge import merge
 from include.cvmfs.view import View
+from include.cvmfs.walk import Tree
 from tests.fakes.memorystore import MemoryStore
 
 DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
@@ -119,6 +127,82 @@ def test_a_merge_takes_over_what_was_bound_and_keeps_what_is() -> None:
     old = view.lookup("/sw/old")
     assert old is not None
     assert (old.bind, old.hidden) == (True, True)
+
+
+OTHER = NestedRef("", hash_bytes(b"another revision", suffix="C"), 4096)
+
+
+def put(edit: Edit, what: str) -> None:
+    """Let something stand at /sw/x."""
+    match what:
+        case "file":
+            edit.add("/sw/x", FILE)
+        case "empty" | "hidden":
+            edit.add("/sw/x", DIRECTORY.changed(hidden=what == "hidden"))
+        case "directory":
+            edit.add("/sw/x", DIRECTORY)
+            edit.add("/sw/x/d", DIRECTORY)
+            for number in range(3):
+                edit.add(f"/sw/x/d/{number}", FILE)
+        case "nested":
+            edit.make_nested("/sw/x", DIRECTORY)
+        case "bound" | "bound otherwise" | "bound and hidden":
+            shows = OTHER if what == "bound otherwise" else SHOWN
+            edit.add("/sw/x", DIRECTORY.changed(bind=True, hidden="hidden" in what), shows=shows)
+
+
+THINGS = ["nothing", "file", "empty", "hidden", "directory", "nested", "bound", "bound otherwise", "bound and hidden"]
+
+
+@pytest.mark.parametrize(("before", "after"), [pair for pair in permutations(THINGS, 2) if "bound" in "".join(pair)])
+def test_a_merge_puts_a_bind_mountpoint_in_the_place_of_anything_and_takes_it_away(before: str, after: str) -> None:
+    repository = Virtual()
+    edit = Edit(repository.cache, repository.root)
+    put(edit, before)
+    base = repository.keep(edit)
+    edit = Edit(repository.cache, base)
+    if before != "nothing":
+        edit.remove("/sw/x")
+    put(edit, after)
+    new = repository.keep(edit)
+    merged = repository.keep(merge(repository.cache, base=base, new=new, current=base, lease_path="/sw/x"))
+    findings = Findings()
+    audit(Mounted("", merged, 0), repository.cache.database(merged), findings, lambda *_: None)
+    assert findings.problems == []
+    assert (
+        list(diff(Tree(repository.store, repository.cache, new), Tree(repository.store, repository.cache, merged)))
+        == []
+    )
+
+
+def test_nothing_is_put_below_a_bind_mountpoint() -> None:
+    repository = Virtual()
+    edit = Edit(repository.cache, repository.root)
+    for put_there in (
+        lambda: edit.add(f"{SHOWN.path}/f", FILE),
+        lambda: edit.make_nested(f"{SHOWN.path}/n", DIRECTORY),
+        lambda: edit.move("/sw", f"{SHOWN.path}/sw"),
+        lambda: edit.hang(*repository.nested(f"{SHOWN.path}/n")),
+    ):
+        with pytest.raises(DestinationError, match=f"its parent {SHOWN.path} is a bind mountpoint"):
+            put_there()
+
+
+@pytest.mark.parametrize("files", [1, 100], ids=["few", "copied by rows"])
+def test_no_merge_puts_anything_below_a_bind_mountpoint(files: int) -> None:
+    repository = Virtual()
+    edit = Edit(repository.cache, repository.root)
+    edit.add("/sw/x", DIRECTORY)
+    base = repository.keep(edit)
+    filled, bound = (Edit(repository.cache, base) for _ in range(2))
+    for number in range(files):
+        filled.add(f"/sw/x/{number}", FILE)
+    bound.remove("/sw/x")
+    put(bound, "bound")
+    with pytest.raises(MergeError, match="/sw/x: is a bind mountpoint"):
+        merge(
+            repository.cache, base=base, new=repository.keep(filled), current=repository.keep(bound), lease_path="/sw"
+        )
 
 
 def test_a_hidden_mountpoint_stays_hidden_when_its_tree_is_replaced() -> None:

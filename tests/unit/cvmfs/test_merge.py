@@ -332,6 +332,7 @@ def told(repository: Repository, root: ObjectHash) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(STEPS, STEPS, STEPS, LEASES)
 def test_a_merge_does_what_was_changed_and_keeps_what_others_changed_or_refuses(

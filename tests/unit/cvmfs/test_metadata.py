@@ -20,6 +20,7 @@ from include.cvmfs.counters import Counts
 from include.cvmfs.directory import DirectorySource
 from include.cvmfs.errors import SourceError
 from include.cvmfs.hashes import hash_bytes
+from include.cvmfs.layout import Layout
 from include.cvmfs.prepare import PrepareOptions, prepare
 from include.cvmfs.source import Entry, Kind, SourceLimits, TreeSource
 from include.cvmfs.spool import Specials
@@ -104,13 +105,13 @@ def test_nanoseconds_are_kept_if_this_is_asked_for(tmp_path: Path) -> None:
     os.utime(tmp_path / "f", ns=(1, 7_000_000_009))
     os.utime(tmp_path / "l", ns=(1, -1), follow_symlinks=False)
     os.utime(tmp_path, ns=(1, 8_500_000_000))
-    changeset, found, _ = publish(DirectorySource(tmp_path), PrepareOptions(mtime_ns=True))
+    changeset, found, _ = publish(DirectorySource(tmp_path), PrepareOptions(layout=Layout.MTIME_NS, mtime_ns=True))
     times = {path: (one.entry.mtime, one.entry.mtime_ns) for path, one in found.items()}
     assert times == {"": (8, 500_000_000), "/f": (7, 9), "/l": (-1, 999_999_999), "/.cvmfscatalog": (8, 0)}
     assert changeset.root_entry.mtime_ns == 500_000_000
     _, found, _ = publish(DirectorySource(tmp_path), PrepareOptions())
     assert {one.entry.mtime_ns for one in found.values()} == {None}
-    _, found, _ = publish(DirectorySource(tmp_path), PrepareOptions(mtime_ns=True, mtime=77))
+    _, found, _ = publish(DirectorySource(tmp_path), PrepareOptions(layout=Layout.MTIME_NS, mtime_ns=True, mtime=77))
     assert {(one.entry.mtime, one.entry.mtime_ns) for one in found.values()} == {(77, 0)}
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +21,7 @@ from include.cvmfs.dirtab import Dirtab
 from include.cvmfs.edit import Edit
 from include.cvmfs.hashes import Algorithm, ObjectHash
 from include.cvmfs.keys import format_public_key, generate_master, generate_repository_key
+from include.cvmfs.layout import Layout
 from include.cvmfs.owners import IdMap, OwnerMap
 from include.cvmfs.prepare import PrepareOptions, prepare
 from include.cvmfs.repository import Repository
@@ -49,8 +52,14 @@ NODES = st.fixed_dictionaries(
     }
 )
 TREES = st.dictionaries(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map("/".join), NODES, max_size=14)
+
+
+def prepare_options(*, mtime_ns: bool, **options: Any) -> PrepareOptions:
+    return PrepareOptions(layout=Layout.MTIME_NS if mtime_ns else Layout.PLAIN, mtime_ns=mtime_ns, **options)
+
+
 OPTIONS = st.builds(
-    PrepareOptions,
+    prepare_options,
     algorithm=st.sampled_from(list(Algorithm)),
     chunking=st.just(ChunkLimits(1 << 12, 1 << 13, 1 << 14)),
     owner=st.sampled_from([None, (5, 6), OwnerMap(IdMap({1: 2, 2: 1}), IdMap({3: 0}, 9))]),
@@ -120,13 +129,16 @@ def commit(store: MemoryStore, edit: Edit, old: ObjectHash) -> None:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(tree=TREES, options=OPTIONS)
 def test_any_tree_is_published_soundly_and_goes_without_a_trace(
     tree: dict[str, dict[str, object]], options: PrepareOptions
 ) -> None:
     store = MemoryStore()
-    create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW, algorithm=options.algorithm)
+    create_repository(
+        store, FQRN, master=MASTER, signer=SIGNER, now=NOW, algorithm=options.algorithm, mtime_ns=options.mtime_ns
+    )
     members, attributes = members_of(tree)
 
     def prepared(given: Members):  # type: ignore[no-untyped-def]

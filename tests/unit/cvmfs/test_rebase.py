@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from include.cvmfs.catalog import Packed
 from include.cvmfs.edit import Edit
+from include.cvmfs.layout import Layout
 from include.cvmfs.rebase import rebase
 from tests.fakes.local import DIRECTORY, TREES, LocalRepository, make_folder
 from tests.unit.cvmfs.test_move import below
@@ -30,8 +31,8 @@ def test_the_second_place_has_the_same_tree_and_the_first_one_keeps_it(
         assert there is not None
         objects = {key for key in repository.store.objects if key.startswith("data/") and key[-1] not in "CHXM"}
         written: list[Packed] = []
-        made = rebase(opened.catalogs, there, target, written.append)
-        again = rebase(opened.catalogs, there, target, lambda _: None)
+        made = rebase(opened.catalogs, there, target, written.append, layout=Layout.MTIME_NS)
+        again = rebase(opened.catalogs, there, target, lambda _: None, layout=Layout.MTIME_NS)
         assert again == made, "the same tree at the same place has the same hash"
         assert made.catalogs == len(written)
 

@@ -50,6 +50,20 @@ def test_another_certificate_can_be_listed_beside(mini: MiniRepository) -> None:
     Repository.open(mini.store, fqrn=FQRN, public_keys=[public_key()], now=NOW)
 
 
+def test_what_another_signer_listed_meanwhile_is_not_lost(mini: MiniRepository) -> None:
+    other = generate_repository_key(FQRN, NOW)
+
+    def list_other(verb: str, key: str) -> None:
+        if key == KEY and verb in ("put", "replace"):
+            mini.store.before = lambda verb, key: None
+            resign(mini.store, FQRN, master_key(), now=NOW, certificates=(other.certificate,))
+
+    mini.store.before = list_other
+    with pytest.raises(WhitelistError, match="resign it again"):
+        resign(mini.store, FQRN, master_key(), now=NOW)
+    assert len(Whitelist.parse(mini.store.get(KEY)).whitelist.fingerprints) == 2
+
+
 def test_another_master_key_is_refused(mini: MiniRepository) -> None:
     before = mini.store.get(KEY)
     with pytest.raises(SignatureError, match="not signed with this master key"):

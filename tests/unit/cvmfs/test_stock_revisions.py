@@ -17,6 +17,7 @@ from include.cvmfs.edit import Edit
 from include.cvmfs.errors import CatalogError, FormatError
 from include.cvmfs.hashes import HISTORY, Algorithm, hash_bytes
 from include.cvmfs.history import History, Tag
+from include.cvmfs.layout import Layout
 from include.cvmfs.manifest import Manifest
 from include.cvmfs.repository import Repository
 from tests.fakes.memorystore import MemoryStore
@@ -41,7 +42,7 @@ def commit(mini: MiniRepository, edit: Edit) -> None:
 
 
 def old(revision: int, *, upgraded: bool = False, algorithm: Algorithm = Algorithm.SHA1) -> MiniRepository:
-    mini = age(sample(MemoryStore(), algorithm), revision, upgraded=upgraded)
+    mini = age(sample(MemoryStore(), algorithm, Layout.MTIME_NS), revision, upgraded=upgraded)
     mini.publish()
     return mini
 
@@ -60,7 +61,9 @@ def test_every_revision_is_valid_before_and_after_it_is_built_upon(revision: int
     assert faults(mini) == []
     root = opened(mini).catalog_at("")
     assert counter_names(root) >= {"self_special", "subtree_special", "self_xattr", "subtree_external"}
-    assert root.get_property("schema_revision") == "7"
+    assert root.get_property("schema_revision") == str(max(revision, 6))
+    assert {catalog.layout for catalog in map(opened(mini).catalog_at, ("", "/sw/app", "/sw/new"))} == {root.layout}
+    assert root.layout.has_mtime_ns is (revision == 7)
     after = dict(opened(mini).walk())
     assert after.keys() - before.keys() == {"/sw/new", "/sw/new/.cvmfscatalog", "/sw/app/lib/deep/more"}
     assert before.keys() - after.keys() == {"/sw/app/one"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,13 +11,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.commit import read_head
+from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.commit import MANIFEST_KEY, NewTag, read_head
+from include.cvmfs.condemned import store_list
 from include.cvmfs.diff import diff
-from include.cvmfs.errors import CvmfsError, FormatError, ManifestConflict, ObjectMissing, TagError
+from include.cvmfs.errors import (
+    CollectionRunning,
+    CvmfsError,
+    FormatError,
+    GenerationMoved,
+    ManifestConflict,
+    ObjectMissing,
+    TagError,
+)
+from include.cvmfs.generation import KEY, Generation, Phase
+from include.cvmfs.generation import Step as GenerationStep
 from include.cvmfs.hashes import ObjectHash, hash_bytes
 from include.cvmfs.history import Tag
 from include.cvmfs.rollback import plan_rollback, rollback
-from include.cvmfs.tags import PruneRule, add_tag, change_tags, decide, remove_tags
+from include.cvmfs.tags import PruneRule, add_tag, change_tags, decide, prune_by_rule, remove_tags
+from include.cvmfs.walk import Tree
 from tests.fakes.local import DIRECTORY, LocalRepository
 from tests.fakes.minirepo import FQRN, sample, signer
 from tests.fakes.oldcatalogs import age
@@ -54,6 +68,18 @@ def test_a_tag_names_the_newest_or_any_revision(repository: LocalRepository) -> 
     assert first.hash == by_hash.hash == after.tag("one").hash
     assert first.timestamp == after.tag("one").timestamp
     assert repository.problems() == []
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\rb", "\x1b[2J", "a\0", "a\x85b", "a\u2028b", "caf\udce9"])
+def test_a_tag_that_is_not_one_line_of_text_is_refused(repository: LocalRepository, text: str) -> None:
+    before = dict(repository.store.objects)
+    with pytest.raises(TagError, match="printable text"):
+        add(repository, text)
+    with pytest.raises(TagError, match="its description has a line break or another control character"):
+        add(repository, "release", description=text)
+    with pytest.raises(TagError, match="its description has a line break or another control character"):
+        NewTag("release", text)
+    assert repository.store.objects == before
 
 
 def test_the_same_again_changes_nothing_and_another_is_refused_unless_moved(repository: LocalRepository) -> None:
@@ -124,6 +150,81 @@ def test_one_who_is_always_slower_gives_up(repository: LocalRepository) -> None:
     repository.store.before = before
     with pytest.raises(ManifestConflict):
         change_tags(repository.store, FQRN, lambda history: None, **SIGNED)
+
+
+def test_a_tag_that_was_moved_to_the_newest_revision_is_not_pruned(repository: LocalRepository) -> None:
+    def move(verb: str, key: str) -> None:
+        if (verb, key) == ("replace", ".cvmfsreflog"):
+            repository.store.before = lambda verb, key: None
+            add(repository, "one", "three", move=True)
+
+    rule = PruneRule(keep=2)
+    assert [one.tag.name for one in decide(repository.opened().tags(), rule, NOW) if one.remove] == ["one"]
+    repository.store.before = move
+    decisions = prune_by_rule(repository.store, FQRN, rule, signer=signer(), now=NOW)
+    assert [one.tag.name for one in decisions if one.remove] == ["two"]
+    assert {"one", "three"} <= names(repository)
+    assert "two" not in names(repository)
+
+
+# -- beside a collection
+
+
+def condemn(repository: LocalRepository, root: ObjectHash, then: GenerationStep | None = None) -> None:
+    """A collection whose list holds what only that revision needs, as far as the list or a step further."""
+    tree = Tree(repository.store, CatalogCache(repository.store), root)
+    keep = {name for name, _ in repository.opened().objects_below()}
+    doomed = {name for name, _ in tree.objects_below()} - keep
+    name = store_list(repository.store, doomed)
+    document = Generation(0, Phase.IDLE, NOW).after(GenerationStep.BEGIN, NOW)
+    document = document.after(GenerationStep.CONDEMN, NOW, condemned=name)
+    if then is not None:
+        document = document.after(then, NOW, condemned=name)
+    repository.store.put(KEY, document.format())
+
+
+COLLECTED: dict[str, Callable[[LocalRepository, Tag], object]] = {
+    "tag": lambda repository, old: add(repository, "kept", str(old.hash)),
+    "tag moved": lambda repository, old: add(repository, "three", str(old.hash), move=True),
+    "rollback": lambda repository, old: rollback(
+        repository.store, plan_rollback(repository.store, FQRN, old.name), **SIGNED
+    ),
+}
+
+
+@pytest.mark.parametrize("way", COLLECTED)
+@pytest.mark.parametrize("then", [None, GenerationStep.SWEEP])
+def test_what_a_collection_deletes_is_neither_named_nor_gone_back_to(
+    repository: LocalRepository, way: str, then: GenerationStep | None
+) -> None:
+    old = repository.opened().tag("one")
+    condemn(repository, old.hash, then)
+    before = repository.store.objects[MANIFEST_KEY]
+    with pytest.raises(CollectionRunning):
+        COLLECTED[way](repository, old)
+    assert repository.store.objects[MANIFEST_KEY] == before
+    add(repository, "newest")  # what is not on the list may be named
+
+
+@pytest.mark.parametrize(
+    ("way", "error"), list(zip(COLLECTED, (CollectionRunning, CollectionRunning, GenerationMoved), strict=True))
+)
+def test_what_is_condemned_just_before_the_switch_is_not_switched_to(
+    repository: LocalRepository, way: str, error: type[Exception]
+) -> None:
+    old = repository.opened().tag("one")
+    before = repository.store.objects[MANIFEST_KEY]
+
+    def condemn_now(verb: str, key: str) -> None:
+        if (verb, key) == ("replace", ".cvmfsreflog"):
+            repository.store.before = lambda verb, key: None
+            condemn(repository, old.hash)
+
+    repository.store.before = condemn_now
+    with pytest.raises(error):
+        COLLECTED[way](repository, old)
+    assert repository.store.objects[MANIFEST_KEY] == before
+    assert repository.problems() == []
 
 
 def tag(name: str, revision: int, days_old: float = 0) -> Tag:

@@ -18,7 +18,7 @@ from include.cvmfs.errors import SourceError
 from include.cvmfs.hashes import Algorithm
 from include.cvmfs.prepare import PrepareOptions, prepare
 from include.cvmfs.source import Entry, Kind
-from include.cvmfs.spool import Spool
+from include.cvmfs.spool import SpecialBits, Spool
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import Found, read_back
@@ -255,6 +255,14 @@ def test_special_bits_are_stripped_and_this_is_said() -> None:
     assert found["/su"].entry.mode == 0o100755
     assert found["/t"].entry.mode == 0o40777
     assert changeset.notes == ("set-uid, set-gid and sticky bits stripped from 2 entries",)
+
+
+def test_special_bits_are_kept_if_this_is_asked_for() -> None:
+    members = [a_folder("", mode=0o1777), a_file("su", b"", mode=0o4755), a_folder("g", mode=0o2775)]
+    changeset, found, _ = publish(members, options=PrepareOptions(special_bits=SpecialBits.KEEP))
+    assert [found[path].entry.mode for path in ("", "/su", "/g")] == [0o41777, 0o104755, 0o42775]
+    assert changeset.root_entry.mode == 0o41777
+    assert changeset.notes == ()
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.cvmfs.commit import MANIFEST_KEY, fence, read_head, store_compressed
+from include.cvmfs.commit import MANIFEST_KEY, fence, read_head
 from include.cvmfs.create import WHITELIST_KEY, create_repository
 from include.cvmfs.errors import SignatureError
 from include.cvmfs.hashes import CERTIFICATE
 from include.cvmfs.keys import Signer, fingerprint, format_public_key, generate_master, generate_repository_key
 from include.cvmfs.manifest import Manifest, sign
+from include.cvmfs.storing import store_compressed
 from include.cvmfs.vouching import Voucher
 from include.cvmfs.whitelist import Whitelist
 from include.cvmfs.whitelist import sign as sign_whitelist
@@ -35,7 +36,7 @@ def repository(signer: Signer = OURS) -> MemoryStore:
 def signed_by(store: MemoryStore, signer: Signer, **changes: object) -> None:
     """The manifest of the store, signed anew by somebody."""
     manifest = Manifest.parse(store.objects[MANIFEST_KEY]).manifest
-    certificate = store_compressed(store, signer.certificate_pem, manifest.root, CERTIFICATE)
+    certificate = store_compressed(store, signer.certificate_pem, manifest.root, CERTIFICATE).hash
     changed = replace(manifest, certificate=certificate, **changes)  # type: ignore[arg-type]
     store.objects[MANIFEST_KEY] = sign(changed, signer.private_key)
 

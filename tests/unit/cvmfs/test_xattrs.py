@@ -17,6 +17,7 @@ from include.cvmfs.changeset import Changeset
 from include.cvmfs.counters import Counts
 from include.cvmfs.directory import DirectorySource
 from include.cvmfs.errors import FormatError, SourceError
+from include.cvmfs.layout import Layout
 from include.cvmfs.prepare import PrepareOptions, prepare
 from include.cvmfs.source import TreeSource
 from include.cvmfs.tarball import TarSource
@@ -206,7 +207,7 @@ def test_a_directory_and_its_archive_give_the_same_catalog(tmp_path: Path) -> No
         os.utime(path, ns=(1, 5_000_000_001))
     packed = tmp_path / "tree.tar"
     subprocess.run(["tar", "--format=pax", "--xattrs", "-C", tree, "-cf", packed, "."], check=True)
-    options = PrepareOptions(xattrs=("user.",), mtime_ns=True)
+    options = PrepareOptions(layout=Layout.MTIME_NS, xattrs=("user.",), mtime_ns=True)
     from_disk, found = publish(DirectorySource(tree), options)
     with packed.open("rb") as stream:
         from_tar, _ = publish(TarSource(stream, "tree.tar"), options)

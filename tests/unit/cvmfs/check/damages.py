@@ -6,7 +6,7 @@ from include.cvmfs.findings import Subject
 from include.cvmfs.hashes import path_hash
 
 HERE = "md5path_1 = ? AND md5path_2 = ?"
-COPY = "1, hash, size, mode, mtime, NULL, flags, name, '', 0, 0, NULL"
+COPY = "1, hash, size, mode, mtime, flags, name, '', 0, 0, NULL"
 STRAY = COPY.replace("name", "'stray'")
 
 
@@ -55,7 +55,6 @@ CATALOG_DAMAGE: dict[str, tuple[str, tuple[object, ...], set[tuple[Subject, str]
     ),
     "mountpoint of another mode": ("", set_row("/sw/app", "mode = ?", 0o40700), {(Subject.TRANSITION, "/sw/app")}),
     "mountpoint of another mtime": ("", set_row("/sw/app", "mtime = 1"), {(Subject.TRANSITION, "/sw/app")}),
-    "mountpoint of another mtime in ns": ("", set_row("/sw/app", "mtimens = 1"), {(Subject.TRANSITION, "/sw/app")}),
     "mountpoint of another size": ("", set_row("/sw/app", "size = 1"), {(Subject.TRANSITION, "/sw/app")}),
     "mountpoint of another link count": ("", set_row("/sw/app", "hardlinks = 7"), {(Subject.TRANSITION, "/sw/app")}),
     "mountpoint without attributes": (

@@ -94,7 +94,6 @@ def test_catalogs_of_older_revisions_are_right_without_later_columns_and_counter
     deep = "/sw/app/lib/deep"
     mini.damage(deep, "UPDATE properties SET value = '1' WHERE key = 'schema_revision'")
     mini.damage(deep, "ALTER TABLE catalog DROP COLUMN xattr")
-    mini.damage(deep, "ALTER TABLE catalog DROP COLUMN mtimens")
     mini.damage(deep, "DROP TABLE bind_mountpoints")
     late = "counter LIKE '%xattr' OR counter LIKE '%external%' OR counter LIKE '%special'"
     mini.damage(deep, f"DELETE FROM statistics WHERE {late}")

@@ -55,7 +55,7 @@ def test_a_reflog_whose_hash_nobody_says_is_found(mini: MiniRepository) -> None:
 
 def test_a_reflog_of_other_bytes_is_found(mini: MiniRepository, store: MemoryStore) -> None:
     mini.publish()
-    store.objects[REFLOG_KEY] += b"x"
+    store.objects[REFLOG_KEY] = store.objects[REFLOG_KEY][:-100]
     assert (Subject.REFLOG, "") in found(checked(mini))
 
 
@@ -71,11 +71,35 @@ def test_a_publication_while_a_check_runs_is_no_problem(mini: MiniRepository) ->
     assert check(repository).problems == ()
 
 
-def test_a_reflog_ahead_of_the_manifest_is_found(mini: MiniRepository) -> None:
+def test_a_reflog_that_is_sound_but_not_the_one_that_the_manifest_names_is_a_note(mini: MiniRepository) -> None:
+    # as a stock collection leaves it, whose checksum file alone knows, and a commit that died before its switch
     manifest = mini.publish()
     mini.write_reflog(manifest, replace(manifest, root=NOWHERE))
     report = checked(mini)
-    assert ["has the hash" in problem.what for problem in report.problems] == [True]
+    assert ["has the hash" in warning.what for warning in report.warnings] == [True]
+    assert (report.ok, [warning.subject for warning in report.warnings]) == (True, [Subject.REFLOG])
+
+
+def test_a_reflog_that_is_neither_named_nor_sound_is_found(mini: MiniRepository) -> None:
+    manifest = mini.publish()
+    mini.write_reflog(replace(manifest, root=NOWHERE))
+    report = checked(mini)
+    assert ["lacks" in problem.what for problem in report.problems] == [False, True]
+
+
+@pytest.mark.parametrize("collected", [False, True])
+def test_what_a_writer_replaces_during_the_check_is_looked_at_again(
+    mini: MiniRepository, store: MemoryStore, collected: bool
+) -> None:
+    mini.publish()
+    repository = Repository.open(store, public_keys=[public_key()], now=NOW)
+    mini.file("/more", b"more")
+    mini.build()
+    newer = mini.publish()
+    if not collected:  # the reflog still has what the check began with
+        mini.write_manifest(replace(newer, reflog=mini.write_reflog(newer, repository.manifest)))
+    report = check(repository)
+    assert (report.problems, report.warnings) == ((), ())
 
 
 @pytest.mark.parametrize(
@@ -147,10 +171,12 @@ def test_alternative_paths_that_are_announced_must_be_there(mini: MiniRepository
     manifest = mini.publish(alt_paths=True)
     report = checked(mini)
     assert found(report) == {(Subject.ALTERNATIVE_PATH, "")}
-    assert report.problem_count == 2
+    assert (report.problem_count, report.warning_count) == (2, 2)
     assert manifest.certificate is not None
     store.put(f".cvmfsalt-{manifest.certificate}X", b"")
-    store.put(f".cvmfsalt-{manifest.root}C", b"")
+    store.put(f".cvmfsalt-{manifest.root}C", store.get(manifest.root.key))
+    assert [problem.what for problem in checked(mini).problems] == [f".cvmfsalt-{manifest.certificate}X is empty"]
+    store.put(f".cvmfsalt-{manifest.certificate}X", store.get(manifest.certificate.key))
     assert checked(mini).ok
 
 
