@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from include.storage.errors import BadStoreUrl, Forbidden, Rejected, StoreError, Unavailable
@@ -11,6 +11,7 @@ from include.storage.open import DEFAULTS, split_s3_url
 from include.storage.options import Credentials, StoreOptions
 from include.storage.refusals import BY_CODE, BY_STATUS, DROPPED, Failure, Refusal
 from include.storage.roles import Role, bucket_policy
+from include.storage.store import Unfinished
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -76,6 +77,23 @@ def allow_roles(
     try:
         policy = bucket_policy(url, repositories, principals, others=_policy_of(client, bucket))
         client.put_bucket_policy(Bucket=bucket, Policy=json.dumps(policy))
+    except ClientError as error:
+        raise _translate(error, bucket) from None
+    except BotoCoreError as error:
+        raise _unreachable(error, bucket) from None
+
+
+def multipart_uploads(
+    bucket: str, prefix: str, credentials: Credentials, options: StoreOptions
+) -> Iterator[Unfinished]:
+    """The uploads of keys with ``prefix`` that nobody has completed or aborted, by keys without it."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    pages = admin_client(credentials, options).get_paginator("list_multipart_uploads")
+    try:
+        for page in pages.paginate(Bucket=bucket, Prefix=prefix):
+            for upload in page.get("Uploads", []):
+                yield Unfinished(upload["Key"].removeprefix(prefix), None, upload["Initiated"])
     except ClientError as error:
         raise _translate(error, bucket) from None
     except BotoCoreError as error:

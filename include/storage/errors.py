@@ -64,9 +64,13 @@ class Forbidden(StoreError):
 
 
 class Unavailable(StoreError):
-    """No answer, or one that says to come back later. ``cause``: a status ("503"), "timeout" or "connection"."""
+    """No answer, or one that says to come back later. ``cause``: a status ("503"), "timeout" or "connection".
+
+    ``outage``: the service cannot be reached, and waiting for it is worth while.
+    """
 
     retryable: ClassVar[bool] = True
+    outage: ClassVar[bool] = True
 
     def __init__(self, message: str, *, key: str, cause: str) -> None:
         super().__init__(message, key=key)

@@ -1,21 +1,22 @@
 """Objects as files below a folder, on any POSIX file system: whole or not at all, and replaced under a lock.
 
 Plain system calls: a client library writes 4 kB objects no faster, and reads and looks them up over six times slower.
+What is flushed when: docs/decisions, 6.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import hashlib
-import itertools
 import os
+import re
 import stat
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -30,8 +31,17 @@ from include.storage.errors import (
     Unavailable,
     Unsupported,
 )
-from include.storage.options import Traits
-from include.storage.store import Counters, ObjectMeta, Store, Version, check_key, check_prefix
+from include.storage.options import Fsync, Traits
+from include.storage.store import (
+    Counters,
+    ObjectMeta,
+    Store,
+    Unfinished,
+    Version,
+    check_key,
+    check_prefix,
+    is_content_addressed,
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,7 +67,7 @@ class FileStore(Store):
     writable = True
 
     def __init__(
-        self, root: Path, *, fsync: bool = False, counters: Counters | None = None, home: _Home | None = None
+        self, root: Path, *, fsync: Fsync = "switch", counters: Counters | None = None, home: _Home | None = None
     ) -> None:
         self.root = root
         self._home = home or _Home(str(root))
@@ -71,8 +81,8 @@ class FileStore(Store):
         return FILE_TRAITS
 
     @property
-    def fsync(self) -> bool:
-        """Whether a write is acknowledged only when it would survive a power failure."""
+    def fsync(self) -> Fsync:
+        """When what is written is flushed to the disk."""
         return self._fsync
 
     def child(self, prefix: str) -> FileStore:
@@ -147,6 +157,7 @@ class FileStore(Store):
 
     @_in_our_words
     def replace(self, key: str, data: bytes, *, expected: Version | None) -> Version:
+        self.flush()  # what the new content names must not be younger on the disk than the name
         if expected is None:
             if not self.put_if_absent(key, data):
                 raise Conflict(f"{key}: expected to be absent from {self.url}, but it is there; read it again", key=key)
@@ -188,6 +199,34 @@ class FileStore(Store):
         self.counters.add(deletes=len(paths))
         return len(paths)
 
+    def flush(self) -> None:
+        if self._fsync != "switch":
+            return
+        try:
+            _sync_file_system(self.root)
+        except FileNotFoundError:
+            return  # nothing was written yet
+        except OSError as error:
+            raise _translate(error, "", self.url) from error
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        try:
+            yield from _walk_staged(str(self.root), "")
+        except OSError as error:
+            raise _translate(error, "", self.url) from error
+
+    def discard(self, unfinished: Unfinished) -> None:
+        """Remove what a killed writer left; one that is gone already is no error."""
+        folder, _, name = check_key(unfinished.name).rpartition("/")
+        if not name.startswith(_STAGED):
+            raise BadKey(f"{unfinished.name!r} is an object, not an unfinished write", key=unfinished.name)
+        try:
+            os.unlink(f"{self._base}{folder}/{name}")  # noqa: PTH108
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise _translate(error, unfinished.name, self.url) from error
+
     def _path(self, key: str) -> str:
         check_key(key)
         if "/." in key or key.startswith("."):
@@ -199,19 +238,19 @@ class FileStore(Store):
     def _stage(self, path: str, data: bytes) -> str:
         """A complete temporary file beside ``path``, for the caller to move or remove."""
         folder = path.rpartition("/")[0]
-        temporary = f"{folder}/{_STAGED}{os.getpid()}-{threading.get_native_id()}-{next(_serial)}"
+        temporary = f"{folder}/{_STAGED}{os.urandom(12).hex()}"  # containers share folders, and process ids
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         try:
             descriptor = os.open(temporary, flags, 0o666)
         except FileNotFoundError:
-            self._home.make(folder, path.removeprefix(self._base))
+            self._home.make(folder, path.removeprefix(self._base), lasting=self._lasting(path))
             descriptor = os.open(temporary, flags, 0o666)
         try:
             try:
                 written = os.write(descriptor, data)
                 while written < len(data):
                     written += os.write(descriptor, memoryview(data)[written:])
-                if self._fsync:
+                if self._lasting(path):
                     os.fsync(descriptor)
             finally:
                 os.close(descriptor)
@@ -221,13 +260,15 @@ class FileStore(Store):
         return temporary
 
     def _written(self, path: str, data: bytes) -> None:
-        if self._fsync:
-            descriptor = os.open(path.rpartition("/")[0], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        if self._lasting(path):
+            _sync_folder(path.rpartition("/")[0])
         self.counters.add(puts=1, bytes_put=len(data))
+
+    def _lasting(self, path: str) -> bool:
+        """Whether a write is acknowledged only when it would survive a power failure; else :meth:`flush` sees to it."""
+        if self._fsync == "switch":
+            return not is_content_addressed(path.removeprefix(self._base))
+        return self._fsync == "always"
 
     @contextlib.contextmanager
     def _locked(self, path: str) -> Iterator[None]:
@@ -252,19 +293,62 @@ class _Home:
         self._path = path
         self._seen = os.path.isdir(path)  # noqa: PTH112
 
-    def make(self, folder: str, key: str) -> None:
-        """Make the folder of an object."""
+    def make(self, folder: str, key: str, *, lasting: bool) -> None:
+        """Make the folder of an object; ``lasting``: such that it survives a power failure."""
         if self._seen and not os.path.isdir(self._path):  # noqa: PTH112
             cure = "mount its file system, or create the folder and what was in it"
             raise NotFound(f"{key} in {self._path}: the store's folder is gone; {cure}", key=key)
+        absent = [folder]
+        while not os.path.isdir(above := absent[-1].rpartition("/")[0] or "/"):  # noqa: PTH112
+            absent.append(above)
         os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+        if _OF_OBJECTS.search(folder):
+            _make_all(folder.rpartition("/")[0])
         self._seen = True
+        if lasting:
+            for made in absent:
+                _sync_folder(made.rpartition("/")[0] or "/")
 
 
+def _make_all(data: str) -> None:
+    """All folders of objects: a stock receiver moves objects into them, makes none, and dies where one is missing."""
+    descriptor = os.open(data, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for number in range(256):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(f"{number:02x}", dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_OF_OBJECTS = re.compile(r"/data/[0-9a-f]{2}$")
 _STAGED = ".~"
 _LOCK_FOLDER = ".lock"
 _WEAK = "W/"
-_serial = itertools.count()
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_file_system(folder: Path) -> None:
+    """All that this machine wrote to the folder's file system, by whichever process, is on the disk afterwards."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if _libc().syncfs(descriptor) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+    finally:
+        os.close(descriptor)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)  # Python's os has no syncfs
 
 
 def _discard(temporary: str) -> None:
@@ -321,6 +405,20 @@ def _walk(folder: str, prefix: str) -> Iterator[tuple[str, os.stat_result]]:
                 yield prefix + entry.name, entry.stat()
             except FileNotFoundError:  # deleted while we looked
                 continue
+
+
+def _walk_staged(folder: str, prefix: str) -> Iterator[Unfinished]:
+    try:
+        entries = list(os.scandir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk_staged(entry.path, f"{prefix}{entry.name}/")
+        elif entry.name.startswith(_STAGED):
+            with contextlib.suppress(FileNotFoundError):  # finished while we looked
+                found = entry.stat(follow_symlinks=False)
+                yield Unfinished(prefix + entry.name, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
 
 
 def _translate(error: OSError, key: str, url: str, *, reading: bool = False) -> StoreError:

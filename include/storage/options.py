@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+Fsync = Literal["always", "switch", "never"]
+"""When a file store flushes: at each write, before each switch of a manifest, or never (docs/decisions, 6)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
@@ -47,5 +50,5 @@ class StoreOptions:
     """As probed. None: assume that the store keeps conditions, and learn how it spells ETags."""
     single_writer: bool = False
     """The caller vouches that nobody else writes mutable objects: ``replace`` works where If-Match is ignored."""
-    fsync: bool = False
-    """File stores: acknowledge a write only when it would survive a power failure."""
+    fsync: Fsync = "switch"
+    """File stores: when what is written is made to survive a power failure."""

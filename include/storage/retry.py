@@ -74,7 +74,9 @@ class Retrier:
         if attempt >= self.retries:
             if attempt:
                 raise Unavailable(
-                    f"{failure}; gave up after {attempt + 1} attempts", key=failure.key, cause=failure.cause
+                    f"{failure}; gave up after {attempt + 1} attempts. Start the store, or correct its address",
+                    key=failure.key,
+                    cause=failure.cause,
                 )
             raise failure
         self._counters.retry(failure.cause)

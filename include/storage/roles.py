@@ -72,7 +72,7 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
     ),
     Role.COLLECTOR: (
         *_READ,
-        Grant("Delete", ("s3:DeleteObject",), ("data/*",)),
+        Grant("Delete", ("s3:DeleteObject",), ("data/*", ".cvmfsalt-*")),
         # its own records: the generation of collections and the lists of what it condemned
         Grant("Keep", ("s3:PutObject", "s3:DeleteObject"), (".nightshift/*",)),
     ),

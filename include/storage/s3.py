@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from include.storage.errors import Conflict, NotFound, Unavailable, Unsupported
 from include.storage.options import Credentials, StoreOptions, Traits
 from include.storage.remote import NO_RETRIES, Connection, RemoteStore, client_options
-from include.storage.store import Counters, ObjectMeta, Version, check_key, check_prefix, headers_for
+from include.storage.store import Counters, ObjectMeta, Unfinished, Version, check_key, check_prefix, headers_for
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -107,6 +107,16 @@ class S3Store(RemoteStore):
     @property
     def traits(self) -> Traits | None:
         return self._connection.traits
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        """Multipart uploads, with what they are of. Sizes would cost a request each."""
+        from include.storage.buckets import multipart_uploads
+
+        if self._connection.credentials is None:
+            return iter(())
+        return multipart_uploads(
+            self._connection.bucket, self._prefix, self._connection.credentials, self._connection.options
+        )
 
     @property
     def etag_quotes(self) -> bool | None:

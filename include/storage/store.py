@@ -32,6 +32,15 @@ class ObjectMeta:
     version: Version
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """A write that was begun and not finished. ``size`` in bytes, None if the store does not say; ``since``: aware."""
+
+    name: str
+    size: int | None
+    since: datetime
+
+
 @dataclass(slots=True)
 class Counters:
     """What was asked of a store since it was opened. Successful requests; retries by cause ("503", "timeout", ...)."""
@@ -134,6 +143,16 @@ class Store(ABC):
     def delete(self, keys: Iterable[str]) -> int:
         """Delete; how many different keys were asked for. A key without an object is no error."""
 
+    def flush(self) -> None:  # noqa: B027 - most stores acknowledge only what they keep
+        """Everything that this machine has stored survives a power failure when this returns, if the store is set to.
+
+        Callers that write objects call it before they ask others to name them. Raises StoreError.
+        """
+
+    def unfinished(self) -> Iterator[Unfinished]:
+        """Writes that are under way, or whose writer was killed: they take room, and are in no listing."""
+        return iter(())
+
     @abstractmethod
     def child(self, prefix: str) -> Store:
         """The store of everything below ``prefix``; it shares connections and counters."""
@@ -188,11 +207,16 @@ def headers_for(key: str) -> dict[str, str]:
         return {"Content-Type": "application/x-cvmfs", "Cache-Control": "max-age=61"}
     if name.endswith(".html"):
         return {"Content-Type": "text/html"}
-    if _CONTENT_ADDRESSED.search(key):
+    if is_content_addressed(key):
         return {"Content-Type": "application/octet-stream", "Cache-Control": f"max-age={3 * DAY_S}"}
     if name.endswith(".json"):
         return {"Content-Type": "application/json"}
     return {"Content-Type": "application/octet-stream"}
+
+
+def is_content_addressed(key: str) -> bool:
+    """Whether a key is that of an object named by its hash."""
+    return _CONTENT_ADDRESSED.search(key) is not None
 
 
 MAX_KEY_BYTES = 1024  # what S3 takes

@@ -2,18 +2,20 @@
 
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import requests
 
 from include.lab.servers.s3 import S3Server
-from include.storage.buckets import allow_public_read, ensure_bucket
+from include.storage.buckets import admin_client, allow_public_read, ensure_bucket
 from include.storage.errors import Forbidden, NotFound, StoreError
-from include.storage.open import open_store
+from include.storage.open import open_store, split_s3_url
 from include.storage.options import Credentials, StoreOptions
 from include.storage.s3 import MULTIPART_FROM_BYTES
 from include.storage.store import Store
+from include.storage.unfinished import abandoned, described, remove_abandoned
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,6 +35,23 @@ def test_objects_are_served_to_everybody_with_the_headers_of_cvmfs(s3_store: Sto
             "application/octet-stream",
             "max-age=259200",
         )
+
+
+def test_an_upload_that_nobody_finished_is_named_and_objects_are_not(s3_server: S3Server, s3_store: Store) -> None:
+    s3_store.put("data/ab/whole", bytes(MULTIPART_FROM_BYTES))
+    bucket, prefix = split_s3_url(s3_store.url)
+    client = admin_client(s3_server.credentials, s3_server.options())
+    begun = client.create_multipart_upload(Bucket=bucket, Key=f"{prefix}/data/ab/half")
+    client.upload_part(
+        Bucket=bucket, Key=f"{prefix}/data/ab/half", PartNumber=1, UploadId=begun["UploadId"], Body=b"half"
+    )
+    [found] = s3_store.unfinished()
+    assert found.name == "data/ab/half"
+    assert abs(datetime.now(UTC) - found.since) < timedelta(hours=1)
+    assert abandoned(s3_store, datetime.now(UTC)) == []
+    [old] = abandoned(s3_store, datetime.now(UTC) + timedelta(days=2))
+    assert described([old], s3_store).startswith("1 multipart upload of killed writers, the oldest of ")
+    assert remove_abandoned(s3_store, datetime.now(UTC) + timedelta(days=2)) == []
 
 
 def test_a_public_store_reads_anonymously_and_the_bucket_is_not_listed(s3_store: Store, public_url: str) -> None:

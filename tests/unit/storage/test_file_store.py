@@ -1,11 +1,14 @@
 """Objects in a folder are whole or absent, replaced by one winner, and never confused with the store's own files."""
 
 import errno
+import importlib.util
 import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -21,6 +24,8 @@ from include.storage.errors import (
 )
 from include.storage.file import FileStore
 from include.storage.probe import probe
+from include.storage.store import Unfinished
+from include.storage.unfinished import described, remove_abandoned
 
 WRITERS = 8
 
@@ -37,6 +42,16 @@ def race(actions: list[Callable[[], object]]) -> list[object]:
 
     with ThreadPoolExecutor(len(actions)) as pool:
         return list(pool.map(run, actions))
+
+
+def interpreter() -> ModuleType:
+    """The module as a process of its own would have it, at its first write."""
+    spec = importlib.util.find_spec("include.storage.file")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def files_below(folder: Path) -> set[str]:
@@ -236,13 +251,53 @@ def test_a_failed_write_is_told_by_its_cause_and_leaves_nothing(
     assert files_below(file_store.root) == {"a"}
 
 
-def test_writes_are_synchronised_when_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synchronised = []
-    monkeypatch.setattr(os, "fsync", synchronised.append)
-    FileStore(tmp_path / "quick").put("a", b"1")
-    assert synchronised == []
-    FileStore(tmp_path / "safe", fsync=True).put("a", b"1")
-    assert len(synchronised) == 2
+def test_a_writer_is_not_hindered_by_what_a_killed_one_of_its_number_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    monkeypatch.setattr(threading, "get_native_id", lambda: 7)
+    first, second = interpreter(), interpreter()
+    with monkeypatch.context() as at_death:
+        at_death.setattr(os, "rename", die)
+        at_death.setattr(os, "unlink", die)
+        with pytest.raises(Killed):
+            first.FileStore(tmp_path).put("a", b"of the first container")
+    assert len(files_below(tmp_path)) == 1
+    second.FileStore(tmp_path).put("a", b"of the second container")
+    assert FileStore(tmp_path).get("a") == b"of the second container"
+
+
+def test_only_unfinished_writes_older_than_a_day_are_removed(file_store: FileStore) -> None:
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+    ages = {"data/ab/.~old": 25, ".~older": 48, "data/ab/.~under-way": 23, "data/ab/object": 99, "data/.lock/old": 99}
+    for name, hours in ages.items():
+        path = file_store.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
+        moment = (now - timedelta(hours=hours)).timestamp()
+        os.utime(path, (moment, moment))
+    expected = [Unfinished(name, 4, now - timedelta(hours=ages[name])) for name in (".~older", "data/ab/.~old")]
+    assert remove_abandoned(file_store, now, dry_run=True) == expected
+    assert files_below(file_store.root) == set(ages)
+    assert described(expected, file_store).startswith(
+        "2 unfinished files of 0.0 MB of killed writers, the oldest of 2026-11-19;"
+    )
+    assert remove_abandoned(file_store, now) == expected
+    assert files_below(file_store.root) == set(ages) - {".~older", "data/ab/.~old"}
+    assert remove_abandoned(file_store, now) == []
+
+
+def test_an_object_is_not_discarded_as_unfinished(file_store: FileStore) -> None:
+    file_store.put("data/ab/object", b"1")
+    with pytest.raises(BadKey):
+        file_store.discard(Unfinished("data/ab/object", 1, datetime.now(UTC)))
+    file_store.discard(Unfinished("data/ab/.~gone", 1, datetime.now(UTC)))
 
 
 def test_a_store_whose_folder_vanished_is_not_made_again_elsewhere(tmp_path: Path) -> None:
@@ -273,3 +328,19 @@ def test_the_probe_trusts_a_file_store_and_leaves_nothing(file_store: FileStore)
     traits = probe(file_store)
     assert (traits.put_if_absent, traits.replace, traits.bulk_delete, traits.anonymous_read) == (True, True, True, None)
     assert list(file_store.list()) == []
+
+
+@pytest.mark.parametrize("there", [[], ["00", "7f"]])
+def test_with_the_first_missing_folder_of_objects_all_of_them_are_made(tmp_path: Path, there: list[str]) -> None:
+    # a stock receiver that shares the store renames objects into them, and makes none
+    for name in there:
+        (tmp_path / "repository/data" / name).mkdir(parents=True)
+    FileStore(tmp_path).child("repository").put("data/ab/cd", b"")
+    assert sorted(path.name for path in (tmp_path / "repository/data").iterdir()) == [f"{n:02x}" for n in range(256)]
+
+
+def test_other_folders_are_made_one_by_one(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    for key in ("data/abc/x", "builds/ab/x", "data/ab/cd/x"):
+        store.put(key, b"")
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["ab", "abc"]
