@@ -1,4 +1,5 @@
-"""The gateway under many publishers: commits in groups, leases meanwhile, one publisher alone, commits of stock shape.
+"""The gateway under many publishers: commits in groups, leases meanwhile, one publisher alone, commits of stock shape,
+and publishers beside a repository whose store never answers.
 
 Every measurement is looked at afterwards: what was acknowledged must stand, and the repository must be sound; else the
 exit code is 1. Ends in one line of JSON; with the curve, figures and plots go to bench/results.
@@ -90,6 +91,8 @@ def _measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
     merges = [bench.merges(entries, options.merges) for entries in options.entries]
     for merged in merges:
         _tell_merges(merged)
+    beside = bench.beside_silence(min(4, options.publishers), short)
+    _tell_silence(beside)
     counts = [count for count in CURVE if options.curve and count < options.publishers]
     lengths = [short] * len(counts) + [options.seconds]
     loads = bench.many([*counts, options.publishers], lengths, options.slots)
@@ -97,7 +100,7 @@ def _measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
         _tell_load(load, options)
     switches = _switch_floor(bench, options)
     print(f"floor of revisions: {switches:.1f}/s, bare writes of the same objects, reflog and manifest")
-    return _figures(options, pairs, floor, singles, merges, loads, switches)
+    return _figures(options, pairs, floor, singles, merges, loads, switches) | _beside(beside)
 
 
 def _switch_floor(bench: Bench, options: argparse.Namespace) -> float:
@@ -124,6 +127,25 @@ def _tell_load(load: Load, options: argparse.Namespace) -> None:
         f"lease to acknowledgement p50 {percentile(load.publish_ms, 0.5):.0f} ms, of that the publisher's own work "
         f"{percentile(load.own_ms, 0.5):.0f} ms; leases on other paths p95 ms: {taken} (every {PROBE_PAUSE_S} s); "
         f"CPU: gateway {load.gateway_cpu:.2f}, load {load.load_cpu:.2f}, idle {load.idle:.0%} of all",
+        flush=True,
+    )
+
+
+def _beside(load: Load) -> dict[str, float]:
+    acquire = load.lease_ms["acquire"]
+    return {
+        "silent_acquire_p50_ms": round(percentile(acquire, 0.5), 1),
+        "silent_acquire_p99_ms": round(percentile(acquire, 0.99), 1),
+        "silent_commit_p99_ms": round(percentile(load.commit_ms, 0.99), 1),
+    }
+
+
+def _tell_silence(load: Load) -> None:
+    acquire = load.lease_ms["acquire"]
+    print(
+        f"beside a silent store, {load.publishers} publishers, {load.seconds:.0f} s: acquire p50 "
+        f"{percentile(acquire, 0.5):.1f} p99 {percentile(acquire, 0.99):.1f} ms, commit p99 "
+        f"{percentile(load.commit_ms, 0.99):.1f} ms (wanted: 1000)",
         flush=True,
     )
 

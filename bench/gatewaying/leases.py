@@ -10,11 +10,12 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from gatewaying.processes import serve
-from publishing.repositories import FQRN
+from publishing.repositories import FQRN, SILENT
 
 from include.gateway.auth import authorization
 from include.gateway.client.transport import API
@@ -27,13 +28,23 @@ class Connection:
         self._key_id, self._secret = job["key_id"], job["secret"]
         self._http = http.client.HTTPConnection(urlsplit(job["gateway"]).netloc, timeout=60)
 
-    def acquire(self, path: str) -> str:
+    def acquire(self, path: str, repository: str = FQRN) -> str:
         """Take a lease; its token. Raises RuntimeError unless it is granted."""
-        body = json.dumps({"path": FQRN + path, "api_version": "3", "hostname": "bench"}).encode()
+        body = json.dumps({"path": repository + path, "api_version": "3", "hostname": "bench"}).encode()
         return str(self._call("POST", "/leases", body, body)["session_token"])
 
     def drop(self, token: str) -> None:
         self._call("DELETE", f"/leases/{token}", token.encode())
+
+    def commit(self, token: str) -> None:
+        """A change that was never stored. Raises RuntimeError."""
+        body = json.dumps({"old_root_hash": "1" * 40 + "C", "new_root_hash": "2" * 40 + "C"}).encode()
+        self._call("POST", f"/leases/{token}", token.encode(), body)
+
+    def ready(self) -> None:
+        """Ask whether all repositories can be published to."""
+        self._http.request("GET", "/ready")
+        self._http.getresponse().read()
 
     def listed(self) -> int:
         """How many leases there are."""
@@ -89,8 +100,23 @@ def pairs(job: dict[str, Any]) -> dict[str, Any]:
     return {"pairs": sum(done), "fewest": min(done)}
 
 
+def silence(job: dict[str, Any]) -> None:
+    """Ask after, lease and commit into the repository whose store never answers, from many connections at once."""
+
+    def ask(number: int) -> None:
+        while True:
+            connection = Connection(job)
+            with suppress(RuntimeError, OSError, http.client.HTTPException):
+                connection.ready()
+                connection.commit(connection.acquire(f"/path{number}", SILENT))
+
+    for number in range(job["connections"]):
+        threading.Thread(target=ask, args=(number,), daemon=True).start()
+    time.sleep(job["seconds"])
+
+
 def _prepare(job: dict[str, Any]) -> Callable[[], Any]:
-    work = {"probe": probe, "pairs": pairs}[job["work"]]
+    work = {"probe": probe, "pairs": pairs, "silence": silence}[job["work"]]
     return lambda: work(job)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from publishing.places import Place
 from publishing.repositories import PAST, Templates
 
 PROBE_PAUSE_S = 0.02
+SILENT_CONNECTIONS = 32
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -84,6 +86,23 @@ class Bench:
         self._look(place, [commit for load in loads for commit in load.acknowledged], first)
         return loads
 
+    def beside_silence(self, publishers: int, seconds: float) -> Load:
+        """Publishers, while the store of another repository of the gateway takes connections and never answers."""
+        place = self.place.below("silence")
+        self.templates.copy(PAST, place.open())
+        with socket.create_server(("127.0.0.1", 0), backlog=1024) as server:
+            endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
+            with self._gateway(place, "silence", endpoint) as client:
+                works = prepared(place, publishers, publishers)
+                first = reserve(place, self.templates.public_key, client, [work.destination for work in works])
+                job = {**client, "work": "silence", "connections": SILENT_CONNECTIONS, "seconds": 10 * seconds}
+                with Crew("leases", [job]) as asking:
+                    asking.go()
+                    load = self._load(place, client, works, Counter(), seconds, prober=True)
+                server.close()  # only now, so that the gateway can end
+        self._look(place, load.acknowledged, first)
+        return load
+
     def single(self, revisions: int, tags: int, turns: int) -> Load:
         """One publisher alone, on a repository with so many revisions and tags."""
         place = self.place.below(f"single{revisions}")
@@ -119,8 +138,8 @@ class Bench:
     # -- private
 
     @contextmanager
-    def _gateway(self, place: Place, name: str) -> Iterator[dict[str, str]]:
-        with lab.gateway(place, self.templates.keys, self.scratch / f"{name}.db") as client:
+    def _gateway(self, place: Place, name: str, silent: str | None = None) -> Iterator[dict[str, str]]:
+        with lab.gateway(place, self.templates.keys, self.scratch / f"{name}.db", silent) as client:
             yield client
 
     def _load(

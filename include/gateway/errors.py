@@ -57,6 +57,8 @@ class GatewayError(Exception):
     """A call to a gateway that did not do what was asked; ``reason`` is the gateway's own text, if it sent one."""
 
     retryable: ClassVar[bool] = False
+    outage: ClassVar[bool] = False
+    """The gateway cannot be reached or is in trouble, and waiting for it is worth while."""
     cure: ClassVar[str] = "see the gateway's log"
 
     def __init__(
@@ -79,20 +81,24 @@ class GatewayError(Exception):
 
 class GatewayUnreachable(GatewayError):
     retryable = True
+    outage = True
     cure = "start the gateway, or correct host and port of the connection"
 
 
 class ReplyLost(GatewayError):
     retryable = True
+    outage = True
     cure = "try again; if the lease was granted its path stays busy until it expires"
 
 
 class CommitUnclear(ReplyLost):
+    outage = False  # the next try looks at once whether it was published
     cure = "read the manifest: the change may have been published"
 
 
 class ServerTrouble(GatewayError):
     retryable = True
+    outage = True
 
 
 class StateTrouble(ServerTrouble):
@@ -104,7 +110,7 @@ class UnexpectedReply(GatewayError):
 
 
 class PathBusy(GatewayError):
-    """An overlapping lease is held: by ``holder``, if that is known; ``own``: its hostname and key are ours."""
+    """An overlapping lease is held: by ``holder``, if that is known; ``own``: it is our own."""
 
     retryable = True
     cure = "wait until it is released"

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-_MARK = "NIGHTSHIFT_TEST_AIRFLOW_HOME"
+_MARK = "TESTS_AIRFLOW_HOME"  # not NIGHTSHIFT_…: the suite takes those away, after the first conftest files were read
 
 
 def use() -> Path:

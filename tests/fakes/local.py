@@ -21,6 +21,7 @@ from include.cvmfs.directory import DirectorySource
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.edit import Edit
 from include.cvmfs.hashes import Algorithm
+from include.cvmfs.layout import Layout
 from include.cvmfs.prepare import PrepareOptions, prepare
 from include.cvmfs.repository import Repository
 from include.cvmfs.spool import Specials
@@ -59,7 +60,9 @@ class LocalRepository:
     seconds: int = int(NOW.timestamp())
 
     def __post_init__(self) -> None:
-        create_repository(self.store, FQRN, master=master_key(), signer=signer(), now=NOW, algorithm=self.algorithm)
+        create_repository(
+            self.store, FQRN, master=master_key(), signer=signer(), now=NOW, algorithm=self.algorithm, mtime_ns=True
+        )
 
     def opened(self) -> Repository:
         return Repository.open(self.store, fqrn=FQRN, public_keys=[public_key()], now=NOW)
@@ -82,7 +85,7 @@ class LocalRepository:
         settings = {"chunking": CHUNKS, "mtime_ns": True, "specials": Specials.KEEP, "xattrs": ("user.",)} | options
         changeset = prepare(
             DirectorySource(folder), store=self.store, repository=FQRN, destination=destination, now=NOW,
-            options=PrepareOptions(algorithm=self.algorithm, **settings),
+            options=PrepareOptions(algorithm=self.algorithm, layout=Layout.MTIME_NS, **settings),
         )  # fmt: skip
 
         def hang(edit: Edit) -> None:

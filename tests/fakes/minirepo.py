@@ -24,6 +24,7 @@ from include.cvmfs.dirent import Chunk, Dirent
 from include.cvmfs.hashes import CERTIFICATE, HISTORY, META, PARTIAL, Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.history import History, Tag
 from include.cvmfs.keys import Signer, fingerprint, format_public_key, generate_master, generate_repository_key
+from include.cvmfs.layout import Layout
 from include.cvmfs.manifest import Manifest
 from include.cvmfs.metainfo import MetaInfo
 from include.cvmfs.reflog import Reflog, RefType
@@ -58,6 +59,7 @@ class MiniRepository:
     store: Store
     fqrn: str = FQRN
     algorithm: Algorithm = Algorithm.SHA1
+    layout: Layout = Layout.PLAIN
     entries: dict[str, Dirent] = field(default_factory=dict)
     pieces: dict[str, tuple[Chunk, ...]] = field(default_factory=dict)
     databases: dict[str, bytes] = field(default_factory=dict)
@@ -117,11 +119,11 @@ class MiniRepository:
             if entry.is_directory:
                 entry = entry.changed(linkcount=2 + self._subdirectories(path))
             if not path:
-                catalogs[path] = Catalog.create(path, entry)
+                catalogs[path] = Catalog.create(path, entry, self.layout)
                 continue
             self._holder(catalogs, path).add(path, entry, self.pieces.get(path, ()))
             if entry.mountpoint:
-                catalogs[path] = Catalog.create(path, entry)
+                catalogs[path] = Catalog.create(path, entry, self.layout)
         for path in sorted(catalogs, key=lambda path: -path.count("/")):
             catalog = catalogs[path]
             catalog.set_property("last_modified", SECONDS)
@@ -221,9 +223,9 @@ class MiniRepository:
         return manifest
 
 
-def sample(store: Store, algorithm: Algorithm = Algorithm.SHA1) -> MiniRepository:
+def sample(store: Store, algorithm: Algorithm = Algorithm.SHA1, layout: Layout = Layout.PLAIN) -> MiniRepository:
     """One of everything, in catalogs two levels deep; built, not published yet."""
-    mini = MiniRepository(store, algorithm=algorithm)
+    mini = MiniRepository(store, algorithm=algorithm, layout=layout)
     mini.file("/readme", b"hello\n")
     mini.directory("/empty")
     mini.directory("/sw")

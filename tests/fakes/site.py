@@ -86,7 +86,9 @@ class Site:
             (tree / path).write_bytes(content)
         return tree
 
-    def prepared(self, destination: str, files: Mapping[str, bytes], base: Repository | None = None) -> Changeset:
+    def prepared(
+        self, destination: str, files: Mapping[str, bytes], base: Repository | None = None, **options: Any
+    ) -> Changeset:
         """A changeset of some files for a destination, derived from the current revision unless told otherwise."""
         tree = self.tree(f"{abs(hash((destination, *files.items())))}-{os.urandom(4).hex()}", files)
         head = base or self.head()
@@ -97,7 +99,7 @@ class Site:
             destination=destination,
             now=datetime.now(UTC),
             base=Base(head.manifest.root, head.manifest.revision),
-            options=PrepareOptions(mtime=1, owner=(0, 0), algorithm=self.algorithm),
+            options=PrepareOptions(mtime=1, owner=(0, 0), algorithm=self.algorithm, **options),
         )
 
     def contents_over_time(self, path: str) -> list[ObjectHash | None]:

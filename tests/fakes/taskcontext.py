@@ -15,9 +15,11 @@ def task_context(
     logical_date: datetime | None = None,
     partition_key: str | None = None,
     run_type: str = "manual",
+    xcoms: dict[tuple[str, str], Any] | None = None,
     **params: Any,
 ) -> Any:
-    """A context of the DAG `night`, run `run-1`, task `publish`."""
+    """A context of the DAG `night`, run `run-1`, task `publish`. `xcoms`: what tasks left, by task and key."""
+    left = {} if xcoms is None else xcoms
     ti = SimpleNamespace(
         dag_id="night",
         run_id="run-1",
@@ -25,6 +27,8 @@ def task_context(
         map_index=map_index,
         try_number=try_number,
         max_tries=max_tries,
+        xcom_pull=lambda *, task_ids, key="return_value": left.get((task_ids, key)),
+        xcom_push=lambda *, key, value: left.update({("publish", key): value}),
     )
     run = SimpleNamespace(logical_date=logical_date, partition_key=partition_key, run_type=run_type, run_id="run-1")
     return {

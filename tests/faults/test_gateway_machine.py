@@ -2,7 +2,7 @@
 
 Rules have no preconditions: which commits go together depends on threads, and what is drawn must not.
 No two hold overlapping paths, no lease outlives its end, no acknowledged change is lost, each change is wholly there or
-wholly absent, every revision passes ``check``, and a repeated commit makes nothing twice.
+wholly absent, every revision passes ``check``, and a repeated commit makes nothing twice. ``make soak`` draws afresh.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.faults.machine.ends import Ends
 from tests.faults.machine.ground import numbers
 from tests.faults.machine.service import HOLDS, LEASE_S, UNFORESEEN
 
-pytestmark = pytest.mark.timeout(1200)  # 10,000 steps in one test
+pytestmark = pytest.mark.timeout(1200)  # 2,000 steps in one test
 HAPPENINGS: dict[str, Callable[[GatewayAgainstModel], None]] = {
     "leases end": lambda machine: machine.clock.advance(LEASE_S),
     "one is dropped": lambda machine: machine.drop_one_that_stands(),
@@ -78,6 +78,19 @@ class GatewayAgainstModel(Ends):
 
 
 GatewayAgainstModel.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 test_gateway_against_model = GatewayAgainstModel.TestCase
+
+
+def test_an_outcome_is_remembered_after_a_reboot_between_acquire_and_commit() -> None:
+    machine = GatewayAgainstModel()
+    try:
+        for _ in range(8):
+            machine.acquire("")
+        machine.end("reboot", 0)
+        machine.upload(0, 0, 0, 0)
+        machine.commit(0, None)
+        machine.repeat(0)
+    finally:
+        machine.teardown()

@@ -216,7 +216,7 @@ def test_what_a_store_lost_of_the_gateways_is_noticed_before_the_switch(
     told = job.outcome()
     assert lost.struck
     assert (told.get("error"), told.get("retryable")) == ("RootMissing", True), told
-    assert "acknowledged it, but does not have it" in told["message"]
+    assert "does not have it; commit again; for a certificate or meta info, run: nightshift repo" in told["message"]
     assert site.files() == before
     behind.clear()
     site.assert_sound()

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
+from secrets import token_urlsafe
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
 
@@ -36,6 +38,7 @@ from include.gateway.errors import (
     PathBusy,
     ReplyLost,
 )
+from include.gateway.holders import TaskName
 from include.gateway.paths import LeasePath, checked_path, overlap
 
 if TYPE_CHECKING:
@@ -46,9 +49,10 @@ log = logging.getLogger(__name__)
 API_VERSION = 2
 COVERED_HEADER = "X-Nightshift-Body-Signature"
 WAITING_HEADER = "X-Nightshift-Waiting"
-OFFERS_HEADER, BODY_SIGNATURE = "X-Nightshift-Offers", "body-signature"
+OFFERS_HEADER, BODY_SIGNATURE, REPEATED_ACQUIRE = "X-Nightshift-Offers", "body-signature", "repeated-acquire"
 SIGNATURE_HEADER = "X-Nightshift-Body-Signature"
 COMMIT_MARGIN_S = 5.0
+_GREETING_S, _UNANSWERED = 5.0, 1000
 
 
 class GatewayClient:
@@ -79,6 +83,9 @@ class GatewayClient:
         self._lifetime_s: float | None = None
         self._is_ours: bool | None = None
         self._takes_signed_bodies = False
+        self._offers = ""
+        self._unanswered: dict[tuple[LeasePath, str], str] = {}
+        """By path and hostname, the number of the request for a lease whose reply was lost."""
         self._sign_body = partial(sign_body, secret)
         self._holdings = Holdings()
         # the protocol's own signature leaves the bodies of these calls uncovered; a stock gateway ignores this one
@@ -124,6 +131,16 @@ class GatewayClient:
             self.ping()
         return bool(self._is_ours)
 
+    def check_key(self) -> None:
+        """Try key and secret by a signed call that changes nothing: a lease that there is not is given back.
+
+        Raises AccessRefused if the gateway does not take them, and other GatewayErrors.
+        """
+        token, what = token_urlsafe(48), f"trial of key {self.key_id}"
+        call = Call("DELETE", f"/leases/{token}", what, signed=token.encode(), repeatable=True)
+        with suppress(LeaseLost):
+            self._verdict.require_ok(self._send(call), what)
+
     def repositories(self) -> list[RepositoryInfo]:
         """What the gateway serves, by name."""
         reply = self._call(Call("GET", "/repos", "list of repositories", repeatable=True))
@@ -149,18 +166,24 @@ class GatewayClient:
     def acquire(self, repository: str, path: str, *, hostname: str) -> Lease:
         """Take a lease on ``path`` (``""`` or ``/`` for all). ``hostname`` tells others who holds it.
 
-        Raises PathBusy with the time left and the holder. After ReplyLost the lease may have been granted: a new
-        attempt is then told PathBusy with ``own`` set, until it expires.
+        Raises PathBusy with the time left and the holder. After ReplyLost the lease may have been granted: our own
+        service gives it again to this client, at once or with the next attempt; of a stock gateway a new attempt gets
+        PathBusy with ``own`` set, until it expires.
         """
         place = LeasePath(repository, checked_path(path))
         what = f"lease on {place} with key {self.key_id}"
-        body = json.dumps({"path": str(place), "api_version": str(API_VERSION), "hostname": hostname}).encode()
+        request = self._unanswered.get((place, hostname)) or secrets.token_hex(16)
+        body = json.dumps(
+            {"path": str(place), "api_version": str(API_VERSION), "hostname": hostname, "request": request}
+        ).encode()
+        call = Call("POST", "/leases", what, signed=body, body=body, headers={WAITING_HEADER: "1"})
         sent_at = time.monotonic()
-        reply = self._send(Call("POST", "/leases", what, signed=body, body=body, headers={WAITING_HEADER: "1"}))
+        reply = self._acquired(call, place, hostname, request)
         members = reply.members or {}
-        self._takes_signed_bodies = BODY_SIGNATURE in reply.headers.get(OFFERS_HEADER, "")
+        self._takes_signed_bodies = BODY_SIGNATURE in self._offers
         if reply.status == 200 and members.get("status") == "path_busy":
             self._busy(reply, place, hostname)
+        self._unanswered.pop((place, hostname), None)
         self._verdict.require_ok(reply, what, place)
         token = members.get("session_token")
         if not isinstance(token, str) or not token or not _safe_in_url(token):
@@ -173,6 +196,25 @@ class GatewayClient:
         )  # fmt: skip
         self._holdings.granted(lease, sent_at=sent_at, trace=reply.trace)
         return lease
+
+    def _acquired(self, call: Call, place: LeasePath, hostname: str, request: str) -> Reply:
+        """The reply; if it was lost and the service knows a repetition, that of one more call."""
+        try:
+            return self._send(call)
+        except ReplyLost:
+            self._unanswered[place, hostname] = request
+            if len(self._unanswered) > _UNANSWERED:
+                self._unanswered.pop(next(iter(self._unanswered)))
+            if not self._repeats_acquires():
+                raise
+        log.warning("reply to the acquire of %s lost, asking again", place)
+        return self._send(call)
+
+    def _repeats_acquires(self) -> bool:
+        if self._is_ours is None:
+            with suppress(GatewayError):
+                self._send(Call("GET", "", "greeting", timeout_s=_GREETING_S))
+        return REPEATED_ACQUIRE in self._offers
 
     def renew(self, lease: Lease, *, wanted_s: int | None = None) -> Lease:
         """Let the lease last ``wanted_s`` from now, or as long as the gateway allows. Raises NotOffered, LeaseLost."""
@@ -371,6 +413,7 @@ class GatewayClient:
         reply = self._transport.send(call)
         if self._is_ours is None and reply.status < 500:
             self._is_ours = reply.trace is not None
+        self._offers = reply.headers.get(OFFERS_HEADER) or self._offers
         return reply
 
     def _call(self, call: Call) -> Reply:
@@ -395,7 +438,11 @@ class GatewayClient:
             holder = self.holder(place.repository, place.path)
         except GatewayError:
             holder = None
-        own = holder is not None and holder.hostname == hostname and holder.key_id == self.key_id
+        same = holder is not None and holder.hostname == hostname and holder.key_id == self.key_id
+        # a hostname may name no more than a user on a host, who may publish more than once at the same time
+        own = same and ((place, hostname) in self._unanswered or TaskName.parse(hostname) is not None)
+        if not same:
+            self._unanswered.pop((place, hostname), None)
         by = f" by {holder.hostname!r} with key {holder.key_id} on {holder.full_path}" if holder else ""
         raise PathBusy(
             f"lease on {place} with key {self.key_id}: path busy{by}, {remaining_s:.1f} s left{queue_of(reply)}; "

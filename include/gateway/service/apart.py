@@ -7,7 +7,7 @@ way are made again, once: a change that stands already is found to stand.
 
 Messages are pickled tuples over a socket pair, a name first:
 
-to the process     start (recipe, revisions)   reconfigure (recipe)   commit (number, orders, trace, steps)
+to the process     start (recipe, revisions, wait)   reconfigure (recipe)   commit (number, orders, trace, steps)
                    fenced (number, refused)    stepped (number)       end
 from the process   settled (0, error)          outcome (number, outcomes, revisions learnt)
                    fence (number, members)     step (number, step)
@@ -33,7 +33,7 @@ from typing import Any
 from include.cvmfs.commit import Step
 from include.cvmfs.lineage import Revision
 from include.gateway.service.commits import CommitOrder, Fence
-from include.gateway.service.committer import RevisionMemory
+from include.gateway.service.committer import OPENING_S, RevisionMemory
 from include.gateway.service.config import ConfigError, Recipe, ServiceConfig
 from include.gateway.service.log import TRACE
 
@@ -61,8 +61,8 @@ class CommitterApart:
         self._process: _Process | None = None
 
     def start(self) -> None:
-        """Start the process, which opens every repository that can be opened by now. Raises ConfigError, Owned."""
-        self._running()
+        """Start the process, which opens the repositories (``StoreCommitter.start``). Raises ConfigError, Owned."""
+        self._running(OPENING_S)
 
     def commit(
         self, orders: Sequence[CommitOrder], *, fence: Fence, on_step: Callable[[Step], None]
@@ -106,12 +106,13 @@ class CommitterApart:
         if process is not None:
             process.end()
 
-    def _running(self) -> _Process:
+    def _running(self, wait_s: float = 0.0) -> _Process:
+        """The process; started again if it is not there, without waiting for any store."""
         with self._starting:
             if self._process is None or self._process.ended:
                 process = _Process()
                 try:
-                    process.ask("start", self._recipe, self._known(), timeout_s=_START_S)
+                    process.ask("start", self._recipe, self._known(), wait_s, timeout_s=_START_S)
                 except BaseException:
                     process.end()
                     raise

@@ -1,5 +1,8 @@
 """The process that ``apart.py`` starts: makes revisions for the service, and ends with it.
 
+One thread reads the messages and never waits for anything else: a commit that is under way waits for answers that only
+this thread can hand over, and the end of the service is seen here.
+
 ``python -m include.gateway.service.apart_worker FD [log]``: the socket to the service, and whether to write its log.
 """
 
@@ -12,6 +15,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -48,9 +52,10 @@ class _Worker:
         self._answers: dict[int, queue.SimpleQueue[Any]] = {}
         self._committer: StoreCommitter | None = None
         self._memory = _Memory({})
+        self._settling = ThreadPoolExecutor(1, thread_name_prefix="gateway-settle")
 
     def run(self) -> None:
-        """Until the service says so, or is no more."""
+        """Until the process ends: when the service asks for it, or is gone."""
         while True:
             try:
                 what, *rest = self._connection.recv()
@@ -63,12 +68,8 @@ class _Worker:
             elif what in ("fenced", "stepped"):
                 number, *answer = rest
                 self._answers[number].put(answer[0] if answer else None)
-            elif what == "end":
-                break
             else:
-                self._settle(what, *rest)
-        if self._committer is not None:
-            self._committer.close()
+                self._settling.submit(self._settle, what, *rest)
 
     def _settle(self, what: str, *arguments: Any) -> None:
         problem: Exception | None = None
@@ -80,15 +81,20 @@ class _Worker:
             )
         self._send("settled", 0, problem)
 
-    def _start(self, recipe: Any, known: Mapping[str, tuple[Revision, ...]]) -> None:
+    def _start(self, recipe: Any, known: Mapping[str, tuple[Revision, ...]], wait_s: float) -> None:
         self._memory = _Memory(known)
         committer = StoreCommitter(made(recipe), self._memory)
-        committer.start()
         self._committer = committer
+        committer.start(wait_s)
 
     def _reconfigure(self, recipe: Any) -> None:
         assert self._committer is not None  # noqa: S101 - started before
         self._committer.reconfigure(made(recipe))
+
+    def _end(self) -> None:
+        if self._committer is not None:
+            self._committer.close()
+        os._exit(0)
 
     def _commit(self, number: int, orders: Sequence[CommitOrder], trace: str, steps: bool) -> None:
         log.TRACE.set(trace)

@@ -15,6 +15,7 @@ from typing import Protocol
 from include.cvmfs import errors as cvmfs
 from include.cvmfs.commit import Step
 from include.cvmfs.hashes import ObjectHash
+from include.gateway.service.config import ConfigError
 from include.gateway.service.lease_rows import LeaseRow
 from include.gateway.service.lease_table import LeaseGone, LeaseTable, Spent
 from include.gateway.service.log import TRACE
@@ -29,7 +30,7 @@ from include.storage.errors import StoreError
 log = logging.getLogger(__name__)
 
 GROUP_SIZE = 64
-_THREADS = 16
+_THREADS = 1024  # made as they are needed; a repository takes one at a time, and waits for no other
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ REASONS: tuple[tuple[type[Exception], str], ...] = (
     (cvmfs.CvmfsError, "miscellaneous"),
     (StoreError, "storage_error"),
     (Owned, "repository_owned"),
+    (ConfigError, "miscellaneous"),
     (StateError, "could not begin transaction"),
 )
 _KNOWN = tuple(kind for kind, _ in REASONS)

@@ -6,13 +6,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
 from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import Change, NewTag, Step, commit_group
+from include.cvmfs.commit import MANIFEST_KEY, Change, NewTag, Step, commit_group
 from include.cvmfs.errors import CvmfsError, FormatError
 from include.cvmfs.generation import require_unmoved
 from include.cvmfs.keys import Signer
@@ -21,15 +20,17 @@ from include.cvmfs.records import Records
 from include.cvmfs.repair import adopt_reflog
 from include.cvmfs.vouching import Voucher
 from include.gateway.service.commits import CommitOrder, Fence
-from include.gateway.service.config import RepositoryConfig, ServiceConfig
-from include.gateway.service.ownership import Owned, Ownership, claim
+from include.gateway.service.config import ConfigError, RepositoryConfig, ServiceConfig
+from include.gateway.service.ownership import PATIENCE_S, Owned, Ownership, claim
 from include.storage.errors import StoreError
 from include.storage.store import Store
 
 log = logging.getLogger(__name__)
 
 GENERIC = "generic-"
-_AT_ONCE = 8
+OPENING_S = 5.0
+"""How long a start waits for the stores. What is not open by then is opened beside the commits of the others."""
+ANSWERING_S = 2 * PATIENCE_S
 
 
 class RevisionMemory(Protocol):
@@ -62,6 +63,8 @@ class StoreCommitter:
         self._before: dict[str, _Opened] = {}  # by an older configuration
         self._turns: dict[str, threading.Lock] = {}
         self._opening = threading.Lock()
+        self._releasing: list[threading.Thread] = []
+        self._answering: set[str] = set()
 
     def commit(
         self, orders: Sequence[CommitOrder], *, fence: Fence, on_step: Callable[[Step], None]
@@ -103,61 +106,96 @@ class StoreCommitter:
                 self._memory.remember_revisions(name, learnt)
         return [outcome if isinstance(outcome, Exception) else outcome.manifest.revision for outcome in outcomes]
 
-    def start(self) -> None:
-        """Open every repository that can be opened by now, and finish what a crash left behind there.
+    def start(self, wait_s: float = OPENING_S) -> None:
+        """Begin to open every repository, and to finish what a crash left behind there.
 
-        Raises Owned if another gateway is at work on one, where the store would not keep the two apart.
+        Waits ``wait_s`` for stores to answer at all, and longer for those that did. Raises Owned if another gateway is
+        at work on one of these, where the store would not keep the two apart.
         """
-        names = list(self._repositories)
-        with ThreadPoolExecutor(max(1, min(_AT_ONCE, len(names))), thread_name_prefix="gateway-open") as pool:
-            owned = [error for error in pool.map(self._start_one, names) if error is not None]
+        owned: list[Owned] = []
+        threads = {
+            name: threading.Thread(target=self._start_one, args=(name, owned), name=f"gateway-open-{name}", daemon=True)
+            for name in list(self._repositories)
+        }
+        for thread in threads.values():
+            thread.start()
+        until = time.monotonic() + wait_s
+        for thread in threads.values():
+            thread.join(max(0.0, until - time.monotonic()))
+        if wait_s:
+            until += ANSWERING_S
+            for name in list(self._answering):
+                threads[name].join(max(0.0, until - time.monotonic()))
         if owned:
             self.close()
             raise owned[0]
 
     def reconfigure(self, config: ServiceConfig) -> None:
-        """Open every repository anew from this configuration when it is needed next; those that are ours stay ours."""
+        """Open every repository again from this configuration when it is needed next; those that are ours stay ours.
+
+        Waits for no store: what is no longer served is released when its commit has ended.
+        """
         with self._opening:
             self._before |= self._opened
             self._opened = {}
             self._repositories = config.repositories
             gone = [self._before.pop(name) for name in list(self._before) if name not in config.repositories]
         for opened in gone:
-            _release(opened)
+            self._release(opened)
 
     def close(self) -> None:
-        """Let go of the repositories."""
+        """Release the repositories, each once its commit has ended."""
         with self._opening:
             held = {**self._before, **self._opened}
-            self._before, self._opened = {}, {}
+            self._before, self._opened, self._repositories = {}, {}, {}
         for opened in held.values():
-            _release(opened)
+            self._release(opened)
+        for thread in self._releasing:
+            thread.join()
 
-    def _start_one(self, name: str) -> Owned | None:
+    def _release(self, opened: _Opened) -> None:
+        """In a thread of its own: neither a commit that is under way nor a silent store holds up anything else."""
+        if opened.ownership is not None:
+            thread = threading.Thread(target=_release, args=(opened.ownership, opened.turn), daemon=True)
+            self._releasing = [thread, *(one for one in self._releasing if one.is_alive())]
+            thread.start()
+
+    def _start_one(self, name: str, owned: list[Owned]) -> None:
         try:
             self._open(name)
-        except Owned as error:
-            return error
         except Exception as error:  # noqa: BLE001 - whatever is missing may be there at the first commit
+            if isinstance(error, Owned):
+                owned.append(error)
             fields = {"repository": name, "detail": f"{type(error).__name__}: {error}"}
             log.warning("repository not opened yet, the first commit tries again", extra={"fields": fields})
-        return None
 
     def _open(self, name: str) -> _Opened:
         with self._opening:
             turn = self._turns.setdefault(name, threading.Lock())
         with turn:
             if (known := self._opened.get(name)) is None:
-                repository = self._repositories[name]
+                repository = self._repositories.get(name)
+                if repository is None:
+                    raise ConfigError(f"{name} is not served any more")
                 signer = repository.signer()
                 store, ownership = self._claimed(name, repository.store())
                 catalogs = CatalogCache(store)
                 revisions = self._memory.revisions(name) if self._memory is not None else ()
                 voucher = Voucher(signer, repository.public_keys)
                 lineage = Lineage(catalogs, revisions)
-                known = self._opened[name] = _Opened(store, signer, catalogs, voucher, lineage, ownership)
+                known = _Opened(store, signer, catalogs, voucher, lineage, ownership)
                 self._settle(name, known)
+                self._keep(name, known, repository)
             return known
+
+    def _keep(self, name: str, opened: _Opened, repository: RepositoryConfig) -> None:
+        """For the next commits, unless the configuration was read again meanwhile."""
+        with self._opening:
+            served = self._repositories.get(name)
+            if served is not None:
+                (self._opened if served is repository else self._before)[name] = opened
+        if served is None:
+            self._release(opened)
 
     def _claimed(self, name: str, store: Store) -> tuple[Store, Ownership | None]:
         """The store, ours if it has to be. Raises Owned, StoreError."""
@@ -167,7 +205,9 @@ class StoreCommitter:
             traits = before.store.traits
             return store if traits is None else store.with_traits(traits), before.ownership
         if before is not None:
-            _release(before)
+            self._release(before)
+        store.exists(MANIFEST_KEY)
+        self._answering.add(name)
         return claim(store, name)
 
     @staticmethod
@@ -183,11 +223,9 @@ class StoreCommitter:
             log.warning("reflog not looked at, the next commit does", extra={"fields": fields})
 
 
-def _release(opened: _Opened) -> None:
-    """Let go of a repository, once a commit that is under way has ended."""
-    with opened.turn:
-        if opened.ownership is not None:
-            opened.ownership.release()
+def _release(ownership: Ownership, turn: threading.Lock) -> None:
+    with turn:
+        ownership.release()
 
 
 def _passed(store: Store, name: str, generations: Mapping[int, str]) -> dict[int, Exception]:

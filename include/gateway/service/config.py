@@ -42,13 +42,19 @@ class GatewayKey:
 class RepositoryConfig:
     """A repository; its store and its signing key are opened at the first commit.
 
-    ``public_keys``: PEM texts of master keys, for manifests that another key than ours has signed.
+    ``public_keys``: PEM texts of master keys, for manifests that another key than ours has signed. ``quick_store``: the
+    store with short time-outs and without repetitions; None: there is no such one.
     """
 
     store: Callable[[], Store] = field(repr=False)
     signer: Callable[[], Signer] = field(repr=False)
     keys: tuple[GatewayKey, ...] = ()
     public_keys: Callable[[], Sequence[bytes]] = field(default=tuple, repr=False)
+    quick_store: Callable[[], Store] | None = field(default=None, repr=False)
+
+    def quick(self) -> Store:
+        """The store for a look at it, which rather fails than waits."""
+        return (self.quick_store or self.store)()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +70,9 @@ class Recipe:
 class ServiceConfig:
     """``keys`` belong to the gateway and to no repository: with ``admin`` they may end leases, but never take one.
 
-    Of payloads, ``payloads_at_once`` are read, the others wait; one that sends nothing for the idle timeout is refused.
-    With a ``recipe`` commits are made in a process of their own (``apart.py``), without one in threads of the service.
+    Of the payloads of a repository, ``payloads_at_once`` are read and the others wait; one that sends nothing for the
+    idle timeout is refused. ``not_served``: other repositories of the site, and why. With a ``recipe`` commits are made
+    in a process of their own (``apart.py``), without one in threads of the service.
     """
 
     state: Path
@@ -80,6 +87,7 @@ class ServiceConfig:
     payload_idle_timeout_s: float = 60.0
     limits: Limits = field(default_factory=Limits)
     recipe: Recipe | None = None
+    not_served: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not 0 < self.max_lease_time_s <= 30 * 86400:

@@ -5,7 +5,6 @@ Leases that were granted before may be used: each lasts for moments, and what it
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from include.cvmfs.freeze import Freeze, look
 from include.gateway.duration import SECOND
 from include.gateway.service.clock import Clock
 from include.gateway.service.config import ServiceConfig
+from include.gateway.service.looks import Looks
 from include.gateway.service.replies import Refused
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Freezes:
         self._config = config
         self._clock = clock
         self._known: dict[str, tuple[int, Freeze | None]] = {}
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._looks: Looks[None] = Looks()
 
     async def require_thawed(self, name: str) -> None:
         """Raises Refused for a repository that is frozen; who asks says afterwards what he wants of it.
@@ -38,24 +38,29 @@ class Freezes:
         While the store does not answer, what was known last holds: a commit could not pass then anyhow, and
         publishers look for themselves.
         """
-        async with self._turns.setdefault(name, asyncio.Lock()):
-            asked_ns, found = self._known.get(name, (None, None))
-            if asked_ns is None or self._clock.monotonic_ns() - asked_ns >= FRESH_S * SECOND:
-                found = await asyncio.to_thread(self._look, name, found)
-                self._known[name] = (self._clock.monotonic_ns(), found)
+        asked_ns, _ = self._known.get(name, (None, None))
+        if asked_ns is None or self._clock.monotonic_ns() - asked_ns >= FRESH_S * SECOND:
+            try:
+                await self._looks.look(name, lambda: self._look(name))
+            except TimeoutError:
+                _unknown(name, "the store does not answer in time")
+        _, found = self._known.get(name, (None, None))
         if found is not None and found.holds(self._now()):
             raise Refused("repo_disabled", RepositoryFrozen(name, str(found)).detail)
 
-    def _look(self, name: str, last: Freeze | None) -> Freeze | None:
+    def _look(self, name: str) -> None:
         repository = self._config().repositories.get(name)
-        if repository is None:
-            return None
+        _, found = self._known.get(name, (None, None))
         try:
-            return look(repository.store(), self._now())
+            found = look(repository.quick(), self._now()) if repository is not None else None
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the store, leases are given out as before
-            fields = {"repository": name, "detail": str(error)}
-            log.warning("whether it is frozen is not known, what was last known holds", extra={"fields": fields})
-            return last
+            _unknown(name, str(error))
+        self._known[name] = (self._clock.monotonic_ns(), found)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock.wall_ms() / 1000, UTC)
+
+
+def _unknown(name: str, detail: str) -> None:
+    fields = {"repository": name, "detail": detail}
+    log.warning("whether it is frozen is not known, what was last known holds", extra={"fields": fields})

@@ -65,10 +65,11 @@ class Intake:
                 self._spool(piece.data)
 
     def finish(self) -> Received:
-        """All objects are stored when this returns. Raises as ``feed``, and PackTruncated."""
+        """All objects are stored, and flushed, when this returns. Raises as ``feed``, and PackTruncated."""
         self._reader.finish()
         self._compare_length()
         self._uploader.__exit__(None, None, None)
+        self._destination.flush()
         taken = self._destination
         return Received(
             1, taken.chunks, taken.duplicates + self._repeated, taken.catalogs, taken.bytes, taken.catalog_bytes
@@ -123,6 +124,9 @@ class _Absent:
         self._store = store
         self._lock = threading.Lock()
         self.chunks = self.duplicates = self.catalogs = self.bytes = self.catalog_bytes = 0
+
+    def flush(self) -> None:
+        self._store.flush()
 
     def put(self, key: str, data: bytes) -> None:
         there = self._store.head(key)

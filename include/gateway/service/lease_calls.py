@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from include.gateway.duration import SECOND, format_duration, format_time
@@ -18,6 +19,7 @@ from include.gateway.service.reading import read_body, remote_of
 from include.gateway.service.replies import INVALID_LEASE, Malformed, Refused
 from include.gateway.service.requests import CommitRequest, LeaseRequest, checked_token, parse_renewal
 from include.gateway.service.serving import OFFERS, OFFERS_HEADER, WAITING_HEADER, Serving
+from include.gateway.service.tokens import token_of
 from include.gateway.service.tracing import note
 from include.gateway.service.waiting import Place
 
@@ -55,10 +57,13 @@ class LeaseCalls:
             raise Refused("repository not found: %!w(<nil>)")  # the artefact is the stock gateway's, which clients know
         serving.access.check_lease(key_id, wanted.path)
         await self._freezes.require_thawed(wanted.path.repository)
+        if await request.is_disconnected():
+            raise ClientDisconnect  # nobody would learn the token
         outcome = await asyncio.wrap_future(
             self._table.acquire(
                 wanted.path, key_id=key_id, hostname=wanted.hostname, version=wanted.version,
                 most=serving.config.limits.leases_per_key,
+                token=partial(token_of, serving.access.secret(key_id), body) if wanted.request else None,
             )
         )  # fmt: skip
         fields = {"path": str(wanted.path), "key": key_id, "hostname": wanted.hostname}
@@ -78,7 +83,7 @@ class LeaseCalls:
         return replies.answer(
             {"status": "ok", "session_token": outcome.token, "max_api_version": wanted.version},
             headers={
-                EXPIRES_HEADER: f"{serving.config.max_lease_time_s:.3f}", EPOCH_HEADER: str(outcome.row.epoch), **offers
+                EXPIRES_HEADER: f"{outcome.left_s:.3f}", EPOCH_HEADER: str(outcome.row.epoch), **offers
             },
         )  # fmt: skip
 

@@ -6,12 +6,10 @@ meanwhile: otherwise the next holder could derive its change from a revision tha
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import fcntl
 import hashlib
 import os
-import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -30,6 +28,7 @@ from include.gateway.service.config import ConfigError
 from include.gateway.service.lease_rows import FinishedCommit, LeaseRow
 from include.gateway.service.payload_rows import Received
 from include.gateway.service.replies import INVALID_LEASE, Refused, go_json
+from include.gateway.service.tokens import new_token
 from include.gateway.service.writer import StateError, Writer
 
 T = TypeVar("T")
@@ -43,8 +42,11 @@ class LeaseGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Granted:
+    """``left_s`` until it expires; less than the longest time for a lease that was granted before."""
+
     token: str = field(repr=False)
     row: LeaseRow
+    left_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +69,6 @@ class Spent:
 def digest_of(token: str) -> bytes:
     """What is kept of a token."""
     return hashlib.sha256(token.encode()).digest()
-
-
-def new_token() -> str:
-    """32 random bytes in base32, as long as the stock gateway's: 52 characters and ``====``."""
-    return base64.b32encode(secrets.token_bytes(32)).decode()
 
 
 class LeaseTable:
@@ -164,17 +161,36 @@ class LeaseTable:
         return {row[0] for row in rows}
 
     def acquire(
-        self, path: LeasePath, *, key_id: str, hostname: str, version: int, most: int | None = None
+        self,
+        path: LeasePath,
+        *,
+        key_id: str,
+        hostname: str,
+        version: int,
+        most: int | None = None,
+        token: Callable[[int], str] | None = None,
     ) -> Future[Granted | Busy]:
-        """Take a lease; with every one that is granted, what has expired is cleared away. ``most``: of this key."""
+        """Take a lease; with every one that is granted, what has expired is cleared away. ``most``: of this key.
+
+        ``token`` by epoch, for a request that may be repeated: the lease that stands under it already is given again.
+        """
 
         def operation(connection: sqlite3.Connection) -> Granted | Busy:
             now = self.clock.monotonic_ns()
+            rows = lease_rows.overlapping(connection, path.repository, path.path)
             in_the_way = [
                 max(row.deadline_ns - now, 1_000_000)
-                for row in lease_rows.overlapping(connection, path.repository, path.path)
+                for row in rows
                 if row.deadline_ns > now or row.epoch in self._switching
             ]
+            for row in rows if token else ():
+                before = token(row.epoch) if token else ""
+                if (
+                    row.path == path.path
+                    and row.deadline_ns > now
+                    and lease_rows.lease_of(connection, digest_of(before)) == row
+                ):
+                    return Granted(before, row, (row.deadline_ns - now) / SECOND)
             if in_the_way:
                 return Busy(max(in_the_way))
             if connection.execute("SELECT 1 FROM disabled WHERE repository = ?", (path.repository,)).fetchone():
@@ -183,17 +199,20 @@ class LeaseTable:
             if most is not None and lease_rows.held(connection, now, key_id) >= most:
                 raise Refused("too many leases", f"key {key_id} holds {most}, and no key may hold more; drop some")
             lease_clock.notice_step(connection, self.clock)
-            token = new_token()
+            drawn = new_token()
             deadline_ns, expires_ms = now + self._longest_ns, self.clock.wall_ms() + self._longest_ns // 1_000_000
             epoch = connection.execute(
                 "INSERT INTO lease (digest, repository, path, key_id, hostname, version, expires_ms, deadline_ns, boot)"
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING epoch",
-                (digest_of(token), path.repository, path.path, key_id, hostname, version, expires_ms, deadline_ns,
+                (digest_of(drawn), path.repository, path.path, key_id, hostname, version, expires_ms, deadline_ns,
                  self.clock.boot),
             ).fetchone()[0]  # fmt: skip
             row = LeaseRow(epoch, path.repository, path.path, key_id, hostname, version, expires_ms, deadline_ns)
+            if token is not None:
+                drawn = token(epoch)
+                connection.execute("UPDATE lease SET digest = ? WHERE epoch = ?", (digest_of(drawn), epoch))
             self._taken_ns[epoch] = now
-            return Granted(token, row)
+            return Granted(drawn, row, self._longest_ns / SECOND)
 
         return self._writer.submit(operation)
 
@@ -297,7 +316,10 @@ class LeaseTable:
 
     def settle(self, spent: Sequence[Spent], failed: Sequence[int] = ()) -> Future[None]:
         """The commits of a group ended: leases are spent and their outcomes remembered; those of the epochs that failed
-        may try again, unless they were dropped meanwhile."""
+        may try again, unless they were dropped meanwhile.
+
+        If that cannot be written, all of them are as if they had never been about to switch: they end by expiry.
+        """
 
         def operation(connection: sqlite3.Connection) -> None:
             expires_ms = self.clock.wall_ms() + self._longest_ns // 1_000_000
@@ -316,7 +338,14 @@ class LeaseTable:
                     connection.execute("DELETE FROM lease WHERE epoch = ?", (epoch,))
                 self._forget(epoch)
 
-        return self._writer.submit(operation)
+        def forget(written: Future[None]) -> None:
+            if written.exception() is not None:
+                for epoch in (*(one.row.epoch for one in spent), *failed):
+                    self._forget(epoch)
+
+        future = self._writer.submit(operation)
+        future.add_done_callback(forget)  # called by the writer's thread, too
+        return future
 
     def revisions(self, repository: str) -> list[Revision]:
         """The revisions that are known of a repository. Raises StateError."""

@@ -22,13 +22,19 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Generous by default: they stop what runs wild, not who works. ``refused`` counts bad signatures by address."""
+    """Generous by default: they stop what runs wild, not who works. ``refused`` counts bad signatures by address.
+
+    ``connections``: at the same time, and never more than three quarters of the process's file descriptors; ``head_s``:
+    until the head of a request has to be complete.
+    """
 
     per_remote: Rate = Rate(4000, 8000)
     per_key: Rate = Rate(4000, 8000)
     refused: Rate = Rate(20, 200)
     leases_per_key: int = 20_000
     header_bytes: int = 32 << 10
+    connections: int = 4096
+    head_s: float = 20.0
 
 
 class Buckets:

@@ -71,7 +71,10 @@ _BODIES: dict[str, Schema] = {
             "path": {"type": "string", "maxLength": PATH_BYTES, "description": "<repository>/<path>"},
             "api_version": {"type": "string", "pattern": "^[23]$"},
         },
-        {"hostname": {"type": "string", "maxLength": 256}},
+        {
+            "hostname": {"type": "string", "maxLength": 256},
+            "request": {"type": "string", "description": "Drawn by chance; the same body again gets the same lease."},
+        },
     ),
     "commit": _object(
         {"old_root_hash": _ROOT, "new_root_hash": _ROOT},

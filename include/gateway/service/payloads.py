@@ -38,21 +38,32 @@ T = TypeVar("T")
 
 _GATHERED_BYTES = 1 << 20
 _LOOK_AT_LEASE_EVERY_S = 5.0
+_THREADS = 4096  # made as they are needed; the turns of the repositories bound them
 
 
 class Payloads:
-    """Takes some payloads at a time; the others wait, unread. The lease is looked at before, meanwhile and after."""
+    """Takes some payloads of each repository at a time; its others wait, unread, and no other repository does.
+
+    The lease is checked before, meanwhile and after.
+    """
 
     def __init__(
-        self, config: ServiceConfig, access: Callable[[], Access], table: LeaseTable, metrics: Metrics
+        self,
+        config: ServiceConfig,
+        signed_by: Callable[[Request, bytes], str],
+        access: Callable[[], Access],
+        table: LeaseTable,
+        metrics: Metrics,
     ) -> None:
-        """``access`` gives the keys as they are now."""
+        """``signed_by`` gives the key that signed a message, within limits; ``access`` the keys as they are now."""
         self._config = config
+        self._signed_by = signed_by
         self._access = access
         self._table = table
         self._metrics = metrics
-        self._turn = asyncio.Semaphore(config.payloads_at_once)
-        self._threads = ThreadPoolExecutor(config.payloads_at_once, thread_name_prefix="gateway-payload")
+        self._at_once = config.payloads_at_once
+        self._turns: dict[str, asyncio.Semaphore] = {}
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway-payload")
         self._stores: dict[str, tuple[object, Store]] = {}
         self._opening = threading.Lock()
 
@@ -66,7 +77,7 @@ class Payloads:
     async def by_token(self, request: Request) -> Response:
         """``POST /payloads/<token>``: the signature covers the token."""
         token: str = request.path_params["token"]
-        key_id = self._access().authenticate(request.headers.get("authorization"), token.encode("utf-8", "replace"))
+        key_id = self._signed_by(request, token.encode("utf-8", "replace"))
         body = _Body(request, self._config)
         message = PayloadMessage.parse(await body.exactly(_message_size(request)))
         return await self._take(request, body, key_id, checked_token(token), message)
@@ -75,14 +86,14 @@ class Payloads:
         """``POST /payloads``: the signature covers the message, which holds the token. Stock clients call this one."""
         body = _Body(request, self._config)
         text = await body.exactly(_message_size(request))
-        key_id = self._access().authenticate(request.headers.get("authorization"), text)
+        key_id = self._signed_by(request, text)
         message = PayloadMessage.parse(text)
         return await self._take(request, body, key_id, checked_token(message.token), message)
 
     async def _take(self, request: Request, body: _Body, key_id: str, token: str, message: PayloadMessage) -> Response:
         digest = digest_of(token)
-        self._lease(digest, key_id)
-        async with self._turn:
+        repository = self._lease(digest, key_id).repository
+        async with self._turns.setdefault(repository, asyncio.Semaphore(self._at_once)):
             began = time.perf_counter()
             row = self._lease(digest, key_id)
             try:

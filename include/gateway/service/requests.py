@@ -9,6 +9,7 @@ from typing import Any
 
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.hashes import CATALOG, ObjectHash
+from include.cvmfs.history import NOT_IN_A_LINE
 from include.gateway.errors import BadLeasePath
 from include.gateway.paths import LeasePath
 from include.gateway.service.replies import INVALID_LEASE, Malformed, Refused
@@ -25,17 +26,20 @@ _HOSTNAME_CHARACTERS, _TAG_CHARACTERS, _DESCRIPTION_CHARACTERS = 256, 255, 4096
 
 @dataclass(frozen=True, slots=True)
 class LeaseRequest:
-    """Body of ``POST /leases``."""
+    """Body of ``POST /leases``. ``request``: our own member, by which a repetition is known."""
 
     path: LeasePath
     version: int
     hostname: str
+    request: str = ""
 
     @classmethod
     def parse(cls, body: bytes, *, remote: str) -> LeaseRequest:
         """Raises Malformed (HTTP 400) or Refused. ``remote`` stands in for an absent hostname."""
         members = _json_object(body)
-        path, version, hostname = (_text(members, name) for name in ("path", "api_version", "hostname"))
+        path, version, hostname, request = (
+            _text(members, name) for name in ("path", "api_version", "hostname", "request")
+        )
         if not _INTEGER.fullmatch(version):
             raise Malformed(400, "invalid request body")
         if int(version) < MIN_VERSION:
@@ -48,7 +52,7 @@ class LeaseRequest:
             lease = LeasePath.parse(path)
         except BadLeasePath as error:
             raise Refused(str(error)) from None
-        return cls(lease, min(int(version), MAX_VERSION), hostname or remote)
+        return cls(lease, min(int(version), MAX_VERSION), hostname or remote, request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +78,11 @@ class CommitRequest:
 
     def check_tag(self) -> None:
         """Raises Refused for a tag that no history can hold."""
-        if len(self.tag_name) > _TAG_CHARACTERS or _CONTROL.search(self.tag_name):
+        if len(self.tag_name) > _TAG_CHARACTERS or NOT_IN_A_LINE.search(self.tag_name):
             raise Refused(f"invalid tag_name: at most {_TAG_CHARACTERS} characters, none of them a control character")
-        if len(self.tag_description) > _DESCRIPTION_CHARACTERS or re.search(
-            r"[\x00\ud800-\udfff]", self.tag_description
-        ):
-            raise Refused(f"invalid tag_description: at most {_DESCRIPTION_CHARACTERS} characters of UTF-8")
+        if len(self.tag_description) > _DESCRIPTION_CHARACTERS or NOT_IN_A_LINE.search(self.tag_description):
+            one_line = f"at most {_DESCRIPTION_CHARACTERS} characters in one line, none of them a control character"
+            raise Refused(f"invalid tag_description: {one_line}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import uvicorn
 
@@ -15,8 +16,8 @@ from include.gateway.service.clock import Clock
 from include.gateway.service.commits import Committer
 from include.gateway.service.config import ConfigError, ServiceConfig
 from include.gateway.service.points import OnPoint
-from include.gateway.service.protocol import BoundedHttp
-from include.gateway.service.serving import ReadConfig
+from include.gateway.service.protocol import BoundedHttp, Bounds
+from include.gateway.service.serving import ReadConfig, log_not_served
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +40,16 @@ def serve(
     """
     sys.setswitchinterval(_SWITCH_S)
     app = create_app(config, committer=committer, clock=clock, on_point=on_point, read_config=read_config)
+    metrics = app.state.serving.metrics
+    bounds = Bounds(config.limits, lambda limit: metrics.limited.labels(limit).inc())
     listener = _listen(config)
     host, port = listener.getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     server = uvicorn.Server(
         uvicorn.Config(
             app, log_config=None, access_log=False, server_header=False, lifespan="on", workers=1,
-            http=BoundedHttp, backlog=512,
+            http=partial(BoundedHttp, bounds=bounds),  # type: ignore[arg-type]
+            backlog=512,
             timeout_keep_alive=75, timeout_graceful_shutdown=round(config.stop_timeout_s),
         )
     )  # fmt: skip
@@ -53,6 +57,7 @@ def serve(
     if stop is not None:
         threading.Thread(target=_stop_when, args=(stop, server), daemon=True).start()
     log.info("gateway listening", extra={"fields": {"url": url, "repositories": sorted(config.repositories)}})
+    log_not_served(config)
     if ready is not None:
         ready(url)
     server.run(sockets=[listener])

@@ -30,7 +30,7 @@ SIGNATURE_HEADER = "X-Nightshift-Body-Signature"
 WAITING_HEADER = "X-Nightshift-Waiting"
 """Whoever sends it with an acquire is told in the reply where he stands in the waiting list."""
 OFFERS_HEADER = "X-Nightshift-Offers"
-OFFERS = "body-signature, renewal, waiting-list"
+OFFERS = "body-signature, renewal, repeated-acquire, waiting-list"
 """What this service has beyond the stock one, in the reply to ``GET /api/v1`` and to every acquire."""
 
 ReadConfig = Callable[[], ServiceConfig]
@@ -57,7 +57,7 @@ class Serving:
             self.table, self.committer, lambda name: name in self.config.repositories,
             metrics=self.metrics, on_point=self.on_point,
         )  # fmt: skip
-        self.payloads = Payloads(self.config, lambda: self.access, self.table, self.metrics)
+        self.payloads = Payloads(self.config, self.signed_by, lambda: self.access, self.table, self.metrics)
         self.metrics.read_with(self.table.held, lambda: len(self.waiting))
 
     # -- who may
@@ -125,12 +125,19 @@ class Serving:
         self.config, self.access = new, access
         self.payloads.reconfigure(new)
         log.info("configuration read again", extra={"fields": {"repositories": sorted(new.repositories)}})
+        log_not_served(new)
         return sorted(new.repositories)
 
     @staticmethod
     def refuse_configuration(error: Exception) -> None:
         """Say that the new configuration is none."""
         log.error("configuration refused, the old one stays", extra={"fields": {"detail": str(error)}})
+
+
+def log_not_served(config: ServiceConfig) -> None:
+    """A line for each repository of the site that is not served here."""
+    for name, reason in sorted(config.not_served.items()):
+        log.warning("repository not served", extra={"fields": {"repository": name, "reason": reason}})
 
 
 def _host(request: Request) -> str:

@@ -14,6 +14,7 @@ from include.cvmfs.commit import MANIFEST_KEY
 from include.cvmfs.errors import CvmfsError
 from include.gateway.service import replies
 from include.gateway.service.config import ConfigError, RepositoryConfig
+from include.gateway.service.looks import Looks
 from include.gateway.service.metrics import CONTENT_TYPE
 from include.gateway.service.openapi import document
 from include.gateway.service.serving import Serving
@@ -21,7 +22,6 @@ from include.storage.errors import StoreError
 
 log = logging.getLogger(__name__)
 
-_LOOK_TIMEOUT_S = 5.0
 _REMEMBERED_S = 2.0  # a store is not asked more often, however many ask us
 
 
@@ -32,6 +32,7 @@ class StatusCalls:
         self._serving = serving
         self._looked: tuple[float, dict[str, str]] = (float("-inf"), {})
         self._looking = asyncio.Lock()
+        self._looks: Looks[str] = Looks()
 
     async def health(self, _: Request) -> Response:
         """The process answers, and its state can be read."""
@@ -43,7 +44,7 @@ class StatusCalls:
             at, found = self._looked
             if time.monotonic() - at > _REMEMBERED_S:
                 names = dict(self._serving.config.repositories)
-                looks = [self._look(repository) for repository in names.values()]
+                looks = [self._look(*item) for item in names.items()]
                 found = dict(zip(names, await asyncio.gather(*looks), strict=True))
                 self._looked = time.monotonic(), found
         good = all(reason == "ok" for reason in found.values())
@@ -59,10 +60,9 @@ class StatusCalls:
         """This description."""
         return JSONResponse(document())
 
-    async def _look(self, repository: RepositoryConfig) -> str:
+    async def _look(self, name: str, repository: RepositoryConfig) -> str:
         try:
-            async with asyncio.timeout(_LOOK_TIMEOUT_S):
-                return await asyncio.to_thread(_reachable, repository)
+            return await self._looks.look(name, lambda: _reachable(repository))
         except TimeoutError:
             return "the store does not answer in time"
 
@@ -70,7 +70,7 @@ class StatusCalls:
 def _reachable(repository: RepositoryConfig) -> str:
     try:
         repository.signer()
-        there = repository.store().exists(MANIFEST_KEY)
+        there = repository.quick().exists(MANIFEST_KEY)
     except (CvmfsError, StoreError, ConfigError) as error:
         return f"{type(error).__name__}: {error}"
     except Exception as error:

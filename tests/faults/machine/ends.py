@@ -51,7 +51,8 @@ class Ends(Writers):
         self.stepped = self.stepped or seconds != 0
         for held in self.model.held:
             held.deadline += self.clock.monotonic - was
-            held.remembered += self.clock.monotonic - was
+            if held.revision is not None:  # 0 stands for what was not committed yet
+                held.remembered += self.clock.monotonic - was
         self.service = self.begun()
         self.forget_answers()
         self.take_over_deadlines(exactly=False)

@@ -16,7 +16,7 @@ BASES = {BASE, "merge_error", "unknown_root"}
 
 @dataclass(eq=False)
 class Held:
-    """A lease that was granted; ``deadline`` by the monotonic clock (ns)."""
+    """A lease that was granted; ``deadline`` by the monotonic clock (ns), as is ``remembered``, of its outcome."""
 
     token: str
     path: str

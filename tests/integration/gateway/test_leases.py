@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from include.gateway import errors
+from include.gateway.auth import authorization
 from include.gateway.client import GatewayClient, Lease
-from tests.fakes.gateway_service import ManualClock
+from include.gateway.service.app import create_app
+from tests.fakes.gateway_service import FakeCommitter, ManualClock
+from tests.integration.gateway.conftest import StartGateway, service_config
 
 REPOSITORY = "test.example.org"
 
@@ -187,3 +193,36 @@ def test_no_token_and_no_secret_is_shown_anywhere(
     assert lease.token[:52] not in shown
     assert "root-secret" not in shown
     assert caught.value.__context__ is None
+
+
+def test_a_key_is_tried_by_a_call_that_changes_nothing(start_gateway: StartGateway) -> None:
+    gateway = start_gateway()
+    client = gateway.client()
+    lease = client.acquire(REPOSITORY, "/a", hostname="h")
+    client.check_key()
+    assert [one.path for one in client.leases()] == ["/a"]
+    with pytest.raises(errors.BadSignature, match="trial of key rootkey"):
+        gateway.client(secret="wrong").check_key()
+    client.drop(lease)
+
+
+def test_who_hung_up_meanwhile_is_given_no_lease(tmp_path: Path) -> None:
+    app = create_app(service_config(tmp_path), committer=FakeCommitter())
+    body = json.dumps({"path": f"{REPOSITORY}/a", "api_version": "2", "hostname": "h"}).encode()
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": "/api/v1/leases", "raw_path": b"/api/v1/leases", "query_string": b"", "root_path": "",
+        "headers": [(b"authorization", authorization("rootkey", "root-secret", body).encode())],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 4929),
+    }  # fmt: skip
+    arriving = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive() -> dict[str, object]:
+        return next(arriving, {"type": "http.disconnect"})
+
+    async def send(message: object) -> None:
+        raise AssertionError(f"nobody is there to be sent {message}")
+
+    asyncio.run(app(scope, receive, send))
+    assert app.state.serving.table.listed() == []
+    app.state.serving.table.close()

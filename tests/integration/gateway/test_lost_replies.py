@@ -80,21 +80,52 @@ def through_proxy(proxy: CuttingProxy) -> Iterator[GatewayClient]:
         yield client
 
 
-def test_a_lost_reply_to_acquire_is_not_repeated_and_then_shows_as_our_own_lease(
+def test_a_lost_reply_to_acquire_is_asked_for_again_and_brings_the_same_lease(
     proxy: CuttingProxy, through_proxy: GatewayClient
 ) -> None:
     proxy.cut = 1
+    lease = through_proxy.acquire(REPOSITORY, "/a", hostname="user@host")
+    assert [request.split(b" ")[0] for request in proxy.requests] == [b"POST", b"GET", b"POST"]
+    with pytest.raises(errors.PathBusy, match=errors.PathBusy.cure) as caught:
+        through_proxy.acquire(REPOSITORY, "/a", hostname="user@host")
+    assert not caught.value.own, "another publication of the same user"
+    assert through_proxy.commit(lease, OLD, NEW) == 1
+
+
+def test_a_lease_whose_replies_were_all_lost_is_had_with_the_next_attempt(
+    proxy: CuttingProxy, through_proxy: GatewayClient
+) -> None:
+    proxy.cut = 3
     with pytest.raises(errors.ReplyLost):
-        through_proxy.acquire(REPOSITORY, "/a", hostname="run/task/1")
-    assert len(proxy.requests) == 1
-    with pytest.raises(errors.PathBusy, match="our own lease, whose reply was lost") as caught:
-        through_proxy.acquire(REPOSITORY, "/a", hostname="run/task/1")
-    assert caught.value.own
-    assert caught.value.holder is not None
-    assert caught.value.holder.hostname == "run/task/1"
+        through_proxy.acquire(REPOSITORY, "/a", hostname="h")
+    proxy.cut = 0
+    assert len(through_proxy.leases()) == 1
+    with pytest.raises(errors.PathBusy):
+        through_proxy.acquire(REPOSITORY, "/a", hostname="another")
+    assert through_proxy.drop(through_proxy.acquire(REPOSITORY, "/a", hostname="h"))
+
+
+@pytest.mark.parametrize(
+    ("hostname", "lost", "own"),
+    [("user@host", False, False), ("user@host", True, True), ("dag/run/task try 1", False, True)],
+)
+def test_on_a_stock_gateway_a_lease_counts_as_our_own_only_if_no_other_can_have_taken_it(
+    hostname: str, lost: bool, own: bool
+) -> None:
+    busy = (200, '{"status":"path_busy","time_remaining":"7200s"}')
+    row = {"key_id": "k", "path": "r.org/a", "hostname": hostname, "expires": "2026-11-22 05:00:00 +0000 UTC"}
+    listed = (200, json.dumps({"status": "ok", "data": {"r.org/a": row}}))
+    greeting = (200, '{"welcome":"stock"}')
+    gateway = ScriptedGateway(*([None, greeting] if lost else []), busy, listed)
+    client = gateway.client()
+    if lost:
+        with pytest.raises(errors.ReplyLost):
+            client.acquire("r.org", "/a", hostname=hostname)
     with pytest.raises(errors.PathBusy) as caught:
-        through_proxy.acquire(REPOSITORY, "/a", hostname="run/task/2")
-    assert not caught.value.own
+        client.acquire("r.org", "/a", hostname=hostname)
+    assert caught.value.holder is not None
+    assert caught.value.own is own
+    assert ("whose reply was lost" in str(caught.value)) is own
 
 
 def test_a_lost_reply_to_a_commit_is_asked_for_again_and_the_commit_made_once(

@@ -166,11 +166,18 @@ def test_too_many_bad_signatures_are_held_off(start_gateway: StartGateway) -> No
     assert (held.status_code, int(held.headers["Retry-After"]) > 0) == (429, True)
 
 
+def test_bad_signatures_of_payloads_count_as_well(start_gateway: StartGateway) -> None:
+    http = Http(start_gateway(limits=Limits(refused=Rate(0.5, 4))))
+    for path in ("/api/v1/payloads", f"/api/v1/payloads/{'A' * 52}====") * 2:
+        reply = http("POST", path, b"{}", signs=b"wrong", headers={"Message-Size": "2"})
+        assert reply.json()["reason"] == "invalid_hmac"
+    assert http("GET", "/api/v1/leases").status_code == 429
+
+
 def test_a_head_without_end_is_answered_and_cut(gateway: RunningGateway, http: Http) -> None:
     long = http("GET", "/api/v1", headers={"X-Long": "x" * 40_000})
     assert long.status_code == 431
-    host, port = gateway.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with connection_to(gateway) as connection:
         connection.sendall(b"GET /api/v1 HTTP/1.1\r\nHost: x\r\nX-Long: ")
         reply = b""
         try:
@@ -184,6 +191,39 @@ def test_a_head_without_end_is_answered_and_cut(gateway: RunningGateway, http: H
             reply = b"HTTP/1.1 431 (reset)"
         assert reply.startswith(b"HTTP/1.1 431")
     assert http("GET", "/health").status_code == 200
+
+
+def connection_to(gateway: RunningGateway) -> socket.socket:
+    host, port = gateway.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def test_connections_that_send_no_whole_head_are_closed(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(limits=Limits(head_s=0.1))
+    request = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+    for sent in (b"", request, b"\r\n"):
+        with connection_to(gateway) as connection:
+            connection.sendall(sent)
+            assert connection.recv(1000) == b"", sent
+    with connection_to(gateway) as connection:
+        connection.sendall(request + b"\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 OK")
+        connection.sendall(request)
+        while connection.recv(1000):  # what is left of the first reply
+            pass
+
+
+def test_connections_without_a_request_keep_nobody_out(start_gateway: StartGateway) -> None:
+    gateway = start_gateway(limits=Limits(connections=5))
+    http = Http(gateway)
+    assert http("GET", "/health").status_code == 200
+    idle = [connection_to(gateway) for _ in range(8)]
+    assert http("GET", "/health").status_code == 200
+    assert idle[0].recv(1000) == b"", "the oldest that never sent a request goes first"
+    lines = http("GET", "/metrics").text.splitlines()
+    assert 'nightshift_gateway_requests_limited_total{limit="connections"} 4.0' in lines
+    for connection in idle:
+        connection.close()
 
 
 def test_ten_thousand_leases_are_taken_and_listed_quickly(gateway: RunningGateway, tmp_path: Path) -> None:
@@ -219,6 +259,20 @@ class Changing:
         if isinstance(self.now, Exception):
             raise self.now
         return self.now
+
+
+def test_repositories_that_are_not_served_are_logged_at_the_start_and_when_read_again(
+    start_gateway: StartGateway, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = Changing(tmp_path)
+    http = Http(start_gateway(read_config=source, not_served={"away.example.org": "no gateway key"}))
+    source.now = replace(service_config(tmp_path), not_served={"gone.example.org": "elsewhere"})
+    http("POST", "/api/v1/reload", signs=b"", key=ADMIN)
+    fields = [record.__dict__["fields"] for record in caplog.records if record.message == "repository not served"]
+    assert fields == [
+        {"repository": "away.example.org", "reason": "no gateway key"},
+        {"repository": "gone.example.org", "reason": "elsewhere"},
+    ]
 
 
 def test_keys_and_repositories_are_read_again_and_bad_ones_refused(start_gateway: StartGateway, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from include.gateway.paths import LeasePath, overlap
 from include.gateway.service.config import ConfigError
 from include.gateway.service.lease_table import Busy, Granted, LeaseGone, LeaseTable, Spent, digest_of
 from include.gateway.service.replies import Refused
+from include.gateway.service.tokens import token_of
+from include.gateway.service.writer import StateError
 from tests.fakes.gateway_service import ManualClock
 
 REPOSITORY = "r.example.org"
@@ -287,6 +290,24 @@ def test_a_lease_dropped_while_it_switches_stays_dropped_if_the_gateway_dies_the
     take(table, "/a")
 
 
+def test_an_outcome_that_cannot_be_written_blocks_its_path_no_longer_than_the_lease(
+    table: LeaseTable, clock: ManualClock, tmp_path: Path
+) -> None:
+    spent, failed = take(table, "/a"), take(table, "/b")
+    assert fence(table, spent) == fence(table, failed) == {}
+    table._writer._connection.execute("PRAGMA busy_timeout = 0")
+    backup = sqlite3.connect(tmp_path / "gateway" / "state.db", isolation_level=None)
+    backup.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StateError, match="locked"):
+        table.settle([Spent(digest_of(spent.token), spent.row, (OLD, NEW), 7)], [failed.row.epoch]).result()
+    backup.close()
+    assert busy(table, "/a") == busy(table, "/b") == 100
+    assert len(table.drop_below(REPOSITORY, "/b").result()) == 1
+    take(table, "/b")
+    clock.advance(100)
+    take(table, "/a")
+
+
 def test_a_failed_commit_leaves_the_lease_as_it_was(table: LeaseTable) -> None:
     held = take(table, "/a")
     digest = digest_of(held.token)
@@ -365,7 +386,7 @@ class LeaseTableAgainstModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
         if self.held():
-            token = data.draw(st.sampled_from(sorted(self.held())))
+            token = data.draw(st.sampled_from(list(self.held())))  # by age: tokens are drawn by chance
             self.table.drop(digest_of(token), anybody).result()
             del self.model[token]
 
@@ -391,3 +412,30 @@ LeaseTableAgainstModel.TestCase.settings = settings(
     max_examples=20, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 test_lease_table_against_model = LeaseTableAgainstModel.TestCase
+
+
+def test_the_same_request_again_gets_the_same_lease_while_it_lasts(open_table: OpenTable, clock: ManualClock) -> None:
+    def ask(request: bytes, path: str = "/a") -> Granted | Busy:
+        token = partial(token_of, "secret", request)
+        place = LeasePath(REPOSITORY, path)
+        return table.acquire(place, key_id="k", hostname="h", version=3, token=token).result()
+
+    table = open_table()
+    first = ask(b"1")
+    clock.advance(30)
+    table.close()
+    table = open_table()
+    again = ask(b"1")
+    assert isinstance(first, Granted)
+    assert isinstance(again, Granted)
+    assert (again.token, again.row.epoch, again.left_s) == (first.token, first.row.epoch, 70.0)
+    assert len(table.listed()) == 1
+    assert isinstance(ask(b"2"), Busy)
+    assert isinstance(ask(b"1", "/a/b"), Busy), "the same number for another path"
+    assert fence(table, again) == {}
+    table.drop(digest_of(first.token), anybody).result()
+    assert isinstance(ask(b"1"), Busy), "dropped while its commit switches"
+    table.settle([], [first.row.epoch]).result()
+    anew = ask(b"1")
+    assert isinstance(anew, Granted)
+    assert anew.token != first.token

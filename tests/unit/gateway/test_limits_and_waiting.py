@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from include.gateway.paths import LeasePath
+from include.gateway.paths import LeasePath, overlap
 from include.gateway.service.limits import Limiter, Limits, Rate
 from include.gateway.service.replies import Malformed
 from include.gateway.service.waiting import PATIENCE_S, WaitingList
@@ -80,3 +82,47 @@ def test_who_got_it_or_comes_no_more_leaves_the_line(time: Time) -> None:
     assert [(place.waiter.hostname, place.expected_s) for place in line.places(lambda _: 30.0)] == [("two", 30.0)]
     time.now += PATIENCE_S + 1
     assert len(line) == 0
+
+
+PATHS = st.lists(st.sampled_from(["a", "b", "a-", "a0", "é"]), max_size=3).map(
+    lambda parts: "".join(f"/{one}" for one in parts)
+)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([REPOSITORY, "other.example.org"]), PATHS, st.integers(0, 2), st.integers(0, 3)))
+)
+def test_places_are_those_among_all_that_overlap(calls: list[tuple[str, str, int, int]]) -> None:
+    time = Time()
+    line, since = waiting(time), dict[tuple[str, str, str], float]()
+    for repository, path, who, seconds in calls:
+        time.now += seconds
+        key = (repository, path, str(who))
+        if who == 2 and (repository, path, "1") in since:
+            line.granted(at(path, repository), "k", "1")
+            del since[repository, path, "1"]
+        since.setdefault(key, time.now)
+        refused = line.refused(at(path, repository), "k", str(who), 1.0)
+        beside = [at_s for (name, other, _), at_s in since.items() if name == repository and overlap(path, other)]
+        assert (refused.position, refused.waiting) == (1 + sum(at_s < since[key] for at_s in beside), len(beside))
+    places = line.places(lambda _: 1.0)
+    assert [place.waiter.since_s for place in places] == sorted(since.values())
+    for place in places:
+        path = place.waiter.path
+        again = line.refused(path, "k", place.waiter.hostname, 1.0)
+        assert (place.position, place.waiting) == (again.position, again.waiting)
+
+
+def test_whoever_is_refused_meanwhile_waits_for_no_list(time: Time) -> None:
+    line, asked = waiting(time), list[LeasePath]()
+    for number in range(20):
+        line.refused(at(f"/{number % 4}"), "k", str(number), 1.0)
+
+    def remaining_s(path: LeasePath) -> float:
+        assert line._lock.acquire(blocking=False), "the list is made beside those who are refused"
+        line._lock.release()
+        asked.append(path)
+        return 1.0
+
+    assert len(line.places(remaining_s)) == 20
+    assert len(asked) == 4, "each path is looked up once"

@@ -148,5 +148,5 @@ def test_a_configuration_that_is_read_again_gives_nothing_away(store: Careless, 
     assert isinstance(refused, Owned), "who lost the repository does not switch"
     store.put(KEY, owner.format())
     committer.reconfigure(replace(config, repositories={}))
-    assert KEY not in store.objects
     committer.close()
+    assert KEY not in store.objects

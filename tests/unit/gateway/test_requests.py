@@ -70,6 +70,21 @@ def test_what_is_no_lease_request_is_malformed(body: bytes) -> None:
     assert (caught.value.status, caught.value.text) == (400, "invalid request body")
 
 
+ODD = ["a\nb", "a\r", "\t", "a\0", "\x1b[2J", "\x7f", "a\x85b", "a\u2028b", "\ud800"]
+
+
+@pytest.mark.parametrize("text", ODD)
+@pytest.mark.parametrize("member", ["tag_name", "tag_description"])
+def test_a_tag_that_is_not_one_line_of_text_is_refused(member: str, text: str) -> None:
+    with pytest.raises(Refused, match=f"invalid {member}: .* control character"):
+        CommitRequest.parse(json.dumps({member: text}).encode()).check_tag()
+
+
+def test_a_tag_with_a_description_in_any_language_is_taken() -> None:
+    sent = {"tag_name": "nightly-é", "tag_description": "Nächtlich, 夜 \u00a0 (two words)"}
+    CommitRequest.parse(json.dumps(sent).encode()).check_tag()
+
+
 @pytest.mark.parametrize(("version", "used"), [("2", 2), ("3", 3), ("99", 3), ("+3", 3)])
 def test_the_version_is_the_smaller_of_both(version: str, used: int) -> None:
     assert LeaseRequest.parse(lease(api_version=version), remote="r").version == used

@@ -1,0 +1,141 @@
+"""Commits in a process of their own, over HTTP: what goes on with one repository stops no other."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+
+from include.cvmfs.hashes import ObjectHash
+from include.gateway.auth import authorization
+from include.gateway.client import GatewayClient
+from include.gateway.errors import GatewayError
+from include.gateway.service import apart, looks
+from include.gateway.service.points import Point
+from tests.fakes.apart import ADMIN, KEY, change, create, served
+from tests.integration.gateway.conftest import RunningGateway
+
+GOES, STAYS = "goes.example.org", "stays.example.org"
+Start = Callable[..., RunningGateway]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts services whose commits are made apart, for repositories by name and store."""
+    running: list[RunningGateway] = []
+
+    def start(stores: dict[str, str], **more: object) -> RunningGateway:
+        config = served(str(tmp_path), stores)
+        running.append(RunningGateway(config, None, **more).start())  # type: ignore[arg-type]
+        return running[-1]
+
+    yield start
+    for gateway in running:
+        gateway.stop()
+
+
+@pytest.fixture
+def beside() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as pool:
+        yield pool
+
+
+def publish(gateway: RunningGateway, client: GatewayClient, fqrn: str, path: str) -> int:
+    store = gateway.config.repositories[fqrn].store()
+    with client.lease(fqrn, path, hostname="h") as lease:
+        return client.commit(lease, *change(store, fqrn, path))
+
+
+class Hold:
+    """A point at which the first commit that comes by stands until ``go_on`` is set."""
+
+    def __init__(self, point: Point) -> None:
+        self._point = point
+        self.reached, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, point: Point) -> None:
+        if point is self._point and not self.reached.is_set():
+            self.reached.set()
+            assert self.go_on.wait(60), "the test never let the commit go on"
+
+
+def test_a_repository_is_taken_out_during_its_commit_and_nothing_else_stops(
+    tmp_path: Path, start: Start, beside: ThreadPoolExecutor
+) -> None:
+    stores = {name: create(tmp_path, name) for name in (GOES, STAYS)}
+    hold = Hold(Point.MERGED)
+    gateway = start(stores, on_point=hold, read_config=lambda: served(str(tmp_path), {STAYS: stores[STAYS]}))
+    client = gateway.client(KEY.id)
+    under_way: Future[int] = beside.submit(publish, gateway, client, GOES, "/a")
+    assert hold.reached.wait(30)
+    try:
+        signed = {"Authorization": authorization(ADMIN.id, ADMIN.secret, b"")}
+        reply = requests.post(f"{gateway.url}/api/v1/reload", headers=signed, timeout=20).json()
+    finally:
+        hold.go_on.set()
+    assert reply == {"repositories": [STAYS], "status": "ok"}
+    assert under_way.result(30) == 1, "what was begun is ended"
+    assert publish(gateway, client, STAYS, "/a") == 1
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A server that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as server:
+        yield server
+
+
+def url_of(server: socket.socket) -> str:
+    return f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_silent_store_delays_no_other_repository(
+    tmp_path: Path, start: Start, beside: ThreadPoolExecutor, silent: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(apart, "OPENING_S", 0.05)
+    monkeypatch.setattr(looks, "PATIENCE_S", 0.05)
+    stores = {name: create(tmp_path, name) for name in ("sick.example.org", STAYS)}
+    stores["sick.example.org"] = url_of(silent)
+    gateway = start(stores)
+    client, others = gateway.client(KEY.id), gateway.client(KEY.id)
+    for number in range(20):
+        assert requests.get(f"{gateway.url}/ready", timeout=20).status_code == 503
+        assert others.acquire("sick.example.org", f"/{number}", hostname="h"), (
+            "what is not known of a freeze stops no lease"
+        )
+    lease = others.acquire("sick.example.org", "/a", hostname="h")
+    sick = beside.submit(others.commit, lease, ObjectHash.parse("1" * 40), ObjectHash.parse("2" * 40))
+    assert publish(gateway, client, STAYS, "/a") == 1
+    [committer] = committers()
+    committer.kill()
+    assert publish(gateway, client, STAYS, "/b") == 2, "nor when the process has to be started again"
+    assert not sick.done()
+    silent.close()
+    with pytest.raises(GatewayError):
+        sick.result(60)
+
+
+def test_the_process_ends_with_the_service_even_while_it_waits_for_a_store(
+    tmp_path: Path, silent: socket.socket
+) -> None:
+    process = apart._Process()
+    try:
+        create(tmp_path, "sick.example.org")
+        process.send("start", served(str(tmp_path), {"sick.example.org": url_of(silent)}).recipe, {}, 600.0)
+        silent.accept()
+        with socket.socket(fileno=os.dup(process._connection.fileno())) as connection:
+            connection.shutdown(socket.SHUT_RDWR)
+        assert process._process.wait(30) == 1
+    finally:
+        process._process.kill()
+
+
+def committers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if "apart_worker" in " ".join(child.cmdline())]
