@@ -8,22 +8,30 @@ from collections.abc import Iterator
 from include.cvmfs.errors import KeyFileError
 from include.cvmfs.keys import KeyFile, Signer, load_signer
 from include.cvmfs.trust import is_local
+from include.publishers.capabilities import Operation, require
 from include.publishers.connect import Connections
 from include.settings.traits import recorded_traits
 from include.storage.store import Store
 
 
 @contextlib.contextmanager
-def switching(site: Connections, fqrn: str, *, holder: str) -> Iterator[tuple[Store, Signer]]:
+def switching(
+    site: Connections, fqrn: str, operation: Operation, *, holder: str, leased: bool | None = None
+) -> Iterator[tuple[Store, Signer]]:
     """The store and signing key of a repository, for who replaces its manifest beside the gateway.
 
     Where the store does not keep conditions on a replacement, everything is leased meanwhile, as ``holder``: then
-    nobody commits. Raises RepositoryFrozen, KeyFileError where the key is not, and what leasing raises.
+    nobody commits; ``leased`` decides it, whatever the store keeps. Raises RepositoryFrozen, KeyFileError where the key
+    is not, NotSupported behind a gateway that does not bear it, GatewayError where that cannot be found out, and what
+    leasing raises.
     """
     site.require_thawed(fqrn)
     store, signer = _signing(site, fqrn)
+    require(site.way_of_switching(fqrn), operation, fqrn=fqrn, path="")
     traits = recorded_traits(site.ledger, site.site.store(site.site.repository(fqrn).store))
-    if is_local(store) or (traits is not None and traits.replace):
+    if leased is None:
+        leased = not (is_local(store) or (traits is not None and traits.replace))
+    if not leased:
         yield store, signer
         return
     with site.gateway(fqrn).lease(fqrn, "", hostname=holder):
@@ -36,4 +44,5 @@ def _signing(site: Connections, fqrn: str) -> tuple[Store, Signer]:
     if not path.exists():
         cure = "run this where the gateway is, or import the keys there: nightshift repo import-keys"
         raise KeyFileError(str(path), f"the signing key of {fqrn} is not on this machine; {cure}")
-    return site.manifest_store(fqrn), load_signer(folder, fqrn)
+    checksum = site.site.repository(fqrn).reflog_checksum
+    return site.manifest_store(fqrn), load_signer(folder, fqrn, reflog_checksum=checksum)

@@ -18,11 +18,11 @@ from include.cvmfs.dirent import Dirent
 from include.cvmfs.edit import Edit
 from include.cvmfs.errors import DestinationError
 from include.cvmfs.generation import look
-from include.cvmfs.hashes import Algorithm
 from include.cvmfs.known import add_identities
-from include.cvmfs.prepare import Base, PrepareOptions, Progress, prepare
+from include.cvmfs.prepare import Base, Progress, prepare
 from include.cvmfs.repository import Repository
 from include.cvmfs.source import TreeSource, checked_destination
+from include.cvmfs.spool import SpecialBits
 from include.cvmfs.view import ancestors, is_below
 from include.cvmfs.walk import Tree
 from include.publishers.base import Published
@@ -49,13 +49,13 @@ def publish_tree(
     now: datetime,
     replaces: bool = False,
     tag: NewTag | None = None,
-    options: PrepareOptions | None = None,
+    special_bits: SpecialBits | None = None,
     dry_run: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> HandMade:
     """Prepare ``source``, reserve ``path`` and publish it there, parents made as needed.
 
-    ``replaces=False`` refuses a place that holds anything. ``options`` overrides what the configuration says of trees.
+    ``replaces=False`` refuses a place that holds anything. ``special_bits`` overrides the settings.
     What the place and its neighbours hold in the current revision is not sent again. Raises DestinationError,
     SourceError, PathBusy, and what preparing and committing raise.
     """
@@ -68,6 +68,8 @@ def publish_tree(
         _require_room(head, path, replaces=replaces)
     packing = connections.packing(fqrn, head)
     if packing is not None:
+        if special_bits is not None:
+            packing = replace(packing, options=replace(packing.options, special_bits=special_bits))
         changeset = packing.pack(
             source,
             destination=path,
@@ -83,6 +85,7 @@ def publish_tree(
     if seen.running_list is not None:
         for one in condemned_among(store, seen.running_list, known):
             known.discard(one)
+    options = tree_options(settings.prepare, head)
     changeset = prepare(
         source,
         store=store,
@@ -90,8 +93,8 @@ def publish_tree(
         destination=path,
         now=now,
         options=replace(
-            options or tree_options(settings.prepare, head),
-            algorithm=Algorithm.named(settings.hash.value),
+            options,
+            special_bits=options.special_bits if special_bits is None else special_bits,
             connections=connections.site.store(settings.store).connections,
         ),
         known=known,

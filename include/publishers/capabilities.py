@@ -41,12 +41,14 @@ class Operation(Enum):
     TAG_REMOVE = "take a name away"
     TAG_LIST = "list the names"
     ROLLBACK = "go back to an earlier revision"
+    REPAIR = "mend reflog and metadata"
     COLLECT = "collect garbage"
     CHECK = "check the repository"
     TREE_HARD_LINKS = "hard links in a published tree"
     TREE_SPECIALS = "fifos, sockets and devices in a published tree"
     TREE_OWNERS = "a tree of which only owners changed"
     TREE_XATTRS = "a tree of which only values of extended attributes changed"
+    TREE_MTIME_NS = "nanoseconds of a published tree"
     ENTRY_HARD_LINKS = "hard links among entries that are changed singly or moved"
     ENTRY_SPECIALS = "fifos, sockets and devices among entries that are changed singly or moved"
     ENTRY_OWNERS = "only the owner of an entry"
@@ -129,6 +131,9 @@ _GATEWAY_TAGS = _no(
     "tags go with a commit only", "name the revision when it is published, or work on the gateway's machine"
 )
 _GATEWAY_ONLY = _no("only the gateway's machine may write there", "run cvmfs_server on the gateway's machine")
+_GATEWAY_REFLOG = _no("its receiver compares the reflog with a file of its own", "run `cvmfs_server check -r` there")
+_WITHOUT_NS = "use publisher: native through Nightshift's gateway, or remove `prepare.mtime_ns`"
+_NO_NS = _no("stock publishers up to 2.11 write no nanoseconds", _WITHOUT_NS)
 _STOCK_ENTRIES = "the stock receiver merges single entries, and"
 _SERVER_TREES = "the stock receiver takes what is new entry by entry, and"
 
@@ -172,6 +177,11 @@ TABLE: Mapping[Operation, Mapping[Way, Cell]] = {
         _SIGNED_HERE, _GATEWAY_ONLY, _GATEWAY_ONLY, _GATEWAY_ONLY,
         _no("going back takes what others published since", "run cvmfs_server rollback on the node by hand"),
     ),
+    Operation.REPAIR: _row(
+        _SIGNED_HERE, _GATEWAY_REFLOG, _GATEWAY_REFLOG,
+        _no("only who holds the signing key may", "run `nightshift repo repair` on the gateway's machine"),
+        _no("its checksum is on the node", "run `cvmfs_server check -r` on the node"),
+    ),
     Operation.COLLECT: _row(_SIGNED_HERE, _GATEWAY_ONLY, _GATEWAY_ONLY, _GATEWAY_ONLY, _yes("`gc -f`")),
     Operation.CHECK: _row(
         _yes("`nightshift repo check`"), _yes("`nightshift repo check`"), _yes("`check`"), _yes("`check`"),
@@ -196,6 +206,11 @@ TABLE: Mapping[Operation, Mapping[Way, Cell]] = {
         _SWAP, _SWAP,
         _lossy(Loss.XATTRS, "the stock receiver does not compare their values", "change a file of the tree, too"),
         _yes("the merge compares their values"), _yes("cvmfs_server compares their values"),
+    ),
+    Operation.TREE_MTIME_NS: _row(
+        _yes("in a repository that was created with --mtime-ns"),
+        _no("stock receivers up to 2.11 write no nanoseconds", _WITHOUT_NS),
+        _NO_NS, _NO_NS, _NO_NS,
     ),
     Operation.ENTRY_HARD_LINKS: _row(
         _EDIT,

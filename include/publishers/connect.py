@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
@@ -13,13 +15,14 @@ from include.cvmfs.manifest import Manifest
 from include.cvmfs.repository import Repository
 from include.gateway.client import GatewayClient
 from include.publishers.base import Publisher
-from include.publishers.capabilities import Loss
+from include.publishers.capabilities import Loss, Way
 from include.publishers.errors import NotSupported, TooManyWriters
 from include.publishers.stock import StockPublisher
 from include.publishers.stores import credentials_of, options_of
 from include.settings.ledger import open_site_ledger
 from include.settings.model import GatewayKind, Site
 from include.settings.model import Publisher as PublisherKind
+from include.settings.model import Repository as RepositorySettings
 from include.settings.secrets import Secrets
 from include.settings.traits import recorded_traits, require_single_writer
 from include.settings.urls import base_url
@@ -30,6 +33,8 @@ if TYPE_CHECKING:  # paramiko is imported only where there is a node
     from include.publishers.server.pack import Packing
     from include.publishers.server.publisher import ServerPublisher
 
+QUICK_S = 4.0
+
 
 class Connections:
     """Opens each store, gateway and ledger of a site at most once. Every error names the setting and its cure."""
@@ -37,18 +42,21 @@ class Connections:
     def __init__(self, site: Site, secrets: Secrets) -> None:
         self.site = site
         self.secrets = secrets
-        self._stores: dict[tuple[str, bool, bool], Store] = {}
+        self._stores: dict[tuple[str, bool, bool, bool], Store] = {}
 
-    def store(self, name: str, *, sole_writer: bool = False, as_gateway: bool = False) -> Store:
+    def store(self, name: str, *, sole_writer: bool = False, as_gateway: bool = False, quick: bool = False) -> Store:
         """The store of that name, with the credentials of its connection and what it was seen to keep.
 
         ``sole_writer``: nobody else writes mutable objects there, so that replacing needs no help from the store.
-        ``as_gateway``: with the credentials of who switches manifests, where these are others.
+        ``as_gateway``: with the credentials of who switches manifests, where these are others. ``quick``: with short
+        time-outs and no repetitions, for a look.
         """
-        kind = (name, sole_writer, as_gateway)
+        kind = (name, sole_writer, as_gateway, quick)
         if kind not in self._stores:
             settings = self.site.store(name)
             options = options_of(settings, traits=recorded_traits(self.ledger, settings), single_writer=sole_writer)
+            if quick:
+                options = replace(options, timeout_s=min(options.timeout_s, QUICK_S), retries=0)
             credentials = credentials_of(settings, self.secrets, as_gateway=as_gateway)
             self._stores[kind] = open_store(settings.url, credentials=credentials, options=options)
         return self._stores[kind]
@@ -61,15 +69,15 @@ class Connections:
         """The same with the gateway's credentials, for who founds the repository."""
         return self.store(self.site.repository(fqrn).store, as_gateway=True).child(fqrn)
 
-    def manifest_store(self, fqrn: str) -> Store:
-        """A repository's store for whoever switches its manifest. Raises TooManyWriters."""
+    def manifest_store(self, fqrn: str, *, quick: bool = False) -> Store:
+        """A repository's store for the one who switches its manifest. Raises TooManyWriters."""
         settings = self.site.repository(fqrn)
         traits = recorded_traits(self.ledger, self.site.store(settings.store))
         writers = [f"writer {number + 1}" for number in range(settings.manifest_writers)]
         verdict = require_single_writer(traits, store=settings.store, repository=fqrn, writers=writers)
         if not verdict.allowed:
             raise TooManyWriters(fqrn, verdict.reason)
-        return self.store(settings.store, sole_writer=len(writers) == 1, as_gateway=True).child(fqrn)
+        return self.store(settings.store, sole_writer=len(writers) == 1, as_gateway=True, quick=quick).child(fqrn)
 
     def repository(self, fqrn: str) -> Repository:
         """The repository as its readers see it: through the public URL, trusted by the public key alone."""
@@ -99,6 +107,24 @@ class Connections:
         """Whoever is about to change the repository asks this first. Raises RepositoryFrozen."""
         require_thawed(self.repository_store(fqrn), fqrn, datetime.now(UTC))
 
+    def way_of_switching(self, fqrn: str) -> Way:
+        """The gateway in front of the repository, for a caller that replaces its manifest on the gateway's machine.
+
+        Raises GatewayError where the gateway has to be asked for its kind and does not answer.
+        """
+        settings = self.site.repository(fqrn)
+        if settings.server is not None and settings.server.behind != "nightshift":
+            return Way.SERVER_LOCAL if settings.server.behind == "none" else Way.SERVER_STOCK
+        if settings.server is None and self._is_stock(settings, partial(self.gateway, fqrn)):
+            return Way.NATIVE_STOCK
+        return Way.NATIVE_OURS
+
+    @staticmethod
+    def _is_stock(settings: RepositorySettings, gateway: Callable[[], GatewayClient]) -> bool:
+        if settings.gateway_kind is GatewayKind.AUTO:
+            return not gateway().judges_bases()
+        return settings.gateway_kind is GatewayKind.STOCK
+
     def publisher(self, fqrn: str) -> Publisher:
         """The way to publish that the repository's settings choose. Raises RepositoryFrozen."""
         self.require_thawed(fqrn)
@@ -111,17 +137,12 @@ class Connections:
 
         store, gateway = self.repository_store(fqrn), self.gateway(fqrn)
 
-        def is_stock() -> bool:
-            if settings.gateway_kind is GatewayKind.AUTO:
-                return not gateway.judges_bases()
-            return settings.gateway_kind is GatewayKind.STOCK
-
         return StockPublisher(
             fqrn,
             store,
             gateway,
             read_manifest,
-            is_stock=is_stock,
+            is_stock=partial(self._is_stock, settings, lambda: gateway),
             allow_lossy=[Loss(one) for one in settings.allow_lossy],
             catalog_entries=settings.prepare.catalog_entries,
             root_entries=settings.prepare.root_entries,

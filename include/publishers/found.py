@@ -7,18 +7,25 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+
 from include.cvmfs.commit import MANIFEST_KEY
 from include.cvmfs.create import create_repository
 from include.cvmfs.hashes import Algorithm
 from include.cvmfs.keys import (
     GatewayKey,
     KeyFile,
+    Signer,
+    format_public_key,
     generate_master,
     generate_repository_key,
     load_gateway_key,
     load_master,
+    load_private_key,
     load_signer,
+    locked_keys,
     save_gateway_key,
+    save_key_file,
     save_master,
     save_signer,
 )
@@ -57,8 +64,10 @@ def try_stores(connections: Connections, names: set[str], *, say: Say) -> None:
             say(f"store {name} ignores conditional replace: only one gateway may write manifests there")
 
 
-def found_repository(connections: Connections, fqrn: str, *, say: Say) -> bool:
+def found_repository(connections: Connections, fqrn: str, *, say: Say, mtime_ns: bool = False) -> bool:
     """Have the keys and the repository; returns whether the repository had to be created.
+
+    ``mtime_ns``: one that is created keeps nanoseconds, as it also does if its trees are to be prepared with them.
 
     Nothing is written before the store has answered, and taken what is written to it. Raises FoundingFailed if it is
     there and its keys are not, if they belong to another gateway connection, or if its store can only be read;
@@ -86,13 +95,7 @@ def found_repository(connections: Connections, fqrn: str, *, say: Say) -> bool:
         save_gateway_key(folder, fqrn, key)
     if there:
         return False
-    if KeyFile.MASTER.path(folder, fqrn).exists():  # of a creation that died half way
-        master, signer = load_master(folder, fqrn), load_signer(folder, fqrn)
-    else:
-        say(f"making the keys of {fqrn} in {folder}")
-        master, signer = generate_master(), generate_repository_key(fqrn, datetime.now(UTC))
-        save_signer(folder, fqrn, signer)
-        save_master(folder, fqrn, master)
+    master, signer = _keys(folder, fqrn, say)
     create_repository(
         store,
         fqrn,
@@ -101,9 +104,30 @@ def found_repository(connections: Connections, fqrn: str, *, say: Say) -> bool:
         now=datetime.now(UTC),
         algorithm=Algorithm.named(repository.hash.value),
         garbage_collectable=repository.garbage_collectable,
+        mtime_ns=mtime_ns or repository.prepare.mtime_ns,
     )
     say(f"created {fqrn} in {store.url}")
     return True
+
+
+def _keys(folder: Path, fqrn: str, say: Say) -> tuple[RSAPrivateKey, Signer]:
+    """The repository's keys; of those that a creation left that died, the missing ones are made."""
+    kinds = (KeyFile.REPOSITORY, KeyFile.CERTIFICATE, KeyFile.MASTER, KeyFile.PUBLIC)
+    with locked_keys(folder):
+        key, certificate, master, public = (kind.path(folder, fqrn).exists() for kind in kinds)
+        if not (key and certificate and master and public):
+            say(f"making the keys of {fqrn} in {folder}")
+        if key and not certificate:
+            pair = generate_repository_key(fqrn, datetime.now(UTC), load_private_key(kinds[0].path(folder, fqrn)))
+            save_key_file(folder, fqrn, KeyFile.CERTIFICATE, pair.certificate_pem)
+        elif not key:
+            save_signer(folder, fqrn, generate_repository_key(fqrn, datetime.now(UTC)))
+        if master and not public:
+            text = format_public_key(load_master(folder, fqrn).public_key())
+            save_key_file(folder, fqrn, KeyFile.PUBLIC, text)
+        elif not master:
+            save_master(folder, fqrn, generate_master())
+        return load_master(folder, fqrn), load_signer(folder, fqrn)
 
 
 def _gateway_key(connections: Connections, repository: Repository, folder: Path) -> GatewayKey | None:

@@ -18,16 +18,17 @@ from datetime import datetime
 from include.cvmfs.catalog import Catalog, NestedRef, parent_of
 from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.changeset import Changeset
-from include.cvmfs.commit import NewTag, load_history, store_all
+from include.cvmfs.commit import NewTag, load_history
 from include.cvmfs.digests import hash_of_key, identity
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.edit import Edit, NewRoot
 from include.cvmfs.errors import (
     BaseChanged,
     CatalogError,
-    DestinationError,
     FormatError,
+    LayoutChanged,
     MergeError,
+    NotReserved,
     ObjectDamaged,
     ObjectMissing,
     ObjectsLost,
@@ -35,8 +36,10 @@ from include.cvmfs.errors import (
 )
 from include.cvmfs.generation import Look, look
 from include.cvmfs.hashes import CATALOG, ObjectHash
+from include.cvmfs.layout import Layout
 from include.cvmfs.manifest import Manifest
 from include.cvmfs.merge import merge
+from include.cvmfs.storing import store_all
 from include.cvmfs.view import View, is_below
 from include.gateway.client import GatewayClient, Lease
 from include.gateway.errors import CollectionMoved, CommitUnclear
@@ -141,7 +144,8 @@ class NativePublisher:
 
         ``replace=False`` refuses a destination that holds anything. ``on_lease`` is told how to give the lease back,
         for whoever must do so from outside. A destination that holds this very tree already is left as it is.
-        Raises PathBusy, DestinationError, BaseChanged (the destination is not what the change was derived from),
+        Raises PathBusy, DestinationError (NotReserved where it was not reserved), BaseChanged (the destination is not
+        what the change was derived from),
         PrepareAgain and CollectionRunning for a changeset whose objects are not all sure to be there (docs/decisions,
         collections), other CvmfsErrors for one that is damaged or of another repository, and what a commit raises.
         """
@@ -184,6 +188,8 @@ class NativePublisher:
                 return self._outcome(path, manifest, manifest, held, clock, unchanged=True)
             if (fault := clearance.fault(seen, now)) is not None:
                 raise fault
+            if catalog.layout is not edit.root.catalog.layout:
+                raise LayoutChanged(path, _other_layout(catalog.layout, edit.root.catalog.layout))
             with clock.phase("hang"):
                 self._require_base(edit, there, changeset, replace=replace)
                 edit.hang(NestedRef(path, changeset.root, changeset.root_size), root_entry, totals)
@@ -334,7 +340,7 @@ class NativePublisher:
     def _require_base(self, edit: Edit, there: NestedRef | None, changeset: Changeset, *, replace: bool) -> None:
         path = changeset.destination
         if there is None:
-            raise DestinationError(path, "is not reserved; reserve the build first")
+            raise NotReserved(path)
         if is_free(edit, path, changeset.root):
             return
         if not replace:
@@ -396,6 +402,10 @@ class NativePublisher:
             path, before.revision, after.revision, after.root, standing,
             held_s if held_s is not None else time.monotonic() - held, unchanged, dict(clock.phases),
         )  # fmt: skip
+
+
+def _other_layout(prepared: Layout, present: Layout) -> str:
+    return f"its catalogs have {prepared.value}, those of the repository have {present.value}"
 
 
 def _common(paths: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ from include.gateway.client import GatewayClient, Lease
 from include.gateway.errors import CollectionMoved, GatewayError, TagRefused
 from include.gateway.retries import Action, advice
 from include.publishers.base import Published, Released, Reserved
-from include.publishers.capabilities import Loss, Way, require
+from include.publishers.capabilities import Loss, Operation, Way, require
 from include.publishers.errors import NotSupported, WorkReverted
 from include.publishers.native import NativePublisher
 from include.publishers.walked import concerns, reverted, stands
@@ -100,7 +100,12 @@ class StockPublisher(NativePublisher):
         tag: NewTag | None = None,
         on_lease: Callable[[Callable[[], object]], None] | None = None,
     ) -> Published:
-        """The destination's reserved catalog is swapped by its hash, so that the receiver does not walk the tree."""
+        """The destination's reserved catalog is swapped by its hash, so that the receiver does not walk the tree.
+
+        Raises NotSupported for a tree with nanoseconds.
+        """
+        if changeset.root_entry.mtime_ns is not None and self._is_stock():
+            require(Way.NATIVE_STOCK, Operation.TREE_MTIME_NS, fqrn=self.fqrn, path=changeset.destination)
 
         def once() -> Published:
             return super(StockPublisher, self).publish(

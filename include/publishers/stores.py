@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from include.settings.model import Site, Store
 from include.settings.secrets import Secrets
+from include.storage import store as storage
 from include.storage.open import Credentials, StoreOptions, open_store
 from include.storage.options import Traits
 from include.storage.probe import probe
@@ -33,7 +34,14 @@ def options_of(store: Store, *, traits: Traits | None = None, single_writer: boo
         acl=store.acl,
         traits=traits,
         single_writer=single_writer,
+        fsync=store.fsync,
     )
+
+
+def plain_store(site: Site, secrets: Secrets, name: str) -> storage.Store:
+    """A store opened without what an earlier trial saw. Raises BadStoreUrl, MissingConnection or BadConnection."""
+    settings = site.store(name)
+    return open_store(settings.url, credentials=credentials_of(settings, secrets), options=options_of(settings))
 
 
 def try_store(site: Site, secrets: Secrets, name: str) -> Traits | None:
@@ -42,8 +50,7 @@ def try_store(site: Site, secrets: Secrets, name: str) -> Traits | None:
     It is opened without what an earlier trial saw, or a store could never be seen to have improved. Raises StoreError,
     MissingConnection or BadConnection.
     """
-    settings = site.store(name)
-    store = open_store(settings.url, credentials=credentials_of(settings, secrets), options=options_of(settings))
+    store = plain_store(site, secrets, name)
     if not store.writable:
         return None
     # where a repository is public, a neighbouring folder of the same bucket need not be: try inside it

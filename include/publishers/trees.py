@@ -7,27 +7,45 @@ from pathlib import Path
 from include.cvmfs.autocatalog import Weights
 from include.cvmfs.cuts import Cuts
 from include.cvmfs.dirtab import NAME, Dirtab
-from include.cvmfs.errors import FormatError
+from include.cvmfs.errors import FormatError, RepositoryError
+from include.cvmfs.layout import Layout
 from include.cvmfs.owners import IdMap, OwnerMap
 from include.cvmfs.prepare import PrepareOptions
 from include.cvmfs.repository import Repository
-from include.cvmfs.spool import Specials
+from include.cvmfs.spool import SpecialBits, Specials
 from include.settings.model import Prepare
+
+NO_NANOSECONDS = (
+    "was not created for nanoseconds (its catalogs have {}); remove `prepare.mtime_ns`, or create another repository "
+    "with: nightshift repo create --mtime-ns"
+)
 
 
 def tree_options(settings: Prepare, repository: Repository) -> PrepareOptions:
     """Options for metadata and catalogs; the rest is the caller's. ``repository``: the current revision.
 
-    Raises FormatError for an owner map or a dirtab that cannot be read.
+    New objects and catalogs are hashed and laid out as those that are there. Raises FormatError for an owner map or a
+    dirtab that cannot be read, RepositoryError for nanoseconds in a repository that cannot hold them.
     """
+    layout = repository.catalog_at("").layout
+    if settings.mtime_ns and not holds_nanoseconds(layout):
+        raise RepositoryError(repository.fqrn, NO_NANOSECONDS.format(layout.value))
     weights = Weights(settings.autocatalogs_max, settings.autocatalogs_min) if settings.autocatalogs else None
     return PrepareOptions(
+        algorithm=repository.manifest.root.algorithm,
+        layout=layout,
         owner=_owner(settings),
         mtime_ns=settings.mtime_ns,
         specials=Specials(settings.specials),
+        special_bits=SpecialBits(settings.special_bits),
         xattrs=settings.xattrs,
         cuts=Cuts(_dirtab(repository) if settings.dirtab else None, weights, settings.catalog_entries),
     )
+
+
+def holds_nanoseconds(layout: Layout) -> bool:
+    """Whether a repository whose root catalog has this layout was created for nanoseconds, not upgraded."""
+    return layout is Layout.MTIME_NS
 
 
 def _owner(settings: Prepare) -> tuple[int, int] | OwnerMap | None:

@@ -65,6 +65,7 @@ class NodeConnectionError(ServerError):
 
 class NodeUnreachable(NodeConnectionError):
     retryable = True
+    outage: ClassVar[bool] = True
     cure = "start sshd there, or correct host and port in the settings"
 
 

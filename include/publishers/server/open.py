@@ -77,6 +77,7 @@ def open_server(
             owners=node.keep_owners,
             xattrs=kept.xattrs,
             mtime_ns=kept.mtime_ns,
+            special_bits=kept.special_bits == "keep",
             specials=not (way is Way.SERVER_STOCK and Loss.SPECIALS in losses),
         ),
         ingest=node.install == "ingest",

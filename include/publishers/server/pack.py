@@ -31,7 +31,7 @@ from include.cvmfs.source import (
     checked_destination,
     refused,
 )
-from include.cvmfs.spool import Specials
+from include.cvmfs.spool import SpecialBits, Specials
 from include.cvmfs.survey import beyond, check_member
 from include.cvmfs.tarball import TarSource
 from include.cvmfs.xattrs import AttributedSource, unpack_xattrs
@@ -260,11 +260,13 @@ class _Writer:
             self._told.add(operation)
 
     def _add(self, entry: Entry, opener: Opener | None) -> None:
-        if entry.mode & 0o7000:
+        mode = entry.mode
+        if mode & 0o7000 and self._options.special_bits is SpecialBits.STRIP:
             self._stripped += 1
+            mode &= 0o777
         uid, gid = self._owners.of(entry.uid, entry.gid)
         ns = entry.mtime_ns if self._options.mtime_ns else 0
-        self._file.write(member(replace(entry, mode=entry.mode & 0o777, uid=uid, gid=gid, mtime_ns=ns)))
+        self._file.write(member(replace(entry, mode=mode, uid=uid, gid=gid, mtime_ns=ns)))
         if opener is None:
             return
         content, size = opener(), 0

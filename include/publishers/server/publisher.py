@@ -21,7 +21,7 @@ from include.cvmfs.catalog import MARKER, NestedRef, parent_of
 from include.cvmfs.changeset import Changeset
 from include.cvmfs.commit import NewTag
 from include.cvmfs.edit import Edit
-from include.cvmfs.errors import BaseChanged, DestinationError, ObjectMissing, RepositoryError
+from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved, ObjectMissing, RepositoryError
 from include.cvmfs.hashes import ObjectHash
 from include.cvmfs.repository import Repository
 from include.cvmfs.source import Entry, Kind, checked_destination
@@ -302,7 +302,7 @@ class ServerPublisher(NodeUpkeep):
         if there is None:
             above = view.lookup(parent_of(path))
             if above is None or not above.is_directory:
-                raise DestinationError(path, "the directory above it is not there; reserve the build first")
+                raise NotReserved(path, "the directory above it is not there")
             missing_directories(view, [path])
             return
         if found is None or is_reserved(view, path):

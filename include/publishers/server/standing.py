@@ -40,12 +40,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is looked at: owners and attributes only if they are kept; ``specials``: whether these have to be there."""
+    """What is compared: owners, attributes and special bits only if they are kept; ``specials``: whether these have
+    to be there."""
 
     owners: bool = False
     xattrs: tuple[str, ...] = ()
     mtime_ns: bool = False
     specials: bool = True
+    special_bits: bool = False
 
     def difference(self, tree: Tree, packed: Packed, *, contents: bool) -> Difference | None:
         """What differs at the destination, None if it is the same tree. Raises what reading both raises."""
@@ -92,7 +94,7 @@ class Comparison:
         if wanted.kind is Kind.SYMLINK:
             if there.symlink != wanted.symlink:
                 return "leads elsewhere"
-        elif stat.S_IMODE(there.mode) & 0o777 != wanted.mode & 0o777:
+        elif (there.mode ^ wanted.mode) & (0o7777 if self.special_bits else 0o777):
             return "has other permissions"
         if wanted.kind is Kind.FILE:
             if there.size != wanted.size:

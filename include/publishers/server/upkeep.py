@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.history import check_tag_description, check_tag_name
 from include.cvmfs.repository import Repository
 from include.publishers.capabilities import Loss, Operation, Way, require
 from include.publishers.server.commands import NodeTag
@@ -50,18 +52,19 @@ class NodeUpkeep:
     def add_tag(self, name: str, *, description: str = "", root: str | None = None) -> NodeTag:
         """Give a revision a name (default: the newest); a name that it has already is no error.
 
-        Raises NotSupported through a gateway, NameRefused for a name of another revision, ServerError.
+        Raises NotSupported through a gateway, NameRefused for a name of another revision, TagError, ServerError.
         """
         self.require(Operation.TAG_ADD, "")
+        check_tag_description(check_tag_name(name), description)
 
         def attempt() -> NodeTag:
             with self._session(f"tag {name}") as session:
-                wanted = root or self.read().manifest.root.digest.hex()
+                wanted = root or str(self.read().manifest.root)
                 there = next((one for one in self._tags(session) if one.name == name), None)
                 if there is None:
                     session.run(Verb.TAG, session.commands.tag_add(name, description, root))
                     there = next(one for one in self._tags(session) if one.name == name)
-                if there.hash != wanted:
+                if ObjectHash.parse(there.hash).digest != ObjectHash.parse(wanted).digest:
                     raise NameRefused(self.fqrn, f"tag {name!r} names {there.hash}, not {wanted}")
                 return there
 

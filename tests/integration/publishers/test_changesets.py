@@ -17,12 +17,14 @@ from include.cvmfs.errors import (
     ChangesetExpired,
     CvmfsError,
     DestinationError,
+    LayoutChanged,
     ObjectDamaged,
     ObjectMissing,
     ObjectsLost,
     RepositoryError,
 )
 from include.cvmfs.hashes import CATALOG, Algorithm, ObjectHash
+from include.cvmfs.layout import Layout
 from include.gateway.errors import BaseMoved, CommitFailed, CommitUnclear
 from include.storage.store import Store
 from tests.fakes.faultproxy import FaultProxy
@@ -83,6 +85,17 @@ def of_a_dry_run(site: ThreadSite, changeset: Changeset) -> Changeset:
 
 def no_catalog(site: ThreadSite, changeset: Changeset) -> Changeset:
     return replace(changeset, root=site.head().manifest.certificate.with_suffix(CATALOG))
+
+
+def test_a_changeset_of_another_layout_than_the_repository_is_prepared_again(reserved: ThreadSite) -> None:
+    before = reserved.head().manifest
+    changeset = reserved.prepared(DESTINATION, FILES, layout=Layout.MTIME_NS)
+    with pytest.raises(LayoutChanged, match="16 columns, mtimens after mtime, those of the repository have 15 columns"):
+        reserved.worker().publish(changeset, owner="test", now=NOW)
+    assert reserved.head().manifest == before
+    again = reserved.worker().publish(reserved.prepared(DESTINATION, FILES), owner="test", now=NOW)
+    assert again.revision == before.revision + 1
+    reserved.assert_sound()
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from include.cvmfs.commit import NewTag
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.edit import Edit
 from include.cvmfs.errors import BaseChanged, DestinationError
+from include.cvmfs.layout import Layout
 from include.cvmfs.view import View
 from include.gateway.errors import CommitUnclear, PathBusy, ReceiverFailed, ReflogMissing, TagRefused
 from include.publishers.capabilities import Loss
@@ -441,6 +442,15 @@ def test_what_the_receiver_would_drop_is_refused_by_name_unless_the_settings_all
     assert after.entry(f"{BUILD}/plain").uid == 0, "the receiver lost it, as was allowed"
     assert after.lookup(f"{BUILD}/plain/pipe") is None
     assert_sound(plain)
+
+
+def test_a_tree_with_nanoseconds_is_refused_before_it_is_leased(reserved: StockSite) -> None:
+    changeset = reserved.prepared(DESTINATIONS[0], FILES, layout=Layout.MTIME_NS, mtime_ns=True)
+    leased = len(reserved.gateway.leased)
+    with pytest.raises(NotSupported, match=r"stock receivers up to 2\.11 write no nanoseconds"):
+        reserved.worker(allow_lossy=list(Loss)).publish(changeset, owner="test", now=NOW)
+    assert len(reserved.gateway.leased) == leased
+    assert_sound(reserved)
 
 
 def test_changed_hard_links_break_a_receiver_and_are_refused_whatever_is_allowed(plain: StockSite) -> None:

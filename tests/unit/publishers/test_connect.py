@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from include.publishers.capabilities import Way
 from include.publishers.connect import Connections
 from include.publishers.errors import TooManyWriters
 from include.settings.load import load
+from include.settings.model import GatewayKind, Server
 from include.settings.secrets import EnvSecrets
 from include.settings.traits import record_traits
+from include.storage.file import FileStore
 from include.storage.options import Traits
 
 FQRN = "nights.example.org"
@@ -87,3 +90,66 @@ def test_one_writer_needs_no_help_from_the_store(connections: Connections) -> No
 def test_a_store_is_opened_once_for_each_kind_of_writer(connections: Connections) -> None:
     assert connections.store("cvmfs") is connections.store("cvmfs")
     assert connections.store("cvmfs") is not connections.store("cvmfs", sole_writer=True)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"), [("", "switch"), (", fsync: always", "always"), (", fsync: never", "never")]
+)
+def test_when_a_folder_is_flushed_is_a_setting_of_its_store(tmp_path: Path, written: str, expected: str) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text(
+        f'ledger: "sqlite:///{tmp_path}/ledger.db"\n'
+        f'stores: {{cvmfs: {{url: "file://{tmp_path}/cvmfs"{written}}}}}\n'
+        f"repositories:\n  {FQRN}:\n    store: cvmfs\n    public_url: http://127.0.0.1:1\n"
+        "    public_key: nights.pub\n    gateway: gateway\n"
+    )
+    made = Connections(load(file, environ={}), EnvSecrets({}))
+    try:
+        stores = made.repository_store(FQRN), made.gateway_store(FQRN), made.manifest_store(FQRN)
+        assert [one.fsync for one in stores if isinstance(one, FileStore)] == [expected] * 3
+    finally:
+        made.ledger.dispose()
+
+
+class Greeting:
+    """A gateway that was asked for its kind."""
+
+    def __init__(self, *, ours: bool) -> None:
+        self.ours = ours
+
+    def judges_bases(self) -> bool:
+        return self.ours
+
+
+@pytest.mark.parametrize(
+    ("kind", "ours", "way"),
+    [
+        ("auto", True, Way.NATIVE_OURS),
+        ("auto", False, Way.NATIVE_STOCK),
+        ("stock", True, Way.NATIVE_STOCK),
+        ("embedded", False, Way.NATIVE_OURS),
+    ],
+)
+def test_a_gateway_is_asked_for_its_kind_before_a_manifest_is_replaced_beside_it(
+    connections: Connections, monkeypatch: pytest.MonkeyPatch, kind: str, ours: bool, way: Way
+) -> None:
+    settings = connections.site.repository(FQRN).model_copy(update={"gateway_kind": GatewayKind(kind)})
+    site = connections.site.model_copy(update={"repositories": {FQRN: settings}})
+    made = Connections(site, EnvSecrets({}))
+    monkeypatch.setattr(made, "gateway", lambda fqrn: Greeting(ours=ours))
+    assert made.way_of_switching(FQRN) is way
+
+
+@pytest.mark.parametrize(
+    ("behind", "way"), [("stock", Way.SERVER_STOCK), ("none", Way.SERVER_LOCAL), ("nightshift", Way.NATIVE_OURS)]
+)
+def test_what_a_node_publishes_through_decides_for_its_repository(
+    connections: Connections, behind: str, way: Way
+) -> None:
+    node = Server.model_validate(
+        {"host": "node", "user": "cv", "known_hosts": "known", "behind": behind, "agent": True},
+        context={"root": Path("/")},
+    )
+    settings = connections.site.repository(FQRN).model_copy(update={"server": node})
+    site = connections.site.model_copy(update={"repositories": {FQRN: settings}})
+    assert Connections(site, EnvSecrets({})).way_of_switching(FQRN) is way

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from include.cvmfs.commit import read_head
+from include.cvmfs.errors import KeyFileError, RepositoryError
+from include.cvmfs.keys import load_signer
+from include.cvmfs.layout import Layout
+from include.cvmfs.repository import Repository
+from include.cvmfs.vouching import Voucher
 from include.publishers.connect import Connections
 from include.publishers.errors import FoundingFailed
 from include.publishers.found import found_repository, found_stores
@@ -115,6 +123,44 @@ def test_a_creation_that_died_after_its_keys_goes_on_with_them(
     assert (tmp_path / "keys" / f"{FQRN}.pub").read_bytes() == public
 
 
+@pytest.mark.parametrize("number", range(4))
+def test_a_creation_that_died_between_its_keys_makes_the_others(
+    connected: Callable[..., Connections], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    left, link = [number], os.link
+
+    def die(source: Path, target: Path) -> None:
+        if Path(target).suffix != ".gw":
+            left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        link(source, target)
+
+    with monkeypatch.context() as dying:
+        dying.setattr("include.cvmfs.keys.os.link", die)
+        with pytest.raises(KeyboardInterrupt):
+            found(connected())
+    before = {path.name: path.read_bytes() for path in (tmp_path / "keys").iterdir()}
+    assert len(before) == number + 1
+    assert found(connected())
+    assert keys(tmp_path) == [f"{FQRN}.{ending}" for ending in ("crt", "gw", "key", "masterkey", "pub")]
+    assert all((tmp_path / "keys" / name).read_bytes() == data for name, data in before.items())
+
+
+def test_of_two_who_create_it_at_once_with_the_same_keys_one_wins(
+    connected: Callable[..., Connections], tmp_path: Path
+) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        tries = [pool.submit(found, connections) for connections in (connected(), connected())]
+        outcomes = [one.exception() or one.result() for one in tries]
+    assert outcomes.count(True) == 1
+    assert outcomes[1 - outcomes.index(True)] is False or isinstance(
+        outcomes[1 - outcomes.index(True)], RepositoryError | KeyFileError
+    )
+    signer = load_signer(tmp_path / "keys", FQRN)
+    read_head(connected().repository_store(FQRN), FQRN, Voucher(signer))
+
+
 def test_a_repository_of_a_publisher_node_is_not_founded_here(connected: Callable[..., Connections]) -> None:
     site = connected()
     node = Server.model_validate(
@@ -126,3 +172,22 @@ def test_a_repository_of_a_publisher_node_is_not_founded_here(connected: Callabl
     with pytest.raises(FoundingFailed, match=r"cvmfs_server mkfs on node\.example\.org"):
         found(there)
     assert not list(site.site.paths.root.rglob("*.key"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "asked", "layout"),
+    [
+        ("", False, Layout.PLAIN),
+        ("", True, Layout.MTIME_NS),
+        (", prepare: {mtime_ns: true}", False, Layout.MTIME_NS),
+    ],
+)
+def test_a_repository_keeps_nanoseconds_if_it_is_created_for_them(
+    tmp_path: Path, setting: str, asked: bool, layout: Layout
+) -> None:
+    text = SITE.replace("STORE", FOLDER).replace("gateway: gw}", f"gateway: gw{setting}}}")
+    environ = {"AIRFLOW_CONN_GW": json.dumps(KEY)}
+    connections = Connections(parse(text, file="site.yaml", root=tmp_path, environ={}), EnvSecrets(environ))
+    assert found_repository(connections, FQRN, say=lambda _: None, mtime_ns=asked)
+    opened = Repository.open(connections.gateway_store(FQRN))
+    assert opened.catalog_at("").layout is layout

@@ -20,17 +20,19 @@ from include.cvmfs.artifact import open_artifact
 from include.cvmfs.changeset import Changeset
 from include.cvmfs.directory import DirectorySource
 from include.cvmfs.errors import DestinationError, SourceError, TargetError
+from include.cvmfs.layout import Layout
 from include.cvmfs.owners import IdMap, OwnerMap
 from include.cvmfs.prepare import PrepareOptions
 from include.cvmfs.source import Entry, Kind, SourceLimits
-from include.cvmfs.spool import Specials
+from include.cvmfs.spool import SpecialBits, Specials
 from include.cvmfs.tarball import TarSource
 from include.cvmfs.xattrs import AttributedSource, pack_xattrs
 from include.publishers.capabilities import Operation
 from include.publishers.server.errors import PackedMissing
 from include.publishers.server.pack import Packing, member
+from include.publishers.server.standing import Comparison
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
-from tests.fakes.local import TREES, make_folder
+from tests.fakes.local import TREES, LocalRepository, make_folder
 from tests.fakes.minirepo import FQRN, NOW
 
 HERE = "/a/b"
@@ -134,6 +136,27 @@ def test_bits_and_owners_are_as_the_settings_say(tmp_path: Path) -> None:
         assert made.notes == ("set-uid, set-gid and sticky bits stripped from 1 entries",)
 
 
+def test_special_bits_are_kept_in_the_archive_if_this_is_asked_for(tmp_path: Path) -> None:
+    where = packing(tmp_path, special_bits=SpecialBits.KEEP)
+    made = pack(where, [file("a", mode=0o4755), folder("t", mode=0o1777)])
+    assert [names(where, made)[name].mode for name in ("a", "t")] == [0o4755, 0o1777]
+    assert made.notes == ()
+
+
+def test_special_bits_that_were_lost_on_the_way_are_seen_only_if_they_were_to_be_kept(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/su").touch()
+    (tmp_path / "tree/su").chmod(0o4755)
+    where = packing(tmp_path, special_bits=SpecialBits.KEEP)
+    packed = where.find(where.pack(DirectorySource(tmp_path / "tree"), destination=HERE, now=NOW))
+    repository = LocalRepository()
+    repository.publish(tmp_path / "tree", HERE)
+    tree = repository.opened()
+    assert Comparison().difference(tree, packed, contents=True) is None
+    lost = Comparison(special_bits=True).difference(tree, packed, contents=True)
+    assert str(lost) == f"{HERE}/su: has other permissions"
+
+
 def test_the_marker_of_the_tree_itself_is_made_on_the_node_and_others_go_along(tmp_path: Path) -> None:
     where = packing(tmp_path)
     made = pack(where, [file(".cvmfscatalog"), folder("sub"), file("sub/.cvmfscatalog"), file("sub/a")])
@@ -167,6 +190,7 @@ def test_a_disk_that_cannot_take_the_tree_is_named(tmp_path: Path) -> None:
         pack(packing(tmp_path), [file("a")])
 
 
+@pytest.mark.slow
 @given(nodes=TREES)
 def test_any_tree_comes_out_of_its_archive_as_it_went_in(
     tmp_path_factory: pytest.TempPathFactory, nodes: Mapping[str, Mapping[str, Any]]
@@ -174,7 +198,7 @@ def test_any_tree_comes_out_of_its_archive_as_it_went_in(
     place = tmp_path_factory.mktemp("any")
     tree = make_folder(place / "tree", nodes)
     assume(not any(one.is_socket() for one in tree.rglob("*")))  # which no archive can hold
-    where = packing(place, specials=Specials.KEEP, mtime_ns=True)
+    where = packing(place, specials=Specials.KEEP, layout=Layout.MTIME_NS, mtime_ns=True)
     made = where.pack(DirectorySource(tree), destination=HERE, now=NOW)
 
     def read(source: Any) -> dict[str, tuple[Any, ...]]:

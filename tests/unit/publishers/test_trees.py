@@ -7,18 +7,22 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.autocatalog import Weights
-from include.cvmfs.errors import FormatError
+from include.cvmfs.errors import FormatError, RepositoryError
+from include.cvmfs.hashes import Algorithm
+from include.cvmfs.layout import Layout
 from include.cvmfs.owners import OwnerMap
 from include.cvmfs.repository import Repository
-from include.cvmfs.spool import Specials
+from include.cvmfs.spool import SpecialBits, Specials
 from include.publishers.trees import tree_options
 from include.settings.model import Owner, Prepare
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, MiniRepository, public_key
 
 
-def repository(dirtab: bytes | None = None) -> Repository:
-    mini = MiniRepository(MemoryStore())
+def repository(
+    dirtab: bytes | None = None, *, layout: Layout = Layout.PLAIN, algorithm: Algorithm = Algorithm.SHA1
+) -> Repository:
+    mini = MiniRepository(MemoryStore(), layout=layout, algorithm=algorithm)
     if dirtab is not None:
         mini.file("/.cvmfsdirtab", dirtab)
     mini.build().publish()
@@ -28,12 +32,14 @@ def repository(dirtab: bytes | None = None) -> Repository:
 def test_nothing_is_kept_or_cut_unless_it_is_set() -> None:
     options = tree_options(Prepare(), repository(b"/a\n"))
     assert (options.owner, options.mtime_ns, options.specials, options.xattrs) == (None, False, Specials.REFUSE, ())
+    assert options.special_bits is SpecialBits.STRIP
     assert (options.cuts.dirtab, options.cuts.auto, options.cuts.entries) == (None, None, 500_000)
 
 
 def test_all_that_is_set_is_there(tmp_path: Path) -> None:
     settings = Prepare(
         specials="keep",
+        special_bits="keep",
         xattrs=("user.",),
         mtime_ns=True,
         owner=Owner(uid=3, gid=4),
@@ -41,8 +47,9 @@ def test_all_that_is_set_is_there(tmp_path: Path) -> None:
         autocatalogs_max=500,
         catalog_entries=0,
     )
-    options = tree_options(settings, repository())
+    options = tree_options(settings, repository(layout=Layout.MTIME_NS))
     assert (options.owner, options.mtime_ns, options.specials) == ((3, 4), True, Specials.KEEP)
+    assert options.special_bits is SpecialBits.KEEP
     assert (options.xattrs, options.cuts.auto, options.cuts.entries) == (("user.",), Weights(500, 1_000), 0)
 
 
@@ -71,3 +78,18 @@ def test_the_repositorys_own_dirtab_counts_if_this_is_set() -> None:
     assert tree_options(settings, repository()).cuts.dirtab is None
     with pytest.raises(FormatError, match=r"^/\.cvmfsdirtab of mini\.example\.org, line 1: 'relative'"):
         tree_options(settings, repository(b"relative\n"))
+
+
+@pytest.mark.parametrize("layout", [Layout.PLAIN, Layout.MTIME_NS])
+@pytest.mark.parametrize("algorithm", Algorithm)
+def test_what_is_new_is_hashed_and_laid_out_as_what_is_there(layout: Layout, algorithm: Algorithm) -> None:
+    options = tree_options(Prepare(), repository(layout=layout, algorithm=algorithm))
+    assert (options.algorithm, options.layout) == (algorithm, layout)
+
+
+def test_nanoseconds_are_refused_by_name_in_a_repository_that_was_not_created_for_them() -> None:
+    with pytest.raises(RepositoryError) as caught:
+        tree_options(Prepare(mtime_ns=True), repository())
+    assert str(caught.value).startswith(f"repository {FQRN}: was not created for nanoseconds")
+    assert "remove `prepare.mtime_ns`" in str(caught.value)
+    assert "repo create --mtime-ns" in str(caught.value)

@@ -6,7 +6,7 @@ import pytest
 
 from include.cvmfs.commit import NewTag
 from include.cvmfs.directory import DirectorySource
-from include.cvmfs.errors import BaseChanged, DestinationError
+from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved
 from include.publishers.byhand import publish_tree
 from include.publishers.errors import NotSupported
 from include.publishers.server.errors import PackedMissing
@@ -106,7 +106,7 @@ def test_a_publication_with_a_tag_names_its_revision_and_is_found_again(node: Pu
 
 def test_without_a_directory_above_it_a_destination_is_refused(node: PublisherNode) -> None:
     site = node.connections()
-    with pytest.raises(DestinationError, match="reserve the build first"):
+    with pytest.raises(NotReserved, match="reserve it, then publish"):
         site.server(FQRN).publish(packed(site, ALPHA, FILES), owner="night", now=now())
     assert node.calls() == []
 

@@ -172,8 +172,8 @@ ACTIONS: dict[Operation, Callable[..., None]] = {
     Operation.ENTRY_OWNERS: change,
     Operation.ENTRY_XATTRS: change,
 }
-NOT_OFFERED = {Operation.RENEW, Operation.ROLLBACK}
-"""The interface has no such call; for these the table only says what to do instead."""
+NOT_OFFERED = {Operation.RENEW, Operation.ROLLBACK, Operation.REPAIR, Operation.TREE_MTIME_NS}
+"""The interface has no such call, or the settings refuse it; for these the table only says what to do instead."""
 CELLS = [
     pytest.param(WAYS[way], operation, cell(way, operation), id=f"{way.name}-{operation.name}")
     for operation in ACTIONS
