@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
-from hooks.secrets import AirflowSecrets
+from hooks.secrets import AirflowSecrets, in_form
 from include.settings.urls import base_url
 
 if TYPE_CHECKING:
@@ -60,7 +60,28 @@ class FtsHook(BaseHook):
             answer.raise_for_status()
             who = answer.json()
             return True, f"answers as FTS; we are {who['user_dn']} by {who['method']}"
-        except (requests.RequestException, SettingsError) as error:
-            return False, str(error)
+        except SettingsError as error:
+            return False, in_form(error)
+        except requests.JSONDecodeError:
+            return False, f"{self.url} answers, but not as FTS: check host and port"
+        except (requests.RequestException, OSError) as error:
+            return False, f"{self.url}: {_in_words(error)}"
         except (ValueError, KeyError, TypeError):
             return False, f"{self.url} answers, but not as FTS: check host and port"
+
+
+def _in_words(error: Exception) -> str:
+    import requests
+
+    if isinstance(error, requests.HTTPError) and error.response is not None:
+        status = error.response.status_code
+        if status in (401, 403):
+            return f"refuses us (HTTP {status}); check token, or certificate and key"
+        return f"answers with HTTP {status}; check host and port"
+    if isinstance(error, requests.exceptions.SSLError):
+        return "TLS failed; name the server's CA certificates as `authorities` in the extra, and check our certificate"
+    if isinstance(error, requests.Timeout):
+        return f"no answer within {TIMEOUT_S} s; check host and port"
+    if isinstance(error, requests.ConnectionError):
+        return "cannot connect; check host and port, and that the server runs"
+    return f"{error}"  # such as a certificate file that is not on this machine

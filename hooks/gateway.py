@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
-from hooks.secrets import AirflowSecrets
+from hooks.secrets import AirflowSecrets, in_form
 from include.settings.urls import base_url
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from include.gateway.client import GatewayClient
+    from include.gateway.client.values import RepositoryInfo
 
 
 class CvmfsGatewayHook(BaseHook):
@@ -33,12 +36,26 @@ class CvmfsGatewayHook(BaseHook):
         return GatewayClient(base_url(connection, port=4929), connection.login or "", connection.password or "")
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the gateway answers as one, and which repositories it serves; for the form's button, in the lab."""
+        """Whether the gateway takes the key, and which repositories it serves; for the form's button, in the lab."""
         from include.gateway.errors import GatewayError
         from include.settings.errors import SettingsError
 
         try:
-            served = sorted(self.get_conn().repositories())
-        except (GatewayError, SettingsError) as error:
+            with self.get_conn() as client:
+                served = client.repositories()
+                client.check_key()
+        except SettingsError as error:
+            return False, in_form(error)
+        except GatewayError as error:
             return False, str(error)
-        return True, f"serves {', '.join(served) or 'no repository yet'}"
+        return True, _served(served, client.key_id)
+
+
+def _served(repositories: Sequence[RepositoryInfo], key_id: str) -> str:
+    """The repositories by name, and those of them that list the key."""
+    if not repositories:
+        return f"takes key {key_id}, but serves no repository yet"
+    ours = [one.name for one in repositories if key_id in one.keys]
+    others = [one.name for one in repositories if key_id not in one.keys]
+    text = f"takes key {key_id}; serves {', '.join(ours)}" if ours else f"takes key {key_id}, which no repository lists"
+    return f"{text}; not for this key: {', '.join(others)}" if others else text

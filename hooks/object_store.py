@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 from airflow.sdk import BaseHook
 
-from hooks.secrets import AirflowSecrets
+from hooks.secrets import AirflowSecrets, in_form
 from include.settings.urls import base_url
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ class ObjectStoreHook(BaseHook):
         where = url or str(connection.extra.get("url") or "")
         if not where:
             variable = connection_variable(self.store_conn_id)
-            raise BadConnection(self.store_conn_id, variable, "names no `url` in its extra and none was asked for")
+            raise BadConnection(
+                self.store_conn_id, variable, 'names no `url` in its extra, such as {"url": "s3://bucket"}'
+            )
         credentials = None
         if connection.login:
             credentials = Credentials(connection.login, connection.password or "")
@@ -68,6 +70,8 @@ class ObjectStoreHook(BaseHook):
         try:
             store = self.get_conn()
             first = next(iter(store.list()), None)
-        except (StoreError, SettingsError) as error:
+        except SettingsError as error:
+            return False, in_form(error)
+        except StoreError as error:
             return False, str(error)
         return True, f"{store.url}: {'is empty' if first is None else 'can be listed'}"

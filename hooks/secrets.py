@@ -9,7 +9,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk import Connection as AirflowConnection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from include.settings.errors import BadConnection, MissingConnection
+from include.settings.errors import BadConnection, MissingConnection, SettingsError
 from include.settings.secrets import Connection, connection_variable
 
 
@@ -55,6 +55,11 @@ class KnownSecrets:
 
     def __repr__(self) -> str:
         return f"KnownSecrets({', '.join(sorted(self._connections))})"
+
+
+def in_form(error: SettingsError) -> str:
+    """What is wrong with the connection in a form. Airflow tries it under an id of its own, which nobody knows."""
+    return f"this connection {error.what}" if isinstance(error, BadConnection) else str(error)
 
 
 def from_airflow(connection_id: str, found: AirflowConnection) -> Connection:

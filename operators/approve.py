@@ -14,9 +14,12 @@ from airflow.providers.standard.operators.hitl import HITLOperator
 from airflow.sdk import Param
 from airflow.sdk.exceptions import AirflowSkipException
 
+from hooks.cause import PLAN, why_no_plan
 from hooks.retry import RetryByKind
 from hooks.site import run_name
 from operators.base import NightshiftOperator, batches_of, clock
+from operators.night import INHERITED
+from operators.watch import log_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -35,26 +38,28 @@ class AskOperator(NightshiftOperator):
     Hands on a list for `ApproveOperator`, which is mapped over it: as many as the run has asked so far, of which the
     last one is alive. Skipped if there is nothing to go on with.
 
-    :param batches: all batches of a plan.
-    :param inherited: what a partial build takes from another one.
+    :param batches: all batches of a plan; what a partial build takes from another one is with them in the plan.
     :param night: the night of the run, whose earlier passes may have asked already.
     """
 
-    template_fields = ("batches", "inherited", "night")
+    template_fields = ("batches", "night")
     ui_color = "#ffedd5"
 
-    def __init__(self, *, batches: Any, inherited: Any = None, night: Any = None, **kwargs: Any) -> None:
+    def __init__(self, *, batches: Any, night: Any = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.batches = batches
-        self.inherited = inherited
         self.night = night
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         from include.nightlies.steps.approve import ask_run
         from include.nightlies.steps.values import Night
 
+        if self.batches is None:
+            raise AirflowSkipException(f"there is nothing to ask about: {why_no_plan(context)}")
         earlier: Sequence[str] = Night.from_json(self.night).earlier if self.night else ()
-        batches = [*batches_of(self.batches), *batches_of(self.inherited or None)]
+        # not by its template: a plan that failed has left none, and this task runs in any case
+        inherited = context["ti"].xcom_pull(task_ids=PLAN, key=INHERITED)
+        batches = [*batches_of(self.batches), *batches_of(inherited or None)]
         connections = self.connections()
         asked = ask_run(connections, batches, earlier=earlier, clock=clock)
         self.log.info("%s", asked.why)
@@ -76,7 +81,11 @@ class ApproveOperator(NightshiftOperator, HITLOperator):
         # what the DAG's form asks is no part of the answer
         kwargs["params"] = {
             "comment": Param(
-                "", title="Comment", type="string", maxLength=1000, description="Why; it is kept with the answer."
+                None,
+                title="Comment",
+                type=["null", "string"],
+                maxLength=1000,
+                description="Optional: why. It is kept with the answer.",
             )
         }
         super().__init__(
@@ -92,7 +101,8 @@ class ApproveOperator(NightshiftOperator, HITLOperator):
             return None
         connections = self.connections()
         asked = open_question(connections, self.question["id"], clock=clock)
-        self.subject, self.body = asked.subject, asked.body
+        # a page of the repository itself there is not
+        self.subject, self.body = asked.subject, f"{asked.body}\n\n[Run and its logs]({log_of(asked.run_id)})"
         self.response_timeout = asked.deadline - datetime.now(UTC)
         approvers = settings_of(connections, asked.repository).approvers
         self.assigned_users = [{"id": one, "name": one} for one in approvers] or None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
 from hooks.retry import RetryByKind
 from hooks.site import OnSite
+from triggers.outage import OutlastsOutages
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from include.nightlies.steps.values import Batch
 
 
-class NightshiftOperator(OnSite, BaseOperator):
+class NightshiftOperator(OutlastsOutages, OnSite, BaseOperator):
     """An operator around steps of `include/`."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -37,6 +39,13 @@ def owner_name(context: Context) -> str:
     ti = context["ti"]
     index = ti.map_index if ti.map_index is not None else -1
     return TaskName(ti.dag_id, ti.run_id, ti.task_id, index, ti.try_number).format()
+
+
+def log_folder() -> Path:
+    """Where Airflow keeps the logs of tasks."""
+    from airflow.sdk import conf
+
+    return Path(conf.get("logging", "base_log_folder"))
 
 
 def tries_left(context: Context) -> bool:

@@ -66,6 +66,22 @@ class TagPruneOperator(WritingOperator, _CareOperator):
         return list(pruned.names)
 
 
+class UnfinishedRemoveOperator(_CareOperator):
+    """Removes files of killed writers that are older than a day, where the store is a folder.
+
+    The run's parameter `dry_run` only names them. Returns how many there were.
+    """
+
+    ui_color = "#fef9c3"
+
+    def execute(self, context: Context) -> int:
+        from include.nightlies.steps.care import remove_unfinished
+
+        self.require_wanted(context)
+        dry_run = bool(context["params"].get("dry_run"))
+        return len(remove_unfinished(self.connections(), self.repository, dry_run=dry_run, clock=clock))
+
+
 class CheckOperator(_CareOperator):
     """Checks manifest, tags, reflog and all catalogs; damage is noted in the ledger and fails the task."""
 

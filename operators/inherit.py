@@ -41,7 +41,13 @@ class InheritPrepareOperator(NightshiftOperator):
         if not self.batch:
             raise AirflowSkipException("the build takes nothing from another one")
         (batch,) = batches_of(self.batch)
-        outcome = prepare_inherited(self.connections(), batch, try_number=context["ti"].try_number, clock=clock)
+        connections, number = self.connections(), context["ti"].try_number
+        outcome = self.outlasting(
+            connections,
+            lambda: prepare_inherited(
+                connections, batch, try_number=number, clock=clock, outlast=self.outlasts(connections)
+            ),
+        )
         if outcome.failures:
             raise BatchFailed(outcome.failures)
         return outcome.to_json()
@@ -84,6 +90,7 @@ class InheritOperator(LeaseTaskOperator):
                 clock=clock,
                 on_lease=self.on_lease,
                 prepared=self.prepared,
+                outlast=self.outlasts(connections),
             )
         except PathBusy as busy:
             return {"reserve": busy}

@@ -98,7 +98,9 @@ class LeaseTaskOperator(WritingOperator):
             connections = self.connections()
             patience = time.monotonic() + self.patience_s
             while True:
-                busy = self.unless_frozen(connections, lambda: self.attempt(context, connections))
+                busy = self.outlasting(
+                    connections, lambda: self.unless_frozen(connections, lambda: self.attempt(context, connections))
+                )
                 self._drop = None
                 if not busy:
                     return self.result(context, connections)

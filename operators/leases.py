@@ -65,7 +65,7 @@ class LeasesEndOperator(NightshiftOperator):
         ended = [f"{one.finding.repository}{one.finding.path or '/'}" for one in done if one.ended]
         for outlet in self.outlets:
             if isinstance(outlet, Asset) and ended:
-                context["outlet_events"][outlet].extra = {"ended": ended}
+                context["outlet_events"][outlet].extra = {"ended": [*ended]}
         if faults:
             raise LeasesLeft(faults)
         if not ended:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.exceptions import AirflowSkipException
 
+from hooks.cause import PLAN, first_cause, reason_kept, why_no_build
 from hooks.site import run_name
 from operators.base import NightshiftOperator, clock, owner_name
 from operators.lease import LeaseTaskOperator
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from include.publishers.connect import Connections
 
 
-PLAN = "plan"
-"""The task that plans a night, in every DAG that has one."""
 INHERITED = "inherited"
 """The key under which a plan hands on what a partial build takes from another one."""
 
@@ -46,7 +45,9 @@ class NightPlanOperator(NightshiftOperator):
         from include.nightlies.steps.values import Night
 
         night = Night.from_json(self.night)
-        plan = plan_night(self.connections(), night, try_number=context["ti"].try_number, clock=clock)
+        with reason_kept(context):
+            connections, number = self.connections(), context["ti"].try_number
+            plan = self.outlasting(connections, lambda: plan_night(connections, night, try_number=number, clock=clock))
         context["ti"].xcom_push(key=INHERITED, value=plan.inherited.to_json() if plan.inherited else {})
         return [batch.to_json() for batch in plan.batches]
 
@@ -60,19 +61,24 @@ class PublicationPlanOperator(NightshiftOperator):
         from include.nightlies.steps.plan import plan_publication
 
         params = context["params"]
-        plan = plan_publication(
-            self.connections(),
-            run=run_name(context),
-            repository=params["repository"],
-            path=params["path"],
-            source=params["source"],
-            try_number=context["ti"].try_number,
-            clock=clock,
-            sha256=params.get("sha256"),
-            tag=params.get("tag"),
-            overwrite=params["mode"] == "replace",
-            dry_run=bool(params["dry_run"]),
-        )
+        with reason_kept(context):
+            connections = self.connections()
+            plan = self.outlasting(
+                connections,
+                lambda: plan_publication(
+                    connections,
+                    run=run_name(context),
+                    repository=params["repository"],
+                    path=params["path"],
+                    source=params["source"],
+                    try_number=context["ti"].try_number,
+                    clock=clock,
+                    sha256=params.get("sha256"),
+                    tag=params.get("tag"),
+                    overwrite=params["mode"] == "replace",
+                    dry_run=bool(params["dry_run"]),
+                ),
+            )
         return [batch.to_json() for batch in plan.batches]
 
 
@@ -102,17 +108,19 @@ class GateOperator(NightshiftOperator):
 
         run = run_name(context)
         if self.of_night and self.night is None:
-            raise GateClosed(run, ["no build was found; see the task that looks for it"])
+            raise GateClosed(run, [why_no_build(context)])
         if self.night is not None and ELSEWHERE in self.night:
             raise AirflowSkipException(f"the night goes on in run {self.night[ELSEWHERE]}")
         night = Night.from_json(self.night) if self.night is not None else None
         if night is not None and not night.last:
             planned = context["ti"].xcom_pull(task_ids=PLAN, key="return_value") is not None
             connections = self.connections()
-            gate_of_pass(connections, run, connections.site.slot(night.slot), planned=planned)
+            slot = connections.site.slot(night.slot)
+            gate_of_pass(connections, run, slot, planned=planned, cause=first_cause(context))
             raise AirflowSkipException(f"the night goes on after pass {night.number}; its last pass looks at all of it")
         dry_run = bool(context["params"].get("dry_run"))
-        passed = gate(self.connections(), run, night=night, dry_run=dry_run, clock=clock)
+        cause = first_cause(context)
+        passed = gate(self.connections(), run, night=night, dry_run=dry_run, cause=cause, clock=clock)
         self.log.info("passed: %s", passed.to_json())
         if passed.dry_run:
             raise AirflowSkipException("dry run: nothing was published, and nobody is told")
@@ -140,6 +148,8 @@ class LinksOperator(LeaseTaskOperator):
         from include.nightlies.steps.links import build_of_night, link_night
         from include.nightlies.steps.values import Night
 
+        if self.night is None:
+            raise AirflowSkipException(f"no link is moved: {why_no_build(context)}")
         night = Night.from_json(self.night)
         try:
             build = build_of_night(connections, night)
@@ -179,6 +189,10 @@ class AnnounceOperator(NightshiftOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         from include.nightlies.steps.values import Night
 
+        if self.night is None or self.passed is None:
+            marked = "task gate did not pass the run itself; clear it with downstream"
+            why = marked if self.night else why_no_build(context)
+            raise AirflowSkipException(f"no event is sent: {why}")
         told = {**self.passed, **(self.linked or {"links": {}})}
         if told["revision"] is None or (self.passed["revision"] or 0) > told["revision"]:
             told["revision"] = self.passed["revision"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from hooks.cause import why_no_build
 from operators.base import NightshiftOperator, clock
 from operators.runs import start_once
 
@@ -37,7 +38,7 @@ class NextPassOperator(NightshiftOperator):
         from include.nightlies.steps.values import Night
 
         if self.night is None:
-            raise AirflowSkipException("no build was found; see the task that looks for it")
+            raise AirflowSkipException(why_no_build(context))
         if ELSEWHERE in self.night:
             raise AirflowSkipException(f"the night goes on in run {self.night[ELSEWHERE]}")
         night = Night.from_json(self.night)

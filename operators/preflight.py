@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from operators.base import NightshiftOperator
+from operators.base import NightshiftOperator, log_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -25,7 +25,7 @@ class PreflightOperator(NightshiftOperator):
         from include.watch.preflight import tell
 
         connections = self.connections()
-        report = run(checks_of(connections, context["params"].get("slot")))
+        report = run(checks_of(connections, context["params"].get("slot"), logs=log_folder()))
         for line in report.lines(all_of_them=True):
             (self.log.info if line.startswith(Severity.OK.value) else self.log.warning)("%s", line)
         tell(connections, report)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from include.cvmfs.prepare import Progress
-    from include.nightlies.steps.values import Item
+    from include.nightlies.steps.values import Item, Outcome
 
 PROGRESS_EVERY_S = 10.0
 NICENESS = 10
@@ -41,14 +41,20 @@ class CvmfsPrepareOperator(NightshiftOperator):
         from include.nightlies.steps.prepare import prepare_batch
 
         (batch,) = batches_of(self.batch)
-        with _yielding():
-            outcome = prepare_batch(
-                self.connections(),
+        connections = self.connections()
+
+        def prepare() -> Outcome:
+            return prepare_batch(
+                connections,
                 batch,
                 try_number=context["ti"].try_number,
                 clock=clock,
                 progress=_Reporter(self.log),
+                outlast=self.outlasts(connections),
             )
+
+        with _yielding():
+            outcome = self.outlasting(connections, prepare)
         if outcome.failures:
             error = BatchFailed(outcome.failures)
             if not outcome.done or (error.retryable and tries_left(context)):

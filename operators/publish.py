@@ -48,6 +48,7 @@ class CvmfsPublishOperator(LeaseTaskOperator):
             clock=clock,
             on_lease=self.on_lease,
             last_try=not tries_left(context),
+            outlast=self.outlasts(connections),
         )
         if before is not None:
             # what failed in an earlier look of this try keeps the error itself

@@ -9,6 +9,7 @@ from airflow.sdk import TaskGroup, TriggerRule, task_group
 
 from hooks.priority import NightFirst
 from hooks.retry import RetryByKind
+from operators.alerts import note_failure
 from operators.approve import AskOperator, approve_each
 from operators.inherit import InheritOperator, InheritPrepareOperator
 from operators.prepare import CvmfsPrepareOperator
@@ -105,7 +106,6 @@ def _with_approval(
         ask = AskOperator(
             task_id="ask",
             batches=batches,
-            inherited=inherited,
             night=night,
             trigger_rule=TriggerRule.ALL_DONE,
             doc_md="Records what there is to approve; cleared with what follows it, it asks anew.",
@@ -142,4 +142,5 @@ def default_args(*, retries: int = 2, priority: int = 10) -> dict[str, Any]:
         # by its name: of an instance Airflow keeps nothing that a mapped task's scheduler could read
         "weight_rule": f"{NightFirst.__module__}.{NightFirst.__qualname__}",
         "execution_timeout": timedelta(minutes=30),
+        "on_failure_callback": note_failure,
     }

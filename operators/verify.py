@@ -12,6 +12,8 @@ from operators.thaw import WritingOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from include.nightlies.steps.verify import ReadBack
+
 
 class CvmfsVerifyOperator(WritingOperator):
     """First takes away the empty destinations of artifacts that failed, then walks and samples what is published.
@@ -34,8 +36,13 @@ class CvmfsVerifyOperator(WritingOperator):
 
         connections = self.connections()
         batches = batches_of(self.batches)
-        removed = self.unless_frozen(
-            connections, lambda: tidy_run(connections, batches, owner=owner_name(context), clock=clock)
-        )
-        read = verify_run(connections, run_name(context), clock=clock)
+
+        def tidy() -> tuple[str, ...]:
+            return tidy_run(connections, batches, owner=owner_name(context), clock=clock)
+
+        def verify() -> tuple[ReadBack, ...]:
+            return verify_run(connections, run_name(context), clock=clock, outlast=self.outlasts(connections))
+
+        removed = self.outlasting(connections, lambda: self.unless_frozen(connections, tidy))
+        read = self.outlasting(connections, verify)
         return {"verified": len(read), "files": sum(one.files for one in read), "tidied": len(removed)}

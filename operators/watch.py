@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from operators.base import NightshiftOperator, clock
+from operators.base import NightshiftOperator, clock, log_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +30,8 @@ class WatchOperator(NightshiftOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         from include.watch.watch import watch
 
-        done = watch(self.connections(), now=clock(), airflow=AskAirflow(context["ti"]), log_of=log_of)
+        airflow = AskAirflow(context["ti"])
+        done = watch(self.connections(), now=clock(), airflow=airflow, log_of=log_of, logs=log_folder())
         for message, said in done.told:
             self.log.info("%s: %s", said.value, message.title)
         for fault in done.faults:
@@ -61,8 +62,8 @@ class AskAirflow:
         """Of whatever began the night, and of all its passes after that."""
         from include.watch.alerts import Runs
 
-        by_schedule = {"logical_dates": [night.at]}
-        begun = [by_schedule, {"run_ids": [night.first_runs[1]]}]
+        by_schedule: dict[str, Any] = {"logical_dates": [night.at]}
+        begun: list[dict[str, Any]] = [by_schedule, {"run_ids": [night.first_runs[1]]}]
         there = sum(self._count(night, which) for which in begun)
         waiting = bool(there) and sum(self._count(night, which, "queued") for which in begun) == there
         failed = [night.first_runs[0]] if self._count(night, by_schedule, "failed") else []

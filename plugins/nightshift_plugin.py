@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.plugins_manager import AirflowPlugin
 
 from hooks.priority import NightFirst
@@ -11,4 +13,4 @@ class NightshiftPlugin(AirflowPlugin):
     """One plugin for all of Nightshift."""
 
     name = "nightshift"
-    priority_weight_strategies = (NightFirst,)
+    priority_weight_strategies: list[Any] = [NightFirst]  # noqa: RUF012 (Airflow declares it so)

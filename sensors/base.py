@@ -8,9 +8,10 @@ from airflow.sdk import BaseSensorOperator
 
 from hooks.retry import RetryByKind
 from hooks.site import OnSite
+from triggers.outage import OutlastsOutages
 
 
-class NightshiftSensor(OnSite, BaseSensorOperator):
+class NightshiftSensor(OutlastsOutages, OnSite, BaseSensorOperator):
     """A sensor that looks once and then is deferred; `timeout` and `poke_interval` (seconds) as for every sensor."""
 
     def __init__(self, **kwargs: Any) -> None:

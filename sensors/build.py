@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
+from hooks.cause import reason_kept
 from hooks.site import run_name
 from sensors.base import NightshiftSensor
 from sensors.objects import NotThere
@@ -45,13 +46,23 @@ class BuildSensor(NightshiftSensor):
         self.poll_s = poke_interval
 
     def execute(self, context: Context) -> dict[str, Any]:
+        with reason_kept(context):
+            connections = self.connections()
+            return self.outlasting(connections, lambda: self._find(context, connections))
+
+    def found(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """The trigger's answer. Raises AirflowFailException if the night cannot go on, as for a slot that is gone."""
+        with reason_kept(context):
+            connections = self.connections()
+            return self.outlasting(connections, lambda: self._found(context, connections, event))
+
+    def _find(self, context: Context, connections: Connections) -> dict[str, Any]:
         from include.nightlies.errors import BuildMissing, NightlyError
         from include.nightlies.passes import Turn
         from include.nightlies.steps.reading import read_again
         from include.nightlies.steps.watching import Watch
         from include.settings.errors import SettingsError
 
-        connections = self.connections()
         now = datetime.now(UTC)
         try:
             settings = connections.site.slot(self.slot or context["params"]["slot"])
@@ -79,14 +90,12 @@ class BuildSensor(NightshiftSensor):
             timeout=max(turn.until - now, timedelta()) + SLACK,
         )
 
-    def found(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """The trigger's answer. Raises AirflowFailException if the night cannot go on, as for a slot that is gone."""
+    def _found(self, context: Context, connections: Connections, event: dict[str, Any]) -> dict[str, Any]:
         from include.nightlies.passes import Decision, Turn
         from include.settings.errors import SettingsError
 
         if "error" in event:
             raise AirflowFailException(f"the night is not finished: {event['error']}")
-        connections = self.connections()
         try:
             settings = connections.site.slot(self.slot or context["params"]["slot"])
         except SettingsError as error:
@@ -131,9 +140,9 @@ def _handed_on(night: Night, turn: Pass) -> dict[str, Any]:
 def night_of(context: Context, slot: Slot, now: datetime) -> tuple[Night, Pass]:
     """The night that a run's parameters, partition key and logical date mean, and which pass of it the run is.
 
-    Raises BuildDateUnknown.
+    Raises BuildDateUnknown, BuildDateRefused.
     """
-    from include.nightlies.builddate import resolve_build_date
+    from include.nightlies.builddate import require_allowed, resolve_build_date
     from include.nightlies.passes import Pass
     from include.nightlies.steps.values import Night
 
@@ -146,6 +155,16 @@ def night_of(context: Context, slot: Slot, now: datetime) -> tuple[Night, Pass]:
         date_offset=slot.date_offset,
     )
     given = params.get("pass")
+    if not given:  # a later pass, or a night that its first artifact began, has the date of its night
+        require_allowed(
+            resolved,
+            now,
+            param=params.get("build_date"),
+            run_type=str(run.run_type),
+            allow_future=bool(params.get("allow_future")),
+            timezone=slot.timezone,
+            date_offset=slot.date_offset,
+        )
     turn = Pass.from_json(given) if given else Pass(context["run_id"], until=wait_until(context, slot, now))
     dag_id = context["dag"].dag_id
     night = Night(

@@ -59,6 +59,7 @@ class Bound:
 class Wanted:
     """What somebody is to be asked.
 
+    `lines`: what is said before the table of a publication's `bound`, or all that undoing does.
     `minutes`: how long an answer is waited for; `expires`: the last moment at which one is of any use.
     """
 
@@ -77,14 +78,18 @@ class Wanted:
 
     @property
     def body(self) -> str:
-        """The whole of it, in Markdown. Names come from builders: within a block of code they can mean nothing."""
-        more = [f"… and {len(self.lines) - SHOWN} more; the log of the task before has them"]
-        shown = [*self.lines[:SHOWN], *(more if len(self.lines) > SHOWN else [])]
-        listed = "\n".join(_plain(line) for line in shown)
-        return (
-            f"```\n{listed}\n```\n\nThe answer is for exactly this, SHA-256 `{self.digest}`. Without one within "
+        """The whole of it, in Markdown. Names come from builders: in code spans they can mean nothing."""
+        listed = self.lines[:SHOWN]
+        rows = self.bound[:SHOWN] if self.kind is Kind.PUBLICATION else ()
+        more = len(self.lines) - len(listed) + (len(self.bound) - len(rows) if rows else 0)
+        parts = ["\n".join(f"* {_code(line)}" for line in listed), _table(rows)]
+        if more:
+            parts.append(f"… and {more} more; the log of the task before has them")
+        parts.append(
+            f"Your answer applies to this list only (SHA-256 `{self.digest}`). Without an answer within "
             f"{self.minutes} minutes, and by {self.expires:%Y-%m-%d %H:%M} UTC at the latest, none of it is done."
         )
+        return "\n\n".join(part for part in parts if part)
 
 
 def tree_digest(repository: str, destination: str, *, source_sha256: str, root: str) -> str:
@@ -121,5 +126,18 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts, separators=(",", ":")).encode()).hexdigest()
 
 
-def _plain(line: str) -> str:
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]", "?", line).replace("```", "'''")
+def _table(rows: Sequence[Bound]) -> str:
+    if not rows:
+        return ""
+    lines = [f"| {' | '.join(map(_code, (one.name, one.destination, one.said, one.digest[:16])))} |" for one in rows]
+    return "\n".join(["| Artifact | Destination | Content | SHA-256 |", "|---|---|---|---|", *lines])
+
+
+def _code(text: str) -> str:
+    """A code span of a list or table. Backticks and bars are replaced: they would end the span or the cell."""
+    shown = (
+        re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]", "?", text)
+        .replace("`", "'")
+        .replace("|", "\u00a6")
+    )
+    return f"`{shown}`" if shown.strip() else ""

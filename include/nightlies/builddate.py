@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from include.nightlies.errors import BuildDateUnknown
+from include.nightlies.errors import BuildDateRefused, BuildDateUnknown
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
@@ -56,6 +56,35 @@ def resolve_build_date(
         raise BuildDateUnknown(f"{local.date()} {date_offset:+d} days is no date") from None
     offset = f" {date_offset:+d} d" if date_offset else ""
     return BuildDate(day, f"the logical date {local:%Y-%m-%d %H:%M} in {timezone}{offset}")
+
+
+def require_allowed(
+    found: BuildDate,
+    now: datetime,
+    *,
+    param: str | date | None,
+    run_type: str,
+    allow_future: bool,
+    timezone: str,
+    date_offset: int,
+) -> None:
+    """Raise BuildDateRefused for a date that is hardly meant.
+
+    One date for every run of a backfill is refused, and a date later than today's unless ``allow_future``: links move
+    forward only, so no earlier build takes `latest` back. Scheduled runs have the date of their schedule.
+    """
+    if run_type == "backfill" and param is not None and str(param).strip():
+        raise BuildDateRefused(
+            f"the parameter build_date {param} is given in a backfill: every one of its runs would install that date. "
+            "Leave it empty: each run of a backfill installs the build of its own date."
+        )
+    today = now.astimezone(ZoneInfo(timezone)).date()
+    if allow_future or run_type == "scheduled" or found.date <= today + timedelta(days=max(0, date_offset)):
+        return
+    raise BuildDateRefused(
+        f"build date {found.date} ({found.reason}) is later than today, {today} in {timezone}. Correct the date; or "
+        "turn on *Allow a future date* (allow_future): then `latest` points to that build until a later one is in."
+    )
 
 
 def _dated_part(key: str) -> str:

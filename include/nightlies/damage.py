@@ -14,9 +14,11 @@ from sqlalchemy import Connection, delete, insert, select
 from include.cvmfs.check import Report
 from include.cvmfs.digests import hash_of_key, identity
 from include.cvmfs.errors import FormatError
+from include.cvmfs.objects import hasher
 from include.cvmfs.source import printable
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.tables import damaged
+from include.storage.errors import NotFound
 from include.storage.store import Store
 
 _REASON_LENGTH = 1000
@@ -96,16 +98,31 @@ def forget(bind: Bind, repository: str, keys: Iterable[str]) -> None:
 
 
 def look_again(bind: Bind, repository: str, store: Store, among: Iterable[Damage]) -> tuple[Damage, ...]:
-    """Take off the list what was sent again: it is there, in another size than before. What is left of them."""
+    """Take off the list what was sent again and is whole; what is left of them.
+
+    An object in the size in which it was found damaged is read, since its bytes may have rotted; another size tells.
+    """
     back: list[Damage] = []
     left: list[Damage] = []
     for one in among:
         there = store.head(one.key)
-        mended = there is not None and there.size > 0 and there.size != one.size
+        mended = there is not None and there.size > 0 and (there.size != one.size or _is_whole(store, one.key))
         (back if mended else left).append(one)
     if back:
         forget(bind, repository, [one.key for one in back])
     return tuple(left)
+
+
+def _is_whole(store: Store, key: str) -> bool:
+    """Whether the stored bytes have the hash by which they are named."""
+    name = hash_of_key(key)
+    digest = hasher(name.algorithm)
+    try:
+        for block in store.stream(key):
+            digest.update(block)
+    except NotFound:
+        return False
+    return digest.finish() == name.digest
 
 
 def _forget(connection: Connection, repository: str, keys: Iterable[str]) -> None:

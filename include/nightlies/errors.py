@@ -11,6 +11,7 @@ NightlyError
 ├── BadIndexKey           the key that indices are checked with is none
 ├── BadDestination        a destination cannot be made of these names
 ├── BuildDateUnknown      nothing says which date's build is meant
+├── BuildDateRefused      a build date that the run may not have
 ├── BuildMissing          there is no build for that slot and date (yet: may be tried again)
 ├── BuildMoved            a build id turned up again under another date
 ├── BuildOvertaken        another run recorded a build meanwhile (may be tried again)
@@ -103,6 +104,10 @@ class BuildDateUnknown(NightlyError):
         super().__init__(
             f"{what}. Give the build date as parameter (YYYY-MM-DD), or trigger with a partition key or a logical date."
         )
+
+
+class BuildDateRefused(NightlyError):
+    pass
 
 
 class BuildMissing(NightlyError):

@@ -100,12 +100,12 @@ class BuildIndex:
         slot: str,
         build_date: datetime.date | None = None,
         file: str = "index.json",
-        stores: Sequence[str] | None = None,
+        store: str | None = None,
     ) -> BuildIndex:
         """The build in `data`, which must be of `slot` and, where given, of `build_date`; raises BadIndex.
 
-        `file` is what messages call the index. `stores` are the store URLs below which a full artifact URL may lie;
-        without it every s3 and http(s) URL is taken, and no file URL.
+        `file` is what messages call the index. `store` is the URL of the store below which a full artifact URL must
+        lie; without it every s3 and http(s) URL is taken, and no file URL.
         """
         document = _document(data, file)
         fields = _Fields(document, file)
@@ -123,7 +123,7 @@ class BuildIndex:
             raise IndexElsewhere(file, what, "Correct `date`, or put the index where that date is looked for.")
         complete = fields.get("complete", bool)
         base, serial, created = fields.base(build_id), fields.serial(), fields.created()
-        artifacts, rejected = _artifacts(fields.get("artifacts", list), stores)
+        artifacts, rejected = _artifacts(fields.get("artifacts", list), store)
         return cls(found_slot, build_id, found_date, complete, artifacts, rejected, base, serial, created)
 
     def format(self) -> bytes:
@@ -254,12 +254,12 @@ def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is not a JSON number")
 
 
-def _artifacts(listed: list[Any], stores: Sequence[str] | None) -> tuple[tuple[Artifact, ...], tuple[Rejected, ...]]:
+def _artifacts(listed: list[Any], store: str | None) -> tuple[tuple[Artifact, ...], tuple[Rejected, ...]]:
     read: list[tuple[int, Artifact]] = []
     rejected: list[Rejected] = []
     for position, item in enumerate(listed):
         try:
-            read.append((position, _artifact(item, stores)))
+            read.append((position, _artifact(item, store)))
         except ValueError as error:
             project, platform = _identity(item)
             name = f"{project}/{platform}" if project and platform else f"artifacts[{position}]"
@@ -298,7 +298,7 @@ def _identity(item: object) -> tuple[str | None, str | None]:
     return project, platform
 
 
-def _artifact(item: object, stores: Sequence[str] | None) -> Artifact:
+def _artifact(item: object, store: str | None) -> Artifact:
     if not isinstance(item, dict):
         raise ValueError(f"is {_kind(item)}, not an object. Write one object for each artifact.")
     sha256 = _typed(item, "sha256", str)
@@ -314,7 +314,7 @@ def _artifact(item: object, stores: Sequence[str] | None) -> Artifact:
     return Artifact(
         project=project,
         platform=_name(_typed(item, "platform", str), "platform"),
-        url=_url(_typed(item, "url", str), stores),
+        url=_url(_typed(item, "url", str), store),
         size=_number(_typed(item, "size", int), "size", 1, MAX_ARTIFACT_BYTES),
         sha256=sha256,
         dependencies=tuple(name for name in dict.fromkeys(dependencies) if name != project),
@@ -345,7 +345,7 @@ def _number(value: int, field: str, lowest: int, highest: int) -> int:
     return value
 
 
-def _url(text: str, stores: Sequence[str] | None) -> str:
+def _url(text: str, store: str | None) -> str:
     if not text or len(text) > MAX_URL_LENGTH:
         raise ValueError(f"`url` is empty or longer than {MAX_URL_LENGTH} characters. Write where the file is.")
     try:
@@ -369,16 +369,14 @@ def _url(text: str, stores: Sequence[str] | None) -> str:
     if any(component in {"", ".", ".."} for component in components) or not components:
         raise ValueError(f"`url` {_brief(text)} has an empty, . or .. component. Write the plain path of the file.")
     if parts.scheme:
-        _allowed(text, parts.scheme, stores)
+        _allowed(text, parts.scheme, store)
     return text
 
 
-def _allowed(text: str, scheme: str, stores: Sequence[str] | None) -> None:
-    if stores is not None:
-        if not any(text.startswith(store.rstrip("/") + "/") for store in stores):
-            raise ValueError(
-                f"`url` {_brief(text)} lies in no store of the configuration. Add the store, or move the file."
-            )
+def _allowed(text: str, scheme: str, store: str | None) -> None:
+    if store is not None:
+        if not text.startswith(store.rstrip("/") + "/"):
+            raise ValueError(f"`url` {_brief(text)} lies outside the store of the index, {store}. Move the file there.")
     elif scheme not in {"s3", "http", "https"}:
         raise ValueError(f"`url` {_brief(text)} is of a scheme that is not read here. Use s3 or http(s).")
 

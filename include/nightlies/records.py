@@ -6,7 +6,7 @@ Every function takes an engine (and is one transaction) or a connection (and joi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.errors import IllegalMove, PublicationUnknown, StaleAttempt
-from include.nightlies.states import Phase, State, Verdict, decide
+from include.nightlies.states import ENDED, Phase, State, Verdict, decide
 from include.nightlies.tables import artifacts, builds, installed, publications
 
 _TRY = {
@@ -257,6 +257,18 @@ def publications_of_build(bind: Bind, build: int) -> tuple[Publication, ...]:
     return _all(bind, _joined().where(artifacts.c.build == build).order_by(*_NEWEST))
 
 
+def open_elsewhere(bind: Bind, run_id: str, repository: str, destinations: Iterable[str]) -> dict[str, str]:
+    """Which of these destinations other runs still have to publish, with the name of the latest such run."""
+    places = [place(repository, path) for path in destinations]
+    query = select(publications.c.destination, publications.c.run_id).where(
+        publications.c.place.in_(places),
+        publications.c.run_id != run_id,
+        publications.c.state.not_in([state.value for state in ENDED]),
+    )
+    with reading(bind) as connection:
+        return {row.destination: row.run_id for row in connection.execute(query.order_by(publications.c.id))}
+
+
 def known_hashes(bind: Bind, repository: str, destination: str) -> frozenset[str]:
     """Every nested catalog that runs of this ledger published at a destination, or were about to when they died."""
     where = place(repository, destination)
@@ -276,6 +288,32 @@ def note_installed(bind: Bind, repository: str, destination: str, sha256: str, n
         _keep_installed(connection, key, {"nested_hash": nested, "updated_at": now})
 
     writing(bind, work)
+
+
+def waiting_changesets(bind: Bind, repository: str) -> tuple[Publication, ...]:
+    """What runs have prepared for a repository and not published yet."""
+    waits = (
+        publications.c.repository == repository,
+        publications.c.changeset.is_not(None),
+        publications.c.state.not_in([state.value for state in ENDED]),
+    )
+    return _all(bind, _joined().where(*waits).order_by(publications.c.id))
+
+
+def rehash(bind: Bind, replaced: Mapping[str, str]) -> int:
+    """Know nested catalogs by new hashes: of trees that were rewritten and hold the same. How many were known."""
+
+    def work(connection: Connection) -> int:
+        known = set[str]()
+        for table in (installed, publications):
+            known.update(one for one in connection.scalars(select(table.c.nested_hash).distinct()) if one is not None)
+        for old in sorted(known & replaced.keys()):
+            for table in (installed, publications):
+                values = {"nested_hash": replaced[old]}
+                connection.execute(update(table).where(table.c.nested_hash == old).values(**values))
+        return len(known & replaced.keys())
+
+    return writing(bind, work)
 
 
 def history(bind: Bind, repository: str, destination: str, *, limit: int = 100) -> tuple[Publication, ...]:

@@ -120,6 +120,7 @@ publications = Table(
     UniqueConstraint("run_id", "place"),
     Index(None, "place", "artifact_sha256"),
     Index(None, "repository", "state"),
+    Index(None, "artifact"),
     **TABLE_OPTIONS,
 )
 

@@ -74,7 +74,7 @@ def ask_run(connections: Connections, batches: Sequence[Batch], *, earlier: Sequ
     until = _deadline(first.run, wanted.expires, settings.deadline_minutes, now)
     question = questions.ask(ledger, first.run, wanted, now=now, deadline=until)
     _revive(connections, question, clock)
-    for line in wanted.lines:
+    for line in (*wanted.lines, *(one.line for one in wanted.bound)):
         log.info("%s", line)
     return Asked(question, True, f"{len(wanted.bound)} to approve, digest {wanted.digest}")
 
@@ -207,7 +207,7 @@ def _wanted(first: Batch, settings: Approval, begun: dict[str, _Begun]) -> Wante
     bound = tuple(one.bound for one in begun.values())
     what = bound[0].name if len(bound) == 1 else f"{len(bound)} artifacts"
     tag = [f"the new revision is to be named {first.tag}"] if first.tag else []
-    lines = [f"run {first.run}, repository {first.repository}", *tag, *(one.line for one in bound)]
+    lines = [f"run {first.run}, repository {first.repository}", *tag]
     return Wanted(
         Kind.PUBLICATION, first.repository, f"Publish {what} to {first.repository}?", tuple(lines), bound,
         settings.deadline_minutes, approval.expiry(min(one.begun for one in begun.values())),

@@ -9,12 +9,15 @@ from datetime import datetime, timedelta
 
 from include.cvmfs.check import Report, check
 from include.cvmfs.resign import expiry_warning
-from include.cvmfs.tags import Decision, PruneRule, decide, remove_tags
+from include.cvmfs.tags import Decision, PruneRule, decide, prune_by_rule
 from include.nightlies import damage
 from include.nightlies.steps.errors import NotWell
 from include.publishers.beside import switching
+from include.publishers.capabilities import Operation
 from include.publishers.connect import Connections
 from include.settings.model import TagRule
+from include.storage.store import Unfinished
+from include.storage.unfinished import remove_abandoned
 
 Clock = Callable[[], datetime]
 SHOWN = 20
@@ -62,14 +65,23 @@ def prune_tags(
     rule = connections.site.repository(fqrn).care.tags
     if rule is None:
         return None
-    decisions = tuple(decide(connections.head(fqrn).tags(), _rule(rule), clock()))
+    now = clock()
+    decisions = tuple(decide(connections.head(fqrn).tags(), _rule(rule), now))
     done = Pruned(decisions, not (dry_run if dry_run is not None else not rule.apply))
-    for one in decisions:
-        log.info("tag %s of %s %s: %s", one.tag.name, fqrn, "goes" if one.remove else "stays", one.reason)
     if done.done and done.names:
-        with switching(connections, fqrn, holder=holder) as (store, signer):
-            remove_tags(store, fqrn, done.names, signer=signer, now=int(clock().timestamp()))
+        with switching(connections, fqrn, Operation.TAG_REMOVE, holder=holder) as (store, signer):
+            done = Pruned(tuple(prune_by_rule(store, fqrn, _rule(rule), signer=signer, now=now)), done=True)
+    for one in done.decisions:
+        log.info("tag %s of %s %s: %s", one.tag.name, fqrn, "goes" if one.remove else "stays", one.reason)
     return done
+
+
+def remove_unfinished(connections: Connections, fqrn: str, *, dry_run: bool, clock: Clock) -> list[Unfinished]:
+    """Remove what killed writers left in a store in a folder more than a day ago; in a dry run, only name it."""
+    found = remove_abandoned(connections.repository_store(fqrn), clock(), dry_run=dry_run)
+    for one in found:
+        log.info("%s of %s, %s bytes: %s", one.name, fqrn, one.size, "would be removed" if dry_run else "removed")
+    return found
 
 
 def check_quickly(connections: Connections, fqrn: str, *, clock: Clock) -> Report:

@@ -3,7 +3,8 @@
 StepError
 ├── ArtifactMissing       an artifact that its store does not have (yet: may be tried again)
 ├── ArtifactSize          the file has another size than the index says
-├── SourceNotAllowed      a source that lies in no store of the configuration
+├── ArtifactDirectory     a directory where a file of known size or sum was announced
+├── SourceNotAllowed      a source that lies in no store from which it may be read
 ├── DependencyFailed      what an artifact depends on failed so far; its retry may cure both
 ├── DependencyPending     what an artifact depends on is not published yet (a kind of PathBusy: it is waited for)
 ├── FailedBefore          an earlier step of the run gave the artifact up
@@ -51,9 +52,26 @@ class ArtifactSize(StepError):
         )
 
 
+class ArtifactDirectory(StepError):
+    def __init__(self, artifact: str, where: str) -> None:
+        self.artifact = artifact
+        super().__init__(
+            f"artifact {artifact}: {where} is a directory; a file was announced, with its size or sum. "
+            "Put the archive there, or publish the directory by hand without a sum."
+        )
+
+
 class SourceNotAllowed(StepError):
-    def __init__(self, source: str, allowed: Sequence[str]) -> None:
+    """`allowed` are URLs of stores; `only` names the one store from which the source may be read."""
+
+    def __init__(self, source: str, allowed: Sequence[str], only: str | None = None) -> None:
         self.source = source
+        if only is not None:
+            super().__init__(
+                f"source {source} lies outside store {only} ({', '.join(allowed)}). "
+                "Put the file there: a slot's artifacts are read from the store of its index."
+            )
+            return
         super().__init__(
             f"source {source} lies in no store of the configuration; it has: {', '.join(allowed) or 'none'}. "
             "Put the file there, or add its store (a folder of the worker as file:///folder) to `stores`."

@@ -49,19 +49,26 @@ class Passed:
 
 
 def gate(
-    connections: Connections, run: str, *, clock: Clock, night: Night | None = None, dry_run: bool = False
+    connections: Connections,
+    run: str,
+    *,
+    clock: Clock,
+    night: Night | None = None,
+    dry_run: bool = False,
+    cause: str | None = None,
 ) -> Passed:
     """Let the run pass if everything that it had to publish is published, or held already, and verified.
 
     With a night, what its slot requires (its projects times its platforms, as far as chosen), what its index lists but
-    cannot be taken, and an index that is not complete count too; what is optional is only reported. Raises GateClosed
-    with every missing thing and why, which is then also the reason why the slot's links stay.
+    cannot be taken, and an index that is not complete count too; what is optional is only reported. ``cause``: why
+    nothing could be planned, which comes first then. Raises GateClosed with every missing thing and why, which is then
+    also the reason why the slot's links stay.
     """
     dry_run = dry_run or (night is not None and night.dry_run)
     publications = records.publications_of_run(connections.ledger, run)
     slot = connections.site.slot(night.slot) if night is not None else None
     build = _build(connections, publications, night) if night is not None else None
-    lines: list[str] = []
+    lines: list[str] = [cause] if cause else []
     lacking: list[str] = []
     for one in publications:
         optional = slot is not None and _is_optional(slot, one)
@@ -74,7 +81,7 @@ def gate(
         lines += withdrawn_from_build(slot, night, build, publications, every)
     if not publications and not lines:
         nothing = None if build is None else f"build {build.build_id}: its index lists nothing that the run takes"
-        lines.append(nothing or "nothing was planned; see why the plan failed")
+        lines.append(nothing or "nothing was planned; the log of task plan says why")
     if lines:
         closed = GateClosed(run, lines)
         if night is not None and build is not None and not dry_run:

@@ -14,6 +14,7 @@ from include.nightlies import records
 from include.nightlies.approval import link_digest
 from include.nightlies.errors import NotApproved, PublicationUnknown
 from include.nightlies.links import resolved
+from include.nightlies.outages import is_outage
 from include.nightlies.records import Figures, Publication
 from include.nightlies.states import Phase, State
 from include.nightlies.steps.approve import require_approved
@@ -35,13 +36,15 @@ _PUBLISH = ((State.PUBLISHING, Phase.PUBLISH),)
 log = logging.getLogger(__name__)
 
 
-def prepare_inherited(connections: Connections, batch: Batch, *, try_number: int, clock: Clock) -> Outcome:
+def prepare_inherited(
+    connections: Connections, batch: Batch, *, try_number: int, clock: Clock, outlast: bool = False
+) -> Outcome:
     """What there is to do before somebody can be asked for approval: trees become changesets; links wait as they are.
 
-    One that fails is recorded with its reason and stops no other.
+    One that fails is recorded with its reason and stops no other; with ``outlast`` an outage is raised instead.
     """
     trees, linked = _parted(batch)
-    outcome = prepare_batch(connections, trees, try_number=try_number, clock=clock)
+    outcome = prepare_batch(connections, trees, try_number=try_number, clock=clock, outlast=outlast)
     if not batch.dry_run:
         for item in linked.items:
             found = records.publication(connections.ledger, batch.key(item))
@@ -59,17 +62,20 @@ def inherit_batch(
     clock: Clock,
     on_lease: OnLease | None = None,
     prepared: bool = False,
+    outlast: bool = False,
 ) -> PublishOutcome:
     """Take everything of the batch; neither a busy path nor a failure stops the others.
 
     `prepared`: `prepare_inherited` did its part, and somebody may have been asked since. A tree's catalogs are written
     before any lease, and it goes in like any other. Links are set in one revision where that is possible. Raises
-    PathBusy if the places cannot be reserved yet.
+    PathBusy if the places cannot be reserved yet, and with ``outlast`` an outage, of which nothing is recorded.
     """
     trees, linked = _parted(batch)
     outcome = PublishOutcome()
     if trees.items:
-        made = Outcome() if prepared else prepare_batch(connections, trees, try_number=try_number, clock=clock)
+        made = Outcome()
+        if not prepared:
+            made = prepare_batch(connections, trees, try_number=try_number, clock=clock, outlast=outlast)
         outcome.failures |= made.failures
         if batch.dry_run:
             outcome.done += made.done
@@ -77,13 +83,13 @@ def inherit_batch(
             reserve_run(connections, [trees], owner=owner, try_number=try_number, clock=clock)
             good = replace(trees, items=tuple(one for one in trees.items if one.name not in made.failures))
             published = publish_batch(
-                connections, good, owner=owner, try_number=try_number, clock=clock, on_lease=on_lease
+                connections, good, owner=owner, try_number=try_number, clock=clock, on_lease=on_lease, outlast=outlast
             )
             outcome.done += published.done
             outcome.failures |= published.failures
             outcome.busy |= published.busy
     if linked.items:
-        _link(connections, linked, outcome, owner, try_number, clock)
+        _link(connections, linked, outcome, owner, try_number, clock, outlast=outlast)
     return outcome
 
 
@@ -94,7 +100,14 @@ def _parted(batch: Batch) -> tuple[Batch, Batch]:
 
 
 def _link(
-    connections: Connections, batch: Batch, outcome: PublishOutcome, owner: str, try_number: int, clock: Clock
+    connections: Connections,
+    batch: Batch,
+    outcome: PublishOutcome,
+    owner: str,
+    try_number: int,
+    clock: Clock,
+    *,
+    outlast: bool,
 ) -> None:
     ledger = connections.ledger
     items: dict[str, Item] = {}
@@ -140,7 +153,10 @@ def _link(
         return
     except (RepositoryFrozen, RepositoryDisabled):
         raise
-    except Exception as error:  # noqa: BLE001 - it is recorded with each, and the run goes on with its own artifacts
+    except Exception as error:
+        if outlast and is_outage(error):
+            raise
+        # it is recorded with each, and the run goes on with its own artifacts
         refused |= dict.fromkeys(items, error)
     for place, item in items.items():
         try:

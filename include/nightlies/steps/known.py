@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Connection, select
 
 from include.cvmfs.condemned import condemned_among
 from include.cvmfs.digests import DigestSet
@@ -17,31 +17,41 @@ from include.nightlies.tables import artifacts, builds, publications
 
 NEIGHBOURS = 4
 """How many earlier destinations of a project are read; a night mostly repeats the one before."""
+LOOKED_AT = 8 * NEIGHBOURS
+"""How many of its newest artifacts are read for these: some were never published."""
 
 
 def earlier_destinations(bind: Bind, publication: Publication) -> tuple[str, ...]:
-    """Where the same project of the same slot was published before, its own platform first, then the newest."""
+    """Where the same project of the same slot was published before, its own platform first, then the newest.
+
+    Looked for among the project's newest artifacts, so that it costs the same however old the ledger is.
+    """
     if publication.slot is None or publication.project is None:
         return ()
-    query = (
-        select(publications.c.destination, artifacts.c.platform)
-        .join(artifacts, publications.c.artifact == artifacts.c.id)
-        .join(builds, artifacts.c.build == builds.c.id)
-        .where(
-            publications.c.repository == publication.repository,
-            publications.c.state.in_([State.PUBLISHED.value, State.UNCHANGED.value]),
-            builds.c.slot == publication.slot,
-            artifacts.c.project == publication.project,
-        )
-        .order_by(publications.c.updated_at.desc(), publications.c.id.desc())
-        .limit(NEIGHBOURS * 8)
-    )
+    platform = artifacts.c.platform
     with reading(bind) as connection:
-        rows = connection.execute(query).all()
-    own = [path for path, platform in rows if platform == publication.platform]
-    others = [path for path, platform in rows if platform != publication.platform]
+        own = _published(connection, publication, platform == publication.platform)
+        others = _published(connection, publication, platform != publication.platform)
     # dictionaries keep the first of equal ones, in order
     return tuple(dict.fromkeys([*own[:2], *others]))[:NEIGHBOURS]
+
+
+def _published(connection: Connection, publication: Publication, platform: ColumnElement[bool]) -> list[str]:
+    """Where the newest artifacts of the project on these platforms were published, what was published last first."""
+    newest = (
+        select(artifacts.c.id)
+        .join(builds, artifacts.c.build == builds.c.id)
+        .where(builds.c.slot == publication.slot, artifacts.c.project == publication.project, platform)
+        .order_by(builds.c.build_date.desc(), builds.c.id.desc())
+        .limit(LOOKED_AT)
+    )
+    ids = connection.scalars(newest).all()
+    # by its artifact alone: with repository or state beside it a database may walk all that was ever published
+    columns = (publications.c.repository, publications.c.state, publications.c.destination)
+    when = (publications.c.updated_at, publications.c.id)
+    rows = connection.execute(select(*columns, *when).where(publications.c.artifact.in_(ids))).all()
+    good = [one for one in rows if one.repository == publication.repository and State(one.state).good]
+    return [one.destination for one in sorted(good, key=lambda one: (one.updated_at, one.id), reverse=True)]
 
 
 def known_objects(tree: Tree, destinations: tuple[str, ...]) -> DigestSet:

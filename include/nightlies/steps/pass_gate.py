@@ -14,14 +14,14 @@ from include.settings.model import Slot
 log = logging.getLogger(__name__)
 
 
-def gate_of_pass(connections: Connections, run: str, slot: Slot, *, planned: bool) -> None:
+def gate_of_pass(connections: Connections, run: str, slot: Slot, *, planned: bool, cause: str | None = None) -> None:
     """Let a pass end well if nothing failed that it took and that is required; what is optional is only reported.
 
     The night goes on all the same, and its last pass tries again what failed. `planned`: whether the plan came to its
-    end. Raises GateClosed with every artifact that failed and why.
+    end, ``cause``: why it did not. Raises GateClosed with every artifact that failed and why.
     """
     if not planned:
-        raise GateClosed(run, ["nothing was planned; see why the plan failed. The next pass looks again by itself"])
+        raise GateClosed(run, [f"{cause or 'nothing was planned'}. The next pass looks again by itself"])
     lines: list[str] = []
     for one in records.publications_of_run(connections.ledger, run):
         if one.state is not State.FAILED:

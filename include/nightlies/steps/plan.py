@@ -279,14 +279,13 @@ def _items(
         source = absolute(connections, slot.store, one.url)
         where = destination(slot, index.build_id, one.project, one.platform, build_date=index.date)
         needs = [f"{name}/{one.platform}" for name in one.dependencies]
-        items.append(
-            Item(one.name, where, source, one.sha256, one.size, tuple(n for n in needs if ordered and n in names))
-        )
+        wanted = tuple(n for n in needs if ordered and n in names)
+        items.append(Item(one.name, where, source, one.sha256, one.size, wanted, store=slot.store))
         for name in needs:
             if name in rejected:
                 refused[one.name] = NightlyError(f"blocked: it depends on {name}, which is rejected: {rejected[name]}")
         try:
-            locate(connections, source)
+            locate(connections, source, slot.store)
         except NightlyError as error:
             refused[one.name] = error
     for above, below in overlapping(item.destination for item in items):

@@ -13,7 +13,6 @@ from include.cvmfs.changeset import Changeset, objects_of
 from include.cvmfs.digests import hash_of_key, identity
 from include.cvmfs.errors import DestinationError
 from include.cvmfs.generation import Look, look
-from include.cvmfs.hashes import Algorithm
 from include.cvmfs.prepare import Base, Progress, prepare
 from include.cvmfs.repository import Repository
 from include.cvmfs.sent import JournaledStore, SentJournal
@@ -22,6 +21,7 @@ from include.cvmfs.view import View
 from include.nightlies import builds, damage, records
 from include.nightlies.damage import Damage
 from include.nightlies.errors import PublicationUnknown
+from include.nightlies.outages import is_outage
 from include.nightlies.records import Figures, Publication
 from include.nightlies.states import Phase, State
 from include.nightlies.steps.errors import FailedBefore
@@ -49,8 +49,12 @@ def prepare_batch(
     try_number: int,
     clock: Clock,
     progress: Callable[[Item, Progress], None] | None = None,
+    outlast: bool = False,
 ) -> Outcome:
-    """Prepare every item that is not prepared yet; one that fails is recorded with its reason, and the others go on."""
+    """Prepare every item that is not prepared yet; one that fails is recorded with its reason, and the others go on.
+
+    With ``outlast`` an outage is raised and nothing of it is recorded: the caller waits, and calls again.
+    """
     outcome = Outcome()
     repository: Repository | None = None
     seen = Look()
@@ -70,9 +74,15 @@ def prepare_batch(
                 seen = look(connections.repository_store(batch.repository))
                 repository = connections.head(batch.repository)
             outcome.done.append(
-                _prepare_one(connections, repository, seen, batch, item, publication, try_number, clock, progress)
-            )
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one artifact, the others go on
+                _prepare_one(
+                    connections, repository, seen, batch, item, publication, try_number, clock, progress,
+                    outlast=outlast,
+                )
+            )  # fmt: skip
+        except Exception as error:
+            if outlast and is_outage(error):
+                raise
+            # whatever is wrong with one artifact, the others go on
             outcome.failures[item.name] = error
             log.warning("%s: %s", item.name, error)
     return outcome
@@ -92,6 +102,8 @@ def _prepare_one(
     try_number: int,
     clock: Clock,
     progress: Callable[[Item, Progress], None] | None,
+    *,
+    outlast: bool,
 ) -> Publication:
     ledger, key = connections.ledger, batch.key(item)
 
@@ -111,7 +123,8 @@ def _prepare_one(
         if publication.artifact is not None:
             _require_ours(connections, repository, item, changeset)
     except Exception as error:
-        move(State.FAILED, str(error), error_class=type(error).__name__)
+        if not (outlast and is_outage(error)):
+            move(State.FAILED, str(error), error_class=type(error).__name__)
         raise
     figures = figures_of(changeset, seconds=time.monotonic() - started)
     said = _said(changeset)
@@ -209,7 +222,6 @@ def prepare_item(
             now=now,
             options=replace(
                 tree_options(settings.prepare, repository),
-                algorithm=Algorithm.named(settings.hash.value),
                 connections=connections.site.store(settings.store).connections,
                 limits=source_limits(settings.limits),
                 index=connections.site.paths.var / CONTENT_INDEX,

@@ -10,19 +10,22 @@ from datetime import datetime
 
 from include.cvmfs.changeset import Changeset
 from include.cvmfs.commit import NewTag
-from include.cvmfs.errors import BaseChanged, ObjectsLost, PrepareAgain, RepositoryFrozen
+from include.cvmfs.errors import BaseChanged, NotReserved, ObjectsLost, PrepareAgain, RepositoryFrozen
 from include.cvmfs.generation import look
+from include.cvmfs.source import printable
 from include.gateway.errors import BaseMoved, PathBusy, RepositoryDisabled
 from include.nightlies import builds, damage, records, undone
 from include.nightlies.damage import Damage
 from include.nightlies.dependencies import Readiness, readiness
 from include.nightlies.errors import NotApproved, PublicationUnknown
+from include.nightlies.outages import is_outage
 from include.nightlies.records import Figures, Publication
 from include.nightlies.states import Phase, State
 from include.nightlies.steps.approve import require_approved, tree_digest_of
 from include.nightlies.steps.errors import DependencyFailed, DependencyPending, FailedBefore
 from include.nightlies.steps.prepare import figures_of, prepare_item
 from include.nightlies.steps.provenance import vouch
+from include.nightlies.steps.reserve import reserve_again
 from include.nightlies.steps.values import Batch, Item, Outcome
 from include.publishers.base import Published, Publisher
 from include.publishers.connect import Connections
@@ -49,13 +52,16 @@ def publish_batch(
     clock: Clock,
     on_lease: OnLease | None = None,
     last_try: bool = True,
+    outlast: bool = False,
 ) -> PublishOutcome:
     """Publish every item that is prepared and not published yet; neither a busy path nor a failure stops the others.
 
     An item whose dependencies are not published yet is among the busy ones; one with a dependency that failed is
     skipped with that reason, once there is no further try (`last_try`). Where the repository asks for approval, a
     changeset that was not approved fails, whoever prepared it.
-    What was rebuilt since it was planned is skipped.
+    What was rebuilt since it was planned is skipped. A reservation that is missing is made again, under a lease of its
+    own: it was taken away when the artifact had failed, and the artifact was mended since.
+    With ``outlast`` an outage is raised and nothing of it is recorded: the caller waits, and calls again.
     Raises RepositoryFrozen, and RepositoryDisabled of a gateway that gives out no leases for now.
     `owner` is shown to others as the holder of a lease; `on_lease` is told how to give back the lease at hand.
     """
@@ -84,7 +90,9 @@ def publish_batch(
                 outcome.done.append(blocked)
                 continue
             connections.require_thawed(batch.repository)
-            done = _publish_one(connections, publisher, batch, item, publication, owner, try_number, clock, on_lease)
+            done = _publish_one(
+                connections, publisher, batch, item, publication, owner, try_number, clock, on_lease, outlast=outlast
+            )
             outcome.done.append(done)
             vouch(connections, batch, item, done, owner=owner, now=clock())
         except (RepositoryFrozen, RepositoryDisabled):
@@ -92,7 +100,10 @@ def publish_batch(
         except PathBusy as busy:
             outcome.busy[item.name] = busy
             log.info("%s: %s", item.name, busy)
-        except Exception as error:  # noqa: BLE001 - whatever is wrong with one artifact, the others go on
+        except Exception as error:
+            if outlast and is_outage(error):
+                raise
+            # whatever is wrong with one artifact, the others go on
             outcome.failures[item.name] = error
             log.warning("%s: %s", item.name, error)
     return outcome
@@ -178,6 +189,8 @@ def _publish_one(
     try_number: int,
     clock: Clock,
     on_lease: OnLease | None,
+    *,
+    outlast: bool,
 ) -> Publication:
     ledger, key = connections.ledger, batch.key(item)
     interrupted = publication.state is State.PUBLISHING and publication.publish_try < try_number
@@ -193,8 +206,20 @@ def _publish_one(
         require_approved(connections, batch.run, batch.repository, item.name, digest)
         # written before anything is done: a process that outlived its task finds here that it was replaced
         move(State.PUBLISHING, f"try {try_number}")
-        tag = NewTag(batch.tag, f"{item.destination} from {item.source}") if batch.tag else None
-        return publisher.publish(changeset, owner=owner, now=clock(), replace=batch.replace, tag=tag, on_lease=on_lease)
+        tag = NewTag(batch.tag, f"{item.destination} from {printable(item.source)}") if batch.tag else None
+
+        def swap() -> Published:
+            return publisher.publish(
+                changeset, owner=owner, now=clock(), replace=batch.replace, tag=tag, on_lease=on_lease
+            )
+
+        try:
+            return swap()
+        except NotReserved as missing:
+            # removed after the artifact had failed; it was mended since
+            log.info("%s: %s", item.name, missing)
+            reserve_again(connections, batch, item, owner=owner, clock=clock)
+            return swap()
 
     again: Again | None = None
     try:
@@ -209,6 +234,8 @@ def _publish_one(
     except (PathBusy, RepositoryFrozen, RepositoryDisabled):
         raise
     except Exception as error:
+        if outlast and is_outage(error):
+            raise
         # what somebody is asked about next is what was prepared last
         newer = again is not None and isinstance(error, NotApproved)
         figures = figures_of(again.changeset, seconds=again.seconds) if again is not None and newer else None

@@ -44,8 +44,8 @@ def read_index(connections: Connections, slot: Slot, wanted: date) -> tuple[Buil
         except NotFound:
             raise IndexUnsigned(url, url + signer.suffix) from None
         require_signature(data, signature, public_key(signer.public_key), file=url)
-    stores = [one.url for one in connections.site.stores.values()]
-    return BuildIndex.parse(data, slot=slot.name, build_date=wanted, file=url, stores=stores), url
+    within = connections.site.store(slot.store).url
+    return BuildIndex.parse(data, slot=slot.name, build_date=wanted, file=url, store=within), url
 
 
 def read_again(

@@ -7,11 +7,11 @@ from datetime import datetime
 
 from include.cvmfs.catalog import Packed
 from include.cvmfs.changeset import Changeset
-from include.cvmfs.commit import store_all
 from include.cvmfs.errors import DestinationError
 from include.cvmfs.generation import Look
 from include.cvmfs.rebase import rebase
 from include.cvmfs.repository import Repository
+from include.cvmfs.storing import store_all
 from include.nightlies.steps.values import Item
 from include.publishers.capabilities import Operation
 from include.publishers.connect import Connections
@@ -39,7 +39,8 @@ def rebased_changeset(
     def keep(one: Packed) -> None:
         packed.append((one.hash.key, one.data))
 
-    tree = rebase(repository.catalogs, there, item.destination, keep)
+    layout = repository.catalog_at("").layout
+    tree = rebase(repository.catalogs, there, item.destination, keep, layout=layout)
     if not dry_run:
         store_all(connections.repository_store(fqrn), packed)
     return Changeset(

@@ -13,7 +13,7 @@ from include.nightlies import created, records
 from include.nightlies.records import PublicationKey
 from include.nightlies.states import Phase, State
 from include.nightlies.steps.errors import ReserveFailed
-from include.nightlies.steps.values import Batch, all_items
+from include.nightlies.steps.values import Batch, Item, all_items
 from include.publishers.base import Reserved
 from include.publishers.connect import Connections
 from include.publishers.destinations import missing_directories
@@ -79,6 +79,13 @@ def reserve_run(
     if outcome.refused:
         raise ReserveFailed(outcome.refused)
     return outcome
+
+
+def reserve_again(connections: Connections, batch: Batch, item: Item, *, owner: str, clock: Clock) -> Reserved:
+    """Reserve one destination whose reservation was taken away. Raises PathBusy, DestinationError, or what it meets."""
+    done = _reserving(connections, batch, owner, clock)([item.destination])
+    log.info("%s: reserved again in revision %d, lease held %.3f s", item.name, done.revision, done.lease_held_s)
+    return done
 
 
 def _reserving(connections: Connections, batch: Batch, owner: str, clock: Clock) -> Callable[[Sequence[str]], Reserved]:

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from include.cvmfs.artifact import open_artifact
 from include.cvmfs.directory import DirectorySource
 from include.cvmfs.source import SourceLimits, TreeSource
-from include.nightlies.steps.errors import ArtifactMissing, ArtifactSize, SourceNotAllowed
+from include.nightlies.steps.errors import ArtifactDirectory, ArtifactMissing, ArtifactSize, SourceNotAllowed
 from include.nightlies.steps.values import Item
 from include.publishers.connect import Connections
 from include.settings.model import Limits
@@ -20,18 +20,18 @@ def absolute(connections: Connections, store: str, url: str) -> str:
     return url if urlsplit(url).scheme else f"{connections.site.store(store).url}/{url}"
 
 
-def locate(connections: Connections, url: str) -> tuple[Store, str]:
+def locate(connections: Connections, url: str, only: str | None = None) -> tuple[Store, str]:
     """The store of the configuration that holds `url`, and the key in it; SourceNotAllowed if none does.
 
-    With several, the one that names it most closely counts. This also keeps a worker's other files out of reach.
+    With several, the one that names it most closely counts; with ``only``, no store but that one. This also keeps a
+    worker's other files out of reach.
     """
+    stores = connections.site.stores if only is None else {only: connections.site.store(only)}
     found = [
-        (len(settings.url), name)
-        for name, settings in connections.site.stores.items()
-        if url.startswith(settings.url.rstrip("/") + "/")
+        (len(settings.url), name) for name, settings in stores.items() if url.startswith(settings.url.rstrip("/") + "/")
     ]
     if not found:
-        raise SourceNotAllowed(url, sorted(settings.url for settings in connections.site.stores.values()))
+        raise SourceNotAllowed(url, sorted(settings.url for settings in stores.values()), only)
     _, name = max(found)
     key = url[len(connections.site.store(name).url.rstrip("/")) + 1 :].rstrip("/")
     return connections.store(name), unquote(key) if urlsplit(url).scheme == "file" else key
@@ -40,13 +40,16 @@ def locate(connections: Connections, url: str) -> tuple[Store, str]:
 def opened(connections: Connections, item: Item, limits: Limits) -> TreeSource:
     """The tree of an item, to be read once; looks first whether it is there in the announced size.
 
-    Raises SourceNotAllowed, ArtifactMissing or ArtifactSize.
+    A directory has neither size nor sum: it is read only where none was announced. Raises SourceNotAllowed,
+    ArtifactDirectory, ArtifactMissing or ArtifactSize.
     """
-    store, key = locate(connections, item.source)
+    store, key = locate(connections, item.source, item.store)
+    where = f"{store.url}/{key}"
     folder = _folder(store, key)
     if folder is not None:
+        if item.size is not None or item.sha256 is not None:
+            raise ArtifactDirectory(item.name, where)
         return DirectorySource(folder, item.name)
-    where = f"{store.url}/{key}"
     meta = store.head(key)
     if meta is None:
         # an index always tells the size; who publishes by hand has none

@@ -312,7 +312,9 @@ def _change(connections: Connections, plan: UndoPlan, *, owner: str, now: dateti
 
     for one in plan.taken:
         if one.instead is not None:
-            tree = made[one.destination] = rebase(head.catalogs, one.instead.reference, one.destination, keep)
+            tree = made[one.destination] = rebase(
+                head.catalogs, one.instead.reference, one.destination, keep, layout=head.catalog_at("").layout
+            )
             # known before it stands there, so that a death right after the commit leaves nothing that looks strange
             records.note_installed(
                 connections.ledger, plan.repository, one.destination, one.instead.sha256, str(tree.reference.hash),

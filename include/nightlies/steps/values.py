@@ -57,6 +57,7 @@ class Night:
 class Item:
     """One tree to publish: where it comes from and where it goes. `size` in bytes; sum and size None where unknown.
 
+    `store`: name of the only store from which `source` may be read; None for any store of the configuration.
     `needs`: names of the items that go in before it. `inherits`: where the tree stands that a partial build takes from
     another one, instead of reading `source`; `linked`: as a link to it, not as a tree of its own.
     """
@@ -69,6 +70,7 @@ class Item:
     needs: tuple[str, ...] = ()
     inherits: str | None = None
     linked: bool = False
+    store: str | None = None
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Item:

@@ -7,15 +7,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from include.cvmfs.dirent import Dirent
 from include.cvmfs.errors import CommitError, CvmfsError, DestinationError, ObjectError
 from include.cvmfs.hashes import ObjectHash
 from include.cvmfs.repository import Repository
+from include.cvmfs.view import is_below
 from include.gateway.errors import CommitFailed, PathBusy
 from include.nightlies import builds, created, damage, many, records
 from include.nightlies.damage import Damage
+from include.nightlies.outages import is_outage
 from include.nightlies.records import Publication
 from include.nightlies.standing import standing
 from include.nightlies.states import State
@@ -53,11 +55,13 @@ class _Reader:
     read: set[ObjectHash] = field(default_factory=set)
 
 
-def verify_run(connections: Connections, run: str, *, clock: Clock, sample: int = SAMPLE_FILES) -> tuple[ReadBack, ...]:
+def verify_run(
+    connections: Connections, run: str, *, clock: Clock, sample: int = SAMPLE_FILES, outlast: bool = False
+) -> tuple[ReadBack, ...]:
     """Walk every destination of the run that is published, and read a sample of its files, each object once.
 
     What reads back is noted in the ledger, and so are objects that do not. Raises NotVerified with every problem once
-    all were looked at.
+    all were looked at; with ``outlast`` an outage as it is, and then nothing is noted as read.
     """
     good = [one for one in records.publications_of_run(connections.ledger, run) if one.state.good]
     problems: list[str] = []
@@ -79,6 +83,8 @@ def verify_run(connections: Connections, run: str, *, clock: Clock, sample: int 
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="verify") as threads:
         for publication, found in zip(good, threads.map(look, good), strict=True):
+            if outlast and isinstance(found, Exception) and is_outage(found):
+                raise found
             if isinstance(found, ReadBack):
                 done.append(found)
                 read.append(publication)
@@ -97,9 +103,10 @@ def verify_run(connections: Connections, run: str, *, clock: Clock, sample: int 
 def tidy_run(connections: Connections, batches: Sequence[Batch], *, owner: str, clock: Clock) -> tuple[str, ...]:
     """Take away what was reserved for artifacts that came to nothing, so that nothing of them stays to be seen.
 
-    Directories above go with the last of them, if this run created them or they are the build's own. One lease and one
-    commit for all. If a path is busy they are left as they are, empty; the next run that installs them finds them
-    reserved. Raises RepositoryFrozen, and RepositoryDisabled of a gateway that gives out no leases for now.
+    Directories above go with the last of them, if this run created them or they are the build's own. What another run
+    still has to publish stays reserved for it, and that run tidies in its turn. One lease and one commit for all. If a
+    path is busy they are left as they are, empty; the next run that installs them finds them reserved. Raises
+    RepositoryFrozen, and RepositoryDisabled of a gateway that gives out no leases for now.
     """
     if not batches or batches[0].dry_run:
         return ()
@@ -107,10 +114,15 @@ def tidy_run(connections: Connections, batches: Sequence[Batch], *, owner: str, 
     planned = records.publications_of_run(connections.ledger, batch.run)
     # all tasks before this one have ended: what is under way in the ledger was given up with its task
     lost = [one.destination for one in planned if not one.state.good and not _is_for_another(connections, one)]
+    above = created.of_run(connections.ledger, batch.run, batch.repository)
+    for path, other in records.open_elsewhere(connections.ledger, batch.run, batch.repository, lost).items():
+        log.info("%s: left reserved for run %s, which has it to publish", path, other)
+        lost.remove(path)
+        inherited = [directory for directory in above if is_below(path, directory)]
+        created.note(connections.ledger, other, batch.repository, inherited, now=clock())
     if not lost:
         created.forget(connections.ledger, batch.run, batch.repository)
         return ()
-    above = created.of_run(connections.ledger, batch.run, batch.repository)
     floor = batch.nested[-1] if batch.nested else None
     try:
         publisher = connections.publisher(batch.repository)
@@ -138,13 +150,13 @@ def _read_back(reader: _Reader, publication: Publication, sample: int) -> ReadBa
         raise DestinationError(
             path, f"revision {repository.manifest.revision} holds {held}, {publication.nested_hash} was published"
         )
-    files: list[tuple[str, Dirent]] = []
+    files: Spread[tuple[str, Dirent]] = Spread(sample)
     for here, entry in repository.walk(there.path if there is not None else path):
         if entry.is_regular and not entry.external:
-            files.append((here, entry))
-    if publication.files is not None and len(files) != publication.files:
-        raise DestinationError(path, f"has {len(files)} regular files where {publication.files} were published")
-    sampled = spread(files, sample)
+            files.add((here, entry))
+    if publication.files is not None and files.seen != publication.files:
+        raise DestinationError(path, f"has {files.seen} regular files where {publication.files} were published")
+    sampled = files.chosen()
     read = 0
     for here, entry in sampled:
         if read + entry.size > SAMPLE_BYTES and read:
@@ -155,13 +167,35 @@ def _read_back(reader: _Reader, publication: Publication, sample: int) -> ReadBa
             read += len(block)
         if entry.hash is not None and not entry.chunked:
             reader.read.add(entry.hash)  # only what was read to its end, and so verified
-    return ReadBack(path, repository.manifest.revision, len(files), len(sampled))
+    return ReadBack(path, repository.manifest.revision, files.seen, len(sampled))
 
 
-def spread(files: Sequence[T], sample: int) -> list[T]:
-    """At most `sample` of the files, evenly spread, the first and the last among them."""
-    if len(files) <= sample:
-        return list(files)
-    if sample < 2:
-        return list(files[:sample])
-    return [files[index * (len(files) - 1) // (sample - 1)] for index in range(sample)]
+class Spread(Generic[T]):
+    """Chooses at most ``sample`` of items that pass by, spread over all, the first and the last among them.
+
+    No more than ``2 * sample + 2`` are held at any time, whatever their number.
+    """
+
+    def __init__(self, sample: int) -> None:
+        self.seen = 0
+        self._sample = sample
+        self._step = 1  # every so many items one is held
+        self._held: list[T] = []
+        self._last: list[T] = []
+
+    def add(self, item: T) -> None:
+        if self.seen % self._step == 0:
+            self._held.append(item)
+            if len(self._held) > 2 * self._sample:
+                del self._held[1::2]
+                self._step *= 2
+        self._last = [item]
+        self.seen += 1
+
+    def chosen(self) -> list[T]:
+        if self._sample < 2:
+            return self._held[: self._sample]
+        held = self._held if (self.seen - 1) % self._step == 0 else self._held + self._last
+        if len(held) <= self._sample:
+            return held
+        return [held[index * (len(held) - 1) // (self._sample - 1)] for index in range(self._sample)]

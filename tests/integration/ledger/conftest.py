@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,17 +15,17 @@ from include.ledger.migrate import migrate
 
 
 @pytest.fixture(scope="session")
-def mariadb(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDbServer]:
-    """One server for the whole suite; every test gets a database of its own."""
+def mariadb(need: Callable[[str], str]) -> Iterator[MariaDbServer]:
+    """One server for the whole suite; every test gets a database of its own.
+
+    Its files are not below pytest's temporary folder: each start of pytest, in any checkout, makes that folder private
+    again, and the account that the server runs as could open no further table.
+    """
     need("mariadbd")
-    folder = tmp_path_factory.mktemp("mariadb")
-    # the server runs as an account of its own, which must be able to enter the folders above
-    for path in (folder, *folder.parents):
-        if path == Path(path.anchor) or path.stat().st_mode & 0o005 == 0o005 or path.owner() != folder.owner():
-            break
-        path.chmod(path.stat().st_mode | 0o055)
-    with MariaDbServer(folder / "server") as server:
-        yield server
+    with tempfile.TemporaryDirectory(prefix="nightshift-mariadb-") as folder:
+        Path(folder).chmod(0o711)
+        with MariaDbServer(Path(folder) / "server") as server:
+            yield server
 
 
 @pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.server("mariadbd"))])

@@ -46,7 +46,7 @@ def test_the_tables_are_those_that_are_declared(ledger):
 
 
 def test_a_second_migration_changes_nothing(ledger):
-    assert migrate(ledger) == version(ledger) == "0007"
+    assert migrate(ledger) == version(ledger) == "0008"
 
 
 def test_a_migration_that_was_killed_half_way_is_finished(empty):
@@ -86,11 +86,11 @@ def test_many_processes_may_migrate_at_once(address, empty):
         process.stdin.flush()
     for process in started:
         out, err = process.communicate(timeout=120)
-        assert (process.returncode, out.strip()) == (0, "0007"), err
-    assert version(empty) == "0007"
+        assert (process.returncode, out.strip()) == (0, "0008"), err
+    assert version(empty) == "0008"
 
 
-VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
+VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 
 
 @pytest.mark.parametrize("begun", VERSIONS)

@@ -280,3 +280,19 @@ def test_what_a_store_keeps_is_remembered_for_that_address_only(ledger):
         record_traits(ledger, store, traits, now=NOW)
         assert recorded_traits(ledger, store) == traits
     assert recorded_traits(ledger, store.model_copy(update={"endpoint": "http://127.0.0.1:2"})) is None
+
+
+def test_trees_that_were_rewritten_are_known_by_their_new_hashes(ledger):
+    records.plan(ledger, KEY, try_number=1, now=NOW, artifact_sha256=SHA)
+    go(ledger, State.PREPARING, Phase.PREPARE)
+    go(ledger, State.PREPARED, Phase.PREPARE, figures=Figures(changeset="c" * 64, nested_hash="a" * 40))
+    assert [one.key for one in records.waiting_changesets(ledger, KEY.repository)] == [KEY]
+    assert records.waiting_changesets(ledger, "other.example.org") == ()
+    go(ledger, State.PUBLISHING, Phase.PUBLISH)
+    go(ledger, State.PUBLISHED, Phase.PUBLISH, figures=Figures(revision_after=7))
+    assert records.waiting_changesets(ledger, KEY.repository) == ()
+    assert records.recorded_nested_hash(ledger, KEY.repository, KEY.destination, SHA) == "a" * 40
+    assert records.rehash(ledger, {"a" * 40: "b" * 40, "d" * 40: "e" * 40}) == 1
+    assert records.recorded_nested_hash(ledger, KEY.repository, KEY.destination, SHA) == "b" * 40
+    assert records.publication(ledger, KEY).nested_hash == "b" * 40
+    assert records.rehash(ledger, {"a" * 40: "b" * 40}) == 0

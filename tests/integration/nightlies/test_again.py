@@ -21,13 +21,20 @@ from include.cvmfs.changeset import Changeset
 from include.cvmfs.directory import DirectorySource
 from include.cvmfs.errors import BaseChanged, CollectionRunning
 from include.cvmfs.prepare import Base, prepare
+from include.cvmfs.repository import Repository
 from include.cvmfs.sent import RECORD_BYTES
+from include.gateway.errors import GatewayUnreachable
 from include.nightlies import builds, damage
-from include.nightlies.records import history
+from include.nightlies.records import history, publications_of_run
 from include.nightlies.states import State
-from include.nightlies.steps.prepare import SENT
+from include.nightlies.steps import prepare as prepare_step
+from include.nightlies.steps.prepare import SENT, prepare_batch
+from include.nightlies.steps.publish import publish_batch
+from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.verify import verify_run
 from include.nightlies.tables import changesets
+from include.publishers.native import NativePublisher
+from include.storage.errors import Unavailable
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 
 pytestmark = pytest.mark.server("weed")
@@ -74,6 +81,51 @@ def test_while_a_collection_runs_the_publication_fails_for_now_and_a_later_try_d
     collector.end()
     assert not nights.publish(batch, try_number=2).failures
     assert nights.check().problems == ()
+
+
+def test_an_outage_that_is_waited_out_leaves_no_trace_and_the_same_try_goes_on(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise Unavailable("no answer", key="data", cause="connection")
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise GatewayUnreachable("no connection")
+
+    connections, batch = nights.connections, nights.plan(1, {**NIGHT, "LHCb": FILES})
+    with monkeypatch.context() as patch:
+        patch.setattr(prepare_step, "opened", away)
+        with pytest.raises(Unavailable):
+            prepare_batch(connections, batch, try_number=1, clock=now, outlast=True)
+    assert not prepare_batch(connections, batch, try_number=1, clock=now, outlast=True).failures
+    reserve_run(connections, [batch], owner="test", try_number=1, clock=now)
+    with monkeypatch.context() as patch:
+        patch.setattr(NativePublisher, "publish", unreachable)
+        with pytest.raises(GatewayUnreachable):
+            publish_batch(connections, batch, owner="test", try_number=1, clock=now, outlast=True)
+    states = {one.state for one in publications_of_run(connections.ledger, batch.run)}
+    assert states == {State.PREPARED, State.PUBLISHING}, "nothing failed"
+    outcome = publish_batch(connections, batch, owner="test", try_number=1, clock=now, outlast=True)
+    assert not outcome.failures
+    assert {one.state for one in outcome.done} == {State.PUBLISHED}
+    with monkeypatch.context() as patch:
+        patch.setattr(Repository, "walk", away)
+        with pytest.raises(Unavailable):
+            verify_run(connections, batch.run, clock=now, outlast=True)
+    assert len(verify_run(connections, batch.run, clock=now, outlast=True)) == 2
+
+
+def test_an_outage_that_nobody_waits_for_is_recorded_with_each_artifact(
+    nights: Nights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise Unavailable("no answer", key="data", cause="connection")
+
+    batch = nights.plan(1, NIGHT)
+    monkeypatch.setattr(prepare_step, "opened", away)
+    assert list(nights.prepare(batch).failures) == ["Gaudi/x86_64"]
+    found = nights.publication(batch)
+    assert (found.state, found.error_class) == (State.FAILED, "Unavailable")
 
 
 def test_a_changeset_of_yesterday_is_prepared_again(nights: Nights) -> None:
@@ -175,6 +227,23 @@ def test_lost_objects_are_found_by_a_check_and_sent_again_by_the_next_night(nigh
     assert nights.night(3, NIGHT)
     assert nights.check().problems == ()
     assert damage.of_repository(nights.connections.ledger, FQRN) == ()
+
+
+def test_an_object_whose_bytes_rotted_leaves_the_list_once_it_was_sent_again_and_no_sooner(nights: Nights) -> None:
+    (first,) = nights.night(1, NIGHT).values()
+    entry = nights.connections.head(FQRN).entry(f"{first.destination}/lib/common.so")
+    assert entry.hash is not None
+    whole = nights.store.get(entry.hash.key)
+    nights.store.put(entry.hash.key, bytes([whole[0] ^ 1]) + whole[1:])
+    ledger, report = nights.connections.ledger, nights.check()
+    damage.note_report(ledger, report, everything=True, now=now())
+    (rotten,) = damage.of_repository(ledger, FQRN)
+    assert (rotten.key, rotten.size) == (entry.hash.key, len(whole))
+    assert damage.look_again(ledger, FQRN, nights.store, [rotten]) == (rotten,)
+
+    assert nights.night(2, NIGHT)
+    assert damage.of_repository(ledger, FQRN) == ()
+    assert nights.check().problems == ()
 
 
 def test_what_does_not_read_back_after_a_night_is_noted_and_the_same_build_run_again_mends_it(nights: Nights) -> None:

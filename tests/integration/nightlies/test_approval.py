@@ -81,7 +81,7 @@ def test_nothing_is_published_before_a_yes_and_all_that_was_asked_about_after_it
     assert "nobody was asked about what there is now" in str(refused.failures["A/x86_64"])
     asked = ask(asking, batch)
     assert asked.question is not None
-    for said in ("A/x86_64  /nightlies/main/b20261102/A/x86_64", "2 files, 1 bytes", asked.question.digest):
+    for said in ("| `A/x86_64` | `/nightlies/main/b20261102/A/x86_64` |", "2 files, 1 bytes", asked.question.digest):
         assert said in asked.question.body
     assert set(states(asking, batch.run).values()) == {State.PREPARED}
     waiting = asking.publish(batch, try_number=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ from include.cvmfs.errors import KeyFileError, WhitelistExpired
 from include.cvmfs.keys import save_signer
 from include.cvmfs.resign import resign
 from include.nightlies import damage
-from include.nightlies.steps.care import check_quickly, look_at_whitelist, prune_tags
+from include.nightlies.steps.care import check_quickly, look_at_whitelist, prune_tags, remove_unfinished
 from include.nightlies.steps.errors import NotWell
 from include.publishers.connect import Connections
 from include.settings.load import load
@@ -61,6 +62,7 @@ repositories:
     public_url: "{(tmp_path / "store" / FQRN).as_uri()}"
     public_key: "{tmp_path}/repository.pub"
     gateway: gateway
+    gateway_kind: embedded
     care: {care}
 """
         )
@@ -119,6 +121,23 @@ def test_where_the_signing_key_is_not_no_tag_goes_and_this_is_said(site: Open, t
     with pytest.raises(KeyFileError, match="run this where the gateway is"):
         prune_tags(connections, FQRN, dry_run=None, holder="test", clock=clock)
     assert tags(connections) == ALL
+
+
+def test_what_a_killed_writer_left_is_warned_of_and_removed_unless_it_is_a_dry_run(
+    site: Open, local: LocalRepository, caplog: pytest.LogCaptureFixture
+) -> None:
+    connections = site()
+    left = Path(local.store.url.removeprefix("file://")) / "data/.~left"
+    left.write_bytes(b"half")
+    old = (clock() - timedelta(days=2)).timestamp()
+    os.utime(left, (old, old))
+    assert check_quickly(connections, FQRN, clock=clock).warning_count == 1
+    assert "store: 1 unfinished file of 0.0 MB of killed writers" in caplog.text
+    assert [one.name for one in remove_unfinished(connections, FQRN, dry_run=True, clock=clock)] == ["data/.~left"]
+    assert left.exists()
+    remove_unfinished(connections, FQRN, dry_run=False, clock=clock)
+    assert not left.exists()
+    assert check_quickly(connections, FQRN, clock=clock).warning_count == 0
 
 
 def test_a_lost_catalog_is_named_and_comes_into_the_ledger(site: Open, local: LocalRepository) -> None:

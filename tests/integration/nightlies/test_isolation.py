@@ -15,6 +15,7 @@ from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.values import Batch, Night
+from include.nightlies.steps.verify import tidy_run
 from tests.fakes.builds import Build, tree
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 
@@ -122,3 +123,58 @@ def test_an_index_that_shrinks_takes_nothing_back(nights: Nights) -> None:
     plan(nights, "night/2", number=2, earlier=("night/1",))
     tree_of = nights.connections.head(FQRN).nested_at
     assert tree_of(Build(DAY.isoformat()).destination("LHCb", "x86_64")) is not None
+
+
+def spoilt(nights: Nights, run: str, *spoilt: str) -> tuple[Batch, ...]:
+    """A run that reserved its places and prepared nothing of ``spoilt``."""
+    batches = plan(nights, run)
+    reserve_run(nights.connections, batches, owner=run, try_number=1, clock=now)
+    failures = [prepare_batch(nights.connections, batch, try_number=1, clock=now).failures for batch in batches]
+    assert sorted(name for found in failures for name in found) == sorted(f"{project}/x86_64" for project in spoilt)
+    return batches
+
+
+def lose(nights: Nights, *projects: str) -> None:
+    for project in projects:
+        key = f"main/{DAY.isoformat()}/b{DAY.isoformat().replace('-', '')}/{project}-x86_64.tar.gz"
+        nights.connections.store("cvmfs").delete([key])
+
+
+@pytest.mark.parametrize("others", [(), ("Rec",)], ids=["nothing of the build is left", "the rest is in"])
+def test_what_is_mended_after_its_reservation_was_tidied_away_goes_in_by_its_own_steps_alone(
+    nights: Nights, others: tuple[str, ...]
+) -> None:
+    drop(nights, "Gaudi", *others)
+    lose(nights, "Gaudi")
+    batches = spoilt(nights, "night/1", "Gaudi")
+    for batch in batches:
+        publish_batch(nights.connections, batch, owner="night/1", try_number=1, clock=now)
+    assert len(tidy_run(nights.connections, batches, owner="night/1", clock=now)) == 1
+    drop(nights, "Gaudi", *others)
+    (batch,) = [one for one in batches if one.items[0].name == "Gaudi/x86_64"]
+    assert not prepare_batch(nights.connections, batch, try_number=2, clock=now).failures
+    outcome = publish_batch(nights.connections, batch, owner="night/1", try_number=2, clock=now)
+    assert not outcome.failures
+    assert states(nights, "night/1") == [(project, State.PUBLISHED) for project in sorted(["Gaudi", *others])]
+    head = nights.connections.head(FQRN)
+    build = f"/nightlies/main/b{DAY.isoformat().replace('-', '')}"
+    assert {path for path in (build, "/nightlies/main") if head.lookup(path).mountpoint} == {build, "/nightlies/main"}
+    assert not nights.check().problems
+    assert nights.client().leases() == []
+
+
+def test_tidying_leaves_what_another_run_has_to_publish_and_that_one_tidies_in_its_turn(nights: Nights) -> None:
+    drop(nights, "Gaudi", "LHCb")
+    lose(nights, "Gaudi", "LHCb")
+    first = spoilt(nights, "night/1", "Gaudi", "LHCb")
+    drop(nights, "Gaudi")
+    second = plan(nights, "night/2")
+    reserve_run(nights.connections, second, owner="night/2", try_number=1, clock=now)
+    lhcb, gaudi = (Build(DAY.isoformat()).destination(project, "x86_64") for project in ("LHCb", "Gaudi"))
+    assert tidy_run(nights.connections, first, owner="night/1", clock=now) == (lhcb.rpartition("/")[0],)
+    assert nights.connections.head(FQRN).nested_at(gaudi) is not None
+    lose(nights, "Gaudi")
+    for batch in second:
+        assert prepare_batch(nights.connections, batch, try_number=1, clock=now).failures
+    assert tidy_run(nights.connections, second, owner="night/2", clock=now) == ("/nightlies",)
+    assert not nights.check().problems

@@ -100,6 +100,26 @@ def test_a_build_goes_in_one_revision_with_its_directories_its_links_move_and_ag
     assert slots.check().problems == ()
 
 
+@pytest.mark.parametrize("by", ["undo_build", "nightshift repo symlink"])
+def test_links_that_a_build_of_the_future_took_are_put_back_and_the_next_night_moves_them_on(
+    slots: Nights, by: str
+) -> None:
+    build_of(30, {"A": b"too early"}).store_in(slots.connections.store("cvmfs"))
+    whole_night(slots, night_of(30))
+    assert (leads_to(slots, "latest"), leads_to(slots, "Mon")) == (f"{FOLDER}/b20261130",) * 2
+    if by == "undo_build":
+        taken_back(slots, wish("b20261130", move_links=True))
+        assert leads_to(slots, "Mon") == f"{FOLDER}/b20261102"
+    else:
+        change = linking(f"{FOLDER}/latest", "b20261103", now=now())
+        publisher = slots.connections.publisher(FQRN)
+        publisher.change(f"{FOLDER}/latest", change.apply, owner="test", now=now())
+    assert leads_to(slots, "latest") == f"{FOLDER}/b20261103"
+    build_of(4, {"A": b"a4"}).store_in(slots.connections.store("cvmfs"))
+    whole_night(slots, night_of(4))
+    assert leads_to(slots, "latest") == f"{FOLDER}/b20261104"
+
+
 def test_what_is_undone_is_not_installed_again_until_somebody_lets_it_or_it_is_rebuilt(slots: Nights) -> None:
     taken_back(slots, wish(move_links=True))
     night = night_of(3, "night/again")

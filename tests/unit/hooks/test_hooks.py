@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk.module_loading import import_string
 
 from hooks.fts import FtsHook
-from hooks.gateway import CvmfsGatewayHook
+from hooks.gateway import CvmfsGatewayHook, _served
 from hooks.object_store import ObjectStoreHook
 from hooks.provider import DISTRIBUTION, get_provider_info
 from hooks.secrets import AirflowSecrets
+from include.gateway.client.values import RepositoryInfo
 from include.settings.errors import BadConnection, MissingConnection
 from include.settings.secrets import Connection
 from include.settings.urls import base_url
+from tests.fakes.stockgateway import StockGateway
 
 
 def _define(monkeypatch: pytest.MonkeyPatch, name: str, **fields: Any) -> None:
@@ -72,6 +76,61 @@ def test_a_gateway_that_does_not_answer_fails_the_test_button_in_words(monkeypat
     assert "cannot connect" in said
 
 
+@pytest.fixture
+def stock() -> Iterator[StockGateway]:
+    """A gateway of one repository."""
+    with StockGateway(SimpleNamespace(fqrn="nights.example.org"), {"key": "s3cr3t"}) as running:  # type: ignore[arg-type]
+        yield running
+
+
+def test_the_gateway_form_names_the_repositories_and_tries_the_secret(
+    stock: StockGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _define(monkeypatch, "gw", conn_type="cvmfs_gateway", host=stock.url, login="key", password="s3cr3t")
+    assert CvmfsGatewayHook("gw").test_connection() == (True, "takes key key; serves nights.example.org")
+    assert stock.leased == []
+    for login, password in (("key", "wrong"), ("nobody", "s3cr3t")):
+        _define(monkeypatch, "gw", conn_type="cvmfs_gateway", host=stock.url, login=login, password=password)
+        fine, said = CvmfsGatewayHook("gw").test_connection()
+        assert not fine
+        assert f"trial of key {login}" in said
+        assert "compare key id and secret of the connection" in said
+        assert "s3cr3t" not in said
+
+
+def test_repositories_that_do_not_list_the_key_are_named_apart() -> None:
+    mine, other = RepositoryInfo("a.example.org", {"key": "/"}, True), RepositoryInfo("b.example.org", {}, True)
+    assert _served([mine, other], "key") == "takes key key; serves a.example.org; not for this key: b.example.org"
+    assert _served([other], "key").startswith("takes key key, which no repository lists")
+    assert "serves no repository yet" in _served([], "key")
+
+
+@pytest.mark.parametrize("hook", [CvmfsGatewayHook, FtsHook, ObjectStoreHook])
+def test_a_form_never_shows_the_id_that_airflow_made_up(hook: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    _define(monkeypatch, "2xzirny7", conn_type=hook.conn_type, login="a", password="b")
+    fine, said = hook("2xzirny7").test_connection()
+    assert not fine
+    assert said.startswith("this connection names no ")
+    assert "2xzirny7" not in said.lower()
+
+
+def test_what_is_wrong_with_an_fts_server_is_said_in_words(
+    monkeypatch: pytest.MonkeyPatch, stock: StockGateway
+) -> None:
+    def said(**fields: Any) -> str:
+        _define(monkeypatch, "fts", conn_type="fts", **fields)
+        fine, text = FtsHook("fts").test_connection()
+        assert not fine
+        return text
+
+    refused = said(host="http://127.0.0.1", port=1)
+    assert refused == "http://127.0.0.1:1: cannot connect; check host and port, and that the server runs"
+    assert said(host=stock.url) == f"{stock.url}: answers with HTTP 404; check host and port"
+    assert "TLS failed" in said(host="127.0.0.1", port=int(stock.url.rpartition(":")[2]))
+    missing = said(host="127.0.0.1", extra={"certificate": "/not/there"})
+    assert "/not/there" in missing
+
+
 def test_the_store_hook_opens_a_url_with_the_connections_options(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -106,6 +165,10 @@ def test_the_fts_hook_authenticates_by_token_or_by_certificate(monkeypatch: pyte
         ({"host": "h", "port": 8}, "http://h:8"),
         ({"host": "h", "schema": "HTTPS", "port": 8}, "https://h:8"),
         ({"host": "https://h:9/path/"}, "https://h:9/path"),
+        ({"host": "http://h", "port": 8}, "http://h:8"),
+        ({"host": "https://h/path", "port": 8}, "https://h:8/path"),
+        ({"host": "http://h:8/", "port": 8}, "http://h:8"),
+        ({"host": "http://[::1]", "port": 8}, "http://[::1]:8"),
         ({"host": "::1", "port": 8}, "http://[::1]:8"),
     ],
 )
@@ -113,7 +176,9 @@ def test_scheme_host_and_port_make_a_url(fields: dict[str, Any], url: str) -> No
     assert base_url(Connection(id="c", **fields), port=80) == url
 
 
-@pytest.mark.parametrize("fields", [{}, {"host": "h", "schema": "ftp"}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"host": "h", "schema": "ftp"}, {"host": "http://h:9", "port": 8}, {"host": "http://h:x"}]
+)
 def test_a_connection_that_makes_no_url_is_named(fields: dict[str, Any]) -> None:
     with pytest.raises(BadConnection, match="'c'"):
         base_url(Connection(id="c", **fields))

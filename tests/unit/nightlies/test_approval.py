@@ -80,15 +80,26 @@ def longest() -> int:
     return int(most)
 
 
-def test_names_that_would_be_markdown_or_turn_the_text_around_are_shown_as_they_are_in_one_block() -> None:
-    body = wanted("A/x\u202egpj.exe", "```\n# Approve this", "<b>bold</b>").body
-    assert body.count("```") == 2
-    assert "\u202e" not in body
-    assert "'''?# Approve this" in body
+def test_names_that_would_be_markdown_or_turn_the_text_around_are_shown_as_they_are_in_code_spans() -> None:
+    hostile = Bound("A` | [x](http://x)\\|", "/n/\u202egpj.exe\n# Approve this", tree(), "<b>bold</b>")
+    body = replace(wanted("because: `# why`\n```"), bound=(hostile,)).body
+    assert "* `because: '# why'?'''`" in body
+    assert (
+        f"| `A' \u00a6 [x](http://x)\\\u00a6` | `/n/?gpj.exe?# Approve this` | `<b>bold</b>` | `{tree()[:16]}` |"
+        in body
+    )
+    assert body.count("|") == 5 * 3
+
+
+def test_a_publication_is_shown_as_a_table_and_what_undoing_does_as_a_list() -> None:
+    body = wanted("run 1").body
+    assert "* `run 1`\n\n| Artifact | Destination | Content | SHA-256 |\n|---|---|---|---|\n| `A` | `/n/A` |  |" in body
+    undo = replace(wanted("/n/A: goes", "/n/B: goes"), kind=Kind.UNDO).body
+    assert undo.startswith("* `/n/A: goes`\n* `/n/B: goes`\n\nYour answer")
 
 
 def test_a_long_list_is_cut_and_says_so_but_binds_all() -> None:
-    many = tuple(f"line {number}" for number in range(SHOWN + 7))
-    body = wanted(*many).body
+    many = tuple(Bound(f"A{number}", "/n", tree(root=str(number))) for number in range(SHOWN + 7))
+    body = replace(wanted("run"), bound=many).body
     assert "… and 7 more" in body
-    assert replace(wanted(*many), lines=()).digest in body
+    assert question_digest(many) in body

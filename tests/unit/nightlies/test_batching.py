@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import configparser
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from include.nightlies.batching import ALONE, AT_LEAST, SHARE, TASKS_S, dealt, work_s
+from include.nightlies.steps.plan import MAX_MAPPED
 
-MAPPED = 200
+MAPPED = MAX_MAPPED
+AIRFLOW_CFG = Path(__file__).parents[3] / "airflow.cfg"
 
 
 def test_a_usual_night_has_a_batch_for_each_artifact() -> None:
@@ -20,6 +25,13 @@ def test_fifteen_hundred_small_artifacts_make_few_batches() -> None:
     batches = dealt(range(1500), [1000] * 1500, MAPPED)
     assert len(batches) == AT_LEAST
     assert max(map(len, batches)) - min(map(len, batches)) <= 1
+
+
+def test_no_night_has_more_batches_than_airflow_maps_over() -> None:
+    airflow = configparser.ConfigParser(interpolation=None)
+    airflow.read(AIRFLOW_CFG)
+    sizes = [200_000_000] * 5000
+    assert len(dealt(sizes, sizes, MAPPED)) <= airflow.getint("core", "max_map_length")
 
 
 def test_starting_tasks_costs_a_small_share_of_a_long_night() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.nightlies.builddate import resolve_build_date
-from include.nightlies.errors import BuildDateUnknown
+from include.nightlies.builddate import require_allowed, resolve_build_date
+from include.nightlies.errors import BuildDateRefused, BuildDateUnknown
 
 ZURICH = "Europe/Zurich"
 
@@ -97,3 +97,49 @@ def test_a_logical_date_without_zone_is_refused():
 def test_the_parameter_is_the_date_whatever_else_there_is(day, logical):
     assert resolve(day.isoformat(), "x", logical).date == day
     assert resolve(day, "x", logical).date == day
+
+
+# 23:30 of the 20th in UTC is the 21st in Zurich
+LATE = datetime(2026, 11, 20, 23, 30, tzinfo=UTC)
+
+
+def allowed(param, *, run_type="manual", allow_future=False, offset=0, key=None):
+    found = resolve(param, key, LATE, offset=offset)
+    require_allowed(
+        found,
+        LATE,
+        param=param,
+        run_type=run_type,
+        allow_future=allow_future,
+        timezone=ZURICH,
+        date_offset=offset,
+    )
+
+
+def test_a_date_later_than_today_in_the_zone_of_the_slot_wants_its_own_switch():
+    allowed("2026-11-21")
+    for day in ({"param": "2026-11-22"}, {"param": None, "key": "main/2026-11-22"}):
+        with pytest.raises(BuildDateRefused, match=r"2026-11-22 \(.*\) is later than today, 2026-11-21.*allow_future"):
+            allowed(**day)
+        allowed(**day, allow_future=True)
+
+
+def test_a_slot_whose_builds_are_of_the_next_day_may_have_that_date_and_none_after_it():
+    allowed(None, offset=1)
+    allowed("2026-11-22", offset=1)
+    with pytest.raises(BuildDateRefused):
+        allowed("2026-11-23", offset=1)
+    with pytest.raises(BuildDateRefused):
+        allowed("2026-11-22", offset=-1)
+
+
+def test_a_scheduled_run_is_not_refused_for_a_clock_that_is_behind():
+    allowed("2026-11-22", run_type="scheduled")
+
+
+def test_a_build_date_in_a_backfill_is_refused_and_says_that_each_run_has_its_own():
+    for allow_future in (False, True):
+        with pytest.raises(BuildDateRefused, match=r"2026-11-19 is given in a backfill.*its own date"):
+            allowed("2026-11-19", run_type="backfill", allow_future=allow_future)
+    for empty in (None, " "):
+        allowed(empty, run_type="backfill")

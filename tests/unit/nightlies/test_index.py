@@ -176,11 +176,11 @@ def test_a_damaged_twin_makes_the_other_doubtful_too():
     assert parse(GOOD, {**GOOD, "sha256": "x"}).artifacts == ()
 
 
-def test_full_urls_must_lie_in_a_known_store():
+def test_full_urls_must_lie_in_the_store_of_the_index():
     data = document({**GOOD, "url": "s3://builds/x/f"}, {**OTHER, "url": "s3://builds-of-others/f"})
-    index = BuildIndex.parse(data, slot="main", stores=["s3://builds"])
+    index = BuildIndex.parse(data, slot="main", store="s3://builds")
     assert [one.project for one in index.artifacts] == ["Gaudi"]
-    assert "no store" in index.rejected[0].reason
+    assert "outside the store of the index, s3://builds" in index.rejected[0].reason
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from datetime import UTC, date, datetime
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,7 +16,6 @@ from include.nightlies.states import Phase, State
 from include.nightlies.steps.gate import missing_line, missing_of_build, optional_of_build
 from include.nightlies.steps.plan import cut, nested_directories
 from include.nightlies.steps.values import Batch, Item, Night
-from include.nightlies.steps.verify import spread
 from include.publishers.reserved import topmost
 from include.settings.model import Slot
 
@@ -133,12 +131,3 @@ def test_directories_that_would_be_empty_go_with_their_last_child() -> None:
     assert topmost(everything, "/b", tree.__getitem__) == ("/b/A", "/b/B")
     assert topmost(everything, "/b", tree.__getitem__, ["/b"]) == ("/b",)
     assert topmost(failed, None, tree.__getitem__, ["/b", "/b/A"]) == ("/b/A", "/b/B/x")
-
-
-@pytest.mark.parametrize(("count", "sample"), [(0, 5), (3, 5), (5, 5), (100, 5), (100, 1), (2, 1)])
-def test_a_sample_is_spread_over_all_files(count: int, sample: int) -> None:
-    files = [(f"/{number}", number) for number in range(count)]
-    chosen = spread(files, sample)
-    assert len(chosen) == len(set(chosen)) == min(count, sample)
-    if count > sample > 1:
-        assert (chosen[0], chosen[-1]) == (files[0], files[-1])

@@ -12,6 +12,7 @@ from include.cvmfs.errors import RepositoryFrozen
 from include.cvmfs.freeze import KEY, Freeze, freeze
 from include.gateway.errors import RepositoryDisabled
 from include.nightlies.steps import care, verify
+from include.settings.model import Site
 from operators.base import clock
 from operators.care import TagPruneOperator
 from operators.thaw import WritingOperator
@@ -28,7 +29,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
     """A frozen repository, as every operator here sees it."""
     store = MemoryStore()
     freeze(store, Freeze("f1", "disks are moved", "op@host", clock()))
-    connections = SimpleNamespace(repository_store=lambda _: store)
+    connections = SimpleNamespace(repository_store=lambda _: store, site=Site())
     monkeypatch.setattr(WritingOperator, "connections", lambda _: connections)
     return store
 

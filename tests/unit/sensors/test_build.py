@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from include.nightlies.errors import BuildDateUnknown
+from include.nightlies.errors import BuildDateRefused, BuildDateUnknown
 from include.nightlies.passes import Pass
 from include.nightlies.steps.values import Night
 from include.settings.model import Slot
@@ -94,3 +94,18 @@ def test_a_run_of_a_later_pass_knows_its_night_and_the_passes_before_it() -> Non
     assert night.number == 3
     assert night.earlier == ("night/scheduled__2026-11-21T01:00:00+00:00", "night/night__2026-11-21__0100__pass2")
     assert Night.from_json(night.to_json()) == night
+
+
+def test_the_runs_of_a_backfill_and_of_the_future_are_refused_by_what_the_form_says() -> None:
+    tomorrow, run = {"build_date": "2026-11-22"}, {"logical_date": NOW}
+    for given in ({"build_date": "2026-11-19", "run_type": "backfill", **run}, tomorrow):
+        with pytest.raises(BuildDateRefused):
+            night_of(task_context(**given), slot())
+    assert night_of(task_context(**tomorrow, allow_future=True), slot()).date == date(2026, 11, 22)
+    assert night_of(task_context(run_type="backfill", **run), slot()).date == date(2026, 11, 21)
+
+
+def test_a_night_that_its_first_artifact_began_early_goes_on() -> None:
+    turn = Pass("night__2026-11-22__first", 1, NOW + timedelta(hours=1))
+    context = task_context(build_date="2026-11-22", **{"pass": turn.to_json()})
+    assert night_of(context, slot()).date == date(2026, 11, 22)

@@ -1,0 +1,21 @@
+"""How long to wait for a store, gateway or publisher node that cannot be reached, and in which pauses. Pure."""
+
+from __future__ import annotations
+
+FIRST_PAUSE_S = 10.0
+LONGEST_PAUSE_S = 300.0
+
+
+def is_outage(error: BaseException) -> bool:
+    """Whether an error says that a service cannot be reached, which nothing but waiting helps against."""
+    return bool(getattr(error, "outage", False))
+
+
+def pauses(budget_s: float) -> tuple[float, ...]:
+    """Seconds between the looks at a service that is away: each twice the one before, together at least the budget."""
+    planned: list[float] = []
+    pause_s = FIRST_PAUSE_S
+    while sum(planned) < budget_s:
+        planned.append(pause_s)
+        pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+    return tuple(planned)

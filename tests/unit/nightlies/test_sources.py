@@ -1,0 +1,87 @@
+"""Where artifacts are read from: a file where one is announced, and no store but the slot's."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from include.nightlies.steps.errors import ArtifactDirectory, SourceNotAllowed
+from include.nightlies.steps.reading import read_index
+from include.nightlies.steps.sources import opened
+from include.nightlies.steps.values import Item
+from include.publishers.connect import Connections
+from include.settings.load import load
+from include.settings.model import Limits
+from include.settings.secrets import EnvSecrets
+from tests.fakes.builds import Build, tree
+
+DATA = tree({"file": b"whole"})
+
+
+@pytest.fixture
+def connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connections:
+    """A slot whose store has another store inside it, and a third beside it."""
+    file = tmp_path / "site.yaml"
+    stores = {name: {"url": f"file://{tmp_path}/{name}"} for name in ("builds", "builds/inner", "other")}
+    repository = {"store": "other", "public_url": "http://127.0.0.1:1", "public_key": "k.pub", "gateway": "gateway"}
+    site = {
+        "ledger": f"sqlite:///{tmp_path}/ledger.db",
+        "stores": {name.replace("/", "-"): settings for name, settings in stores.items()},
+        "repositories": {"nights.example.org": repository},
+        "slots": {"main": {"repository": "nights.example.org", "store": "builds"}},
+    }
+    file.write_text(json.dumps(site))
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
+    return Connections(load(), EnvSecrets({}))
+
+
+def item(connections: Connections, key: str, store: str = "builds") -> Item:
+    url = f"{connections.site.store(store).url}/{key}"
+    return Item("A/x", "/d", url, sha256="ab" * 32, size=len(DATA), store="builds")
+
+
+def directory(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "evil.sh").write_text("echo")
+
+
+@pytest.mark.parametrize("unknown", [(), ("size",), ("sha256",)])
+def test_a_directory_in_the_place_of_an_announced_file_is_refused(
+    connections: Connections, tmp_path: Path, unknown: tuple[str, ...]
+) -> None:
+    directory(tmp_path / "builds" / "a.tar.gz")
+    announced = replace(item(connections, "a.tar.gz"), **dict.fromkeys(unknown))  # type: ignore[arg-type]
+    with pytest.raises(ArtifactDirectory, match="a directory; a file was announced"):
+        opened(connections, announced, Limits())
+
+
+def test_a_directory_published_by_hand_without_size_and_sum_is_read(connections: Connections, tmp_path: Path) -> None:
+    directory(tmp_path / "other" / "tree")
+    by_hand = Item("/d", "/d", f"file://{tmp_path}/other/tree")
+    entries = {entry.path for entry, _ in opened(connections, by_hand, Limits()).entries()}
+    assert entries == {"", "evil.sh"}
+
+
+def test_an_artifact_is_read_from_the_store_of_its_slot_and_from_no_other(
+    connections: Connections, tmp_path: Path
+) -> None:
+    with pytest.raises(SourceNotAllowed, match="lies outside store builds"):
+        opened(connections, item(connections, "a.tar.gz", store="other"), Limits())
+    connections.store("builds").put("inner/a.tar.gz", DATA)
+    opened(connections, item(connections, "inner/a.tar.gz"), Limits())
+    looks = [connections.store(name).counters.heads for name in ("builds", "builds-inner")]
+    assert looks == [1, 0], "read with the login of another store"
+
+
+def test_an_index_that_names_a_file_of_another_store_has_that_artifact_rejected(
+    connections: Connections, tmp_path: Path
+) -> None:
+    build = Build("2026-11-21").add("A", "x", DATA).add("B", "x", DATA, url=f"file://{tmp_path}/other/b.tar.gz")
+    build.store_in(connections.store("builds"))
+    index, _ = read_index(connections, connections.site.slot("main"), date(2026, 11, 21))
+    assert [artifact.name for artifact in index.artifacts] == ["A/x"]
+    assert "outside the store of the index" in index.rejected[0].reason

@@ -1,0 +1,84 @@
+"""A run whose first task failed: those that run in any case say why, and die of nothing else."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+
+from hooks.cause import FIND_BUILD, PLAN, REASON, first_cause, reason_kept
+from include.nightlies.errors import BuildMissing
+from include.nightlies.steps.errors import GateClosed
+from operators.approve import AskOperator
+from operators.night import AnnounceOperator, GateOperator, LinksOperator
+from operators.passes import NextPassOperator
+from sensors.build import BuildSensor
+from tests.fakes.taskcontext import task_context
+
+NIGHT = {"run": "night/run-1", "slot": "main", "date": "2026-11-21", "reason": "why", "projects": [], "platforms": []}
+MISSING = "slot main has no build for 2026-11-21"
+WORDS = f"task find_build failed: {MISSING}"
+
+
+def failed(**params: Any) -> Any:
+    """What the tasks of a run see that found no build."""
+    return task_context(xcoms={(FIND_BUILD, REASON): MISSING}, **params)
+
+
+def test_a_failure_leaves_its_reason_and_goes_on_and_a_skip_leaves_none() -> None:
+    xcoms: dict[tuple[str, str], Any] = {}
+    context = task_context(xcoms=xcoms)
+    with pytest.raises(AirflowSkipException), reason_kept(context):
+        raise AirflowSkipException("not tonight")
+    assert xcoms == {}
+    with pytest.raises(BuildMissing), reason_kept(context):
+        raise BuildMissing("main", "2026-11-21", "s3://builds/index.json")
+    assert MISSING in xcoms["publish", REASON]
+
+
+def test_the_cause_is_that_of_the_first_task_that_failed() -> None:
+    assert first_cause(task_context()) is None
+    assert first_cause(task_context(xcoms={(PLAN, REASON): "b", (FIND_BUILD, REASON): "a"})) == (
+        "task find_build failed: a"
+    )
+
+
+def test_what_runs_in_any_case_repeats_why_there_is_no_build() -> None:
+    with pytest.raises(GateClosed, match=WORDS):
+        GateOperator(task_id="gate").execute(failed())
+    for task in (
+        AskOperator(task_id="ask", batches=None),
+        NextPassOperator(task_id="next_pass", night=None, plan="plan"),
+        AnnounceOperator(task_id="announce", night=None, passed=None, linked=None),
+    ):
+        with pytest.raises(AirflowSkipException, match=WORDS):
+            task.execute(failed())
+    with pytest.raises(AirflowSkipException, match=WORDS):
+        LinksOperator(task_id="links", night=None).attempt(failed(), SimpleNamespace())  # type: ignore[arg-type]
+
+
+def test_without_a_reason_the_task_is_named_whose_log_has_it() -> None:
+    with pytest.raises(GateClosed, match="task find_build found no build; its log says why"):
+        GateOperator(task_id="gate").execute(task_context())
+    with pytest.raises(AirflowSkipException, match="task plan planned nothing; its log says why"):
+        AskOperator(task_id="ask", batches=None).execute(task_context())
+
+
+def test_a_gate_that_was_marked_by_hand_tells_nobody_of_a_build() -> None:
+    announce = AnnounceOperator(task_id="announce", night=NIGHT, passed=None, linked={"links": {}})
+    with pytest.raises(AirflowSkipException, match="no event is sent: task gate did not pass the run itself"):
+        announce.execute(task_context())
+
+
+def test_the_task_that_finds_a_build_leaves_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: object) -> None:
+        raise AirflowFailException(MISSING)
+
+    monkeypatch.setattr(BuildSensor, "connections", unknown)
+    for way in (lambda one, it: one.execute(it), lambda one, it: one.found(it, {"error": "gone"})):
+        xcoms: dict[tuple[str, str], Any] = {}
+        with pytest.raises(AirflowFailException):
+            way(BuildSensor(task_id=FIND_BUILD, slot="main"), task_context(xcoms=xcoms))
+        assert xcoms

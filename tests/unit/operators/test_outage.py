@@ -1,0 +1,127 @@
+"""Every step of a run waits out an outage of store or gateway without a worker, and fails at once by anything else."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+
+from include.cvmfs.errors import SourceError
+from include.gateway.errors import GatewayUnreachable
+from include.nightlies.outages import pauses
+from include.nightlies.steps import inherit, links, plan, prepare, publish, reading, reserve, verify
+from include.nightlies.steps.values import Batch, Item
+from include.settings.model import Site, Slot
+from include.storage.errors import Unavailable
+from operators.inherit import InheritOperator, InheritPrepareOperator
+from operators.night import LinksOperator, NightPlanOperator, PublicationPlanOperator
+from operators.prepare import CvmfsPrepareOperator
+from operators.publish import CvmfsPublishOperator
+from operators.reserve import CvmfsReserveOperator
+from operators.verify import CvmfsVerifyOperator
+from sensors.build import BuildSensor
+from tests.fakes.taskcontext import task_context
+from triggers import outage
+
+FQRN = "nights.example.org"
+NIGHT = {
+    "run": "r", "slot": "main", "date": "2026-11-21", "reason": "why", "projects": [], "platforms": [],
+    "dry_run": False,
+}  # fmt: skip
+BATCH = Batch("r", FQRN, (Item("A/x", "/a", "s3://b/a"),)).to_json()
+PARAMS = {"repository": FQRN, "path": "/a", "source": "s3://b/a", "mode": "refuse", "dry_run": False}
+AWAY = Unavailable("index.json in s3://builds: no answer; gave up after 6 attempts", key="a", cause="connection")
+UNREACHABLE = GatewayUnreachable("no connection to 127.0.0.1")
+STEPS: dict[str, tuple[Any, Any, str, Exception]] = {
+    "find_build": (BuildSensor(task_id="a", slot="main"), reading, "read_again", AWAY),
+    "plan": (NightPlanOperator(task_id="b", night=NIGHT), plan, "plan_night", AWAY),
+    "plan by hand": (PublicationPlanOperator(task_id="c"), plan, "plan_publication", AWAY),
+    "prepare": (CvmfsPrepareOperator(task_id="d", batch=BATCH), prepare, "prepare_batch", AWAY),
+    "prepare_inherited": (InheritPrepareOperator(task_id="e", batch=BATCH), inherit, "prepare_inherited", AWAY),
+    "inherited": (InheritOperator(task_id="f", batch=BATCH), inherit, "inherit_batch", UNREACHABLE),
+    "reserve": (CvmfsReserveOperator(task_id="g", batches=[BATCH]), reserve, "reserve_run", UNREACHABLE),
+    "publish": (CvmfsPublishOperator(task_id="h", batch=BATCH), publish, "publish_batch", UNREACHABLE),
+    "verify, tidying": (CvmfsVerifyOperator(task_id="i", batches=[BATCH]), verify, "tidy_run", UNREACHABLE),
+    "verify": (CvmfsVerifyOperator(task_id="j", batches=[]), verify, "verify_run", AWAY),
+    "links": (LinksOperator(task_id="k", night=NIGHT), links, "build_of_night", UNREACHABLE),
+}
+
+
+class Works(Exception):
+    """The step came as far as its work, and the service was there."""
+
+
+@pytest.fixture(params=STEPS)
+def step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+    """An operator, and how to say what its work meets."""
+    operator, module, name, error = STEPS[request.param]
+    slot = Slot.model_validate({"name": "main", "repository": FQRN, "store": "b"})
+    site = SimpleNamespace(slot=lambda _: slot, outage_minutes=Site().outage_minutes)
+    monkeypatch.setattr(type(operator), "connections", lambda _: SimpleNamespace(site=site, ledger=None))
+    monkeypatch.setattr(operator, "_pauses", 0)
+
+    def meets(met: Exception) -> None:
+        def work(*_: object, **__: object) -> None:
+            raise met
+
+        monkeypatch.setattr(module, name, work)
+
+    meets(error)
+    return operator, meets
+
+
+def context() -> Any:
+    return task_context(build_date="2026-11-20", allow_future=True, **PARAMS)
+
+
+def test_a_step_waits_out_half_an_hour_in_pauses_that_grow_and_then_fails_with_the_outage(
+    step: tuple[Any, Any],
+) -> None:
+    operator, _ = step
+    waited: list[float] = []
+    work: Any = operator.execute
+    for _ in pauses(Site().outage_minutes * 60):
+        with pytest.raises(TaskDeferred) as deferred:
+            work(context())
+        path, arguments = deferred.value.trigger.serialize()
+        assert (path, deferred.value.method_name) == ("triggers.pause.PauseTrigger", "outage_over")
+        waited.append(arguments["pause_s"])
+        event = {"reason": "waited", "number": arguments["number"]}
+        work = lambda it, event=event: operator.outage_over(it, event)  # noqa: E731
+    assert sum(waited) >= 30 * 60
+    assert waited == sorted(waited)
+    with pytest.raises((Unavailable, GatewayUnreachable)):
+        work(context())
+
+
+def test_a_step_goes_on_when_the_service_is_back(step: tuple[Any, Any]) -> None:
+    operator, meets = step
+    with pytest.raises(TaskDeferred):
+        operator.execute(context())
+    meets(Works())
+    with pytest.raises(Works):
+        operator.outage_over(context(), {"reason": "waited", "number": 1})
+
+
+def test_what_is_no_outage_fails_at_once(step: tuple[Any, Any]) -> None:
+    operator, meets = step
+    meets(SourceError("a", "b"))
+    with pytest.raises(SourceError):
+        operator.execute(context())
+
+
+def test_another_outage_after_long_work_is_waited_for_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = NightPlanOperator(task_id="plan", night=NIGHT)
+    connections: Any = SimpleNamespace(site=Site())
+    times = iter([0.0, outage.RECOVERED_S + 1])
+    monkeypatch.setattr(outage.time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(operator, "_pauses", 3)
+
+    def work() -> None:
+        raise AWAY
+
+    with pytest.raises(TaskDeferred) as deferred:
+        operator.outlasting(connections, work)
+    assert deferred.value.trigger.serialize()[1]["number"] == 1

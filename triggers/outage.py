@@ -1,0 +1,67 @@
+"""Wait in the triggerer while a store, gateway or publisher node cannot be reached: no worker, no pool is held."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from triggers.pause import PauseTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from include.publishers.connect import Connections
+
+T = TypeVar("T")
+
+RECOVERED_S = 600.0
+"""Work that went on for so long before it met an outage has met another one than before."""
+CURE = "See that it runs and that workers reach it (nightshift preflight names what cannot be reached)."
+
+
+class OutlastsOutages:
+    """What operators and sensors do about an outage: look again with growing pauses, within the same try.
+
+    `outage_minutes` of the site is how long they wait. After it the error counts like any other, and further tries of
+    the task wait as long again.
+    """
+
+    _pauses = 0
+    """How often this try has waited so far."""
+
+    def outlasts(self, connections: Connections) -> bool:
+        """Whether an outage would be waited out now: then a step is to record nothing of it."""
+        return getattr(self, "deferrable", True) and self._pauses < len(_planned(connections))
+
+    def outlasting(self, connections: Connections, work: Callable[[], T]) -> T:
+        """What `work` returns; an outage that it meets defers the task, which then begins again by `outage_over`."""
+        from include.nightlies.outages import is_outage
+
+        began = time.monotonic()
+        try:
+            return work()
+        except Exception as error:
+            if not is_outage(error) or not self.outlasts(connections):
+                raise
+            planned = _planned(connections)
+            waited = 0 if time.monotonic() - began > RECOVERED_S else self._pauses
+            left_s = sum(planned[waited:])
+            self.log.warning(  # type: ignore[attr-defined]
+                "%s. %s Looking again in %.0f s, for %.0f minutes at most", error, CURE, planned[waited], left_s / 60
+            )
+            trigger = PauseTrigger(planned[waited], number=waited + 1)
+            self.defer(trigger=trigger, method_name="outage_over")  # type: ignore[attr-defined]
+            raise AssertionError from error  # defer raises
+
+    def outage_over(self, context: Context, event: dict[str, Any]) -> Any:
+        """The pause is over; whether the outage is, the work finds out."""
+        self._pauses = event["number"]
+        self.log.info("back from waiting: %s", event["reason"])  # type: ignore[attr-defined]
+        return self.execute(context)  # type: ignore[attr-defined]
+
+
+def _planned(connections: Connections) -> tuple[float, ...]:
+    from include.nightlies.outages import pauses
+
+    return pauses(connections.site.outage_minutes * 60.0)
