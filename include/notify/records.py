@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert, or_, select, update
+from sqlalchemy import Connection, RowMapping, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from include.ledger.engine import Bind, reading, writing
-from include.notify.message import Message
+from include.notify.message import Event, Message
 from include.notify.tables import alerts
 from include.notify.webhook import cause_of
 
@@ -87,6 +89,49 @@ def alerts_since(bind: Bind, since: datetime) -> Sequence[Alert]:
     query = query.order_by(alerts.c.last_seen_at.desc(), alerts.c.cause)
     with reading(bind) as connection:
         return [Alert.from_row(row) for row in connection.execute(query).mappings()]
+
+
+def undelivered(bind: Bind, since: datetime, event: Event) -> Sequence[Alert]:
+    """The causes of an event, seen since then, of which no message could be sent."""
+    query = select(alerts).where(alerts.c.event == event.value, alerts.c.last_seen_at >= since)
+    query = query.where(alerts.c.told_at.is_(None), alerts.c.fault.is_not(None))
+    with reading(bind) as connection:
+        return [Alert.from_row(row) for row in connection.execute(query).mappings()]
+
+
+def append_note(bind: Bind, key: str, note: Mapping[str, Any], *, now: datetime, limit: int) -> None:
+    """Keep a note below a key until it is taken, at most `limit` of them; people are not told of it."""
+    cause = cause_of(key)
+
+    def work(connection: Connection) -> None:
+        where = alerts.c.cause == cause
+        known = connection.scalar(select(alerts.c.text).where(where).with_for_update())
+        notes = json.loads(known) if known else []
+        if len(notes) >= limit:
+            return
+        values = {"text": json.dumps([*notes, dict(note)]), "times": len(notes) + 1, "last_seen_at": now}
+        if known is not None:
+            connection.execute(update(alerts).where(where).values(**values))
+            return
+        what = {"event": SEEN, "severity": SEEN, "title": key, "first_seen_at": now}
+        connection.execute(insert(alerts).values(cause=cause, key=key[:512], **what, **values))
+
+    try:
+        writing(bind, work)
+    except IntegrityError:
+        writing(bind, work)  # another process wrote the first one in this moment
+
+
+def take_notes(bind: Bind, key: str) -> list[dict[str, Any]]:
+    """The notes of a key, in the order in which they came; they are forgotten."""
+    where = alerts.c.cause == cause_of(key)
+
+    def work(connection: Connection) -> list[dict[str, Any]]:
+        known = connection.scalar(select(alerts.c.text).where(where).with_for_update())
+        connection.execute(delete(alerts).where(where))
+        return json.loads(known) if known else []
+
+    return writing(bind, work)
 
 
 def seen_of(bind: Bind, keys: Iterable[str], since: datetime) -> frozenset[str]:

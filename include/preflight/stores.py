@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import secrets
-import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 
 from include.preflight.findings import Finding, Severity
 from include.publishers.connect import Connections
@@ -21,7 +19,6 @@ from include.storage.store import Store
 TIMEOUT_S = 8.0
 SKEW_WARNING_S, SKEW_ERROR_S = 5.0, 300.0
 """S3 refuses signatures that are 15 minutes off, leases and changesets are judged by the minute."""
-LOW_SHARE, LEAST_BYTES = 0.10, 2 << 30
 PROBE = ".nightshift-probe-preflight"
 
 
@@ -34,13 +31,11 @@ def opened(connections: Connections, name: str, *, as_gateway: bool = False) -> 
 
 
 def look_at_store(connections: Connections, name: str, *, source: bool) -> Iterator[Finding]:
-    """Whether it answers, and for a folder how much room is left. `source`: builds are read from here."""
+    """Whether it answers. `source`: builds are read from here."""
     settings = connections.site.store(name)
     opened(connections, name).head("nightshift-preflight")
     what = "answers; builds are read from here" if source else "answers"
     yield Finding("store", name, Severity.OK, f"{settings.url} {what}")
-    if settings.url.startswith("file://"):
-        yield from disk(name, Path(settings.url.removeprefix("file://")))
 
 
 def roles(connections: Connections, fqrn: str) -> Iterator[Finding]:
@@ -104,24 +99,6 @@ def judged_skew(name: str, seconds: float) -> Finding:
         severity = Severity.ERROR if abs(seconds) >= SKEW_ERROR_S else Severity.WARNING
     cure = "" if severity is Severity.OK else "Let both machines keep their time by NTP (chronyc tracking)."
     return Finding("clock", name, severity, f"its clock {apart}", cure)
-
-
-def disk(name: str, folder: Path) -> Iterator[Finding]:
-    """The room that is left where a folder is, or will be."""
-    there = next((one for one in (folder, *folder.parents) if one.exists()), Path("/"))
-    usage = shutil.disk_usage(there)
-    yield judged_space(name, usage.free, usage.total)
-
-
-def judged_space(name: str, free: int, total: int) -> Finding:
-    """What so many bytes mean."""
-    seen = f"{free / 2**30:.1f} GiB of {total / 2**30:.1f} GiB are free"
-    cure = "Make room, or let a collection run, before the night fills it."
-    if free < LEAST_BYTES:
-        return Finding("disk", name, Severity.ERROR, seen, cure)
-    if free < LOW_SHARE * total:
-        return Finding("disk", name, Severity.WARNING, seen, cure)
-    return Finding("disk", name, Severity.OK, seen)
 
 
 def conditions(connections: Connections, name: str) -> Iterator[Finding]:

@@ -64,17 +64,19 @@ class UnknownSetting(SettingsError):
 
 
 class MissingConnection(SettingsError):
-    def __init__(self, connection_id: str, variable: str) -> None:
+    def __init__(self, connection_id: str, variable: str, similar: str | None = None) -> None:
         self.connection_id = connection_id
+        hint = f" Was {similar!r} meant?" if similar else ""
         super().__init__(
-            f"connection {connection_id!r} is not defined. Set the environment variable {variable} (JSON or URI), "
-            "or add the connection in Airflow's UI under Admin > Connections."
+            f"connection {connection_id!r} is not defined.{hint} Set the environment variable {variable} "
+            "(JSON or URI), or add the connection in Airflow's UI under Admin > Connections."
         )
 
 
 class BadConnection(SettingsError):
     def __init__(self, connection_id: str, variable: str, what: str) -> None:
         self.connection_id = connection_id
+        self.what = what
         super().__init__(
             f"connection {connection_id!r}: {variable} {what}. "
             'Write it as JSON, {"conn_type": …, "host": …, "login": …, "password": …}, or as type://login:password@host:port.'

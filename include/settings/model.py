@@ -103,6 +103,8 @@ class Prepare(_Block):
     """What is kept of a tree, and where it is cut into catalogs. All of it follows the stock tools' options."""
 
     specials: Literal["refuse", "keep", "skip"] = "refuse"
+    special_bits: Literal["strip", "keep"] = "strip"
+    """What becomes of set-uid, set-gid and sticky bits."""
     xattrs: tuple[str, ...] = ()
     """Namespaces of the extended attributes to be kept, such as `user.`."""
     mtime_ns: bool = False
@@ -167,6 +169,8 @@ class Store(_Block):
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     retries: Annotated[int, Field(ge=0, le=50)] = 5
     acl: str | None = None
+    fsync: Literal["always", "switch", "never"] = "switch"
+    """Folders: when what is written is flushed to the disk (docs/operations.md, stores in folders)."""
 
 
 class Server(_Block):
@@ -238,7 +242,10 @@ class Repository(_Block):
     allow_lossy: tuple[Literal["hard-links", "specials", "owners", "xattrs"], ...] = ()
     """What may get lost on the way where a stock receiver drops it; otherwise such trees are refused."""
     hash: HashAlgorithm = HashAlgorithm.SHA1
+    """Of a repository that is created; one that is there keeps its own."""
     garbage_collectable: bool = True
+    reflog_checksum: SitePath | None = None
+    """`/var/spool/cvmfs/<fqrn>/reflog.chksum` where `cvmfs_server` works on it on the gateway's machine, too."""
     manifest_writers: Annotated[int, Field(ge=1)] = 1
     """How many gateways may switch this repository's manifest at once; more than one needs conditional replace."""
     limits: Limits = Limits()
@@ -257,6 +264,9 @@ class Repository(_Block):
             raise fault("a node that nothing is published with", "Say `publisher: cvmfs-server`, or remove `server:`.")
         if self.server is not None:
             self._node_can(self.server)
+        if self.prepare.mtime_ns and (on_node or self.gateway_kind is GatewayKind.STOCK):
+            cure = "Remove `mtime_ns`, or publish with `publisher: native` through Nightshift's gateway."
+            raise fault("nanoseconds, which stock publishers and receivers up to 2.11 do not write", cure)
         return self
 
     def _node_can(self, node: Server) -> None:
@@ -394,7 +404,7 @@ class Gateway(_Block):
     max_payload_mib: Annotated[int, Field(ge=1, le=1 << 20)] = 4096
     """What a stock publisher may send at once. It puts 200 MiB into a pack, and a larger object into one of its own."""
     payloads_at_once: Annotated[int, Field(ge=1, le=256)] = 8
-    """Payloads that are read; the others wait. Each may take 36 MiB of memory."""
+    """Payloads of one repository that are read; its others wait. Each may take 36 MiB of memory."""
 
 
 class Mail(_Block):
@@ -449,6 +459,8 @@ class Site(_Block):
     ledger_connection: ConnectionId | None = None
     airflow_connection: ConnectionId | None = None
     """A user of Airflow's REST API, for looking at its pools (`nightshift preflight`); empty for none."""
+    outage_minutes: Annotated[int, Field(ge=0, le=720)] = 45
+    """How long a task waits for a store, gateway or publisher node that cannot be reached; 0: only its retries wait."""
     paths: Paths = Paths()
     gateway: Gateway = Gateway()
     notify: Notify = Notify()

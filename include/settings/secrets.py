@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from collections.abc import Mapping
@@ -48,12 +49,18 @@ class EnvSecrets:
         variable = connection_variable(connection_id)
         text = self._environ.get(variable, "").strip()
         if not text:
-            raise MissingConnection(connection_id, variable)
+            raise MissingConnection(connection_id, variable, self._similar(variable))
         try:
             return _from_json(connection_id, text) if text.startswith("{") else _from_uri(connection_id, text)
         except ValueError as error:
             # not chained: a parser's message may quote the secret
             raise BadConnection(connection_id, variable, _reason(error)) from None
+
+    def _similar(self, variable: str) -> str | None:
+        prefix = connection_variable("")
+        known = [name.removeprefix(prefix) for name in self._environ if name.startswith(prefix)]
+        close = difflib.get_close_matches(variable.removeprefix(prefix), known, n=1, cutoff=0.8)
+        return close[0].lower() if close else None
 
 
 def connection_variable(connection_id: str) -> str:

@@ -125,8 +125,8 @@ def alerts_of(tick: Tick, seen: Summary, runs: Runs, now: datetime, *, late: tim
             f"not-started:{tick.slot}:{tick.date}", Event.NOT_STARTED, "error", f"{night}: did not start",
             f"The schedule wanted a run of {where}; {said}.",
             f"See that the DAG is not paused and has no import error, that the scheduler runs, and that no earlier "
-            f"runs fill `max_active_runs`; then, if there is none: airflow dags trigger {tick.dag_id} --conf "
-            f"'{{\"build_date\": \"{tick.date}\"}}'",
+            f"runs fill `max_active_runs`; then, if there is none: "
+            f"nightshift lab airflow dags trigger {tick.dag_id} --conf '{{\"build_date\": \"{tick.date}\"}}'",
         )  # fmt: skip
         return
     if now >= tick.until and not seen.good:

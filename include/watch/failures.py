@@ -129,13 +129,18 @@ def causes(seen: Summary, has_left: Callable[[Line], bool]) -> Iterator[Cause]:
         by_class.setdefault(one.error_class or REJECTED, []).append(one)
     for error_class, lines in sorted(by_class.items()):
         blocked = [one for one in seen.lines if one.fate is Fate.BLOCKED and _names(one.reason, lines)]
-        yield Cause(seen.slot, seen.date, error_class, tuple(lines), tuple(blocked), _cures().get(error_class))
+        yield Cause(seen.slot, seen.date, error_class, tuple(lines), tuple(blocked), site_cure(error_class))
 
 
 def untold(cause: Cause, told: Collection[str]) -> Cause | None:
     """What of a cause nobody was told yet, by the keys of what they were; None if that is nothing."""
     left = [one for one in cause.lines if cause.key_of(one) not in told]
     return cause.of(left) if left else None
+
+
+def site_cure(error_class: str) -> str | None:
+    """What helps against an error that is the site's, not an artifact's; None for all others."""
+    return _cures().get(error_class)
 
 
 def _names(reason: str, lines: Iterable[Line]) -> bool:

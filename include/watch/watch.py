@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from pathlib import Path
 
 from include.cvmfs.errors import CvmfsError, WhitelistExpired
 from include.gateway.client.values import LeaseInfo
@@ -14,7 +15,9 @@ from include.gateway.holders import TaskName
 from include.nightlies.begin import by_artifact
 from include.notify.message import Event, Message
 from include.notify.notifier import Notifier, Said
-from include.notify.records import seen_of, seen_since
+from include.notify.records import seen_of, seen_since, undelivered
+from include.preflight.findings import Severity
+from include.preflight.folders import room, written
 from include.publishers.connect import Connections
 from include.settings.errors import SettingsError
 from include.settings.model import Slot
@@ -31,6 +34,7 @@ from include.watch.alerts import (
     ticks,
 )
 from include.watch.failures import causes, untold
+from include.watch.preflight import message as message_of
 from include.watch.records import begun_since, is_made, note_made, read_summary, store_summary
 from include.watch.render import to_html, to_text
 from include.watch.summary import Line, Summary, no_log
@@ -56,8 +60,13 @@ def watch(
     now: datetime,
     airflow: Airflow = Unasked(),  # noqa: B008 - it has no state
     log_of: Callable[[str], str | None] = no_log,
+    logs: Path | None = None,
 ) -> Watched:
-    """Look once. What cannot be seen of one slot or repository is a fault of its own and hides no other."""
+    """Look once. What cannot be seen of one slot or repository is a fault of its own and hides no other.
+
+    ``logs``: where Airflow keeps the logs of tasks. A task that cannot write its log says nothing at all, so people are
+    notified while there is still room.
+    """
     site, done = connections.site, Watched()
     notifier = Notifier.of(connections)
 
@@ -66,17 +75,22 @@ def watch(
         done.told.append((message, said))
         return said
 
+    for finding in room(written(site, site.stores, logs)):
+        if finding.severity is Severity.ERROR:
+            tell(message_of(finding))
     late = timedelta(minutes=site.notify.late_minutes)
     for slot in site.slots.values():
-        for tick in _nights(connections, slot, now):
+        for tick in nights(connections, slot, now):
             seen = read_summary(connections.ledger, slot, tick.date, now=now, log_of=log_of)
-            _failures(connections, tick, seen, airflow, now, tell)
+            tell_failures(connections, tick, seen, _left(airflow, now), now, tell)
             for message in alerts_of(tick, seen, airflow.runs_of(tick), now, late=late):
                 tell(message)
             if summary_due(slot, tick, now) and not is_made(connections.ledger, slot.name, tick.date):
                 _send(connections, slot, seen, now, tell, done)
+    for alert in undelivered(connections.ledger, now - LOOK_BACK, Event.RUN_FAILED):
+        tell(Message(alert.key, Event.RUN_FAILED, alert.severity, alert.title, alert.text))
     for fqrn in site.repositories:
-        for look in (_whitelist, _leases):
+        for look in (whitelist_alerts, _leases):
             try:
                 for message in look(connections, fqrn, now):
                     tell(message)
@@ -85,22 +99,15 @@ def watch(
     return done
 
 
-def _nights(connections: Connections, slot: Slot, now: datetime) -> list[Tick]:
+def nights(connections: Connections, slot: Slot, now: datetime) -> list[Tick]:
+    """The nights of a slot that are watched."""
     scheduled = ticks(slot, now)
     if not by_artifact(slot):
         return scheduled
     return scheduled + begun_by_artifact(slot, begun_since(connections.ledger, slot, now - LOOK_BACK), scheduled)
 
 
-def _failures(
-    connections: Connections,
-    night: Tick,
-    seen: Summary,
-    airflow: Airflow,
-    now: datetime,
-    tell: Callable[[Message], Said],
-) -> None:
-    """Tell of what a pass has left failed: each cause once, and of an artifact's own failures each artifact once."""
+def _left(airflow: Airflow, now: datetime) -> Callable[[Line], bool]:
     ended: dict[str, bool | None] = {}
 
     def left(line: Line) -> bool:
@@ -108,6 +115,18 @@ def _failures(
             ended[line.run] = airflow.has_ended(line.run)
         return has_left(line, ended.get(line.run or ""), now)
 
+    return left
+
+
+def tell_failures(
+    connections: Connections,
+    night: Tick,
+    seen: Summary,
+    left: Callable[[Line], bool],
+    now: datetime,
+    tell: Callable[[Message], Said],
+) -> None:
+    """Tell of what a pass has left failed: each cause once, and of an artifact's own failures each artifact once."""
     window = timedelta(hours=connections.site.notify.window_hours)
     for cause in causes(seen, left):
         keys = [cause.key_of(one) for one in cause.lines]
@@ -141,7 +160,10 @@ def _send(
     done.summaries.append(seen.headline)
 
 
-def _whitelist(connections: Connections, fqrn: str, now: datetime) -> list[Message]:
+def whitelist_alerts(connections: Connections, fqrn: str | None, now: datetime) -> list[Message]:
+    """What there is to say of a repository's whitelist; nothing while it lasts for long enough."""
+    if fqrn is None:
+        return []
     cure = f"Where the master key is: nightshift repo resign {fqrn}"
     try:
         whitelist = connections.repository(fqrn).trusted.whitelist

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime
 
 import pytest
@@ -61,6 +62,17 @@ def test_a_folder_keeps_everything_and_that_is_recorded(in_force, tmp_path):
     assert "replace-if-unchanged kept" in by_kind["store"]["seen"]
     assert recorded().replace
     assert list(open_store(f"file://{tmp_path}/store").list()) == []
+
+
+def test_what_killed_writers_left_is_noted(in_force, tmp_path):
+    in_force('{url: "file:store"}', "file:store")
+    (tmp_path / "store").mkdir()
+    left = tmp_path / "store/.~left"
+    left.write_bytes(b"half")
+    os.utime(left, (0, 0))
+    document, by_kind = check()
+    assert document["good"]
+    assert [note for note in by_kind["store"]["notes"] if "1 unfinished file" in note and "repo repair" in note]
 
 
 @pytest.mark.server("weed")

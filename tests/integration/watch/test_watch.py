@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from include.nightlies.index import Artifact, BuildIndex
 from include.nightlies.passes import Pass
 from include.nightlies.records import PublicationKey
 from include.nightlies.states import Phase, State
+from include.preflight import folders
 from include.publishers.connect import Connections
 from include.watch.alerts import Runs, Tick, ticks
 from include.watch.watch import Watched, watch
@@ -86,6 +88,23 @@ def test_a_night_that_no_one_began_is_told_once(site: Connections, hook_server: 
     assert keys(watch(site, now=now, airflow=airflow)) == []
     assert [json.loads(body)["event"] for _, body in hook_server.calls] == ["not-started"]
     assert done.faults == []
+
+
+def test_a_log_disk_that_is_nearly_full_is_told_once(
+    site: Connections, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, logs = datetime.now(UTC), tmp_path / "logs"
+    logs.mkdir()
+    monkeypatch.setattr(folders, "_device", lambda folder: int(folder == logs))
+
+    def usage(folder: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=(1 if folder == logs else 900) << 30, total=1000 << 30)
+
+    monkeypatch.setattr(folders.shutil, "disk_usage", usage)
+    done = watch(site, now=now, airflow=Airflow(), logs=logs)
+    assert [message.key for message, how in done.told if how.name == "TOLD"] == ["preflight:disk:logs"]
+    assert f"1.0 GiB of 1000.0 GiB are free for {logs}" in done.told[0][0].text
+    assert keys(watch(site, now=now, airflow=Airflow(), logs=logs)) == []
 
 
 def test_a_lease_that_stays_is_told_when_it_has_been_seen_for_long(site: Connections, repo: Commands) -> None:

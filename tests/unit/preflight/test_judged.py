@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from include.gateway.client.values import LeaseInfo
+from include.preflight import folders
+from include.preflight.clockchange import left_out
 from include.preflight.findings import Severity
+from include.preflight.folders import judged_space, room, written
 from include.preflight.gateways import judged_lease
+from include.preflight.paused import judged_paused, needed
 from include.preflight.pools import judged_pools
 from include.preflight.schedule import FALLBACK, hour_before_first
-from include.preflight.stores import judged_skew, judged_space
+from include.preflight.stores import judged_skew
+from include.settings.load import load
+from include.settings.model import Site
 from include.settings.pools import Pool
 
 NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
@@ -34,7 +43,73 @@ def test_clocks_may_differ_by_seconds_and_not_by_minutes(seconds: float, severit
     ("free", "severity"), [(200 * GIB, Severity.OK), (50 * GIB, Severity.WARNING), (GIB, Severity.ERROR)]
 )
 def test_room_is_needed(free: int, severity: Severity) -> None:
-    assert judged_space("var", free, 1000 * GIB).severity is severity
+    found = judged_space({"logs": Path("/a/logs"), "var": Path("/a")}, free, 1000 * GIB)
+    assert (found.severity, found.subject) == (severity, "logs, var")
+    assert "free for /a/logs, /a; limits: 2 GiB for an error, 10% for a warning" in found.seen
+    assert ("empty log" in found.cure) is (severity is not Severity.OK)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """A site that writes to many folders."""
+    file = tmp_path / "site.yaml"
+    file.write_text(
+        f'ledger: "sqlite:///{tmp_path}/ledger/l.db"\npaths: {{var: "{tmp_path}/var"}}\n'
+        f'gateway: {{state: "{tmp_path}/gateway/state.db"}}\n'
+        f'stores: {{cvmfs: {{url: "file://{tmp_path}/cv%20mfs"}}, builds: {{url: "s3://builds"}}}}\n'
+    )
+    return load(file, environ={})
+
+
+def test_every_folder_that_is_written_to_is_looked_at(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}/spool")
+    monkeypatch.setenv("AIRFLOW_HOME", f"{tmp_path}/airflow")
+    expected = {
+        "var": "var",
+        "logs": "airflow/logs",
+        "ledger": "ledger",
+        "gateway state": "gateway",
+        "spool": "spool",
+        "store cvmfs": "cv mfs",
+    }
+    assert written(site, site.stores) == {name: tmp_path / folder for name, folder in expected.items()}
+    assert written(site, [], tmp_path / "other")["logs"] == tmp_path / "other"
+    monkeypatch.setenv("AIRFLOW__LOGGING__BASE_LOG_FOLDER", "/var/log/airflow")
+    assert written(site, [])["logs"] == Path("/var/log/airflow")
+
+
+def test_each_file_system_is_one_finding_that_names_its_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "small").mkdir()
+    monkeypatch.setattr(folders, "_device", lambda folder: 2 if "small" in folder.parts else 1)
+
+    def usage(folder: Path) -> SimpleNamespace:
+        return SimpleNamespace(free=GIB if "small" in folder.parts else 50 * GIB, total=100 * GIB)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    there = {"var": tmp_path / "var", "logs": tmp_path / "small/not/yet", "ledger": tmp_path / "ledger"}
+    found = {one.subject: one.severity for one in room(there)}
+    assert found == {"var, ledger": Severity.OK, "logs": Severity.ERROR}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "zone", "expected"),
+    [
+        ("30 2 * * *", "Europe/Zurich", "2027-03-28 02:30:00"),
+        ("0 2 * * *", "Europe/Zurich", "2027-03-28 02:00:00"),
+        ("*/15 * * * *", "Europe/Zurich", "2027-03-28 02:00:00"),
+        ("30 2 * * 1", "Europe/Zurich", "None"),
+        ("0 3 * * *", "Europe/Zurich", "None"),
+        ("59 1 * * *", "Europe/Zurich", "None"),
+        ("15 2 * * *", "Australia/Lord_Howe", "2027-10-03 02:15:00"),
+        ("30 2 * * *", "UTC", "None"),
+    ],
+)
+def test_a_schedule_in_the_gap_of_the_clock_change_is_found(schedule: str, zone: str, expected: str) -> None:
+    assert str(left_out(schedule, zone, NOW)) == expected
 
 
 def test_a_lease_is_told_with_whose_it_is_and_when_it_was_renewed() -> None:
@@ -50,6 +125,35 @@ def test_pools_that_are_missing_or_small_are_named() -> None:
     found = list(judged_pools(wanted, {"prepare": 4, "publish": 3, "control": 0}))
     assert [one.severity for one in found] == [Severity.OK, Severity.WARNING, Severity.ERROR, Severity.ERROR]
     assert all(one.cure for one in found[1:])
+
+
+def test_dags_that_have_to_run_by_themselves_and_are_paused_are_named_with_what_does_not_happen() -> None:
+    site = Site.model_validate(
+        {
+            "stores": {"s": {"url": "file:///s"}},
+            "repositories": {
+                "r.example.org": {"store": "s", "public_url": "file:///s", "public_key": "k", "gateway": "g"}
+            },
+            "slots": {
+                "main": {"repository": "r.example.org", "store": "s", "schedule": "0 2 * * *"},
+                "early": {"repository": "r.example.org", "store": "s", "begins": "artifact"},
+                "hand": {"repository": "r.example.org", "store": "s"},
+            },
+        },
+        context={"root": Path("/")},
+    )
+    wanted = needed(site)
+    assert list(wanted) == [
+        "nightly_install_early", "index_events_early", "nightly_install_main", "night_watch", "preflight", "leases",
+        "repository_care",
+    ]  # fmt: skip
+    found = list(judged_paused(wanted, dict.fromkeys(wanted, False) | {"night_watch": True}))
+    (warning,) = [one for one in found if one.severity is not Severity.OK]
+    assert (warning.subject, warning.severity) == ("night_watch", Severity.WARNING)
+    assert warning.cure.endswith("dags unpause night_watch")
+    # one that Airflow has not read yet
+    assert [one.severity for one in judged_paused({"leases": "x"}, {})] == [Severity.WARNING]
+    assert "nightly_install_early" not in needed(site, ["main"])
 
 
 def slots(*schedules: str | None) -> Any:

@@ -8,8 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from include.cli.settings import app
+from include.cvmfs.hashes import Algorithm
+from include.cvmfs.layout import Layout
 from include.settings.traits import require_single_writer
+from include.storage.file import FileStore
 from include.storage.options import Traits
+from tests.fakes.minirepo import FQRN, public_key, sample
 
 KEEPS = Traits(put_if_absent=True, replace=True, bulk_delete=True)
 IGNORES = Traits(put_if_absent=True, replace=False, bulk_delete=True)
@@ -130,3 +134,62 @@ def test_a_ledger_where_no_folder_can_be_made_is_a_problem(site_file, tmp_path, 
 def test_show_writes_what_is_understood(site_file, tmp_path):
     assert f"file://{tmp_path}/store" in run("show").output
     assert json.loads(run("show", "--json").output)["gateway"]["port"] == 4929
+
+
+def test_a_connection_of_notify_that_nobody_can_be_asked_about_is_noted_and_no_error(site_file):
+    site_file.write_text(site_file.read_text() + "notify: {webhook: {connection: hook}}\n")
+    done = run("check", "--json", "--no-stores")
+    found = {one["name"]: one for one in json.loads(done.output)["checked"]}
+    assert found["hook"]["problem"] is None
+    assert "Airflow cannot be asked" in found["hook"]["seen"]
+    assert "AIRFLOW_CONN_HOOK" in found["hook"]["notes"][0]
+
+
+def test_a_schedule_that_the_clock_change_leaves_out_is_noted(site_file):
+    slot = '{repository: n.example.org, store: main, schedule: "30 2 * * *", timezone: Europe/Zurich}'
+    site_file.write_text(site_file.read_text() + f"slots: {{main: {slot}}}\n")
+    done = run("check", "--json", "--no-stores")
+    [found] = [one for one in json.loads(done.output)["checked"] if one["kind"] == "schedule"]
+    assert (found["name"], found["problem"]) == ("main", None)
+    assert "02:30 does not exist there" in found["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "setting", "note"),
+    [
+        (Algorithm.SHA1, "", None),
+        (Algorithm.RMD160, "hash: rmd160, ", None),
+        (Algorithm.RMD160, "", "`hash: sha1` has no effect: the repository was created with rmd160"),
+        (
+            Algorithm.SHAKE128,
+            "hash: rmd160, ",
+            "`hash: rmd160` has no effect: the repository was created with shake128",
+        ),
+    ],
+)
+def test_a_hash_that_the_repository_does_not_have_is_said(site_file, algorithm, setting, note):
+    mini = sample(FileStore(site_file.parent / "store" / FQRN), algorithm)
+    mini.publish()
+    described(site_file, setting)
+    done = run("check", "--json")
+    [one] = [one for one in json.loads(done.output)["checked"] if one["seen"].startswith("revision 1, ")]
+    assert one["problem"] is None
+    assert [text.startswith(note) for text in one["notes"]] == ([True] if note else [])
+
+
+def test_nanoseconds_in_a_repository_that_was_not_created_for_them_are_a_problem(site_file):
+    store = FileStore(site_file.parent / "store" / FQRN)
+    described(site_file, "prepare: {mtime_ns: true}, ")
+    sample(store).publish()
+    done = run("check")
+    assert done.exit_code == 1
+    assert f"repository {FQRN}: was not created for nanoseconds (its catalogs have 15 columns)" in done.output
+    sample(store, layout=Layout.MTIME_NS).publish()
+    assert "was not created for nanoseconds" not in run("check").output
+
+
+def described(site_file, setting):
+    """The repository of the sample in the place of the one that is described, with one setting more."""
+    (site_file.parent / "k.pub").write_bytes(public_key())
+    text = site_file.read_text().replace("n.example.org", FQRN).replace("{store: main", f"{{{setting}store: main")
+    site_file.write_text(text)

@@ -314,6 +314,7 @@ def test_a_publisher_node_is_described_beside_its_repository(parsed, tmp_path):
         (("publisher: cvmfs-server\n", "publisher: native\n"), "", "nothing is published with", "Say `publisher:"),
         (("server: {", "prepare: {dirtab: true}\n    server: {"), "", "cut by the node", "server.conf"),
         (("server: {", "prepare: {owner: {uid: 1, gid: 1}}\n    server: {"), "", "does not keep", "keep_owners"),
+        (("server: {", "prepare: {mtime_ns: true}\n    server: {"), "", "nanoseconds", "Remove `mtime_ns`"),
         (("server: {", "allow_lossy: [links]\n    server: {"), "allow_lossy[0]", "", "'hard-links'"),
     ],
 )  # fmt: skip
@@ -322,6 +323,13 @@ def test_a_publisher_node_that_is_not_described_well_is_refused_with_the_cure(pa
     assert problem.key.endswith(f"nightlies.example.org.{key}".rstrip(".")), problem.key
     assert what in problem.what
     assert cure in problem.cure
+
+
+def test_nanoseconds_are_refused_where_a_stock_gateway_is_named(parsed):
+    problem = only(parsed, (GATEWAY, "gateway: gw\n    gateway_kind: stock\n    prepare: {mtime_ns: true}\n"))
+    assert "nanoseconds, which stock publishers and receivers up to 2.11 do not write" in problem.what
+    assert "through Nightshift's gateway" in problem.cure
+    assert parsed((GATEWAY, "gateway: gw\n    prepare: {mtime_ns: true}\n"))
 
 
 def test_a_repository_that_wants_a_node_and_has_none_is_refused(parsed):

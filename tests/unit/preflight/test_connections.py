@@ -1,0 +1,108 @@
+"""Which connections are missing: here, in Airflow, or nobody knows; and Airflow is asked by its REST API."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from include.lab.connections import in_database
+from include.preflight.airflow import Asked, ask_api
+from include.preflight.connections import look_at_connections, named
+from include.preflight.findings import Severity
+from include.settings.load import load
+from include.settings.model import Site
+from include.settings.secrets import EnvSecrets
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    file = tmp_path / "site.yaml"
+    file.write_text(
+        f'ledger: "sqlite:///{tmp_path}/l.db"\nairflow_connection: api\n'
+        "stores: {main: {url: s3://main, connection: store_main}}\n"
+        "notify:\n  mail: {connection: smtp, sender: a@example.org, to: [b@example.org]}\n"
+        "  webhook: {connection: hook}\n"
+    )
+    return load(file, environ={})
+
+
+@pytest.mark.parametrize(
+    ("answer", "store", "notify"),
+    [
+        (True, Severity.WARNING, Severity.OK),
+        (False, Severity.ERROR, Severity.ERROR),
+        (None, Severity.ERROR, Severity.WARNING),
+    ],
+)
+def test_what_a_missing_connection_means_depends_on_who_uses_it_and_what_airflow_says(
+    site: Site, answer: bool | None, store: Severity, notify: Severity
+) -> None:
+    names = named(site, [], site.stores)
+    assert names == {"api": "Airflow's API", "hook": "webhook", "smtp": "mail", "store_main": "store main"}
+    asked: Asked = lambda _: answer  # noqa: E731
+    found = {one.subject: one for one in look_at_connections(site, EnvSecrets({}), names, asked)}
+    assert {name: one.severity for name, one in found.items()} == {
+        "api": store, "store_main": store, "hook": notify, "smtp": notify,
+    }  # fmt: skip
+    if answer is None:
+        assert "Airflow cannot be asked" in found["hook"].seen
+
+
+class _Api(BaseHTTPRequestHandler):
+    statuses = {"hook": 200, "smtp": 404, "secret": 403}  # noqa: RUF012
+
+    def _answer(self, status: int, document: object) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self._answer(201 if asked == {"username": "viewer", "password": "p"} else 401, {"access_token": "t"})
+
+    def do_GET(self) -> None:
+        self._answer(self.statuses[self.path.removeprefix("/api/v2/connections/")], {})
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def api() -> Iterator[str]:
+    """The URL of what answers as Airflow does."""
+    with HTTPServer(("127.0.0.1", 0), _Api) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join(10)
+
+
+def test_airflow_is_asked_by_its_api_and_a_refusal_is_no_answer(site: Site, api: str) -> None:
+    def asked(password: str) -> Asked:
+        connection = json.dumps({"host": api, "login": "viewer", "password": password})
+        return ask_api(site, EnvSecrets({"AIRFLOW_CONN_API": connection}))
+
+    assert [asked("p")(name) for name in ("hook", "smtp", "secret")] == [True, False, None]
+    assert asked("wrong")("hook") is None
+    assert ask_api(site, EnvSecrets({}))("hook") is None
+    assert ask_api(site, EnvSecrets({"AIRFLOW_CONN_API": '{"host": "http://127.0.0.1:1"}'}))("hook") is None
+
+
+def test_connections_of_the_ui_are_found_in_the_database_of_the_lab(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/airflow.db"
+    assert in_database(url) is None
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE connection (conn_id TEXT)"))
+        connection.execute(text("INSERT INTO connection VALUES ('hook')"))
+    engine.dispose()
+    assert in_database(url) == {"hook"}

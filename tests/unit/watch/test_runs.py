@@ -1,0 +1,207 @@
+"""Every run that failed sends one message for each cause, however it began, and none that another part sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from include.ledger.metadata import metadata
+from include.nightlies import builds, records
+from include.nightlies.index import Artifact, BuildIndex
+from include.nightlies.records import PublicationKey
+from include.nightlies.states import Phase, State
+from include.notify.errors import WebhookFailed
+from include.notify.message import Message
+from include.notify.notifier import Notifier
+from include.publishers.connect import Connections
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
+from include.watch.alerts import Runs, Tick, alerts_of, ticks
+from include.watch.records import read_summary
+from include.watch.runs import FailedRun, Fault, note_fault, tell_failed_run
+from include.watch.watch import watch
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+FQRN = "r.example.org"
+SITE = f"""
+ledger: "sqlite:///@/ledger.db"
+stores: {{files: {{url: "file://@"}}}}
+repositories:
+  {FQRN}: {{store: files, public_url: "file://@", public_key: "@/key.pub", gateway: gateway}}
+slots:
+  main: {{repository: {FQRN}, store: files, schedule: "0 2 * * *", cutoff: "08:00"}}
+"""
+
+
+class Told(list[Message]):
+    """A fake of what sends messages; `fails` makes it fail."""
+
+    fails = False
+
+    def send(self, message: Message, _: datetime) -> None:
+        if self.fails:
+            raise WebhookFailed("hook", "HTTP 500")
+        self.append(message)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    told = Told()
+    monkeypatch.setattr(
+        Notifier, "of", classmethod(lambda cls, site: cls(site.site.notify, site.ledger, {"fake": told.send}))
+    )
+    return told
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Connections]:
+    file = tmp_path / "site.yaml"
+    file.write_text(SITE.replace("@", str(tmp_path)))
+    connections = Connections(load(file), EnvSecrets({}))
+    metadata.create_all(connections.ledger)
+    yield connections
+    connections.ledger.dispose()
+
+
+def fails(
+    site: Connections, dag_id: str, run_id: str, *faults: Fault, by_itself: bool = False, now: datetime = NOW
+) -> None:
+    run = FailedRun(dag_id, run_id, by_itself, "task_failure", "last")
+    for fault in faults:
+        note_fault(site, run.name, fault, now=now)
+    tell_failed_run(site, run, now=now, log_of=lambda name: f"http://airflow/{name}")
+
+
+def failed_artifact(site: Connections, run: str, day: datetime, name: str = "A") -> None:
+    artifacts = (Artifact(name, "x86", f"{name}.tar", 10, "a" * 64),)
+    index = BuildIndex(
+        slot="main", build_id=str(day.date()), date=day.date(), complete=True, artifacts=artifacts, rejected=()
+    )
+    build = builds.record_build(site.ledger, index, index_url="u", now=NOW)
+    key = PublicationKey(FQRN, f"/{day.date()}/{name}", run)
+    about = {"artifact": build.artifacts[0].id, "artifact_sha256": "a" * 64}
+    records.plan(site.ledger, key, **about, try_number=1, now=NOW, reason="p")
+    records.move(
+        site.ledger, key, State.FAILED, phase=Phase.PLAN, try_number=1, now=NOW, reason="no tarball",
+        error_class="ArtifactMissing",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "run_id"),
+    [
+        ("publication", "manual__1"),
+        ("undo_build", "manual__1"),
+        ("nightly_install", "manual__1"),
+        ("nightly_install_main", "backfill__2026-11-02T02:00:00+00:00"),
+        ("repository_care", "manual__1"),
+        ("leases", "manual__1"),
+    ],
+)
+def test_a_run_by_hand_is_told_once_with_the_first_fault_and_its_page(
+    site: Connections, told: Told, dag_id: str, run_id: str
+) -> None:
+    fails(site, dag_id, run_id, Fault("find", "BuildUnknown", "find: no build"), Fault("gate", "GateClosed", "gate: 1"))
+    (message,) = told
+    assert message.title == f"run {run_id} of {dag_id} failed: BuildUnknown"
+    assert "find: no build" in message.text
+    assert message.links == {"run": f"http://airflow/{dag_id}/{run_id}"}
+    fails(site, dag_id, run_id, Fault("find", "BuildUnknown", "find: no build"))
+    assert len(told) == 1
+
+
+def test_a_run_whose_tasks_left_no_reason_is_told_with_airflows(site: Connections, told: Told) -> None:
+    fails(site, "publication", "manual__1")
+    (message,) = told
+    assert "Its task `last` failed last. Airflow's reason: task_failure." in message.text
+
+
+def test_a_store_that_is_away_is_one_cause_whatever_runs_it_hits(site: Connections, told: Told) -> None:
+    for day in (1, 2, 3):
+        fails(site, "nightly_install_main", f"backfill__{day}", Fault("find_build", "Unavailable", f"no answer {day}"))
+    (message,) = told
+    assert message.key == "run-failed:nightly_install_main:Unavailable"
+    assert "nightshift preflight" in message.cure
+
+
+def test_a_dag_that_runs_by_itself_tells_each_cause_once_and_another_cause_again(site: Connections, told: Told) -> None:
+    left = Fault("end", "LeasesLeft", "end: r.example.org: no answer")
+    for number in range(3):
+        fails(site, "leases", f"scheduled__{number}", left, by_itself=True)
+    assert len(told) == 1
+    damage = Fault("care.check", "NotWell", "care.check[0]: repository r.example.org: 1 problem: lost catalog", FQRN)
+    tags = Fault("care.prune_tags", "KeyError", "no key")
+    fails(site, "repository_care", "scheduled__1", damage, tags, by_itself=True)
+    assert [message.key for message in told[1:]] == [
+        "run-failed:repository_care:care.prune_tags:KeyError",
+        "run-failed:repository_care:care.check:NotWell",
+    ]
+    assert "lost catalog" in told[-1].text
+
+
+def test_what_a_task_or_an_answer_has_told_is_not_told_again(site: Connections, told: Told) -> None:
+    fails(site, "preflight", "scheduled__1", Fault("look", "NotReady", "2 errors"), by_itself=True)
+    assert told == []
+
+
+def test_an_artifact_of_a_backfill_is_told_as_the_watch_tells_it(site: Connections, told: Told) -> None:
+    old = NOW - timedelta(days=9)
+    failed_artifact(site, "nightly_install_main/backfill__1", old)
+    gate = Fault("gate", "GateClosed", "gate: 1 missing")
+    fails(site, "nightly_install_main", "backfill__1", gate)
+    (message,) = told
+    assert message.title == "night of main, 2026-11-12: A/x86 failed: ArtifactMissing"
+    assert "no tarball" in message.text
+    fails(site, "nightly_install_main", "backfill__1", gate)
+    assert len(told) == 1
+
+
+def test_the_watch_and_a_run_of_its_night_tell_no_cause_twice(site: Connections, told: Told) -> None:
+    (tick,) = ticks(site.site.slot("main"), NOW)
+    run_id = tick.first_runs[0]
+
+    class Airflow:
+        def runs_of(self, night: Tick) -> Runs:
+            return Runs(there=True, failed=(run_id,) if night == tick else ())
+
+        def has_ended(self, run: str) -> bool:
+            return True
+
+    # a task of its own fails before the cut-off, then what is missing at the cut-off is another cause
+    early = tick.at + timedelta(minutes=5)
+    fails(
+        site, "nightly_install_main", run_id, Fault("find_build", "BadIndex", "it is truncated"), by_itself=True,
+        now=early,
+    )  # fmt: skip
+    assert [message.key for message in told] == [f"run-failed:nightly_install_main/{run_id}"]
+    seen = read_summary(site.ledger, site.site.slot("main"), tick.date, now=early)
+    assert [one.key for one in alerts_of(tick, seen, Airflow().runs_of(tick), early, late=timedelta(hours=1))] == [
+        told[0].key
+    ]
+    failed_artifact(site, f"nightly_install_main/{run_id}", NOW)
+    fails(site, "nightly_install_main", run_id, Fault("gate", "GateClosed", "1 missing"), by_itself=True)
+    assert len(told) == 2
+    watch(site, now=NOW, airflow=Airflow())
+    assert [message.key.partition(":")[0] for message in told] == ["run-failed", "failed", "deadline"]
+
+
+def test_the_deadline_that_a_last_pass_missed_is_told_as_the_watch_tells_it(site: Connections, told: Told) -> None:
+    (tick,) = ticks(site.site.slot("main"), NOW)
+    fails(
+        site, "nightly_install_main", tick.first_runs[0], Fault("gate", "GateClosed", "no build"), by_itself=True
+    )  # fmt: skip
+    assert [message.key for message in told] == [f"deadline:main:{tick.date}"]
+
+
+def test_a_message_that_could_not_be_sent_is_sent_by_the_next_watch(site: Connections, told: Told) -> None:
+    told.fails = True
+    fails(site, "publication", "manual__1", Fault("plan", "SourceNotAllowed", "plan: not of a store"))
+    assert told == []
+    told.fails = False
+    watch(site, now=NOW)
+    assert [message.key for message in told if message.key.startswith("run-")] == ["run-failed:publication/manual__1"]
+    watch(site, now=NOW)
+    assert len([message for message in told if message.key.startswith("run-")]) == 1
