@@ -102,13 +102,16 @@ def service_config(site: Site, secrets: Secrets, *, port: int | None = None) -> 
     from include.publishers.connect import Connections
 
     connections = Connections(site, secrets)
-    served = {}
+    served, not_served = {}, {}
     for fqrn, repository in site.repositories.items():
         keys = _keys(site, repository, secrets)
         if keys:
             store = partial(connections.manifest_store, fqrn)
             masters = partial(_public_keys, repository.public_key, site.gateway.keys / f"{fqrn}.pub")
-            served[fqrn] = RepositoryConfig(store, _signer(site.gateway.keys, fqrn), keys, masters)
+            quick = partial(connections.manifest_store, fqrn, quick=True)
+            served[fqrn] = RepositoryConfig(store, _signer(site, repository), keys, masters, quick)
+        else:
+            not_served[fqrn] = _without_key(site, repository, secrets)
     if not served:
         raise ConfigError(
             f"no repository of the configuration has a gateway key: create {site.gateway.keys}/<fqrn>.gw,"
@@ -123,6 +126,7 @@ def service_config(site: Site, secrets: Secrets, *, port: int | None = None) -> 
         max_payload_bytes=site.gateway.max_payload_mib << 20,
         payloads_at_once=site.gateway.payloads_at_once,
         keys=_admin_keys(site, list(served), secrets),
+        not_served=not_served,
     )
 
 
@@ -150,6 +154,19 @@ def _keys(site: Site, repository: Repository, secrets: Secrets) -> tuple[Gateway
     return tuple(GatewayKey(key_id, secret) for key_id, secret in found)
 
 
+def _without_key(site: Site, repository: Repository, secrets: Secrets) -> str:
+    """Why ``_keys`` found none."""
+    name, file = repository.gateway, site.gateway.keys / f"{repository.fqrn}.gw"
+    try:
+        connection = secrets.get(name)
+    except MissingConnection:
+        return f"no gateway key: there is neither {file} nor the connection {name!r}; create one of them"
+    if not (connection.login and connection.password):
+        return f"no gateway key: there is no {file}, and the connection {name!r} has no login and password"
+    place = f"{connection.host}:{connection.port or 4929}"
+    return f"its connection {name!r} names the gateway {place}, not this one; if it is to be served here, create {file}"
+
+
 def _admin_keys(site: Site, served: list[str], secrets: Secrets) -> tuple[GatewayKey, ...]:
     """Of the file, and of the connections that served repositories name for their administrator; they take no lease."""
     from include.gateway.service import GatewayKey
@@ -174,10 +191,10 @@ def _key_file(file: Path) -> tuple[str, str]:
     return key.key_id, key.secret
 
 
-def _signer(folder: Path, fqrn: str) -> Callable[[], Signer]:
+def _signer(site: Site, repository: Repository) -> Callable[[], Signer]:
     def read() -> Signer:
         from include.cvmfs.keys import load_signer
 
-        return load_signer(folder, fqrn)
+        return load_signer(site.gateway.keys, repository.fqrn, reflog_checksum=repository.reflog_checksum)
 
     return read

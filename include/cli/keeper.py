@@ -9,11 +9,18 @@ from typing import Annotated
 
 import typer
 
+from include.cli.repo_layout import mend_layout
 from include.cli.repo_mend import mend_objects
 from include.cli.repo_open import AsJson, Configured, DryRun, connections, refusing, seconds_now, switching
 
 
-def create(fqrn: Configured) -> None:
+def create(
+    fqrn: Configured,
+    mtime_ns: Annotated[
+        bool,
+        typer.Option("--mtime-ns", help="Catalogs with nanoseconds; not for stock publishers and gateways up to 2.11."),
+    ] = False,
+) -> None:
     """Create a repository of the configuration: bucket, public reading, keys, whitelist and first revision.
 
     What is there already stays as it is; a creation that died half way is finished.
@@ -22,7 +29,7 @@ def create(fqrn: Configured) -> None:
 
     site = connections()
     found_stores(site, {site.site.repository(fqrn).store}, say=typer.echo)
-    if not found_repository(site, fqrn, say=typer.echo):
+    if not found_repository(site, fqrn, say=typer.echo, mtime_ns=mtime_ns):
         typer.echo(f"{fqrn} is there already")
 
 
@@ -30,6 +37,9 @@ def repair(
     fqrn: Configured,
     reflog: Annotated[
         bool, typer.Option("--reflog", help="Rebuild the reflog from what the manifest leads to.")
+    ] = False,
+    metadata: Annotated[
+        bool, typer.Option("--metadata", help="Store the certificate again, and empty meta info if it is lost.")
     ] = False,
     objects: Annotated[
         Path | None,
@@ -41,23 +51,71 @@ def repair(
     contents: Annotated[
         bool, typer.Option("--contents", "--full", help="With --objects: read every object to find the damaged ones.")
     ] = False,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Remove what killed writers left in a store in a folder, a day ago.")
+    ] = False,
+    catalog_layout: Annotated[
+        bool, typer.Option("--catalog-layout", help="Bring all catalogs to one layout, 15 columns, in one revision.")
+    ] = False,
+    mtime_ns: Annotated[
+        bool, typer.Option("--mtime-ns", help="With --catalog-layout: 16 columns, so that nanoseconds stay.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="With --unfinished, --catalog-layout: report what would be done, change nothing."
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Mend a repository that lost its reflog (needs the signing key here) or objects (needs a tree that has them).
+    """Mend a repository that lost reflog or metadata (needs the signing key here) or objects (needs their tree).
 
     Exit code 1: objects are still missing, each named.
     """
-    from include.cvmfs.repair import repair_reflog
+    from include.cvmfs.repair import repair_metadata, repair_reflog
+    from include.cvmfs.stock_checksum import stale_checksum
+    from include.publishers.capabilities import Operation
 
+    others = reflog or metadata or objects is not None
+    if dry_run and (others or not (unfinished or catalog_layout)):
+        raise typer.BadParameter("--dry-run is for --unfinished and --catalog-layout alone")
+    if mtime_ns and not catalog_layout:
+        raise typer.BadParameter("--mtime-ns is for --catalog-layout alone")
+    if catalog_layout:
+        if others or unfinished:
+            raise typer.BadParameter("--catalog-layout is not combined: make the other repairs first")
+        mend_layout(fqrn, mtime_ns=mtime_ns, dry_run=dry_run, as_json=as_json)
+        return
     if objects is not None:
         mend_objects(fqrn, objects, at, contents=contents, as_json=as_json)
-    if not reflog and objects is None:
-        raise typer.BadParameter("say what to repair: --reflog, or --objects SOURCE")
-    if not reflog:
+    if unfinished:
+        _remove_unfinished(fqrn, dry_run=dry_run)
+    if not (reflog or metadata or unfinished) and objects is None:
+        choices = "--reflog, --metadata, --unfinished, --catalog-layout, or --objects SOURCE"
+        raise typer.BadParameter(f"say what to repair: {choices}")
+    if not (reflog or metadata):
         return
-    with refusing(), switching(connections(), fqrn) as (store, signer):
-        head, added = repair_reflog(store, fqrn, signer=signer, now=seconds_now())
-    typer.echo(f"reflog of {fqrn} matches revision {head.manifest.revision} again; {added} references added")
+    with refusing(), switching(connections(), fqrn, Operation.REPAIR) as (store, signer):
+        if metadata:
+            head, lost = repair_metadata(store, fqrn, signer=signer, now=seconds_now())
+            emptied = "; the meta info was lost and is empty now" if lost else ""
+            typer.echo(f"certificate of {fqrn} stored again for revision {head.manifest.revision}{emptied}")
+        if reflog:
+            head, added = repair_reflog(store, fqrn, signer=signer, now=seconds_now())
+            typer.echo(f"reflog of {fqrn} matches revision {head.manifest.revision} again; {added} references added")
+    if head.manifest.reflog is not None and (stale := stale_checksum(fqrn, head.manifest.reflog)) is not None:
+        typer.echo(f"warning: {stale}", err=True)
+
+
+def _remove_unfinished(fqrn: str, *, dry_run: bool) -> None:
+    from include.storage.unfinished import remove_abandoned
+
+    with refusing():
+        store = connections().repository_store(fqrn)
+        found = remove_abandoned(store, datetime.now(UTC), dry_run=dry_run)
+    for one in found:
+        typer.echo(f"{'would remove' if dry_run else 'removed'} {one.name}, {one.size} bytes, of {one.since:%Y-%m-%d}")
+    typer.echo(f"{len(found)} unfinished files {'would be ' if dry_run else ''}removed from {store.url}")
 
 
 def resign(

@@ -1,7 +1,11 @@
 """`nightshift lab`: the embedded services, up, down and how they are."""
 
+import os
+import shlex
+import sys
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from include.lab import lifecycle
-from include.lab.environment import ADMIN, Lab
+from include.lab.environment import ADMIN, MARK, Lab, of_a_lab
 
 app = typer.Typer(no_args_is_help=True)
 console = Console(highlight=False, soft_wrap=True)
@@ -32,6 +36,8 @@ def up(
     steps = ", ".join(f"{step} {seconds:.1f}" for step, seconds in timings.steps.items())
     console.print(f"up after {time.monotonic() - began:.1f} s ({steps})")
     show_places(lab, airflow=airflow)
+    if airflow:
+        show_paused(lab)
 
 
 @app.command()
@@ -78,7 +84,7 @@ def retain(
 
 @app.command()
 def status() -> None:
-    """Show what runs, where, and whether it answers. Exit code 3 if anything does not."""
+    """Show what runs, where, whether it answers, and which disks fill up. Exit code 3 if anything does not answer."""
     lab = Lab.from_environment()
     table = Table("service", "state", "pid", "up", "answers", "where", box=None, pad_edge=False)
     states = lifecycle.status(lab)
@@ -93,8 +99,33 @@ def status() -> None:
             one.where,
         )
     console.print(table)
+    for finding in lifecycle.disks(lab):
+        text = f"{finding.severity.value}: disk of {finding.subject}: {finding.seen}. {finding.cure}"
+        console.print(text, markup=False)
     if not all(one.good for one in states):
         raise typer.Exit(NOT_RUNNING)
+
+
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def airflow(context: typer.Context) -> None:
+    """Run Airflow's command line on the lab's Airflow: nightshift lab airflow backfill create --help."""
+    environment = of_a_lab().environment()
+    del environment[MARK]  # it is the caller's process: `lab down` does not end it
+    program = str(Path(sys.executable).parent / "airflow")
+    os.execve(program, [program, *context.args], environment)  # noqa: S606 - there is no shell, as it should be
+
+
+@app.command()
+def env() -> None:
+    """Print lines to eval in a shell, for `airflow` and `nightshift` on this lab: eval "$(nightshift lab env)".
+
+    They hold two secrets, which every Airflow command needs: the password of Airflow's database and its Fernet key.
+    """
+    lab = of_a_lab()
+    print(f"# two secrets: the password of Airflow's database and the Fernet key; from {lab.place.secrets}")
+    for name, value in lab.shell().items():
+        print(f"export {name}={shlex.quote(value)}")
+    print(f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"')
 
 
 def show_places(lab: Lab, *, airflow: bool) -> None:
@@ -107,3 +138,21 @@ def show_places(lab: Lab, *, airflow: bool) -> None:
     table.add_row("logs", str(lab.place.log))
     table.add_row("stop", "make down, or nightshift lab down")
     console.print(table)
+
+
+def show_paused(lab: Lab) -> None:
+    """Prints which DAGs have to be unpaused for nights to run by themselves."""
+    from include.lab.airflow_api import AirflowApi
+    from include.preflight.findings import Severity
+    from include.preflight.paused import UNPAUSE, judged_paused, needed
+    from include.settings.load import load
+
+    paused = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password).paused()
+    found = [one for one in judged_paused(needed(load(environ=lab.environment())), paused)
+             if one.severity is not Severity.OK]  # fmt: skip
+    if not found:
+        return
+    console.print("paused, as every DAG is at first; for nights that run by themselves, unpause them by")
+    for one in found:
+        console.print(f"  {UNPAUSE} {one.subject}", markup=False)
+    console.print("The last tick of a schedule that was missed begins at once then.", markup=False)

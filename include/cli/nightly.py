@@ -42,6 +42,9 @@ def run(
     ] = "",
     slot: Annotated[str, typer.Option(help="Slot; default: the first of the site configuration.")] = "",
     rebuild: Annotated[bool, typer.Option(help="Pack the build again even if it is in its store.")] = False,
+    allow_future: Annotated[
+        bool, typer.Option("--allow-future", help="Install a build whose date is later than today.")
+    ] = False,
 ) -> None:
     """Start the services, pack the build of a date, install it, check the repository, print the account.
 
@@ -54,7 +57,7 @@ def run(
     day = _day(date_text) if date_text else today(site, name, datetime.now(UTC))
     with _Screen() as screen:
         viewer = Viewer(say=screen.say, packed=screen.packed, run=screen.run)
-        report = run_night(lab, site, EnvSecrets(), Wishes(name, day, rebuild), viewer)
+        report = run_night(lab, site, EnvSecrets(), Wishes(name, day, rebuild, allow_future), viewer)
     path = lab.place.var / "last-night.json"
     report.write(path)
     show(report)

@@ -24,11 +24,14 @@ def preflight(
 
     A probe object is put and deleted in each repository's store, a probe lease taken and given back at its gateway.
     """
+    from include.cli.asked import defined_in_airflow
     from include.preflight.checks import checks_of
     from include.preflight.run import run
 
     with refusing():
-        report = run(checks_of(connections(), slot), limit_s=limit_s)
+        site = connections()
+        asked = defined_in_airflow(site.site, site.secrets)
+        report = run(checks_of(site, slot, asked=asked), limit_s=limit_s)
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=1))
     else:

@@ -132,8 +132,9 @@ def _note_damage(target: str, report: Report, *, everything: bool) -> None:
 
 def _mend_reflog(fqrn: str) -> None:
     from include.cvmfs.repair import repair_reflog
+    from include.publishers.capabilities import Operation
 
-    with switching(connections(), fqrn) as (store, signer):
+    with switching(connections(), fqrn, Operation.REPAIR) as (store, signer):
         _, added = repair_reflog(store, fqrn, signer=signer, now=seconds_now())
     typer.echo(f"mended the reflog of {fqrn}: {added} references added", err=True)
 

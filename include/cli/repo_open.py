@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from include.cvmfs.keys import Signer
     from include.cvmfs.repository import Repository
     from include.cvmfs.walk import Tree
+    from include.publishers.capabilities import Operation
     from include.publishers.connect import Connections
     from include.storage.store import Store
 
@@ -75,11 +76,13 @@ def connections() -> Connections:
     return Connections(load(), EnvSecrets())
 
 
-def switching(site: Connections, fqrn: str) -> contextlib.AbstractContextManager[tuple[Store, Signer]]:
+def switching(
+    site: Connections, fqrn: str, operation: Operation
+) -> contextlib.AbstractContextManager[tuple[Store, Signer]]:
     """The store and signing key of a repository, for who replaces its manifest beside the gateway."""
     from include.publishers.beside import switching
 
-    return switching(site, fqrn, holder=holder())
+    return switching(site, fqrn, operation, holder=holder())
 
 
 def holder() -> str:

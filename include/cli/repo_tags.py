@@ -61,10 +61,11 @@ def add(
 ) -> None:
     """Give a revision a name, which keeps it from being collected. No revision is made."""
     from include.cvmfs.tags import add_tag
+    from include.publishers.capabilities import Operation
 
     with refusing():
         site, now = connections(), seconds_now()
-        with switching(site, fqrn) as (store, signer):
+        with switching(site, fqrn, Operation.TAG_ADD) as (store, signer):
             tag = add_tag(store, fqrn, name, revision, signer=signer, now=now, description=description, move=move)
     typer.echo(
         json.dumps(_described(tag), indent=1) if as_json else f"{name} names revision {tag.revision}, {tag.hash}"
@@ -79,6 +80,7 @@ def remove(
 ) -> None:
     """Take names away; revisions that nothing else names may then be collected. An absent name is no error."""
     from include.cvmfs.tags import remove_tags
+    from include.publishers.capabilities import Operation
 
     with refusing():
         site = connections()
@@ -87,7 +89,7 @@ def remove(
             for name in names:
                 typer.echo(f"{printable(name)}: {'would be removed' if name in there else 'is not there'}")
             return
-        with switching(site, fqrn) as (store, signer):
+        with switching(site, fqrn, Operation.TAG_REMOVE) as (store, signer):
             removed = remove_tags(store, fqrn, names, signer=signer, now=seconds_now())
     typer.echo(f"{removed} of {len(names)} tags removed from {fqrn}")
 
@@ -104,18 +106,19 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Remove tags by rule, and say of each why it goes or stays. The tags that commits keep always stay."""
-    from include.cvmfs.tags import PruneRule, decide, remove_tags
+    from include.cvmfs.tags import PruneRule, decide, prune_by_rule
+    from include.publishers.capabilities import Operation
 
     if keep == 0 and older_than is None:
         raise typer.BadParameter("say what stays: --keep N, --older-than SPAN, or both")
     rule = PruneRule(keep, span(older_than) if older_than else None, match)
     with refusing():
         site = connections()
-        decisions = decide(site.head(fqrn).tags(), rule, datetime.now(UTC))
+        decisions = decide(site.head(fqrn).tags(), rule, now := datetime.now(UTC))
+        if any(one.remove for one in decisions) and not dry_run:
+            with switching(site, fqrn, Operation.TAG_REMOVE) as (store, signer):
+                decisions = prune_by_rule(store, fqrn, rule, signer=signer, now=now)
         gone = [one.tag.name for one in decisions if one.remove]
-        if gone and not dry_run:
-            with switching(site, fqrn) as (store, signer):
-                remove_tags(store, fqrn, gone, signer=signer, now=seconds_now())
     if as_json:
         document = [{"name": one.tag.name, "removed": one.remove, "reason": one.reason} for one in decisions]
         typer.echo(json.dumps({"dry_run": dry_run, "tags": document}, indent=1))
@@ -137,6 +140,7 @@ def rollback(
     """Make a new revision whose tree is a tag's. The tags of later revisions go, as with the stock tools."""
     from include.cvmfs.rollback import UNDO, plan_rollback
     from include.cvmfs.rollback import rollback as run_rollback
+    from include.publishers.capabilities import Operation
 
     with refusing(), bars() as show:
         site = connections()
@@ -144,7 +148,7 @@ def rollback(
             plan = plan_rollback(site.repository_store(fqrn), fqrn, tag or UNDO)
             head = plan.head
         else:
-            with switching(site, fqrn) as (store, signer):
+            with switching(site, fqrn, Operation.ROLLBACK) as (store, signer):
                 plan = plan_rollback(store, fqrn, tag or UNDO)
                 head = run_rollback(
                     store, plan, signer=signer, now=seconds_now(), verified=lambda done: show("catalogs", done, 0)

@@ -7,7 +7,7 @@ import sys
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import typer
 
@@ -42,6 +42,10 @@ def publish(
     replace: Annotated[
         bool, typer.Option("--replace/--refuse", help="What to do when the place holds something already.")
     ] = False,
+    special_bits: Annotated[
+        Literal["strip", "keep"] | None,
+        typer.Option("--special-bits", help="Set-uid, set-gid and sticky bits; default: as the settings say."),
+    ] = None,
     tag: Tag = None,
     message: Message = "",
     dry_run: DryRun = False,
@@ -52,6 +56,7 @@ def publish(
     Interrupted, run it again: what was sent stays sent.
     """
     from include.cvmfs.prepare import Progress
+    from include.cvmfs.spool import SpecialBits
     from include.provenance.byhand import note_by_hand
     from include.publishers.byhand import publish_tree
 
@@ -65,6 +70,7 @@ def publish(
         done = publish_tree(
             site, fqrn, path, source_at(source, site.site.repository(fqrn).limits),
             owner=holder(), now=now, replaces=replace, tag=_tag(tag, message), dry_run=dry_run, progress=progress,
+            special_bits=SpecialBits(special_bits) if special_bits else None,
         )  # fmt: skip
         note_by_hand(site, done, source=str(source), holder=holder(), now=now)
     if as_json:

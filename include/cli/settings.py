@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
@@ -16,7 +17,7 @@ from sqlalchemy import Engine
 
 from include.cli.roles import roles
 from include.ledger.errors import LedgerError
-from include.settings.errors import InvalidSettings, SettingsError, SettingsFileMissing
+from include.settings.errors import InvalidSettings, MissingConnection, SettingsError, SettingsFileMissing
 from include.settings.ledger import open_site_ledger
 from include.settings.load import load, settings_path
 from include.settings.model import Site, Store
@@ -124,6 +125,7 @@ def check_site(secrets: Secrets, *, try_stores: bool = True) -> Report:
         Checked("file", report.file, f"{len(site.slots)} slots, {len(site.repositories)} repositories")
     )
     report.checked += _check_connections(site, secrets)
+    report.checked += _check_schedules(site)
     report.checked += _check_keys(site)
     ledger, checked = _check_ledger(site, secrets)
     report.checked.append(checked)
@@ -132,6 +134,8 @@ def check_site(secrets: Secrets, *, try_stores: bool = True) -> Report:
         for store in site.stores.values():
             report.checked.append(_try_store(site, store, secrets, ledger, traits))
     report.checked += _check_repositories(site, traits, tried=try_stores)
+    if try_stores:
+        report.checked += _check_revisions(site, secrets, set(traits))
     return report
 
 
@@ -140,29 +144,45 @@ def _given(given: str | None) -> str:
 
 
 def _check_connections(site: Site, secrets: Secrets) -> Iterable[Checked]:
-    users: dict[str, list[str]] = {}
+    from include.cli.asked import defined_in_airflow
+    from include.preflight.connections import look_at_connections, named
+    from include.preflight.findings import Severity
+
     gateways = {repository.gateway for repository in site.repositories.values()}
-    for store in site.stores.values():
-        if store.connection:
-            users.setdefault(store.connection, []).append(f"store {store.name}")
-        if store.gateway_connection:
-            users.setdefault(store.gateway_connection, []).append(f"gateways to store {store.name}")
-    for repository in site.repositories.values():
-        users.setdefault(repository.gateway, []).append(f"gateway of {repository.fqrn}")
-        if repository.gateway_admin:
-            users.setdefault(repository.gateway_admin, []).append(f"administrator of the gateway of {repository.fqrn}")
-    if site.ledger_connection:
-        users.setdefault(site.ledger_connection, []).append("ledger")
-    for connection_id, named_by in users.items():
-        try:
-            found = secrets.get(connection_id)
-            where = f"login {found.login}" if found.login else "no login"
-            if connection_id in gateways:
-                where += f" at {base_url(found, port=site.gateway.port)}"
-        except SettingsError as error:
-            yield Checked("connection", connection_id, "for " + ", ".join(named_by), str(error))
-        else:
-            yield Checked("connection", connection_id, f"{where}, for {', '.join(named_by)}")
+    names = named(site, site.repositories, site.stores)
+    for one in look_at_connections(site, secrets, names, defined_in_airflow(site, secrets)):
+        seen, name = one.seen, one.subject
+        if one.severity is Severity.ERROR:
+            yield Checked("connection", name, f"for {names[name]}", one.cure)
+            continue
+        if one.severity is Severity.OK:
+            try:
+                seen = f"{_login(site, secrets, name, at_gateway=name in gateways)}, {one.seen}"
+            except MissingConnection:
+                pass  # in Airflow only
+            except SettingsError as error:
+                yield Checked("connection", name, f"for {names[name]}", str(error))
+                continue
+        yield Checked("connection", name, seen, notes=(one.cure,) if one.cure else ())
+
+
+def _login(site: Site, secrets: Secrets, name: str, *, at_gateway: bool) -> str:
+    found = secrets.get(name)
+    login = f"login {found.login}" if found.login else "no login"
+    return f"{login} at {base_url(found, port=site.gateway.port)}" if at_gateway else login
+
+
+def _check_schedules(site: Site) -> Iterable[Checked]:
+    from include.preflight.clockchange import left_out
+
+    for slot in site.slots.values():
+        if slot.schedule and (missing := left_out(slot.schedule, slot.timezone, datetime.now(UTC))):
+            seen = f"{slot.schedule} in {slot.timezone}"
+            note = (
+                f"{missing:%Y-%m-%d %H:%M} does not exist there, since the clock is put forward over it; "
+                "that night begins as much later. Choose a time of day outside of the change."
+            )
+            yield Checked("schedule", slot.name, seen, notes=(note,))
 
 
 def _check_keys(site: Site) -> Iterable[Checked]:
@@ -201,7 +221,19 @@ def _try_store(site: Site, store: Store, secrets: Secrets, ledger: Engine | None
     traits[store.name] = seen
     if ledger is not None:
         record_traits(ledger, store, seen, now=datetime.now(UTC))
-    return Checked("store", store.name, f"{store.url}: {_words(seen)}", notes=tuple(_consequences(seen)))
+    notes = (*_consequences(seen), *_unfinished(site, store, secrets))
+    return Checked("store", store.name, f"{store.url}: {_words(seen)}", notes=notes)
+
+
+def _unfinished(site: Site, store: Store, secrets: Secrets) -> Iterable[str]:
+    """What killed writers left; who may not list uploads is not bothered."""
+    from include.publishers.stores import plain_store
+    from include.storage.unfinished import abandoned, described
+
+    with contextlib.suppress(StoreError):
+        opened = plain_store(site, secrets, store.name)
+        if found := abandoned(opened, datetime.now(UTC)):
+            yield described(found, opened)
 
 
 def _words(traits: Traits) -> str:
@@ -248,6 +280,32 @@ def _check_repositories(site: Site, traits: dict[str, Traits], *, tried: bool) -
                 traits.get(store.name), store=store.name, repository=repository.fqrn, writers=writers
             )
             yield Checked("repository", repository.fqrn, seen, None if verdict.allowed else verdict.reason)
+
+
+def _check_revisions(site: Site, secrets: Secrets, answering: set[str]) -> Iterable[Checked]:
+    """Compare the settings with what the repositories are in the stores that answer; what is absent is passed over."""
+    from include.cvmfs.catalogs import CatalogCache
+    from include.cvmfs.commit import read_head
+    from include.cvmfs.errors import CvmfsError
+    from include.publishers.connect import Connections
+    from include.publishers.trees import NO_NANOSECONDS, holds_nanoseconds
+
+    connections = Connections(site, secrets)
+    for settings in (one for one in site.repositories.values() if one.store in answering):
+        try:
+            store = connections.repository_store(settings.fqrn)
+            manifest = read_head(store, settings.fqrn).manifest
+            layout = CatalogCache(store).open_nested("", manifest.root).layout
+        except (CvmfsError, StoreError, SettingsError, LedgerError, OSError):
+            continue
+        algorithm = manifest.root.algorithm.name.lower()
+        seen = f"revision {manifest.revision}, {algorithm}, catalogs of {layout.value}"
+        notes: tuple[str, ...] = ()
+        if algorithm != settings.hash.value:
+            what = f"`hash: {settings.hash.value}` has no effect: the repository was created with {algorithm}"
+            notes = (f"{what}, which its new objects are hashed with",)
+        wrong = settings.prepare.mtime_ns and not holds_nanoseconds(layout)
+        yield Checked("repository", settings.fqrn, seen, NO_NANOSECONDS.format(layout.value) if wrong else None, notes)
 
 
 def _print(report: Report) -> None:

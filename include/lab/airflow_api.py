@@ -53,6 +53,11 @@ class AirflowApi:
         logical_date: str | None = dag["next_dagrun_logical_date"] if dag["is_paused"] else None
         return logical_date if logical_date and datetime.fromisoformat(logical_date) <= now else None
 
+    def paused(self) -> dict[str, bool]:
+        """Every DAG that Airflow has read, and whether it is paused."""
+        found = self._json("GET", "/api/v2/dags", params={"limit": PAGE, "exclude_stale": True})["dags"]
+        return {one["dag_id"]: one["is_paused"] for one in found}
+
     def unpause(self, dag_id: str) -> None:
         self._call("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False})
 

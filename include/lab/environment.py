@@ -4,11 +4,13 @@ import json
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from include.lab.errors import LabError
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.secrets import LabSecrets, load_or_create
 from include.settings.load import load, project_root
@@ -20,6 +22,7 @@ ADMIN = "admin"
 VIEWER = "viewer"  # whom `nightshift preflight` asks as: it may look at everything, and change nothing
 AIRFLOW_CONNECTION = "airflow_api"
 DATABASE, DATABASE_USER = "airflow", "nightshift"
+OF_THE_API = frozenset({"AIRFLOW__API__SECRET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET"})
 NOBODY = 1  # a port that only root may take, and that nothing uses
 SOCKET_PATH_LIMIT = 107  # bytes, sockaddr_un
 
@@ -111,22 +114,24 @@ class Lab:
         return f"http://{LOOPBACK}:{self.ports.gateway}"
 
     def connections(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The connections that the site configuration names for these services, as Airflow reads them.
+        """The connections of these services, as Airflow reads them: `store_<name>`, `gateway_<name>`, `gateway_admin`.
 
-        Those that the environment defines itself, for real services, are left to it.
+        `store`, `gateway` and ids that the file names more than once are made too; any other may be mistyped. Those
+        that the environment defines itself, for real services, are left to it.
         """
         site = load(environ={**environment, **self.places()})
         store = {"conn_type": "object_store", "host": LOOPBACK, "port": self.ports.s3, "schema": "http",
                  "login": self.secrets.s3_access_key, "password": self.secrets.s3_secret_key}  # fmt: skip
         gateway = {"conn_type": "cvmfs_gateway", "host": LOOPBACK, "port": self.ports.gateway, "schema": "http",
                    "login": self.secrets.gateway_key_id, "password": self.secrets.gateway_key_secret}  # fmt: skip
-        found = {
-            one.connection: store for one in site.stores.values() if one.connection and one.endpoint == self.s3_url
-        }
-        found |= {one.gateway: gateway for one in site.repositories.values()}
+        ours = {name: one for name, one in site.stores.items() if one.connection and one.endpoint == self.s3_url}
+        found = dict.fromkeys(_meant("store", {name: one.connection for name, one in ours.items()}), store)
+        gateways = {_label(one.fqrn): one.gateway for one in site.repositories.values()}
+        found |= dict.fromkeys(_meant("gateway", gateways), gateway)
         admin = {**gateway, "login": f"{self.secrets.gateway_key_id}-admin",
                  "password": self.secrets.gateway_admin_secret}  # fmt: skip
-        found |= {one.gateway_admin: admin for one in site.repositories.values() if one.gateway_admin}
+        if any(one.gateway_admin for one in site.repositories.values()):
+            found["gateway_admin"] = admin
         if site.airflow_connection:
             found[site.airflow_connection] = {"conn_type": "http", "host": LOOPBACK, "port": self.ports.airflow,
                                               "schema": "http", "login": VIEWER,
@@ -192,6 +197,13 @@ class Lab:
             "SPT_NOENV": "1",  # or Airflow's process titles would overwrite the mark
         }
 
+    def shell(self) -> dict[str, str]:
+        """What a shell needs for Airflow's commands: places, ports, and of the secrets the database's password and the
+        key of what is encrypted there. Keys of stores, gateways and of Airflow's API are not among them.
+        """
+        settings = {name: value for name, value in self.airflow_settings().items() if name not in OF_THE_API}
+        return {**self.places(), **settings}
+
 
 def adopt(environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
     """Gives a command the settings of the lab that was made here, where its environment has none of its own."""
@@ -199,6 +211,25 @@ def adopt(environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
     if MARK not in environment and os.access(place.secrets, os.R_OK):
         for key, value in Lab.from_environment(environment).settings(environment).items():
             environment.setdefault(key, value)
+
+
+def of_a_lab(environment: Mapping[str, str] = os.environ) -> Lab:
+    """The lab that was made here; raises LabError where there is none."""
+    place = Place.from_environment(environment)
+    if not os.access(place.secrets, os.R_OK):
+        raise LabError(f"no lab was made in {place.var}: run `make up`, or set NIGHTSHIFT_VAR to its folder")
+    return Lab.from_environment(environment)
+
+
+def _meant(kind: str, named: Mapping[str, str | None]) -> set[str]:
+    """The ids that the lab defines for things of a kind: its own ones, and those that are hardly mistyped."""
+    used = Counter(one for one in named.values() if one)
+    twice = {name for name, times in used.items() if times > 1 or name == kind}
+    return {f"{kind}_{name}" for name in named} | twice
+
+
+def _label(fqrn: str) -> str:
+    return fqrn.partition(".")[0].replace("-", "_")
 
 
 def hash_of(text: str) -> int:

@@ -1,7 +1,7 @@
 """What can go wrong with the embedded services.
 
 LabError
- +-- PortTaken           another program listens where a service should
+ +-- PortTaken           other programs listen where services should
  +-- ServiceFailed       a service ended, or did not answer as itself in time
  +-- SupervisorFailed    the process manager does not start or answer
  +-- LeftRunning         processes of the lab survived the end of the lab
@@ -10,6 +10,7 @@ LabError
  +-- NightFailed         a night could not be run at all
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -20,14 +21,19 @@ class LabError(Exception):
 
 
 class PortTaken(LabError):
-    """Another program listens on a port that a service needs."""
+    """Other programs listen on ports that services need. `taken`: lines that name them; `exports`: what moves them."""
 
-    def __init__(self, name: str, port: int, holder: str | None, variable: str) -> None:
-        self.name, self.port, self.holder = name, port, holder
-        by = f" by {holder}" if holder else ""
-        super().__init__(
-            f"port {port} for {name} is taken{by}: end that program, or choose another port with {variable}=<number>"
-        )
+    def __init__(self, taken: Sequence[str], offset: int | None, exports: Sequence[str]) -> None:
+        self.taken, self.exports = tuple(taken), tuple(exports)
+        together = [f"  export NIGHTSHIFT_PORT_OFFSET={offset}    # all ports, or"] if offset else []
+        lines = [
+            f"{len(taken)} {'port is' if len(taken) == 1 else 'ports are'} taken:",
+            *(f"  {line}" for line in taken),
+            "End these programs, or choose other ports:",
+            *together,
+            *(f"  export {line}" for line in exports),
+        ]
+        super().__init__("\n".join(lines))
 
 
 class ServiceFailed(LabError):

@@ -26,6 +26,8 @@ from include.lab.readiness import NotReady, wait
 from include.lab.servers.weed_command import left_sockets
 from include.lab.services import Service, postgres_server, resolved, services, weed_ports
 from include.lab.supervise import ProcessState, Supervisor, end_marked, marked_processes
+from include.preflight.findings import Finding, Severity
+from include.preflight.folders import room, written
 from include.settings.load import load
 from include.settings.pools import pools
 
@@ -89,8 +91,7 @@ def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
     if alive and not supervisor.runs(programs):
         raise LabError(f"the services of {lab.place.var} run with other settings or ports: nightshift lab down first")
     absent = [one for one in wanted if one.name not in alive or not alive[one.name].state.alive]
-    for service in absent:
-        check_free(lab.ports, service.ports)
+    check_free(lab.ports, [name for service in absent for name in service.ports])
     if not alive:
         environment = lab.environment() | _only(os.environ, "AIRFLOW_CONN_")
         with timings.measure("process manager"):
@@ -142,7 +143,9 @@ def _down(lab: Lab, say: Say) -> int:
         supervisor.stop_programs([name for name in running if name not in _FOUNDATIONS], timeout_s=STOP_S)
         supervisor.stop_programs([name for name in running if name in _FOUNDATIONS], timeout_s=STOP_S)
         supervisor.shutdown(timeout_s=STOP_S)
-    _end_leftovers(lab, say)
+    if left := _end_leftovers(lab):
+        # of the scheduler's, or of a task; a worker that waits for work does not notice that the scheduler is gone
+        say(f"stopped {left} idle worker {'process' if left == 1 else 'processes'}")
     for path in (supervisor.socket, supervisor.pid_file, *left_sockets(weed_ports(lab.ports))):
         path.unlink(missing_ok=True)
     return stopped
@@ -165,6 +168,14 @@ def status(lab: Lab) -> tuple[ServiceStatus, ...]:
             )
         )
     return tuple(result)
+
+
+def disks(lab: Lab) -> list[Finding]:
+    """The file systems of the lab on which little room is left."""
+    environment = lab.environment()
+    site = load(environ=environment)
+    folders = written(site, site.stores, lab.place.airflow_home / "logs")
+    return [one for one in room(folders) if one.severity is not Severity.OK]
 
 
 def _start(supervisor: Supervisor, group: list[Service], timeout_s: float, timings: Timings) -> None:
@@ -254,12 +265,12 @@ def _recover(lab: Lab, supervisor: Supervisor, say: Say) -> None:
     """Clears away what a lab without its process manager left running."""
     if not supervisor.running() and (marked_processes(lab.place) or postgres_server(lab).server_pid()):
         say("ending services that an earlier start left behind")
-        _end_leftovers(lab, say)
+        _end_leftovers(lab)
 
 
-def _end_leftovers(lab: Lab, say: Say) -> None:
-    if left := marked_processes(lab.place):
-        say(f"ending {len(left)} processes that outlived their service")
+def _end_leftovers(lab: Lab) -> int:
+    """How many processes beside the services it ended."""
+    left = marked_processes(lab.place)
     # PostgreSQL first: SIGTERM, which the others get, would make it wait for its clients.
     server = postgres_server(lab)
     if pid := server.server_pid():
@@ -267,6 +278,7 @@ def _end_leftovers(lab: Lab, say: Say) -> None:
         if server.server_pid():
             raise LabError(f"PostgreSQL (pid {pid}) does not end: look at {lab.place.log / 'postgres.log'}")
     end_marked(lab.place)
+    return len(left)
 
 
 def _end_postgres(pid: int, *, patience_s: float = 15.0) -> None:

@@ -30,6 +30,7 @@ class Wishes:
     slot: str
     date: date
     rebuild: bool = False
+    allow_future: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +61,12 @@ def run_night(lab: Lab, site: Site, secrets: Secrets, wishes: Wishes, viewer: Vi
     build = _build(lab, connections, site, wishes, viewer)
     api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
     dag_id = f"nightly_install_{wishes.slot}"
-    run_id = start(api, dag_id, wishes.date, viewer.say)
+    run_id = start(api, dag_id, wishes.date, viewer.say, allow_future=wishes.allow_future)
     follow(api, dag_id, run_id, show=viewer.run, timeout_s=NIGHT_S)
     return _report(connections, site, wishes, build, dag_id, run_id, began)
 
 
-def start(api: AirflowApi, dag_id: str, day: date, say: Callable[[str], None]) -> str:
+def start(api: AirflowApi, dag_id: str, day: date, say: Callable[[str], None], *, allow_future: bool = False) -> str:
     """Starts a run for a build date, or joins one that is under way; returns its id."""
     api.wait_for_dag(dag_id, timeout_s=DAG_APPEARS_S)
     prefix = f"night__{day.isoformat()}__"
@@ -83,7 +84,8 @@ def start(api: AirflowApi, dag_id: str, day: date, say: Callable[[str], None]) -
     run_id = f"{prefix}{max(attempts, default=0) + 1}"
     # Unpausing a schedule starts the run of its last tick: ours takes that run's place, or two would do the same night.
     tick = api.pending_schedule(dag_id, now=datetime.now(UTC))
-    api.trigger(dag_id, run_id, {"build_date": day.isoformat()}, logical_date=tick)
+    wanted = {"build_date": day.isoformat(), **({"allow_future": True} if allow_future else {})}
+    api.trigger(dag_id, run_id, wanted, logical_date=tick)
     api.unpause(dag_id)
     say(f"started run {run_id} of {dag_id}")
     return run_id

@@ -1,5 +1,6 @@
 """The ports of the embedded services: their defaults, how the environment moves them, and whether they are free."""
 
+import itertools
 import os
 import socket
 from collections.abc import Iterable, Mapping
@@ -10,6 +11,8 @@ from typing import Self
 from include.lab.errors import LabError, PortTaken
 
 LOOPBACK = "127.0.0.1"
+OFFSET = "NIGHTSHIFT_PORT_OFFSET"
+LARGEST_OFFSET = 30_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,16 @@ class Ports:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """Ports with those that `NIGHTSHIFT_<NAME>_PORT` moves.
+        """The defaults plus `NIGHTSHIFT_PORT_OFFSET`, and what `NIGHTSHIFT_<NAME>_PORT` gives as it is.
 
         Raises:
             LabError: a variable is no port number, or two services share one.
         """
-        moved: dict[str, int] = {}
-        for name in (field.name for field in fields(cls)):
+        offset = environment.get(OFFSET) or "0"
+        if not offset.isdigit() or int(offset) > LARGEST_OFFSET:
+            raise LabError(f"{OFFSET}={offset!r} is no offset: give a number from 0 to {LARGEST_OFFSET}")
+        moved = {name: port + int(offset) for name, port in asdict(cls()).items()}
+        for name in moved:
             text = environment.get(variable(name))
             if text:
                 if not text.isdigit() or not 0 < int(text) < 65536:
@@ -75,11 +81,22 @@ def variable(name: str) -> str:
 
 
 def check_free(ports: Ports, names: Iterable[str]) -> None:
-    """Raises PortTaken for the first of the named ports that somebody listens on."""
-    for name in names:
-        port: int = getattr(ports, name)
-        if not _can_listen(port):
-            raise PortTaken(name, port, holder(port), variable(name))
+    """Raises PortTaken, which names every one of these ports that are in use, and how to move them."""
+    taken: dict[str, int] = {name: getattr(ports, name) for name in names if not _can_listen(getattr(ports, name))}
+    if not taken:
+        return
+    defaults = asdict(Ports())
+    offset = next((one for one in range(100, 1000, 100) if all(_can_listen(p + one) for p in defaults.values())), None)
+    used, exports = set(asdict(ports).values()), []
+    for name, port in taken.items():
+        free = next(one for one in itertools.chain(range(port + 1, 65536), range(1024, port)) if _is_free(one, used))
+        used.add(free)
+        exports.append(f"{variable(name)}={free}")
+    lines = []
+    for name, port in taken.items():
+        by = holder(port)
+        lines.append(f"{port} for {name}{f' by {by}' if by else ''}")
+    raise PortTaken(lines, offset, exports)
 
 
 def holder(port: int) -> str | None:
@@ -94,6 +111,10 @@ def holder(port: int) -> str | None:
         except OSError:
             continue  # ended meanwhile, or another user's
     return None
+
+
+def _is_free(port: int, used: set[int]) -> bool:
+    return port not in used and _can_listen(port)
 
 
 def _can_listen(port: int) -> bool:

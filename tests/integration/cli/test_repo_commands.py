@@ -8,6 +8,7 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,19 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from include.cli.repo import app
-from include.cvmfs.commit import REFLOG_KEY
+from include.cli.repo_open import connections
+from include.cvmfs.catalogs import CatalogCache
+from include.cvmfs.commit import MANIFEST_KEY, REFLOG_KEY, read_head, switch
+from include.cvmfs.edit import Edit
+from include.cvmfs.hashes import Algorithm
 from include.cvmfs.keys import KeyFile, save_master, save_signer
+from include.cvmfs.layout import Layout
+from include.cvmfs.unify import Sender, Unifier
 from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.server import serve
+from include.nightlies import records
+from include.nightlies.records import Figures, PublicationKey
+from include.nightlies.states import Phase, State
 from include.storage.file import FileStore
 from tests.fakes.local import read_folder
 from tests.fakes.site import FQRN, MASTER, SIGNER, Site
@@ -51,9 +61,10 @@ class Commands:
 
 
 @pytest.fixture
-def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Commands]:
+def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Commands]:
     store = FileStore(tmp_path / "store" / FQRN)
-    site = Site(tmp_path, store, (tmp_path / "store" / FQRN).as_uri())
+    algorithm = getattr(request, "param", Algorithm.SHA1)
+    site = Site(tmp_path, store, (tmp_path / "store" / FQRN).as_uri(), algorithm=algorithm)
     site.create()
     keys = tmp_path / "keys"
     save_signer(keys, FQRN, SIGNER)
@@ -127,6 +138,25 @@ def test_a_tree_is_published_read_back_and_taken_away(repo: Commands) -> None:
     repo.sound()
 
 
+def test_special_bits_are_stripped_unless_the_command_keeps_them(repo: Commands) -> None:
+    tree = Path(repo.tree())
+    tree.chmod(0o1777)
+    note = "note: set-uid, set-gid and sticky bits stripped from 1 entries"
+    assert note in repo("publish", FQRN, "/sw/app/v1", str(tree)).stderr
+    assert repo.json("stat", FQRN, "/sw/app/v1")["mode"] == "drwxrwxrwx"
+    kept = repo("publish", FQRN, "/sw/app/v1", str(tree), "--replace", "--special-bits", "keep")
+    assert note not in kept.stderr
+    assert repo.json("stat", FQRN, "/sw/app/v1")["mode"] == "drwxrwxrwt"
+
+
+@pytest.mark.parametrize("repo", [Algorithm.RMD160], indirect=True)
+def test_a_tree_is_hashed_as_its_repository_whatever_the_settings_say(repo: Commands) -> None:
+    repo("publish", FQRN, "/sw/app/v1", repo.tree())
+    needed = {name.algorithm for name, _ in repo.site.head().objects_below()}
+    assert needed == {Algorithm.RMD160}
+    repo.sound()
+
+
 def test_archives_are_taken_whatever_they_are_packed_as(repo: Commands) -> None:
     tree = Path(repo.tree())
     with tarfile.open(repo.site.folder / "x.tar.gz", "w:gz") as packed:
@@ -179,6 +209,8 @@ def test_a_tree_moves_and_links_follow(repo: Commands) -> None:
 def test_tags_come_go_and_lead_back(repo: Commands) -> None:
     for number in range(1, 5):
         repo("publish", FQRN, f"/sw/v{number}", repo.tree(), "--tag", f"night-{number}")
+    for words in (["tag", "add", FQRN, "release"], ["publish", FQRN, "/sw/v5", repo.tree(), "--tag", "release"]):
+        assert "its description has a line break" in repo(*words, "-m", "two\nlines", code=2).stderr
     repo("tag", "add", FQRN, "release", "night-2", "-m", "good")
     assert {tag["name"] for tag in repo.json("tag", "list", FQRN)} >= {"release", "night-1", "trunk"}
     assert repo.json("tags", FQRN) == repo.json("tag", "list", FQRN)
@@ -256,6 +288,43 @@ def test_a_lost_reflog_is_mended_by_the_check(repo: Commands) -> None:
     assert "exclude each other" in repo("check", FQRN, "--quick", "--full", code=2).output
 
 
+def test_what_a_stock_gateway_does_not_bear_is_refused(repo: Commands) -> None:
+    repo("publish", FQRN, "/sw/v1", repo.tree(), "--tag", "v1")
+    file = repo.site.folder / "site.yaml"
+    file.write_text(file.read_text().replace("gateway: gateway_test", "gateway: gateway_test\n    gateway_kind: stock"))
+    before = [repo.site.store.get(key) for key in (MANIFEST_KEY, REFLOG_KEY)]
+    for words in (
+        ("tag", "add", FQRN, "later", "v1"), ("tag", "remove", FQRN, "v1"),
+        ("tag", "prune", FQRN, "--older-than", "0h"), ("rollback", FQRN),
+        ("repair", FQRN, "--reflog"), ("repair", FQRN, "--metadata"),
+    ):  # fmt: skip
+        refused = repo(*words, code=2).stderr
+        assert "native × stock gateway does not do this" in refused
+    repo.site.store.delete([REFLOG_KEY])
+    assert "cvmfs_server check -r" in repo("check", FQRN, "--quick", "--repair", code=2).stderr
+    assert not repo.site.store.exists(REFLOG_KEY)
+    repo.site.store.put(REFLOG_KEY, before[1])
+    assert [repo.site.store.get(key) for key in (MANIFEST_KEY, REFLOG_KEY)] == before
+
+
+def test_stock_tools_beside_find_the_reflog_of_tags_and_repairs(
+    repo: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo("publish", FQRN, "/sw/v1", repo.tree())
+    known = repo.site.folder / "spool" / FQRN / "reflog.chksum"
+    known.parent.mkdir(parents=True)
+    known.write_text("of an older revision")
+    monkeypatch.setattr("include.cvmfs.stock_checksum.STOCK_SPOOL", known.parent.parent)
+    assert f"`reflog_checksum: {known}`" in repo("repair", FQRN, "--reflog").stderr
+    file = repo.site.folder / "site.yaml"
+    file.write_text(
+        file.read_text().replace("gateway: gateway_test", f"gateway: gateway_test\n    reflog_checksum: {known}")
+    )
+    for words in (("repair", FQRN, "--reflog"), ("tag", "add", FQRN, "v1")):
+        assert not repo(*words).stderr
+        assert known.read_text() == repo.json("info", FQRN)["reflog"]
+
+
 def test_keys_of_stock_tools_are_taken_over(repo: Commands) -> None:
     keys, stock = repo.site.folder / "keys", repo.site.folder / "etc"
     stock.mkdir()
@@ -283,3 +352,49 @@ def test_standard_input_is_an_archive_too(repo: Commands) -> None:
     result = CliRunner().invoke(app, ["publish", FQRN, "/piped", "-"], input=packed.getvalue(), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert repo("cat", FQRN, "/piped/top").stdout == "t"
+
+
+def test_catalogs_of_several_layouts_are_named_and_brought_to_one(
+    repo: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo("publish", FQRN, "/sw/app/v1", repo.tree())
+    store, catalogs, now = repo.site.store, CatalogCache(repo.site.store), datetime.now(UTC)
+    there = repo.site.head().nested_at("/sw/app/v1")
+    assert there is not None
+    sender = Sender(store)
+    other = Unifier(catalogs, Layout.MTIME_NS, sender.keep).tree(there).reference  # as an earlier version published it
+    sender.flush()
+    head = read_head(store, FQRN)
+    edit = Edit(catalogs, head.manifest.root)
+    edit.hang(other, catalogs.open(other.hash).root_entry, catalogs.totals(other))
+    switch(store, head, edit.finish(1), signer=SIGNER, now=1)
+    ledger, sha256 = connections().ledger, "ab" * 32
+    records.note_installed(ledger, FQRN, "/sw/app/v1", sha256, str(other.hash), now=now)
+    for number, layout in enumerate((Layout.MTIME_NS, Layout.PLAIN)):
+        made = repo.site.prepared(f"/sw/app/w{number}", {"f": b"f"}, layout=layout)
+        key = PublicationKey(FQRN, made.destination, "night__1")
+        records.plan(ledger, key, try_number=1, now=now)
+        figures = Figures(changeset=made.digest, nested_hash=str(made.root))
+        for state in (State.PREPARING, State.PREPARED):
+            records.move(ledger, key, state, phase=Phase.PREPARE, try_number=1, now=now, reason="", figures=figures)
+    assert "nightshift repo repair --catalog-layout" in repo("check", FQRN, code=1).stdout
+    before = repo.json("info", FQRN)["revision"]
+    stored = set(store.list("data/"))
+    dry = repo.json("repair", FQRN, "--catalog-layout", "--dry-run")
+    assert (dry["catalogs"], dry["mtime_ns_lost"], dry["sent"], dry["revision"]) == (2, 0, 0, before)
+    assert dry["bytes"] > 0
+    assert dry["invalidated"] == [{"path": "/sw/app/w0", "run": "night__1"}]
+    assert set(store.list("data/")) == stored
+    with repo.site.client().lease(FQRN, "/sw", hostname="another"):
+        assert "another" in repo("repair", FQRN, "--catalog-layout", code=2).stderr
+    done = repo("repair", FQRN, "--catalog-layout").stdout
+    assert f"2 catalogs of {FQRN}" in done
+    assert f"rewritten in revision {before + 1} with 15 columns" in done
+    assert "/sw/app/w0 of run night__1" in done
+    assert repo.site.client().leases() == []
+    held = repo.site.head().nested_at("/sw/app/v1")
+    assert held is not None
+    assert records.recorded_nested_hash(ledger, FQRN, "/sw/app/v1", sha256) == str(held.hash) != str(other.hash)
+    assert "nothing to do" in repo("repair", FQRN, "--catalog-layout").stdout
+    repo.sound()
+    assert "--dry-run is for" in repo("repair", FQRN, "--reflog", "--dry-run", code=2).output

@@ -102,7 +102,7 @@ def test_a_taken_port_stops_the_start_before_anything_runs(lab: Lab) -> None:
     with socket.socket() as taken:
         taken.bind((LOOPBACK, lab.ports.gateway))
         taken.listen()
-        with pytest.raises(PortTaken, match=f"{lab.ports.gateway}.*{os.getpid()}.*NIGHTSHIFT_GATEWAY_PORT"):
+        with pytest.raises(PortTaken, match=rf"(?s){lab.ports.gateway}.*{os.getpid()}.*NIGHTSHIFT_GATEWAY_PORT"):
             lifecycle.up(lab, airflow=False, say=silent)
     assert not Supervisor(lab.place).running()
 

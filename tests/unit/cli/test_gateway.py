@@ -48,6 +48,35 @@ def test_without_that_connection_the_gateway_serves_all_the_same(site: Site) -> 
     assert service_config(site, EnvSecrets({"AIRFLOW_CONN_GATEWAY": publishers})).keys == ()
 
 
+def test_repositories_that_are_not_served_are_named_with_the_reason(tmp_path: Path) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text(
+        f"gateway: {{keys: {tmp_path}/keys}}\nstores: {{cvmfs: {{url: 'file://{tmp_path}/cvmfs'}}}}\nrepositories:\n"
+        + "".join(
+            f"  {name}.example.org: {{store: cvmfs, public_url: 'http://host', public_key: k, gateway: {name}}}\n"
+            for name in ("here", "elsewhere", "unnamed", "empty")
+        )
+    )
+    secrets = EnvSecrets(
+        {
+            "AIRFLOW_CONN_HERE": connection("worker", "secret", host="127.0.0.1", port=4929),
+            "AIRFLOW_CONN_ELSEWHERE": connection("worker", "secret", host="gateway.example.org"),
+            "AIRFLOW_CONN_EMPTY": connection("", "", host="127.0.0.1", port=4929),
+        }
+    )
+    config = service_config(load(file, environ={}), secrets)
+    assert list(config.repositories) == ["here.example.org"]
+    keys = tmp_path / "keys"
+    assert config.not_served == {
+        "elsewhere.example.org": "its connection 'elsewhere' names the gateway gateway.example.org:4929, not this one;"
+        f" if it is to be served here, create {keys}/elsewhere.example.org.gw",
+        "unnamed.example.org": f"no gateway key: there is neither {keys}/unnamed.example.org.gw nor the connection"
+        " 'unnamed'; create one of them",
+        "empty.example.org": f"no gateway key: there is no {keys}/empty.example.org.gw, and the connection 'empty'"
+        " has no login and password",
+    }
+
+
 def test_what_a_payload_may_be_comes_from_the_site_s_configuration(site: Site) -> None:
     secrets = EnvSecrets({"AIRFLOW_CONN_GATEWAY": connection("worker", "of-all", host="127.0.0.1", port=4929)})
     config = service_config(site, secrets)

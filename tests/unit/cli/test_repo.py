@@ -176,6 +176,7 @@ def test_a_name_takes_url_and_key_from_the_configuration(
     mini: MiniRepository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     site = {
+        "ledger": f"sqlite:///{tmp_path}/ledger.db",
         "stores": {"local": {"url": f"file://{tmp_path}"}},
         "repositories": {
             FQRN: {

@@ -3,18 +3,29 @@
 import configparser
 import importlib.util
 import json
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from include.cli.lab import app as lab_commands
 from include.lab.environment import MARK, ROOT, SOCKET_PATH_LIMIT, Lab, Place, adopt
+from include.lab.errors import LabError
+from include.lab.lifecycle import disks
 from include.lab.ports import Ports
 from include.lab.secrets import LabSecrets
 from include.lab.services import services
 from include.lab.supervise import Supervisor, configuration
+from include.preflight import folders
+from include.settings.errors import MissingConnection
 from include.settings.load import load
+from include.settings.secrets import EnvSecrets
 
 OTHERS = {"AIRFLOW_CONN_GATEWAY_NIGHTLIES", "AIRFLOW_CONN_GATEWAY_ADMIN", "AIRFLOW_CONN_AIRFLOW_API"}
 
@@ -41,10 +52,34 @@ def test_connections_follow_the_site_configuration_and_leave_real_ones_alone(lab
     assert "AIRFLOW_CONN_STORE_CVMFS" not in lab.connections({"AIRFLOW_CONN_STORE_CVMFS": "s3://real"})
 
 
+def test_an_id_that_may_be_mistyped_is_not_defined_by_the_lab(lab: Lab, tmp_path: Path) -> None:
+    text = (ROOT / "config/site.yaml").read_text()
+    file = tmp_path / "site.yaml"
+    file.write_text(text.replace("connection: store_cvmfs", "connection: store_cvmsf"))
+    environment = {"NIGHTSHIFT_CONFIG": str(file)}
+    made = lab.connections(environment)
+    assert "AIRFLOW_CONN_STORE_CVMSF" not in made
+    with pytest.raises(MissingConnection, match=r"'store_cvmsf' is not defined. Was 'store_cvmfs' meant\?"):
+        EnvSecrets(made).get("store_cvmsf")
+    file.write_text(text.replace("connection: store_", "connection: store #").replace("gateway_nightlies", "gateway"))
+    assert {"AIRFLOW_CONN_STORE", "AIRFLOW_CONN_GATEWAY"} <= lab.connections(environment).keys()
+    file.write_text(text.replace("store_cvmfs", "shared").replace("store_builds", "shared"))
+    assert "AIRFLOW_CONN_SHARED" in lab.connections(environment)
+
+
 def test_the_lab_s_gateway_stays_on_loopback_and_a_store_elsewhere_gets_none_of_its_keys(lab: Lab) -> None:
     elsewhere = {"NIGHTSHIFT_GATEWAY_HOST": "0.0.0.0", "NIGHTSHIFT_S3_HOST": "ceph.example.org"}
     assert lab.environment(elsewhere)["NIGHTSHIFT_GATEWAY_HOST"] == "127.0.0.1"
     assert lab.connections(elsewhere).keys() == OTHERS
+
+
+def test_a_disk_that_is_full_is_named_with_the_folders_on_it(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: SimpleNamespace(free=900 << 30, total=1000 << 30))
+    assert disks(lab) == []
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: SimpleNamespace(free=1 << 30, total=1000 << 30))
+    found = disks(lab)
+    assert "logs" in {name for one in found for name in one.subject.split(", ")}
+    assert any(str(lab.place.airflow_home / "logs") in one.seen for one in found)
 
 
 def test_who_looks_at_pools_asks_as_a_user_that_may_change_nothing(lab: Lab) -> None:
@@ -114,3 +149,46 @@ def test_a_command_adopts_the_lab_that_is_there_and_keeps_what_it_was_given(tmp_
     Lab.from_environment(environment)
     adopt(environment)
     assert json.loads(environment["AIRFLOW_CONN_STORE_CVMFS"])["port"] == 9000
+
+
+def test_a_shell_gets_what_airflows_commands_need_and_no_other_secret(lab: Lab) -> None:
+    given = lab.shell()
+    text = json.dumps(given)
+    inside = {name for name, secret in asdict(lab.secrets).items() if secret in text}
+    assert inside == {"postgres_password", "fernet_key"}
+    assert given["AIRFLOW_HOME"] == str(lab.place.airflow_home)
+    assert MARK not in given, "what a shell starts is not ended with the lab"
+
+
+def test_the_lines_for_a_shell_say_what_is_secret_and_are_taken_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_VAR", str(tmp_path / "with space"))
+    missing = CliRunner().invoke(lab_commands, ["env"])
+    assert isinstance(missing.exception, LabError)
+    assert "make up" in str(missing.exception)
+    lab = Lab.from_environment()
+    printed = CliRunner().invoke(lab_commands, ["env"]).output
+    assert printed.startswith("# two secrets: ")
+    bash = subprocess.run(
+        ["bash", "-uc", 'eval "$1"; printenv NIGHTSHIFT_VAR AIRFLOW_HOME; type -P nightshift', "-", printed],
+        capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    var = str(tmp_path / "with space")
+    assert bash.stdout.splitlines()[:2] == [var, str(lab.place.airflow_home)]
+    assert bash.stdout.splitlines()[2] == str(Path(sys.executable).parent / "nightshift")
+
+
+def test_airflows_command_gets_its_words_and_the_labs_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_VAR", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW__CORE__EXECUTOR", "of another installation")
+    lab, seen = Lab.from_environment(), list[Any]()
+    monkeypatch.setattr("os.execve", lambda *given: seen.append(given))
+    CliRunner().invoke(lab_commands, ["airflow", "dags", "trigger", "x", "--conf", "{}", "--help"])
+    ((program, words, environment),) = seen
+    assert (Path(program).name, words[1:]) == ("airflow", ["dags", "trigger", "x", "--conf", "{}", "--help"])
+    assert environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] == lab.shell()["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"]
+    assert "AIRFLOW__CORE__EXECUTOR" not in environment
+    assert MARK not in environment

@@ -130,6 +130,12 @@ def test_each_attempt_at_a_night_gets_the_next_number() -> None:
     assert trigger in api.calls
 
 
+def test_a_date_in_the_future_is_allowed_where_the_command_says_so() -> None:
+    api = Api([])
+    start(api, "nightly_install_main", date(2026, 11, 21), print, allow_future=True)
+    assert api.calls[1][3] == {"build_date": "2026-11-21", "allow_future": True}
+
+
 def test_a_run_takes_the_place_of_the_one_that_unpausing_would_start() -> None:
     api = Api([], tick="2026-11-21T01:00:00Z")
     start(api, "nightly_install_main", date(2026, 11, 21), print)

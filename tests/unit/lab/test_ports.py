@@ -1,8 +1,10 @@
 """Ports: moved by the environment, refused when they clash, named with their holder when they are taken."""
 
 import os
+import re
 import socket
-from dataclasses import fields
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -45,11 +47,39 @@ def test_a_taken_port_is_named_with_its_holder_and_the_cure() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         assert holder(port).endswith(f"(pid {os.getpid()})")
-        with pytest.raises(
-            PortTaken, match=rf"port {port} for gateway is taken by .*{os.getpid()}.*{variable('gateway')}"
-        ):
+        with pytest.raises(PortTaken, match=rf"{port} for gateway by .*{os.getpid()}") as seen:
             check_free(Ports(gateway=port), ["gateway"])
+        assert f"export {variable('gateway')}=" in str(seen.value)
     check_free(Ports(gateway=port), ["gateway"])
+
+
+def test_all_taken_ports_are_named_at_once_and_what_is_said_to_be_exported_helps() -> None:
+    with socket.socket() as one, socket.socket() as other:
+        for taken in (one, other):
+            taken.bind((LOOPBACK, 0))
+            taken.listen()
+        ports = replace(Ports.unused(), s3=one.getsockname()[1], s3_grpc=other.getsockname()[1])
+        with pytest.raises(PortTaken, match="2 ports are taken") as seen:
+            check_free(ports, NAMES[:3])
+        moved = dict(line.split("=") for line in seen.value.exports)
+        assert list(moved) == ["NIGHTSHIFT_S3_PORT", "NIGHTSHIFT_S3_GRPC_PORT"]
+        check_free(Ports.from_environment(moved), ["s3", "s3_grpc"])
+
+
+def test_an_offset_moves_all_ports_but_those_that_are_given() -> None:
+    ports = Ports.from_environment({"NIGHTSHIFT_PORT_OFFSET": "100", "NIGHTSHIFT_S3_PORT": "9000"})
+    assert (ports.s3, ports.gateway, ports.airflow) == (9000, 5029, 8180)
+    # what the lab's programs get stays as it is though they see the offset, too
+    assert Ports.from_environment({"NIGHTSHIFT_PORT_OFFSET": "100", **ports.to_environment()}) == ports
+    for text in ("-1", "x", "30001"):
+        with pytest.raises(LabError, match="NIGHTSHIFT_PORT_OFFSET"):
+            Ports.from_environment({"NIGHTSHIFT_PORT_OFFSET": text})
+
+
+def test_the_readme_lists_every_port_with_its_variable() -> None:
+    text = (Path(__file__).resolve().parents[3] / "README.md").read_text()
+    for name in NAMES:
+        assert re.search(rf"\| `{variable(name)}` \| {getattr(Ports(), name)} \|", text), name
 
 
 def test_unused_ports_are_all_different_and_free() -> None:
