@@ -9,6 +9,7 @@ from airflow.sdk import DAG
 from include.nightlies.begin import by_artifact
 from include.settings.load import load
 from include.settings.model import Slot
+from operators.alerts import alert_failed_run
 from operators.begin import BeginNightOperator, HeardOperator, index_asset
 from operators.publishing import default_args
 
@@ -42,6 +43,7 @@ def index_events(slot: Slot) -> DAG:
         catchup=False,
         max_active_runs=1,
         dagrun_timeout=timedelta(minutes=30),
+        on_failure_callback=alert_failed_run,
         default_args=default_args(retries=slot.retries or 1, priority=slot.priority),
         tags=["nightlies", f"slot:{slot.name}"],
     ) as dag:

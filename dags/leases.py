@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import DAG, Asset, CronTriggerTimetable, Param
 
 from include.settings.load import load
+from operators.alerts import alert_failed_run
 from operators.leases import LeasesEndOperator, LeasesLookOperator
 from operators.publishing import default_args
 
@@ -45,6 +46,7 @@ if load().repositories:
         catchup=False,
         max_active_runs=1,
         dagrun_timeout=timedelta(minutes=30),
+        on_failure_callback=alert_failed_run,
         default_args={**default_args(retries=1, priority=50), "execution_timeout": timedelta(minutes=5)},
         params={
             "dry_run": Param(False, title="Dry run", type="boolean", description="Only say which would be ended."),

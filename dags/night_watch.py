@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import DAG, CronTriggerTimetable
 
 from include.settings.load import load
+from operators.alerts import alert_failed_run
 from operators.publishing import default_args
 from operators.watch import WatchOperator
 
@@ -20,9 +21,11 @@ DOC = """
 |---|---|
 | an artifact failed | a pass of a night is done with it: within minutes, not at the night's end |
 | a run failed | and no artifact of it did, such as a pass that could not be planned |
+| any other run failed | at once, by its DAG itself: by hand, backfill, publication, undo, care, `leases`; this DAG repeats what could not be sent |
 | a night did not start | `notify.late_minutes` after its schedule there is no run, or one that is only queued |
 | a deadline was missed | the slot's `cutoff` passed, and something that is required is missing |
 | a whitelist ends | in less than `notify.whitelist_days`, or it has |
+| a disk is nearly full | less than 2 GiB are free where logs, ledger, state, spool or a store are written |
 | a lease is stuck | it has been held for `notify.stuck_lease_minutes` |
 
 Each cause once within `notify.window_hours`, with its cure, by mail and webhook as `notify:` says; the ledger has all.
@@ -34,7 +37,7 @@ It watches nothing while the scheduler stands still: look at `/api/v2/monitor/he
 
 At a slot's `summary_at` the night's summary is made from the ledger, sent, and kept below `summaries/` of `paths.var`
 as HTML, text and JSON. The same at any time: `nightshift nightly summary --date YYYY-MM-DD`.
-"""
+"""  # noqa: E501 - a row of a table is one line
 
 if load().slots:
     with DAG(
@@ -46,6 +49,7 @@ if load().slots:
         catchup=False,
         max_active_runs=1,
         dagrun_timeout=timedelta(minutes=30),
+        on_failure_callback=alert_failed_run,
         default_args={**default_args(retries=1, priority=50), "execution_timeout": timedelta(minutes=10)},
         tags=["nightlies", "care"],
     ) as night_watch:

@@ -12,6 +12,8 @@ from airflow.sdk import DAG, AssetAlias, CronTriggerTimetable, Param, TriggerRul
 
 from include.settings.load import load
 from include.settings.model import Site, Slot
+from operators.alerts import alert_failed_run
+from operators.forms import choice
 from operators.night import INHERITED, AnnounceOperator, GateOperator, LinksOperator, NightPlanOperator, slot_asset
 from operators.passes import NextPassOperator
 from operators.publishing import default_args, publishing_tasks
@@ -55,15 +57,20 @@ Links lead to later builds only, by build date and build id: no backfill, retry 
 link stays is in the log of `gate` or `links`, and in the ledger.
 
 The build date is the parameter `build_date`; else the run's partition key; else its logical date in {timezone}{offset}.
+One that is later than today in the slot's time zone is refused unless `allow_future` is on. In a backfill `build_date`
+is refused: each of its runs has its own date.
 A second run of the same build publishes nothing and makes no revision. `dry_run` says what would be published and how
 much of it is stored already, and writes to no store, gateway or repository.
 {backfill}"""
 
 BACKFILL = """
-Older dates: `airflow backfill create --dag-id {dag_id} --from-date 2026-11-02 --to-date 2026-11-04T23:59` installs the
-builds of three dates, and with `--reprocess-behavior completed` looks at them again. Both ends are moments, in UTC
-unless they carry a zone: a bare `--to-date` is its midnight and may miss the run of that day. One backfill at a time;
-Airflow calls one complete up to half a minute after its last run.
+Older dates:
+
+    nightshift lab airflow backfill create --dag-id {dag_id} --from-date 2026-11-02 --to-date 2026-11-04T23:59
+
+installs the builds of three dates, and with `--reprocess-behavior completed` looks at them again. Both ends are
+moments, in UTC unless they carry a zone: a bare `--to-date` is its midnight and may miss the run of that day. One
+backfill at a time; Airflow calls one complete up to half a minute after its last run.
 """
 
 
@@ -77,7 +84,13 @@ def night_params(site: Site, slot: Slot | None) -> dict[str, Param]:
             type=["null", "string"],
             format="date",
             pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
-            description="Which date's build; empty: the partition key's or the logical date's.",
+            description="Which date's build; empty: the partition key's or the logical date's. Not in a backfill.",
+        ),
+        "allow_future": Param(
+            False,
+            title="Allow a future date",
+            type="boolean",
+            description="Install a build whose date is later than today in the slot's time zone.",
         ),
         "projects": Param(
             None, title="Projects", **names, maxItems=1000, description="Only these projects; empty: all of the slot."
@@ -96,9 +109,7 @@ def night_params(site: Site, slot: Slot | None) -> dict[str, Param]:
         ),
     }
     if slot is None:
-        slots = sorted(site.slots)
-        chosen = Param(slots[0], title="Slot", type="string", enum=slots, description="Which series of builds.")
-        params = {"slot": chosen, **params}
+        params = {"slot": choice(site.slots, title="Slot", description="Which series of builds."), **params}
     return params
 
 
@@ -122,6 +133,7 @@ def night(site: Site, slot: Slot | None) -> DAG:
         max_active_runs=4,
         max_active_tasks=32,
         dagrun_timeout=timedelta(hours=20),
+        on_failure_callback=alert_failed_run,
         default_args=default_args(retries=slot.retries, priority=slot.priority) if slot else default_args(),
         params=night_params(site, slot),
         tags=["nightlies", "cvmfs", *([f"slot:{slot.name}"] if slot else ["by hand"])],

@@ -11,6 +11,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param
 
 from include.preflight.schedule import hour_before_first
 from include.settings.load import load
+from operators.alerts import alert_failed_run
 from operators.preflight import PreflightOperator
 from operators.publishing import default_args
 
@@ -23,12 +24,13 @@ DOC = """
 | ledger | it does not answer, or is of a newer version | |
 | stores | one does not answer; a role cannot put, get or delete a probe | racing writers were never tried there |
 | clocks | a store's or gateway's is 5 minutes off ours | it is 5 s off |
-| disks | less than 2 GiB are free, where that can be known | less than a tenth is |
+| disks of `var`, task logs, ledger, gateway state, spool and stores in folders | less than 2 GiB are free on one | less than a tenth is |
 | gateways | one is away, does not serve the repository, or refuses our key | it gives out no leases |
 | leases | | one is open |
 | repositories | readers cannot read or trust it; the whitelist ends within a day | readers see an older revision than the store has; the whitelist ends soon; it is frozen |
 | publisher nodes | we cannot log in | |
 | pools | one is missing | one is smaller than meant, or Airflow cannot be asked |
+| DAGs | | one that has to run by itself is paused: a slot's, `night_watch`, `leases`, `preflight`, `repository_care` |
 
 All findings come at once, each with its cure; an error fails the run, and whoever `notify:` names is told. The same by
 hand: `nightshift preflight`.
@@ -47,6 +49,7 @@ if _site.slots:
         catchup=False,
         max_active_runs=1,
         dagrun_timeout=timedelta(minutes=30),
+        on_failure_callback=alert_failed_run,
         default_args={**default_args(retries=1, priority=50), "execution_timeout": timedelta(minutes=10)},
         params={
             "slot": Param(

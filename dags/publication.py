@@ -11,6 +11,8 @@ from airflow.sdk import DAG, Param, TriggerRule
 
 from include.settings.load import load
 from include.settings.model import Site
+from operators.alerts import alert_failed_run
+from operators.forms import choice
 from operators.night import GateOperator, PublicationPlanOperator
 from operators.publishing import default_args, publishing_tasks
 
@@ -19,7 +21,7 @@ DOC = """
 
 `source` is the URL of a tarball (.tar, .gz, .xz, .zst) or zip in one of the stores of the site configuration, or of a
 folder in one of its `file:///` stores: {stores}. Anything else is refused; a folder of the workers is allowed by adding
-it to `stores`.
+it to `stores`. With `sha256` the source is a file: a folder has no sum and is refused.
 
 `mode` *refuse* ends with an error if the destination holds anything; *replace* swaps it. `tag` names the new revision;
 one that is taken is refused.
@@ -30,8 +32,7 @@ to no store, gateway or repository.
 
 
 def publication(site: Site) -> DAG:
-    """The DAG, with the configured repositories to choose from."""
-    repositories = sorted(site.repositories)
+    """The DAG. Of what must be chosen nothing has a default: a form that is sent as it is must not publish."""
     approval = any(one.approval for one in site.repositories.values())
     stores = ", ".join(f"`{store.url}`" for store in site.stores.values()) or "none is configured"
     dag = DAG(
@@ -43,27 +44,24 @@ def publication(site: Site) -> DAG:
         catchup=False,
         max_active_runs=8,
         dagrun_timeout=timedelta(hours=24 if approval else 12),
+        on_failure_callback=alert_failed_run,
         default_args=default_args(),
         params={
-            "repository": Param(
-                repositories[0], title="Repository", type="string", enum=repositories, description="Where to publish."
-            ),
+            "repository": choice(site.repositories, title="Repository", description="Where to publish."),
             "path": Param(
-                "/software/example/1.0",
                 title="Destination",
                 type="string",
                 pattern="^/[^/]+(/[^/]+)*/?$",
                 minLength=2,
                 maxLength=1024,
-                description="The destination: an absolute path inside the repository.",
+                description="The destination: an absolute path inside the repository, such as /software/root/6.36.",
             ),
             "source": Param(
-                "s3://builds/example-1.0.tar.gz",
                 title="Source",
                 type="string",
                 pattern="^[a-z0-9]+://.+",
                 maxLength=2048,
-                description="URL of a tarball or folder in one of the configured stores.",
+                description="URL of a tarball or folder in one of the configured stores, as s3://bucket/name.tar.gz.",
             ),
             "sha256": Param(
                 None,

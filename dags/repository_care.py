@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import DAG, CronTriggerTimetable, Param, task_group
 
 from include.settings.load import load
-from operators.care import CheckOperator, TagPruneOperator, WhitelistLookOperator
+from operators.alerts import alert_failed_run
+from operators.care import CheckOperator, TagPruneOperator, UnfinishedRemoveOperator, WhitelistLookOperator
 from operators.publishing import default_args
 
 DOC = """
@@ -20,6 +21,7 @@ DOC = """
 |---|---|---|
 | `whitelist` | looks how long the whitelist lasts that readers see | fewer days are left than `care.whitelist_days` |
 | `prune_tags` | takes tags away by the rule `care.tags` | the signing key is not on the worker |
+| `unfinished` | removes files that killed writers left in a folder over a day ago | it may not write there |
 | `check` | checks manifest, tags, reflog and every catalog | something is wrong; what is lost comes into the ledger |
 
 Nothing is signed again here: the master key is on no worker. Whoever holds it runs `nightshift repo resign`.
@@ -44,6 +46,7 @@ if _site.repositories:
         catchup=False,
         max_active_runs=1,
         dagrun_timeout=timedelta(hours=6),
+        on_failure_callback=alert_failed_run,
         default_args=default_args(priority=1),
         params={
             "repositories": Param(
@@ -57,7 +60,7 @@ if _site.repositories:
                 None,
                 title="Dry run",
                 type=["null", "boolean"],
-                description="Only say which tags would go; empty: as each repository's rule says.",
+                description="Only say which tags and files would go; empty: tags as each repository's rule says.",
             ),
         },
         tags=["cvmfs", "care"],
@@ -65,7 +68,7 @@ if _site.repositories:
 
         @task_group(group_id="care")
         def care(repository: str) -> None:
-            """One repository: three tasks that do not wait for each other."""
+            """One repository: four tasks that do not wait for each other."""
             WhitelistLookOperator(
                 task_id="whitelist",
                 repository=repository,
@@ -78,6 +81,12 @@ if _site.repositories:
                 pool="publish",
                 map_index_template="{{ task.repository }}",
                 doc_md="Takes tags away by the repository's rule, or says which would go.",
+            )
+            UnfinishedRemoveOperator(
+                task_id="unfinished",
+                repository=repository,
+                map_index_template="{{ task.repository }}",
+                doc_md="Removes files that killed writers left in a store in a folder, or says which would go.",
             )
             CheckOperator(
                 task_id="check",

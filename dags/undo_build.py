@@ -9,7 +9,9 @@ from airflow.sdk import DAG, Param
 
 from include.settings.load import load
 from include.settings.model import Site
+from operators.alerts import alert_failed_run
 from operators.approve import approve_each
+from operators.forms import choice
 from operators.publishing import default_args
 from operators.undo import UndoLookOperator, UndoOperator
 
@@ -43,7 +45,6 @@ a night publishes below it.
 
 def undo_build(site: Site) -> DAG:
     """The DAG, with the configured slots to choose from."""
-    slots = sorted(site.slots)
     names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}
     dag = DAG(
         dag_id="undo_build",
@@ -54,11 +55,11 @@ def undo_build(site: Site) -> DAG:
         catchup=False,
         max_active_runs=4,
         dagrun_timeout=timedelta(hours=16),
+        on_failure_callback=alert_failed_run,
         default_args=default_args(),
         params={
-            "slot": Param(slots[0], title="Slot", type="string", enum=slots, description="Which series of builds."),
+            "slot": choice(site.slots, title="Slot", description="Which series of builds."),
             "build_id": Param(
-                "build-id",
                 title="Build",
                 type="string",
                 pattern=f"^{NAME_PATTERN}$",
@@ -84,7 +85,6 @@ def undo_build(site: Site) -> DAG:
                 description="Let links that lead to what goes lead to an earlier build; otherwise it is refused.",
             ),
             "reason": Param(
-                "not said",
                 title="Reason",
                 type="string",
                 minLength=3,

@@ -131,7 +131,7 @@ def test_a_night_publishes_what_was_approved_though_another_artifact_of_it_faile
         run = asking.run("nightly_install_main", build_date="2026-06-01")
     (shown,) = person.seen
     assert shown.subject == f"Publish A/x86_64 to {FQRN}?"
-    assert "A/x86_64  /nightlies/main/b20260601/A/x86_64  2 files" in shown.body
+    assert "| `A/x86_64` | `/nightlies/main/b20260601/A/x86_64` | `2 files" in shown.body
     assert (shown.assigned, shown.leases, shown.revision) == (["anna"], [], before)
     assert 3000 < shown.seconds_left <= 3600
     assert run.states() == {"A/x86_64": "published", "B/x86_64": "failed"}
@@ -182,6 +182,12 @@ def test_a_build_is_undone_after_a_yes_and_stays_after_a_no(asking: MiniSite) ->
         gone = asking.run("undo_build", **form)
     assert (gone.tasks["undo"], asking.revision()) == ("success", before + 1)
     assert asking.connections.head(FQRN).lookup("/nightlies/main/b20260603") is None
+
+
+def test_without_a_build_nobody_is_asked_and_only_what_looked_for_it_fails(asking: MiniSite) -> None:
+    run = asking.run("nightly_install_main", build_date="2031-01-02")
+    assert {name for name, state in run.tasks.items() if state == "failed"} == {"find_build", "gate"}
+    assert run.tasks["ask"] == "skipped"
 
 
 def test_a_dry_run_asks_nobody(asking: MiniSite) -> None:

@@ -108,7 +108,7 @@ REJECTED = {
     "Blank": ({"platform": "x86 64"}, r"artifacts\[\d+\]: rejected: `platform` 'x86 64' is not .*Rename it"),
     "Elsewhere": (
         {"url": "https://example.org/x.tar.gz"},
-        r"Elsewhere/x86_64: rejected: `url` 'https://example\.org/x\.tar\.gz' lies in no store .*move the file",
+        r"Elsewhere/x86_64: rejected: `url` 'https://example\.org/x\.tar\.gz' lies outside the store .*Move the file",
     ),
 }
 
@@ -210,7 +210,7 @@ def test_a_date_without_a_build_fails_at_once_and_says_where_it_looked(site: Min
     assert run.tasks["find_build"] == "failed"
     assert run.tasks["gate"] == "failed"
     missing = "slot main has no build for 2031-01-01: nothing at s3://builds/main/2031-01-01/index.json. Check the date"
-    assert missing in said()
+    assert f"- task find_build failed: {missing}" in said(), "the gate repeats it"
 
 
 def test_an_unknown_platform_or_project_fails_the_run_and_names_what_there_is(

@@ -8,8 +8,10 @@ from datetime import UTC, datetime
 import pytest
 
 from include.cvmfs.errors import TagError
-from include.nightlies import created
+from include.nightlies import created, outages
+from include.nightlies.steps import prepare, sources
 from include.nightlies.steps.plan import plan_publication
+from include.storage.errors import Unavailable
 from tests.dags.conftest import FQRN, MiniSite, Run
 from tests.fakes.builds import tree
 
@@ -49,6 +51,26 @@ def test_a_destination_that_holds_something_is_refused_and_replaced_only_if_aske
     assert _publish(site, "/software/fit/1", other, mode="replace").state == "success"
     assert site.connections.repository(FQRN).read("/software/fit/1/readme") == b"two"
     assert site.leases() == []
+
+
+def test_a_run_waits_for_a_store_that_is_away_and_goes_on_in_the_same_try(
+    site: MiniSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, away = _tarball(site, "away-1.tar.gz", readme=b"late"), [2]
+
+    def opened(*given: object) -> object:
+        if away[0]:
+            away[0] -= 1
+            raise Unavailable("no answer", key="away-1.tar.gz", cause="connection")
+        return sources.opened(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(prepare, "opened", opened)
+    monkeypatch.setattr(outages, "FIRST_PAUSE_S", 0.01)
+    run = _publish(site, "/software/away/1", source)
+    assert run.state == "success", run
+    assert away == [0]
+    (publication,) = run.publications.values()
+    assert (publication.state.value, publication.prepare_try) == ("published", 1)
 
 
 def test_a_folder_of_the_worker_is_taken_only_from_a_configured_store(site: MiniSite) -> None:

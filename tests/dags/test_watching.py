@@ -44,6 +44,29 @@ def test_a_night_that_airflow_never_began_is_told(site: MiniSite) -> None:
     assert not [key for key in keys if key.startswith("stuck-lease")], FQRN
 
 
+@pytest.mark.parametrize(
+    ("dag_id", "conf", "why"),
+    [
+        (
+            "publication",
+            {"repository": FQRN, "path": "/alerts/1", "source": "s3://elsewhere/1.tar.gz"},
+            "SourceNotAllowed",
+        ),
+        ("undo_build", {"slot": "main", "build_id": "none", "reason": "a test"}, "BuildUnknown"),
+    ],
+)
+def test_a_run_by_hand_that_fails_sends_an_alert_with_its_cause(
+    site: MiniSite, dag_id: str, conf: dict[str, str], why: str
+) -> None:
+    began = clock()
+    run = site.run(dag_id, **conf)
+    assert run.state == "failed", run
+    (alert,) = [one for one in alerts_since(site.connections.ledger, began) if one.event == "run-failed"]
+    assert alert.key == f"run-failed:{run.name}"
+    assert alert.title.endswith(f"of {dag_id} failed: {why}")
+    assert log_of(run.name) in alert.text
+
+
 def test_a_run_is_found_in_airflows_pages_by_its_name_in_the_ledger() -> None:
     assert log_of("night/manual__2026-01-01T00:00:00+00:00").endswith(
         "/dags/night/runs/manual__2026-01-01T00%3A00%3A00%2B00%3A00"

@@ -141,11 +141,11 @@ class Deployment:
         return self.api._call(method, f"/api/v2{path}", **arguments).json()
 
     def airflow(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """The airflow command with the environment of the deployment."""
-        program = str(Path(sys.executable).parent / "airflow")
+        """Airflow's command as the documentation has it, from a shell that knows the lab's place and ports only."""
+        program = str(Path(sys.executable).parent / "nightshift")
         return subprocess.run(
-            [program, *arguments],
-            env=self.environment,
+            [program, "lab", "airflow", *arguments],
+            env={**self.lab.base, **self.lab.ports.to_environment()},
             cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,

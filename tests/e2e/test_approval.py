@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from selenium.webdriver.common.by import By
 
 from include.nightlies import questions
 from include.nightlies.approval import Answer
@@ -16,10 +17,12 @@ from include.notify.message import Event
 from include.notify.records import alerts_since
 from include.settings.pools import NIGHTLY
 from tests.e2e.deployment import FQRN, Deployment
+from tests.e2e.test_browser import Browser, browser
 from tests.fakes.builds import Build, tree
 
 pytestmark = [pytest.mark.server("weed"), pytest.mark.slow]
 
+__all__ = ["browser"]
 DAG = "publication"
 READ = (DAG, "nightly_install")
 DATE = "2026-05-01"
@@ -101,6 +104,36 @@ def fate(deployment: Deployment, run: str) -> tuple[str, str]:
     return one.state.value, one.reason
 
 
+@pytest.mark.server("chromium")
+@pytest.mark.server("chromedriver")
+def test_the_question_is_a_table_in_the_browser_and_is_approved_without_a_comment(
+    asking: Deployment, browser: Browser
+) -> None:
+    build = Build(DATE, slot="asked").add("A", "x86_64", tree({"a": b"seen"}))
+    asking.drop(build)
+    source = f"s3://builds/asked/{DATE}/{build.build_id}/A-x86_64.tar.gz"
+    # the task reads it when it asks: a browser may be slower than the answers of the other test
+    file = asking.folder / "site.yaml"
+    text = file.read_text()
+    file.write_text(text.replace(f"deadline_minutes: {DEADLINE_MINUTES}", "deadline_minutes: 10"))
+    try:
+        asking.trigger(DAG, "seen", repository=FQRN, path="/asked/seen", source=source)
+        asked(asking, "seen", 0)
+    finally:
+        file.write_text(text)
+    browser.open(f"/dags/{DAG}/runs/seen/tasks/approve/mapped/0/required_actions")
+    browser.wait_for_text("table thead", "Destination")
+    rows = [row.text for row in browser.driver.find_elements(By.CSS_SELECTOR, "table tbody tr")]
+    browser.screenshot("approval")
+    assert len(rows) == 1
+    assert rows[0].startswith("/asked/seen /asked/seen 2 files, ")
+    assert browser.link("Run and its logs") == f"{asking.lab.airflow_url}/dags/{DAG}/runs/seen"
+    browser.press("Approve")
+    assert asking.follow(DAG, "seen").state == "success"
+    (question_of_run,) = questions.of_run(asking.connections.ledger, f"{DAG}/seen")
+    assert (question_of_run.answer, question_of_run.comment) == (Answer.APPROVED, "")
+
+
 def test_a_no_then_a_yes_to_the_question_asked_anew_while_nobody_answers_another(asking: Deployment) -> None:
     build = Build(DATE, slot="asked").add("A", "x86_64", tree({"a": b"approved"}))
     asking.drop(build)
@@ -111,7 +144,7 @@ def test_a_no_then_a_yes_to_the_question_asked_anew_while_nobody_answers_another
     asking.trigger(DAG, "answered", repository=FQRN, path="/asked/answered", source=source)
     shown = asked(asking, "answered", 0)
     assert shown["subject"] == f"Publish /asked/answered to {FQRN}?"
-    assert "/asked/answered  /asked/answered  2 files" in shown["body"]
+    assert "| `/asked/answered` | `/asked/answered` | `2 files" in shown["body"]
     assert [one["id"] for one in shown["assigned_users"]] == ["admin"]
     answer(asking, "answered", 0, "Reject", "not today")
     assert asking.follow(DAG, "answered").state == "failed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from selenium.webdriver.support import expected_conditions as the
 from selenium.webdriver.support.wait import WebDriverWait
 
 from include.lab.environment import ADMIN
+from include.notify.records import Alert, alerts_since
 from tests.e2e.deployment import FQRN, RUN_S, Deployment
 from tests.fakes.builds import Build, tree
 
@@ -139,7 +141,7 @@ def night(deployment: Deployment, browser: Browser) -> Night:
 
 def test_the_form_asks_with_titles_and_says_what_each_answer_means(deployment: Deployment, night: Night) -> None:
     params = deployment.rest("GET", "/dags/nightly_install/details")["params"]
-    assert list(params) == ["slot", "build_date", "projects", "platforms", "dry_run", "wait_minutes"]
+    assert list(params) == ["slot", "build_date", "allow_future", "projects", "platforms", "dry_run", "wait_minutes"]
     for name, param in params.items():
         title = param["schema"]["title"]
         assert title != name
@@ -164,6 +166,38 @@ def test_tasks_link_to_what_they_worked_on(deployment: Deployment, browser: Brow
         browser.open(f"/dags/nightly_install/runs/{night.run_id}/tasks/{task}/details")
         assert browser.link(text).startswith(leads_to)
     browser.screenshot("task")
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "empty"), [("publication", ("path", "source")), ("undo_build", ("slot", "build_id", "reason"))]
+)
+def test_a_form_asks_for_what_nobody_can_guess_with_empty_fields_and_starts_nothing_without(
+    deployment: Deployment, browser: Browser, dag_id: str, empty: tuple[str, ...]
+) -> None:
+    before = deployment.rest("GET", f"/dags/{dag_id}/dagRuns")["total_entries"]
+    browser.open(f"/dags/{dag_id}")
+    browser.click("[data-testid=trigger-dag-button]")
+    browser.see(DIALOG)
+    for name in empty:
+        assert browser.find(f"{DIALOG} [name=element_{name}]").get_attribute("value") == "", name
+    browser.screenshot(f"form-{dag_id}")
+    assert not browser.see("[data-testid=trigger-dag-submit]").is_enabled()
+    assert deployment.rest("GET", f"/dags/{dag_id}/dagRuns")["total_entries"] == before
+
+
+def test_a_run_by_hand_that_fails_sends_an_alert_that_links_to_it(deployment: Deployment) -> None:
+    begun = datetime.now(UTC) - timedelta(seconds=1)
+    deployment.trigger("publication", "fails", repository=FQRN, path="/alerts/1", source="s3://elsewhere/1.tar.gz")
+    assert deployment.follow("publication", "fails").state == "failed"
+    # the DAG processor does it, after the run
+    found: list[Alert] = []
+    deployment.wait_until(
+        lambda: bool(found.extend(alerts_since(deployment.connections.ledger, begun)) or found), "an alert", RUN_S
+    )
+    (alert,) = found
+    assert alert.key == "run-failed:publication/fails"
+    assert "SourceNotAllowed" in alert.title
+    assert f"{deployment.lab.airflow_url}/dags/publication/runs/fails" in alert.text
 
 
 def test_connections_have_forms_of_their_own(deployment: Deployment, browser: Browser) -> None:
