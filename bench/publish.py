@@ -1,7 +1,8 @@
 """Speed of whole publications (prepare, reserve, publish through the real gateway) against a floor of the same run.
 
 Each round publishes the same fresh tree into a repository with a past and into an empty one, and measures the floor
-in between, in A B B A order; then the second night, with 5 % of the files changed. Ends in one line of JSON.
+in between, in A B B A order; then the second night, with 5 % of the files changed. On a disk (``file:///folder``) the
+tree is also published by each setting of `fsync`. Ends in one line of JSON.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from publishing import lab
-from publishing.machine import description
+from publishing.machine import Ran, description
 from publishing.repositories import EMPTY, NESTED_CATALOGS, PAST, REFLOG_ROWS, TAGS, Templates, summary
 from publishing.rounds import Bench, Round
 from publishing.trees import Shape
+
+from include.storage.options import Fsync
 
 VOID = 3
 FLOOR_SPREAD = 0.10
@@ -45,7 +48,9 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="nightshift-bench-"))
     try:
         with lab.store(options.store, folder, options.connections) as place:
-            bench = Bench(place, shape, templates, scratch, empty=options.past, index=options.index)
+            on_disk = options.store.startswith("file:")
+            fsyncs: tuple[Fsync, ...] = ("never", "switch", "always") if on_disk else ()
+            bench = Bench(place, shape, templates, scratch, empty=options.past, index=options.index, fsyncs=fsyncs)
             rounds = []
             for number in range(options.rounds):
                 rounds.append(bench.round(number))
@@ -78,6 +83,12 @@ def _tell(number: int, one: Round, shape: Shape) -> None:
             f"CPU {1000 * out['cpu_s'] / shape.files:.3f} s/1,000, {one.second.rss_mb:.0f} MB, {out['puts']} PUTs for "
             f"{shape.changed} changed files and {out['catalogs']} catalogs, {_heads(out)}; "
             f"peaks of its own process {' '.join(f'{name} {mb}' for name, mb in out['peaks_mb'].items())} MB"
+        )
+    for fsync, ran in one.fsync.items():
+        out = ran.outcome
+        print(
+            f"  fsync {fsync:6} {shape.files / out['seconds']:,.0f} files/s; "
+            f"s: prepare {out['phases']['prepare']:.2f}, lease {out['lease_held_s']:.3f}"
         )
     sys.stdout.flush()
 
@@ -118,10 +129,21 @@ def _conclude(rounds: list[Round], shape: Shape, options: argparse.Namespace) ->
         "second_night_puts": int(median(ran.outcome["puts"] for ran in seconds)),
         "changed_files": shape.changed,
     }
+    if rounds[0].fsync:
+        result["fsync"] = {fsync: _flushed([one.fsync[fsync] for one in rounds], shape) for fsync in rounds[0].fsync}
     void = spread > FLOOR_SPREAD
     print(f"floor: within {spread:.0%} of its median{'; VOID, the machine was not quiet' if void else ''}")
     print(json.dumps(result))
     return VOID if void else 0
+
+
+def _flushed(ran: list[Ran], shape: Shape) -> dict[str, float]:
+    median = statistics.median
+    return {
+        "files_per_s": round(median(shape.files / one.outcome["seconds"] for one in ran), 1),
+        "prepare_s": round(median(one.outcome["phases"]["prepare"] for one in ran), 3),
+        "lease_held_s": round(median(one.outcome["lease_held_s"] for one in ran), 3),
+    }
 
 
 def _options() -> argparse.Namespace:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from publishing.places import Place
-from publishing.repositories import FQRN
+from publishing.repositories import FQRN, SILENT
 
 from include.cvmfs.keys import load_signer
 from include.gateway.service import GatewayKey, Recipe, RepositoryConfig, ServiceConfig
 from include.gateway.service.server import serve
+from include.storage.open import Credentials, StoreOptions, open_store
+from include.storage.store import Store
 
 KEY_ID, SECRET = "bench", "bench-secret"
 
@@ -25,12 +28,20 @@ def main() -> None:
 
 
 def configuration(text: str) -> ServiceConfig:
-    """What a job says, as the service wants it."""
+    """What a job says, as the service wants it. ``silent``: where the store of a second repository never answers."""
     job = json.loads(text)
     keys, place = Path(job["keys"]), Place(**job["place"])
     repository = RepositoryConfig(place.open, lambda: load_signer(keys, FQRN), (GatewayKey(KEY_ID, SECRET),))
+    repositories = {FQRN: repository}
+    if job.get("silent"):
+        repositories[SILENT] = replace(repository, store=lambda: _silent(job["silent"]))
     recipe = Recipe("publishing.gateway", configuration.__name__, (text,))
-    return ServiceConfig(Path(job["state"]), {FQRN: repository}, port=0, max_lease_time_s=120, recipe=recipe)
+    return ServiceConfig(Path(job["state"]), repositories, port=0, max_lease_time_s=120, recipe=recipe)
+
+
+def _silent(endpoint: str) -> Store:
+    options = StoreOptions(endpoint=endpoint, retries=0)
+    return open_store("s3://silent/store", credentials=Credentials(KEY_ID, SECRET), options=options)
 
 
 def _stop_at_end_of_input(stop: threading.Event) -> None:

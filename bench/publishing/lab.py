@@ -55,15 +55,18 @@ def _server(kind: str, folder: Path) -> WeedServer:
 
 
 @contextmanager
-def gateway(place: Place, keys: Path, state: Path) -> Iterator[dict[str, str]]:
-    """The gateway service for the repository at a place; gives what its clients need."""
+def gateway(place: Place, keys: Path, state: Path, silent: str | None = None) -> Iterator[dict[str, str]]:
+    """The gateway service for the repository at a place; gives what its clients need.
+
+    ``silent``: where the store of a second repository never answers.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", "publishing.gateway"], cwd=BENCH, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        job = {"keys": str(keys), "place": place.as_json(), "state": str(state)}
+        job = {"keys": str(keys), "place": place.as_json(), "state": str(state), "silent": silent}
         process.stdin.write(json.dumps(job).encode() + b"\n")
         process.stdin.flush()
         url = process.stdout.readline().decode().strip()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.storage.open import Credentials, StoreOptions, open_store
+from include.storage.options import Fsync
 from include.storage.store import Store
 
 
@@ -19,6 +20,7 @@ class Place:
     access_key: str = ""
     secret_key: str = dataclasses.field(default="", repr=False)
     connections: int = 64
+    fsync: Fsync = "switch"
 
     @property
     def is_file(self) -> bool:
@@ -29,7 +31,7 @@ class Place:
         return Credentials(self.access_key, self.secret_key) if self.access_key else None
 
     def open(self) -> Store:
-        options = StoreOptions(endpoint=self.endpoint, connections=self.connections)
+        options = StoreOptions(endpoint=self.endpoint, connections=self.connections, fsync=self.fsync)
         return open_store(self.url, credentials=self.credentials, options=options)
 
     def below(self, name: str) -> Place:
@@ -37,6 +39,9 @@ class Place:
 
     def with_connections(self, count: int) -> Place:
         return dataclasses.replace(self, connections=count)
+
+    def with_fsync(self, fsync: Fsync) -> Place:
+        return dataclasses.replace(self, fsync=fsync)
 
     def as_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -32,6 +32,7 @@ from include.storage.open import open_store
 from include.storage.store import Store
 
 FQRN = "bench.nightshift.test"
+SILENT = "silent.nightshift.test"
 PAST, EMPTY = "past", "empty"
 REFLOG_ROWS = 50_000
 TAGS = 200
@@ -39,7 +40,7 @@ NESTED_CATALOGS = 3_000
 TOP = "/nightlies"
 _SLOTS = 30
 _OLDEST_S = 5 * 86_400  # a whitelist is good for 30 days
-_FORM = "2"  # changes when the templates do
+_FORM = "3"  # changes when the templates do
 _DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, mtime=1_780_000_000, linkcount=2)
 
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,8 @@ from publishing.machine import BENCH, Idle, Ran, run, start
 from publishing.places import Place
 from publishing.repositories import EMPTY, PAST, TOP, Templates
 from publishing.trees import Shape, write_files, write_tarball
+
+from include.storage.options import Fsync
 
 
 @dataclass(slots=True)
@@ -28,13 +30,22 @@ class Round:
     tar_floor_s: float = 0.0
     published: dict[str, Ran] = field(default_factory=dict)
     second: Ran | None = None
+    fsync: dict[str, Ran] = field(default_factory=dict)
 
 
 class Bench:
     """Runs rounds in a scratch folder; ``scratch`` should be on tmpfs so that disks do not count."""
 
     def __init__(
-        self, place: Place, shape: Shape, templates: Templates, scratch: Path, *, empty: bool, index: bool
+        self,
+        place: Place,
+        shape: Shape,
+        templates: Templates,
+        scratch: Path,
+        *,
+        empty: bool,
+        index: bool,
+        fsyncs: Sequence[Fsync] = (),
     ) -> None:
         self.place = place
         self._index = index
@@ -42,6 +53,7 @@ class Bench:
         self._templates = templates
         self._scratch = scratch
         self._arms = [PAST, EMPTY] if empty else [PAST]
+        self._fsyncs = fsyncs
 
     def round(self, number: int) -> Round:
         """One round; odd ones go backwards (A B B A)."""
@@ -66,9 +78,19 @@ class Bench:
         for step in steps if number % 2 == 0 else reversed(steps):
             step()
         self._second_night(number, folder, places[PAST], done)
+        for fsync in self._fsyncs if number % 2 == 0 else reversed(self._fsyncs):
+            self._flushed(number, fsync, folder, tarball, done)
         shutil.rmtree(folder)
         self._clear(number)
         return done
+
+    def _flushed(self, number: int, fsync: Fsync, folder: Path, tarball: Path, done: Round) -> None:
+        """The tree by another setting of the store; what others wrote is on the disk before, and after it."""
+        place = self.place.below(f"round{number}-fsync-{fsync}").with_fsync(fsync)
+        self._templates.copy(EMPTY, place.open())
+        os.sync()
+        done.fsync[fsync] = self.publish(place, tarball, f"fsync-{number}", folder, [])
+        os.sync()
 
     def publish(self, place: Place, tarball: Path, build: str, folder: Path, earlier: list[str]) -> Ran:
         """One publication by a publisher process through a gateway of its own."""
@@ -128,7 +150,8 @@ class Bench:
         """Objects of a round are not needed any more; on a disk of an S3 server they may stay."""
         if self.place.is_file:
             root = Path(self.place.url.removeprefix("file://"))
-            for name in (f"floor{number}", *(f"round{number}-{arm}" for arm in self._arms)):
+            arms = [*self._arms, *(f"fsync-{fsync}" for fsync in self._fsyncs)]
+            for name in (f"floor{number}", *(f"round{number}-{arm}" for arm in arms)):
                 shutil.rmtree(root / name, ignore_errors=True)
 
 

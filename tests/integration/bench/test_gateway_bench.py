@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[3]
 WANTED = [
     "commits_per_s", "commit_p50_ms", "commit_p95_ms", "lease_p95_ms", "lease_pairs_per_s", "single_commit_p50_ms",
     "merge_commits_per_s", "merge_entries_per_s", "revisions_per_s", "floor_transactions_per_s",
-    "floor_revisions_per_s",
+    "floor_revisions_per_s", "silent_acquire_p50_ms", "silent_acquire_p99_ms", "silent_commit_p99_ms",
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 KEYS = [
     "files", "files_per_s", "floor_files_per_s", "ratio_to_floor", "puts", "heads", "cpu_s_per_1000", "rss_mb",
     "lease_held_s", "second_night_files_per_s", "second_night_floor", "second_night_ratio", "second_night_puts",
-    "changed_files",
+    "changed_files", "fsync",
 ]  # fmt: skip
 
 
@@ -29,6 +29,8 @@ def test_it_ends_in_one_line_of_json(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
     assert list(result) == KEYS
+    assert list(result["fsync"]) == ["never", "switch", "always"]
+    assert all(row["files_per_s"] > 0 for row in result["fsync"].values())
     assert (result["files"], result["changed_files"]) == (200, 10)
     assert result["second_night_puts"] <= 10 + 3 + 8  # changed files, their catalogs, and those of reserve and publish
     assert not list((tmp_path / "store").glob("*"))
