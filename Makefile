@@ -17,7 +17,7 @@ DATE ?=
 SLOT ?=
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format lint check test test-full servers nightly up down status docs fuzz week clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill
+.PHONY: help venv lock format lint check test test-full test-busy servers nightly up down status docs fuzz soak week clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,8 +47,8 @@ format: $(STAMP)  ## bring the code into its form
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format --quiet .
 
-check: lint  ## lint, types and the fast tests, in under a minute
-	@$(BIN)/pytest tests/unit -m "not slow" -q -n auto --dist worksteal
+check: lint  ## lint, types, the contracts of all DAGs and the fast tests, in 90 s
+	@$(BIN)/pytest tests/dags/test_contracts.py tests/unit -m "not slow" -q -n auto --dist worksteal
 
 lint: $(STAMP)  ## linters and types
 	@$(BIN)/ruff check .
@@ -57,9 +57,9 @@ lint: $(STAMP)  ## linters and types
 	@$(BIN)/hadolint docker/Dockerfile
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker/compose.yaml
 
-# Files in parallel, more than there are cores, since they wait half of their time; but whole deployments, and what
-# shares a database server, come last, one at a time.
-APART = tests/integration/ledger tests/integration/bench tests/integration/lab tests/e2e
+# Files in parallel, more than there are cores, since they wait half of their time; the end-to-end tests share a whole
+# deployment and come last.
+APART = tests/e2e
 TESTS = $(BIN)/pytest tests/unit -n auto --dist worksteal && \
 	$(BIN)/pytest tests $(addprefix --ignore=,tests/unit $(APART)) -n 3 --dist loadfile --no-loadscope-reorder && \
 	$(BIN)/pytest $(APART)
@@ -69,6 +69,11 @@ test: $(STAMP) servers  ## all tests; a server that cannot be had is skipped and
 
 test-full: $(STAMP) servers  ## all tests; any skip is a failure
 	@export CI=true; $(TESTS)
+
+PASSES ?= 3
+
+test-busy: $(STAMP) servers  ## test-full beside four busy loops, PASSES times in a row [PASSES=3]
+	@for pass in $$(seq $(PASSES)); do echo "pass $$pass of $(PASSES)"; tests/beside-busy-loops.sh $(MAKE) --no-print-directory test-full; done
 
 servers:
 	@tests/install-servers.sh
@@ -98,6 +103,12 @@ fuzz: $(STAMP)  ## damaged input to everything that reads, for FUZZ_S seconds [F
 NIGHTS ?= 7
 SEED ?= 1
 
+PART ?= gateway
+SOAK_S ?= 1200
+
+soak: $(STAMP)  ## a state machine with fresh random draws for SOAK_S seconds [PART=gateway SOAK_S=1200]
+	@$(BIN)/python -m tests.soak.run --part $(PART) --seconds $(SOAK_S)
+
 week: $(STAMP)  ## a simulated week under the real Airflow, with failures; where links lead is watched all the time [NIGHTS=7 SEED=1]
 	@$(BIN)/python -m tests.week.run --nights $(NIGHTS) --seed $(SEED)
 
@@ -108,7 +119,7 @@ STORE ?= weed
 ROUNDS ?= 5
 PAST ?= 1
 
-bench-publish: $(STAMP)  ## publish against its own floor [FILES= FOLDERS= STORE=weed|radosgw|file|file:///… ROUNDS= PAST=1 FULL=1]
+bench-publish: $(STAMP)  ## publish against its own floor [FILES= FOLDERS= STORE=weed|radosgw|file|file:///… (also by each fsync) ROUNDS= PAST=1 FULL=1]
 	@$(BIN)/python bench/publish.py --files $(FILES) --folders $(FOLDERS) --store $(STORE) --rounds $(ROUNDS) --past $(PAST)
 
 bench-publish-curves: FILES = 5000

@@ -62,11 +62,15 @@ REASONS = (
 SKIPPED_MODULE = 'import pytest\npytest.importorskip("no_such_module_at_all")\ndef test_one(): ...\n'
 LOOKS_AROUND = """
 import os
+from pathlib import Path
 AT_IMPORT = {name for name in os.environ if name.startswith(("NIGHTSHIFT_", "AIRFLOW_CONN_"))}
 
 def test_nothing_of_the_caller_is_seen():
-    assert AT_IMPORT == set()
-    assert not {name for name in os.environ if name.startswith(("NIGHTSHIFT_", "AIRFLOW_CONN_"))}
+    assert AT_IMPORT == {"NIGHTSHIFT_VAR"}
+    assert {name for name in os.environ if name.startswith(("NIGHTSHIFT_", "AIRFLOW_CONN_"))} == AT_IMPORT
+    from include.lab.environment import Place, adopt
+    assert list(Place.from_environment(os.environ).var.iterdir()) == []  # neither the caller's nor the checkout's
+    adopt()
     from include.settings.secrets import EnvSecrets
     from include.settings.errors import SettingsError
     try:
