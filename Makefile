@@ -13,11 +13,12 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BASE ?= HEAD
 DATE ?=
 SLOT ?=
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format lint check test test-full test-busy servers nightly up down status docs fuzz soak week clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill
+.PHONY: help venv lock format lint check test test-full test-busy servers nightly up down status docs structure fuzz soak week clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +94,9 @@ status: $(STAMP)  ## what runs, where, and whether it answers
 docs: $(STAMP)  ## generate docs/dags.md from the DAGs, and the table in docs/publishers.md
 	@$(BIN)/python docs/generate_dags.py
 	@$(BIN)/python docs/generate_publishers.py
+
+structure: $(STAMP)  ## the shape of the product code beside that of another commit [BASE=<commit>]
+	@$(BIN)/python -m tests.structure --base $(BASE)
 
 FUZZ_S ?= 300
 FUZZ_ONLY ?=
