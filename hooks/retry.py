@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import RetryDecision, RetryPolicy
 
+from include.errors import NightshiftError
+
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
@@ -24,13 +26,12 @@ class RetryByKind(RetryPolicy):
         context: Context | None = None,  # noqa: ARG002
     ) -> RetryDecision:
         """Airflow asks this in the task's process, with the error itself."""
+        if not isinstance(exception, NightshiftError):
+            return RetryDecision.default()
         kind = type(exception).__name__
-        retryable = getattr(exception, "retryable", None)
-        if retryable is False:
-            return RetryDecision.fail(f"{kind} will not pass by itself")
-        if retryable is True:
+        if exception.retryable:
             return RetryDecision.retry(reason=f"{kind} may pass by itself")
-        return RetryDecision.default()
+        return RetryDecision.fail(f"{kind} will not pass by itself")
 
     def serialize(self) -> dict[str, Any]:
         return {"__type": "RetryByKind"}

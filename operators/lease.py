@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from include.errors import NightshiftError
 from operators.thaw import WritingOperator
 from triggers.lease import LeaseFreeTrigger
 from triggers.pause import PauseTrigger
@@ -171,9 +172,10 @@ class LeaseTaskOperator(WritingOperator):
         raise WaitedTooLong(name, why)
 
 
-class WaitedTooLong(Exception):
+class WaitedTooLong(NightshiftError):
     """A path was busy for longer than any lease should last; a further try waits anew."""
 
+    code = "waited-too-long"
     retryable = True
 
     def __init__(self, artifact: str, why: str) -> None:

@@ -68,5 +68,5 @@ class LeaseFreeSensor(NightshiftSensor):
         try:
             return checked_path(self.path)
         except BadLeasePath as bad:
-            message = f"{self.task_id}: path {self.path!r} of {self.repository}: {bad}; {BadLeasePath.cure}"
+            message = f"{self.task_id}: path {self.path!r} of {self.repository}: {bad}; {BadLeasePath.hint}"
             raise BadLeasePath(message, repository=self.repository, path=self.path) from None

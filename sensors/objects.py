@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from include.errors import NightshiftError
 from sensors.base import NightshiftSensor
 from triggers.objects import POLL_S, ObjectTrigger
 
@@ -12,9 +13,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class NotThere(Exception):
+class NotThere(NightshiftError):
     """What was waited for did not come; a further try waits anew."""
 
+    code = "awaited-object-missing"
     retryable = True
 
 

@@ -118,10 +118,11 @@ class NightTrigger(BaseTrigger):
         return Watch(await configured(night.slot), night, turn)
 
     def _may_pass(self, error: Exception) -> bool:
+        from include.errors import is_retryable
         from include.settings.errors import InvalidSettings, SettingsFileMissing
 
         # a configuration that is just being edited is no reason to end the night
-        return bool(getattr(error, "retryable", False)) or isinstance(error, InvalidSettings | SettingsFileMissing)
+        return is_retryable(error, otherwise=False) or isinstance(error, InvalidSettings | SettingsFileMissing)
 
     def _waiting(self, error: Exception) -> Decision:
         from include.nightlies.passes import Pass, Seen, decide

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from include.errors import is_retryable
+
 if TYPE_CHECKING:
     from include.publishers.connect import Connections
     from include.settings.model import Site
@@ -53,7 +55,7 @@ class StoreTrigger(BaseTrigger):
             try:
                 found = await asyncio.to_thread(self._look, connections)
             except Exception as error:  # noqa: BLE001 - the event carries it to the task, which fails with it
-                if not getattr(error, "retryable", False):
+                if not is_retryable(error, otherwise=False):
                     yield TriggerEvent({"found": False, "reason": str(error)})
                     return
                 self.log.warning("%s", error)

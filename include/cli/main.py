@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import typer
 
+from include.errors import NightshiftError
+
 # group -> what it is for; each is `app` in the module of its name in this package
 GROUPS = {
     "settings": "Check the site configuration and the stores it names.",
@@ -29,9 +31,7 @@ def main(words: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if words is None else words
     try:
         assemble(words)(list(words), prog_name="nightshift")
-    except Exception as error:
-        if not type(error).__module__.startswith("include."):
-            raise
+    except NightshiftError as error:
         typer.echo(f"nightshift: {error}", err=True)
         sys.exit(1)
 

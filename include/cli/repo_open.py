@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from include.errors import NightshiftError
+
 if TYPE_CHECKING:
     from include.cvmfs.keys import Signer
     from include.cvmfs.repository import Repository
@@ -106,19 +108,9 @@ def span(text: str) -> timedelta:
 @contextlib.contextmanager
 def refusing() -> Iterator[None]:
     """What cannot be opened, trusted, read or changed ends the command with the reason on one line."""
-    from include.cvmfs.errors import CvmfsError
-    from include.gateway.errors import GatewayError
-    from include.interventions.errors import InterventionError
-    from include.ledger.errors import LedgerError
-    from include.publishers.errors import PublisherError
-    from include.settings.errors import SettingsError
-    from include.storage.errors import StoreError
-
     try:
         yield
-    except (
-        CvmfsError, StoreError, SettingsError, GatewayError, PublisherError, InterventionError, LedgerError,
-    ) as fault:  # fmt: skip
+    except NightshiftError as fault:
         refuse(fault)
 
 

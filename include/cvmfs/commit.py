@@ -26,6 +26,7 @@ from include.cvmfs.reflog import Reflog, RefType
 from include.cvmfs.stock_checksum import keep_checksum
 from include.cvmfs.storing import Stored, require_stored, store_all, store_alternatives, store_compressed
 from include.cvmfs.vouching import Voucher
+from include.errors import NightshiftError
 from include.storage.errors import Conflict, NotFound, StoreError
 from include.storage.store import Store, Version
 
@@ -72,8 +73,10 @@ def _all_may(_: Sequence[int]) -> Mapping[int, Exception]:
 def _ignore(_: Step) -> None: ...
 
 
-class _TakenOut(Exception):
+class _TakenOut(NightshiftError):
     """Some of a group may not be switched."""
+
+    code = "changes-not-switchable"
 
     def __init__(self, refused: Mapping[int, Exception]) -> None:
         super().__init__()

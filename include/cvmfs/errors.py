@@ -38,34 +38,20 @@ CvmfsError
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar
+
+from include.errors import Concern, NightshiftError
 
 
-class CvmfsError(Exception):
+class CvmfsError(NightshiftError):
     """Anything this subject raises on purpose. ``retryable``: the same call may succeed later with nobody's help."""
 
-    retryable: ClassVar[bool] = False
-
-    def __init__(self, message: str) -> None:
-        # Names may have bytes that are not UTF-8, as lone surrogates; logs, JSON and pages take text only.
-        super().__init__(message.encode("utf-8", "backslashreplace").decode())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Errors cross process borders (pools, task runners); the fields are not the arguments of Exception.
-        return _rebuild, (type(self), self.args, self.__dict__.copy())
-
-
-def _rebuild(kind: type[CvmfsError], args: tuple[Any, ...], fields: dict[str, Any]) -> CvmfsError:
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(fields)
-    return error
+    code = "cvmfs"
 
 
 class FormatError(CvmfsError):
     """``what`` names the thing that was read (a manifest, a hash, a reflog), ``detail`` what is wrong with it."""
 
-    retryable: ClassVar[bool] = False
+    code = "format-invalid"
 
     def __init__(self, what: str, detail: str) -> None:
         super().__init__(f"{what}: {detail}")
@@ -76,11 +62,14 @@ class FormatError(CvmfsError):
 class TrustError(CvmfsError):
     """Readable, but not vouched for."""
 
+    code = "not-trusted"
+    concern = Concern.REPOSITORY
+
 
 class SignatureError(TrustError):
     """A signature that does not hold. ``what`` names the signed thing."""
 
-    retryable: ClassVar[bool] = False
+    code = "signature-invalid"
 
     def __init__(self, what: str, detail: str) -> None:
         super().__init__(f"{what}: {detail}")
@@ -91,7 +80,7 @@ class SignatureError(TrustError):
 class WhitelistError(TrustError):
     """The whitelist does not admit this repository or certificate."""
 
-    retryable: ClassVar[bool] = False
+    code = "whitelist-invalid"
 
     def __init__(self, fqrn: str, detail: str) -> None:
         super().__init__(f"whitelist of {fqrn}: {detail}")
@@ -102,7 +91,7 @@ class WhitelistError(TrustError):
 class WhitelistExpired(WhitelistError):
     """``expires`` is the hour (UTC) from which on the whitelist no longer counts."""
 
-    retryable: ClassVar[bool] = False
+    code = "whitelist-expired"
 
     def __init__(self, fqrn: str, expires: datetime) -> None:
         super().__init__(fqrn, f"expired at {expires:%Y-%m-%d %H}:00 UTC; resign the whitelist with the master key")
@@ -112,7 +101,8 @@ class WhitelistExpired(WhitelistError):
 class KeyFileError(CvmfsError):
     """A key file that is absent, in the way, or not what its name says; the detail names the cure."""
 
-    retryable: ClassVar[bool] = False
+    code = "key-file-unusable"
+    concern = Concern.REPOSITORY
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path}: {detail}")
@@ -123,7 +113,7 @@ class KeyFileError(CvmfsError):
 class CatalogError(CvmfsError):
     """``path`` is the absolute path inside the repository, ``""`` for its root."""
 
-    retryable: ClassVar[bool] = False
+    code = "catalog-inconsistent"
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path or '/'}: {detail}")
@@ -134,6 +124,8 @@ class CatalogError(CvmfsError):
 class ObjectError(CvmfsError):
     """Something about one object; ``key`` is relative to the repository's store."""
 
+    code = "object"
+
     def __init__(self, key: str, detail: str) -> None:
         super().__init__(f"{key}: {detail}")
         self.key = key
@@ -143,7 +135,7 @@ class ObjectError(CvmfsError):
 class ObjectMissing(ObjectError):
     """Named by a manifest, catalog or tag, but not in the store."""
 
-    retryable: ClassVar[bool] = False
+    code = "object-missing"
 
     def __init__(self, key: str, detail: str = "not in the store") -> None:
         super().__init__(key, detail)
@@ -152,7 +144,7 @@ class ObjectMissing(ObjectError):
 class ObjectDamaged(ObjectError):
     """Stored, but with other bytes than its name says."""
 
-    retryable: ClassVar[bool] = False
+    code = "object-damaged"
 
     def __init__(
         self, key: str, detail: str = "its bytes do not have the hash that names it; delete and upload it again"
@@ -163,7 +155,7 @@ class ObjectDamaged(ObjectError):
 class RepositoryError(CvmfsError):
     """The repository as a whole is not what was asked for."""
 
-    retryable: ClassVar[bool] = False
+    code = "repository-mismatch"
 
     def __init__(self, fqrn: str, detail: str) -> None:
         super().__init__(f"repository {fqrn}: {detail}")
@@ -174,13 +166,14 @@ class RepositoryError(CvmfsError):
 class ReflogError(RepositoryError):
     """The reflog is absent or is not the one that the manifest names."""
 
-    retryable: ClassVar[bool] = False
+    code = "reflog-mismatch"
+    concern = Concern.REPOSITORY
 
 
 class SourceError(CvmfsError):
     """``member`` names the file, directory or archive member that cannot be taken; ``detail`` says why and the cure."""
 
-    retryable: ClassVar[bool] = False
+    code = "source-invalid"
 
     def __init__(self, member: str, detail: str) -> None:
         super().__init__(f"{member}: {detail}")
@@ -191,13 +184,13 @@ class SourceError(CvmfsError):
 class SourceLimitExceeded(SourceError):
     """More members or bytes than allowed."""
 
-    retryable: ClassVar[bool] = False
+    code = "source-limit-exceeded"
 
 
 class DestinationError(CvmfsError):
     """``path`` is the destination inside the repository."""
 
-    retryable: ClassVar[bool] = False
+    code = "destination-invalid"
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"destination {path or '/'}: {detail}")
@@ -208,6 +201,8 @@ class DestinationError(CvmfsError):
 class NotReserved(DestinationError):
     """Its reservation is missing: it was never made, or was taken away after the artifact had failed."""
 
+    code = "destination-not-reserved"
+
     def __init__(self, path: str, detail: str = "is not reserved") -> None:
         super().__init__(path, f"{detail}; reserve it, then publish")
 
@@ -215,7 +210,7 @@ class NotReserved(DestinationError):
 class TargetError(CvmfsError):
     """``path`` is a place on this machine's disk."""
 
-    retryable: ClassVar[bool] = False
+    code = "target-unwritable"
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path}: {detail}")
@@ -226,7 +221,7 @@ class TargetError(CvmfsError):
 class TagError(CvmfsError):
     """``name`` is the tag's name."""
 
-    retryable: ClassVar[bool] = False
+    code = "tag-invalid"
 
     def __init__(self, name: str, detail: str) -> None:
         super().__init__(f"tag {name!r}: {detail}")
@@ -237,7 +232,7 @@ class TagError(CvmfsError):
 class MergeError(CvmfsError):
     """Both sides changed ``path`` in ways that cannot both hold."""
 
-    retryable: ClassVar[bool] = False
+    code = "merge-conflict"
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"merge at {path or '/'}: {detail}")
@@ -248,7 +243,8 @@ class MergeError(CvmfsError):
 class RepositoryFrozen(CvmfsError):
     """Somebody stopped all changes of the repository; ``detail`` says who, why and until when."""
 
-    retryable: ClassVar[bool] = True
+    code = "repository-frozen"
+    retryable = True
 
     def __init__(self, fqrn: str, detail: str) -> None:
         super().__init__(f"repository {fqrn} is {detail}. Wait, or end it with: nightshift thaw {fqrn}")
@@ -259,11 +255,15 @@ class RepositoryFrozen(CvmfsError):
 class CommitError(CvmfsError):
     """No new revision came to be. Readers still see the old one."""
 
+    code = "commit"
+
 
 class ManifestConflict(CommitError):
     """The manifest was replaced by another writer between our reading and our switch."""
 
-    retryable: ClassVar[bool] = True
+    code = "manifest-conflict"
+    retryable = True
+    concern = Concern.REPOSITORY
 
     def __init__(
         self, fqrn: str, detail: str = "another writer switched the manifest first; read it again and commit on it"
@@ -276,7 +276,8 @@ class ManifestConflict(CommitError):
 class BaseChanged(CommitError):
     """What the change was derived from is no longer what stands at ``path``, or was swept by a collection."""
 
-    retryable: ClassVar[bool] = True
+    code = "base-changed"
+    retryable = True
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path or '/'}: {detail}")
@@ -287,6 +288,8 @@ class BaseChanged(CommitError):
 class UnknownBase(CommitError):
     """The root that a change was derived from has never been a revision, or is too old to be known."""
 
+    code = "unknown-base"
+
     def __init__(self, fqrn: str, detail: str) -> None:
         super().__init__(f"repository {fqrn}: {detail}")
         self.fqrn = fqrn
@@ -296,7 +299,8 @@ class UnknownBase(CommitError):
 class LeaseExpired(CommitError):
     """The lease on ``path`` ran out before the switch; take a new one."""
 
-    retryable: ClassVar[bool] = True
+    code = "lease-expired-before-commit"
+    retryable = True
 
     def __init__(
         self, path: str, detail: str = "the lease ran out before the commit; take a new one and commit again"
@@ -309,7 +313,8 @@ class LeaseExpired(CommitError):
 class PrepareAgain(CommitError):
     """The changeset for ``path`` needs objects that are not sure to be there; prepared again, it can be published."""
 
-    retryable: ClassVar[bool] = True
+    code = "prepare-again"
+    retryable = True
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path}: {detail}; prepare it again")
@@ -320,17 +325,25 @@ class PrepareAgain(CommitError):
 class ChangesetExpired(PrepareAgain):
     """Its orphans are no longer spared by the collector."""
 
+    code = "changeset-expired"
+
 
 class LayoutChanged(PrepareAgain):
     """Its catalogs have other columns than those of the repository, or in another order."""
+
+    code = "catalog-layout-changed"
 
 
 class ObjectsCollected(PrepareAgain):
     """A collection ran since it was begun, and some of what it needs was on its list, or may have been."""
 
+    code = "objects-collected"
+
 
 class ObjectsLost(PrepareAgain):
     """Some of what it needs was sent, but is not in the store; ``keys`` names them."""
+
+    code = "objects-lost"
 
     def __init__(self, path: str, detail: str, keys: tuple[str, ...] = ()) -> None:
         super().__init__(path, detail)
@@ -340,7 +353,9 @@ class ObjectsLost(PrepareAgain):
 class CollectionRunning(CommitError):
     """What the changeset for ``path`` needs is about to be deleted; sent now, it might be deleted too."""
 
-    retryable: ClassVar[bool] = True
+    code = "collection-running"
+    retryable = True
+    concern = Concern.REPOSITORY
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path}: {detail}; publish when the collection has ended")
@@ -351,7 +366,8 @@ class CollectionRunning(CommitError):
 class GenerationMoved(CommitError):
     """The collection generation is not the one at which the change was judged; a new judgement may let it pass."""
 
-    retryable: ClassVar[bool] = True
+    code = "collection-generation-changed"
+    retryable = True
 
     def __init__(self, fqrn: str, detail: str) -> None:
         super().__init__(f"repository {fqrn}: {detail}; judge the change again and commit it again")

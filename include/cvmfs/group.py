@@ -20,6 +20,7 @@ from include.cvmfs.lineage import Lineage
 from include.cvmfs.manifest import Manifest
 from include.cvmfs.merge import Bases, is_touched, merge, merge_into
 from include.cvmfs.records import Records
+from include.errors import NightshiftError
 from include.storage.store import Store
 
 
@@ -44,8 +45,10 @@ class Change:
     tag: NewTag | None = None
 
 
-class _Stands(Exception):
+class _Stands(NightshiftError):
     """The current revision holds the change already, with its tag."""
+
+    code = "change-present"
 
 
 @dataclass(slots=True)

@@ -40,7 +40,9 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
+
+from include.errors import Concern, NightshiftError
 
 if TYPE_CHECKING:
     from include.gateway.client.values import LeaseInfo
@@ -53,13 +55,11 @@ def redact(text: str) -> str:
     return TOKEN_PATTERN.sub("<token>", text)
 
 
-class GatewayError(Exception):
+class GatewayError(NightshiftError):
     """A call to a gateway that did not do what was asked; ``reason`` is the gateway's own text, if it sent one."""
 
-    retryable: ClassVar[bool] = False
-    outage: ClassVar[bool] = False
-    """The gateway cannot be reached or is in trouble, and waiting for it is worth while."""
-    cure: ClassVar[str] = "see the gateway's log"
+    code = "gateway"
+    hint = "see the gateway's log"
 
     def __init__(
         self,
@@ -80,40 +80,51 @@ class GatewayError(Exception):
 
 
 class GatewayUnreachable(GatewayError):
+    code = "gateway-unreachable"
     retryable = True
     outage = True
-    cure = "start the gateway, or correct host and port of the connection"
+    hint = "start the gateway, or correct host and port of the connection"
+    concern = Concern.GATEWAY
 
 
 class ReplyLost(GatewayError):
+    code = "reply-lost"
     retryable = True
     outage = True
-    cure = "try again; if the lease was granted its path stays busy until it expires"
+    hint = "try again; if the lease was granted its path stays busy until it expires"
+    concern = Concern.GATEWAY
 
 
 class CommitUnclear(ReplyLost):
+    code = "commit-unclear"
     outage = False  # the next try looks at once whether it was published
-    cure = "read the manifest: the change may have been published"
+    hint = "read the manifest: the change may have been published"
 
 
 class ServerTrouble(GatewayError):
+    code = "gateway-failed"
     retryable = True
     outage = True
+    concern = Concern.GATEWAY
 
 
 class StateTrouble(ServerTrouble):
-    cure = "try again; if it stays, look at the disk and the log of the gateway"
+    code = "gateway-state-failed"
+    hint = "try again; if it stays, look at the disk and the log of the gateway"
 
 
 class UnexpectedReply(GatewayError):
-    cure = "check that the URL is the one of a CernVM-FS gateway"
+    code = "unexpected-reply"
+    hint = "check that the URL is the one of a CernVM-FS gateway"
+    concern = Concern.GATEWAY
 
 
 class PathBusy(GatewayError):
     """An overlapping lease is held: by ``holder``, if that is known; ``own``: it is our own."""
 
+    code = "path-busy"
     retryable = True
-    cure = "wait until it is released"
+    hint = "wait until it is released"
 
     def __init__(
         self,
@@ -135,107 +146,138 @@ class PathBusy(GatewayError):
 
 
 class RepositoryDisabled(GatewayError):
+    code = "repository-disabled"
     retryable = True
-    cure = "wait until the gateway's administrator enables it again"
+    hint = "wait until the gateway's administrator enables it again"
+    concern = Concern.GATEWAY
 
 
 class AccessRefused(GatewayError):
-    cure = "correct the gateway connection's key"
+    code = "access-refused"
+    hint = "correct the gateway connection's key"
+    concern = Concern.GATEWAY
 
 
 class BadSignature(AccessRefused):
-    cure = "compare key id and secret of the connection with the gateway's .gw key file"
+    code = "request-signature-invalid"
+    hint = "compare key id and secret of the connection with the gateway's .gw key file"
 
 
 class KeyNotAllowed(AccessRefused):
-    cure = "add the key to the repository on the gateway, or use one of its keys"
+    code = "key-not-allowed"
+    hint = "add the key to the repository on the gateway, or use one of its keys"
 
 
 class PathNotAllowed(AccessRefused):
-    cure = "publish below the key's path, or use another key"
+    code = "path-not-allowed"
+    hint = "publish below the key's path, or use another key"
 
 
 class AdminKeyNeeded(AccessRefused):
-    cure = "use a key that the gateway's configuration marks as admin"
+    code = "admin-key-required"
+    hint = "use a key that the gateway's configuration marks as admin"
 
 
 class BadRequest(GatewayError):
-    cure = "correct the request"
+    code = "request-invalid"
+    hint = "correct the request"
 
 
 class UnknownRepository(BadRequest):
-    cure = "check the repository's name against GET /repos of the gateway"
+    code = "unknown-repository"
+    hint = "check the repository's name against GET /repos of the gateway"
 
 
 class BadLeasePath(BadRequest):
-    cure = "a lease path is <repository>/<path>, without empty, '.' or '..' components"
+    code = "lease-path-invalid"
+    hint = "a lease path is <repository>/<path>, without empty, '.' or '..' components"
 
 
 class IncompatibleVersion(BadRequest):
-    cure = "use a gateway of CernVM-FS 2.5 or newer"
+    code = "incompatible-version"
+    hint = "use a gateway of CernVM-FS 2.5 or newer"
+    concern = Concern.GATEWAY
 
 
 class NotOffered(BadRequest):
-    cure = "do without this call: the gateway does not have it"
+    code = "call-not-offered"
+    hint = "do without this call: the gateway does not have it"
 
 
 class LeaseLost(GatewayError):
+    code = "lease-lost"
     retryable = True
-    cure = "take a new lease and derive the change again from the current revision"
+    hint = "take a new lease and derive the change again from the current revision"
 
 
 class LeaseSpent(LeaseLost):
-    cure = "drop the lease and start again with a new one"
+    code = "lease-spent"
+    hint = "drop the lease and start again with a new one"
 
 
 class LeaseEnding(LeaseLost):
-    cure = "take a new lease; if that happens again, let the gateway give longer ones (max_lease_time)"
+    code = "lease-ending"
+    hint = "take a new lease; if that happens again, let the gateway give longer ones (max_lease_time)"
 
 
 class CommitFailed(GatewayError):
-    cure = "drop the lease; see the gateway's log"
+    code = "commit-failed"
+    hint = "drop the lease; see the gateway's log"
 
 
 class MergeFailed(CommitFailed):
-    cure = "derive the change again from the current revision"
+    code = "commit-merge-conflict"
+    hint = "derive the change again from the current revision"
 
 
 class BaseMoved(CommitFailed):
+    code = "commit-base-changed"
     retryable = True
-    cure = "derive the change again from the current revision"
+    hint = "derive the change again from the current revision"
 
 
 class ManifestMoved(CommitFailed):
+    code = "commit-manifest-conflict"
     retryable = True
-    cure = "try again"
+    hint = "try again"
+    concern = Concern.GATEWAY
 
 
 class CollectionMoved(CommitFailed):
+    code = "commit-generation-changed"
     retryable = True
-    cure = "compare the change's objects with the collection's list again, then commit again"
+    hint = "compare the change's objects with the collection's list again, then commit again"
 
 
 class TagRefused(CommitFailed):
-    cure = "choose another tag, or remove the one of that name"
+    code = "commit-tag-refused"
+    hint = "choose another tag, or remove the one of that name"
 
 
 class ReflogMissing(CommitFailed):
-    cure = "repair the repository's reference log on the gateway, then try again"
+    code = "commit-reflog-missing"
+    hint = "repair the repository's reference log on the gateway, then try again"
+    concern = Concern.GATEWAY
 
 
 class RootMissing(CommitFailed):
+    code = "commit-root-missing"
     retryable = True
-    cure = "upload the catalogs again on the current revision, then commit"
+    hint = "upload the catalogs again on the current revision, then commit"
 
 
 class ReceiverFailed(CommitFailed):
+    code = "commit-receiver-failed"
     retryable = True
-    cure = "read the manifest (the change may have been published), drop the lease and start again"
+    hint = "read the manifest (the change may have been published), drop the lease and start again"
+    concern = Concern.GATEWAY
 
 
 class StorageFailed(CommitFailed):
+    code = "commit-storage-failed"
     retryable = True
-    cure = "look at the repository's store, then try again"
+    hint = "look at the repository's store, then try again"
+    concern = Concern.GATEWAY
 
 
 class _Match(Enum):

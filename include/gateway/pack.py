@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from include.cvmfs.errors import FormatError
 from include.cvmfs.hashes import ObjectHash
 from include.cvmfs.objects import hasher
+from include.errors import NightshiftError
 
 VERSION = "V2"
 MAX_OBJECTS = 100_000
@@ -33,36 +34,38 @@ _NAMED = "N "
 _SHOWN = 80
 
 
-class PackError(Exception):
+class PackError(NightshiftError):
     """A pack that is not taken; the message names what is wrong."""
+
+    code = "pack-invalid"
 
 
 class PackFormatError(PackError):
-    pass
+    code = "pack-header-invalid"
 
 
 class HeaderTooBig(PackFormatError):
-    pass
+    code = "pack-header-too-large"
 
 
 class NamedObject(PackFormatError):
-    pass
+    code = "pack-object-named"
 
 
 class HeaderDigestError(PackError):
-    pass
+    code = "pack-header-digest-mismatch"
 
 
 class ObjectCorrupt(PackError):
-    pass
+    code = "pack-object-damaged"
 
 
 class PackTruncated(PackError):
-    pass
+    code = "pack-truncated"
 
 
 class TrailingBytes(PackError):
-    pass
+    code = "pack-trailing-bytes"
 
 
 @dataclass(frozen=True, slots=True)

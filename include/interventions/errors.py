@@ -6,14 +6,18 @@ InterventionError
 
 from __future__ import annotations
 
+from include.errors import NightshiftError
 
-class InterventionError(Exception):
+
+class InterventionError(NightshiftError):
     """Base of everything in this file; names the repository and the cure."""
 
-    retryable: bool = False
+    code = "intervention"
 
 
 class BadFreeze(InterventionError):
+    code = "freeze-invalid"
+
     def __init__(self, fqrn: str, detail: str) -> None:
         self.fqrn = fqrn
         super().__init__(f"repository {fqrn}: {detail}.")

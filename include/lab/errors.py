@@ -11,17 +11,20 @@ LabError
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
+
+from include.errors import NightshiftError
 
 
-class LabError(Exception):
+class LabError(NightshiftError):
     """Base of all; the message names the thing and the cure."""
 
-    retryable: ClassVar[bool] = False
+    code = "lab"
 
 
 class PortTaken(LabError):
     """Other programs listen on ports that services need. `taken`: lines that name them; `exports`: what moves them."""
+
+    code = "port-taken"
 
     def __init__(self, taken: Sequence[str], offset: int | None, exports: Sequence[str]) -> None:
         self.taken, self.exports = tuple(taken), tuple(exports)
@@ -39,6 +42,7 @@ class PortTaken(LabError):
 class ServiceFailed(LabError):
     """A service ended, or did not answer as itself in time."""
 
+    code = "lab-service-failed"
     retryable = True
 
     def __init__(self, service: str, why: str, log: str) -> None:
@@ -49,11 +53,14 @@ class ServiceFailed(LabError):
 class SupervisorFailed(LabError):
     """The process manager does not start or answer."""
 
+    code = "lab-supervisor-failed"
     retryable = True
 
 
 class LeftRunning(LabError):
     """Processes of the lab survived the end of the lab."""
+
+    code = "lab-processes-left"
 
     def __init__(self, pids: list[int]) -> None:
         self.pids = pids
@@ -63,9 +70,13 @@ class LeftRunning(LabError):
 class SecretsDamaged(LabError):
     """The file of secrets cannot be used."""
 
+    code = "lab-secrets-damaged"
+
 
 class BuildSourceMissing(LabError):
     """Software that a build should be packed from is not on the machine."""
+
+    code = "build-source-missing"
 
     def __init__(self, project: str, where: str, cure: str) -> None:
         self.project = project
@@ -74,3 +85,5 @@ class BuildSourceMissing(LabError):
 
 class NightFailed(LabError):
     """A night could not be run at all."""
+
+    code = "lab-night-failed"

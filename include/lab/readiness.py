@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import requests
 
+from include.errors import NightshiftError
+
 Question = Callable[[], str | None]
 
 AIRFLOW_COMPONENTS = ("metadatabase", "scheduler", "triggerer", "dag_processor")
@@ -12,8 +14,10 @@ TIMEOUT_S = 3.0
 POLL_S = 0.15
 
 
-class NotReady(Exception):
+class NotReady(NightshiftError):
     """A service did not become ready; the message says why."""
+
+    code = "lab-service-not-ready"
 
 
 def wait(question: Question, *, alive: Question, timeout_s: float) -> float:

@@ -8,11 +8,14 @@ LedgerError
 
 from __future__ import annotations
 
+from include.errors import Concern, NightshiftError
 
-class LedgerError(Exception):
+
+class LedgerError(NightshiftError):
     """Base of everything in this file; `url` is the ledger's, with its password hidden."""
 
-    retryable: bool = False
+    code = "ledger"
+    concern = Concern.CONFIGURATION
 
     def __init__(self, message: str, *, url: str) -> None:
         self.url = url
@@ -20,6 +23,8 @@ class LedgerError(Exception):
 
 
 class BadLedgerUrl(LedgerError):
+    code = "ledger-url-invalid"
+
     def __init__(self, url: str, what: str) -> None:
         super().__init__(
             f"ledger {url}: {what}. Use sqlite:///path/ledger.db or mysql+pymysql://login@host:port/database.", url=url
@@ -27,6 +32,7 @@ class BadLedgerUrl(LedgerError):
 
 
 class LedgerUnavailable(LedgerError):
+    code = "ledger-unavailable"
     retryable = True
 
     def __init__(self, url: str, what: str) -> None:
@@ -34,6 +40,8 @@ class LedgerUnavailable(LedgerError):
 
 
 class LedgerVersion(LedgerError):
+    code = "ledger-version-unknown"
+
     def __init__(self, url: str, found: str, known: str) -> None:
         self.found = found
         super().__init__(

@@ -34,14 +34,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import date
 
+from include.errors import NightshiftError
 
-class NightlyError(Exception):
+
+class NightlyError(NightshiftError):
     """Base of everything in this file; each message names the thing and the cure."""
 
-    retryable: bool = False
+    code = "night"
 
 
 class BadName(NightlyError):
+    code = "name-invalid"
+
     def __init__(self, kind: str, name: str, fault: str) -> None:
         self.kind = kind
         self.name = name
@@ -51,6 +55,8 @@ class BadName(NightlyError):
 class BadIndex(NightlyError):
     """`file` is the index's key or URL; `artifact` its position and name where one is concerned."""
 
+    code = "index-invalid"
+
     def __init__(self, file: str, what: str, cure: str) -> None:
         self.file = file
         self.what = what
@@ -58,25 +64,31 @@ class BadIndex(NightlyError):
 
 
 class IndexNotJson(BadIndex):
-    pass
+    code = "index-not-json"
 
 
 class IndexField(BadIndex):
+    code = "index-field-invalid"
+
     def __init__(self, file: str, field: str, what: str, cure: str) -> None:
         self.field = field
         super().__init__(file, f"`{field}` {what}", cure)
 
 
 class IndexElsewhere(BadIndex):
-    pass
+    code = "index-of-other-build"
 
 
 class IndexUnsigned(BadIndex):
+    code = "index-unsigned"
+
     def __init__(self, file: str, signature: str) -> None:
         super().__init__(file, f"has no signature at {signature}", "Let the builder sign it, and write both.")
 
 
 class WrongSignature(BadIndex):
+    code = "index-signature-invalid"
+
     def __init__(self, file: str) -> None:
         cure = (
             "If it stays so, somebody else wrote the index, or the slot's `index_signature` names another key than "
@@ -86,6 +98,8 @@ class WrongSignature(BadIndex):
 
 
 class BadIndexKey(NightlyError):
+    code = "index-key-unusable"
+
     def __init__(self, path: str, what: str) -> None:
         super().__init__(
             f"the key {path} that indices are checked with {what}. "
@@ -94,12 +108,16 @@ class BadIndexKey(NightlyError):
 
 
 class BadDestination(NightlyError):
+    code = "destination-template-invalid"
+
     def __init__(self, slot: str, what: str, cure: str) -> None:
         self.slot = slot
         super().__init__(f"slot {slot}: {what}. {cure}")
 
 
 class BuildDateUnknown(NightlyError):
+    code = "build-date-unknown"
+
     def __init__(self, what: str) -> None:
         super().__init__(
             f"{what}. Give the build date as parameter (YYYY-MM-DD), or trigger with a partition key or a logical date."
@@ -107,10 +125,11 @@ class BuildDateUnknown(NightlyError):
 
 
 class BuildDateRefused(NightlyError):
-    pass
+    code = "build-date-refused"
 
 
 class BuildMissing(NightlyError):
+    code = "build-missing"
     retryable = True
 
     def __init__(self, slot: str, wanted: date | str, where: str) -> None:
@@ -123,6 +142,8 @@ class BuildMissing(NightlyError):
 
 
 class BuildMoved(NightlyError):
+    code = "build-date-changed"
+
     def __init__(self, slot: str, build_id: str, recorded: date, given: date) -> None:
         self.slot = slot
         self.build_id = build_id
@@ -133,6 +154,7 @@ class BuildMoved(NightlyError):
 
 
 class BuildOvertaken(NightlyError):
+    code = "build-recorded-elsewhere"
     retryable = True
 
     def __init__(self, slot: str, build_id: str) -> None:
@@ -142,6 +164,8 @@ class BuildOvertaken(NightlyError):
 
 
 class BuildUnknown(NightlyError):
+    code = "build-unknown"
+
     def __init__(self, slot: str, build_id: str) -> None:
         self.slot = slot
         self.build_id = build_id
@@ -153,6 +177,8 @@ class BuildUnknown(NightlyError):
 
 class BaseUnusable(NightlyError):
     """`missing` are lines that name what the base lacks, and why."""
+
+    code = "base-build-unusable"
 
     def __init__(self, build: str, base: str, what: str, missing: Sequence[str] = (), shown: int = 20) -> None:
         self.missing = tuple(missing)
@@ -167,6 +193,8 @@ class BaseUnusable(NightlyError):
 class BuildIncomplete(NightlyError):
     """`missing` are lines that name what is missing, and why."""
 
+    code = "build-incomplete"
+
     def __init__(self, build: str, missing: Sequence[str], shown: int = 5) -> None:
         self.missing = tuple(missing)
         more = f" (and {len(self.missing) - shown} more)" if len(self.missing) > shown else ""
@@ -176,6 +204,8 @@ class BuildIncomplete(NightlyError):
 class UndoRefused(NightlyError):
     """`reasons` are lines, each with its cure."""
 
+    code = "undo-refused"
+
     def __init__(self, build: str, reasons: Sequence[str], shown: int = 20) -> None:
         self.reasons = tuple(reasons)
         lines = "".join(f"\n- {line}" for line in self.reasons[:shown])
@@ -184,6 +214,8 @@ class UndoRefused(NightlyError):
 
 
 class NotApproved(NightlyError):
+    code = "not-approved"
+
     def __init__(self, name: str, why: str) -> None:
         self.name = name
         super().__init__(
@@ -193,12 +225,16 @@ class NotApproved(NightlyError):
 
 
 class QuestionSettled(NightlyError):
+    code = "question-answered"
+
     def __init__(self, number: int, said: str) -> None:
         self.number = number
         super().__init__(f"no answer to question {number} counts any more: {said}. Answer the run's newest question.")
 
 
 class UnknownChoice(NightlyError):
+    code = "choice-unknown"
+
     def __init__(self, kind: str, names: Iterable[str], known: Iterable[str]) -> None:
         self.kind = kind
         self.names = tuple(sorted(names))
@@ -207,6 +243,8 @@ class UnknownChoice(NightlyError):
 
 
 class DependencyCycle(NightlyError):
+    code = "dependency-cycle"
+
     def __init__(self, cycle: Sequence[str]) -> None:
         self.cycle = tuple(cycle)
         super().__init__(
@@ -217,17 +255,23 @@ class DependencyCycle(NightlyError):
 class RecordError(NightlyError):
     """`publication` names repository, destination and run."""
 
+    code = "publication-record"
+
     def __init__(self, publication: str, message: str) -> None:
         self.publication = publication
         super().__init__(f"publication {publication}: {message}")
 
 
 class PublicationUnknown(RecordError):
+    code = "publication-unknown"
+
     def __init__(self, publication: str) -> None:
         super().__init__(publication, "is not in the ledger. Plan it first; check run, repository and destination.")
 
 
 class IllegalMove(RecordError):
+    code = "illegal-move"
+
     def __init__(self, publication: str, current: str, to: str, why: str) -> None:
         self.current = current
         self.to = to
@@ -235,6 +279,8 @@ class IllegalMove(RecordError):
 
 
 class StaleAttempt(RecordError):
+    code = "stale-attempt"
+
     def __init__(self, publication: str, phase: str, try_number: int, recorded: int) -> None:
         self.try_number = try_number
         self.recorded = recorded

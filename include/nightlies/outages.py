@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from include.errors import NightshiftError
+
 FIRST_PAUSE_S = 10.0
 LONGEST_PAUSE_S = 300.0
 
 
 def is_outage(error: BaseException) -> bool:
     """Whether an error says that a service cannot be reached, which nothing but waiting helps against."""
-    return bool(getattr(error, "outage", False))
+    return isinstance(error, NightshiftError) and error.outage
 
 
 def pauses(budget_s: float) -> tuple[float, ...]:

@@ -7,18 +7,25 @@ NotifyError
 
 from __future__ import annotations
 
+from include.errors import NightshiftError
 
-class NotifyError(Exception):
+
+class NotifyError(NightshiftError):
     """Base of everything in this file."""
 
-    retryable: bool = True
+    code = "notification"
+    retryable = True
 
 
 class MailFailed(NotifyError):
+    code = "mail-failed"
+
     def __init__(self, server: str, detail: str) -> None:
         super().__init__(f"mail server {server}: {detail}. Check the connection of `notify.mail`.")
 
 
 class WebhookFailed(NotifyError):
+    code = "webhook-failed"
+
     def __init__(self, host: str, detail: str) -> None:
         super().__init__(f"webhook at {host}: {detail}. Check the connection of `notify.webhook`.")

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
+from include.errors import NightshiftError
+
 
 class Severity(Enum):
     """`error`: a night would fail. `warning`: it would not, but something is going to."""
@@ -62,10 +64,10 @@ class Report:
         ]
 
 
-class NotReady(Exception):
+class NotReady(NightshiftError):
     """A night would fail: every error, each with its cure."""
 
-    retryable = False
+    code = "preflight-failed"
 
     def __init__(self, report: Report) -> None:
         self.report = report

@@ -12,13 +12,13 @@ LeasesLeft(faults)                  leases that nobody ends, over several reposi
 
 from __future__ import annotations
 
-from typing import ClassVar
+from include.errors import NightshiftError
 
 
-class PublisherError(Exception):
+class PublisherError(NightshiftError):
     """Carries the repository, and the path in it, concerned."""
 
-    retryable: ClassVar[bool] = False
+    code = "publisher"
 
     def __init__(self, fqrn: str, detail: str, *, path: str | None = None) -> None:
         super().__init__(f"repository {fqrn}: {detail}")
@@ -29,25 +29,25 @@ class PublisherError(Exception):
 class NotSupported(PublisherError):
     """The table of capabilities refuses it; the message names the path and the cure."""
 
-    retryable: ClassVar[bool] = False
+    code = "operation-not-supported"
 
 
 class Lossy(PublisherError):
     """Something of the tree would not arrive; the message names the path, the cure and the setting that allows it."""
 
-    retryable: ClassVar[bool] = False
+    code = "publication-lossy"
 
 
 class WorkReverted(PublisherError):
     """A stock gateway made a revision that undid the work of others; ours stands."""
 
-    retryable: ClassVar[bool] = False
+    code = "changes-reverted"
 
 
-class LeasesLeft(Exception):
+class LeasesLeft(NightshiftError):
     """Leases of dead tasks that stand, or gateways that did not tell theirs; ``faults`` names each with its cure."""
 
-    retryable: ClassVar[bool] = False
+    code = "leases-left"
 
     def __init__(self, faults: list[str]) -> None:
         super().__init__("; ".join(faults))
@@ -57,10 +57,10 @@ class LeasesLeft(Exception):
 class TooManyWriters(PublisherError):
     """The settings allow more manifest writers than the store can keep apart."""
 
-    retryable: ClassVar[bool] = False
+    code = "too-many-writers"
 
 
 class FoundingFailed(PublisherError):
     """A repository cannot be had with these keys in this store."""
 
-    retryable: ClassVar[bool] = False
+    code = "repository-not-creatable"

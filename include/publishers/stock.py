@@ -183,7 +183,7 @@ class StockPublisher(NativePublisher):
         exact = self._require_kept(base, wanted, lease.path)
         if tag is not None and load_history(self._store, manifest).tag(tag.name) is not None:
             raise TagRefused(
-                f"commit on {lease.full_path}: the tag {tag.name!r} is there already; {TagRefused.cure}",
+                f"commit on {lease.full_path}: the tag {tag.name!r} is there already; {TagRefused.hint}",
                 repository=self.fqrn, path=lease.path, key_id=lease.key_id,
             )  # fmt: skip
         try:
@@ -191,7 +191,7 @@ class StockPublisher(NativePublisher):
             require_unmoved(self._store, seen.token, fqrn=self.fqrn)
         except GenerationMoved as moved:
             raise CollectionMoved(
-                f"commit on {lease.full_path}: {moved}; {CollectionMoved.cure}", repository=self.fqrn, path=lease.path
+                f"commit on {lease.full_path}: {moved}; {CollectionMoved.hint}", repository=self.fqrn, path=lease.path
             ) from None
         try:
             revision = self._gateway.commit(lease, manifest.root, new, tag=tag)

@@ -16,11 +16,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from include.errors import Concern, NightshiftError
 
-class SettingsError(Exception):
+
+class SettingsError(NightshiftError):
     """Base of everything in this file; never carries a secret."""
 
-    retryable: bool = False
+    code = "settings"
+    concern = Concern.CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Problem:
 
 
 class SettingsFileMissing(SettingsError):
+    code = "settings-file-missing"
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.what = "no such configuration file. Create it, or name another one in NIGHTSHIFT_CONFIG."
@@ -49,12 +54,16 @@ class SettingsFileMissing(SettingsError):
 class InvalidSettings(SettingsError):
     """All the problems of one file; `str()` is one line for each."""
 
+    code = "settings-invalid"
+
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: (problem.line, problem.key)))
         super().__init__("\n".join(str(problem) for problem in self.problems))
 
 
 class UnknownSetting(SettingsError):
+    code = "setting-unknown"
+
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind = kind
         self.name = name
@@ -64,6 +73,8 @@ class UnknownSetting(SettingsError):
 
 
 class MissingConnection(SettingsError):
+    code = "connection-missing"
+
     def __init__(self, connection_id: str, variable: str, similar: str | None = None) -> None:
         self.connection_id = connection_id
         hint = f" Was {similar!r} meant?" if similar else ""
@@ -74,6 +85,8 @@ class MissingConnection(SettingsError):
 
 
 class BadConnection(SettingsError):
+    code = "connection-invalid"
+
     def __init__(self, connection_id: str, variable: str, what: str) -> None:
         self.connection_id = connection_id
         self.what = what

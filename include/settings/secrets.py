@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from include.errors import NightshiftError
 from include.settings.errors import BadConnection, MissingConnection
 from include.settings.model import Site
 
@@ -88,8 +89,10 @@ def ledger_address(site: Site, secrets: Secrets, environ: Mapping[str, str] | No
     return LedgerAddress(site.ledger, connection.login, connection.password)
 
 
-class _Malformed(ValueError):
+class _Malformed(NightshiftError, ValueError):
     """A fault described in words of ours, which quote nothing of the value."""
+
+    code = "connection-malformed"
 
 
 def _reason(error: ValueError) -> str:

@@ -15,52 +15,42 @@ StoreError(message, key)
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from include.errors import Concern, NightshiftError
 
 
-class StoreError(Exception):
+class StoreError(NightshiftError):
     """Anything this subject raises on purpose. ``key`` is relative to the store, ``""`` if none in particular."""
 
-    retryable: ClassVar[bool] = False
+    code = "store"
 
     def __init__(self, message: str, *, key: str) -> None:
         super().__init__(message)
         self.key = key
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Errors cross process borders (pools, task runners); ``key`` is not an argument of Exception.
-        return _rebuild, (type(self), self.args, self.__dict__.copy())
-
-
-def _rebuild(kind: type[StoreError], args: tuple[Any, ...], fields: dict[str, Any]) -> StoreError:
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(fields)
-    return error
-
 
 class NotFound(StoreError):
     """There is no object of this key, or the bucket itself is missing."""
 
-    retryable: ClassVar[bool] = False
+    code = "store-object-not-found"
 
 
 class AlreadyExists(StoreError):
     """An object of this key is there already."""
 
-    retryable: ClassVar[bool] = False
+    code = "object-exists"
 
 
 class Conflict(StoreError):
     """The object is not, or no longer, the version that was to be replaced. Read it again and derive from it."""
 
-    retryable: ClassVar[bool] = False
+    code = "store-conflict"
 
 
 class Forbidden(StoreError):
     """The store does not let these credentials do that. Never retried: trying again locks accounts."""
 
-    retryable: ClassVar[bool] = False
+    code = "store-forbidden"
+    concern = Concern.STORE
 
 
 class Unavailable(StoreError):
@@ -69,8 +59,10 @@ class Unavailable(StoreError):
     ``outage``: the service cannot be reached, and waiting for it is worth while.
     """
 
-    retryable: ClassVar[bool] = True
-    outage: ClassVar[bool] = True
+    code = "store-unavailable"
+    retryable = True
+    outage = True
+    concern = Concern.STORE
 
     def __init__(self, message: str, *, key: str, cause: str) -> None:
         super().__init__(message, key=key)
@@ -80,28 +72,29 @@ class Unavailable(StoreError):
 class StoreFull(StoreError):
     """No space left on the device, or the quota of the bucket or user is used up."""
 
-    retryable: ClassVar[bool] = False
+    code = "store-full"
+    concern = Concern.STORE
 
 
 class Unsupported(StoreError):
     """This kind of store, or this server, cannot do what was asked."""
 
-    retryable: ClassVar[bool] = False
+    code = "store-operation-unsupported"
 
 
 class Rejected(StoreError):
     """The store understood the request and refused it for a reason that has no leaf of its own."""
 
-    retryable: ClassVar[bool] = False
+    code = "store-request-rejected"
 
 
 class BadKey(StoreError):
     """A key that is empty, absolute, too long, has an empty, ``.`` or ``..`` component, a NUL or a backslash."""
 
-    retryable: ClassVar[bool] = False
+    code = "object-key-invalid"
 
 
 class BadStoreUrl(StoreError):
     """A store URL that cannot be used. The message never repeats credentials found in it."""
 
-    retryable: ClassVar[bool] = False
+    code = "store-url-invalid"

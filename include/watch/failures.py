@@ -6,35 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 
-from include.cvmfs.errors import CollectionRunning, KeyFileError, ManifestConflict, ReflogError, TrustError
-from include.gateway.errors import (
-    AccessRefused,
-    GatewayUnreachable,
-    IncompatibleVersion,
-    ManifestMoved,
-    ReceiverFailed,
-    ReflogMissing,
-    ReplyLost,
-    RepositoryDisabled,
-    ServerTrouble,
-    StorageFailed,
-    UnexpectedReply,
-)
-from include.ledger.errors import LedgerError
+from include.cvmfs import errors as cvmfs
+from include.errors import Concern, NightshiftError
+from include.gateway import errors as gateway
+from include.ledger import errors as ledger
 from include.notify.message import Event, Message
-from include.publishers.server.errors import (
-    CommandHung,
-    CommandMissing,
-    KeyRefused,
-    NodeConnectionError,
-    NodeFull,
-    NodeWhitelistExpired,
-    RepositoryUnavailable,
-    SigningFailed,
-    UnknownOnNode,
-)
-from include.settings.errors import SettingsError
-from include.storage.errors import Forbidden, StoreFull, Unavailable
+from include.publishers.server import errors as node
+from include.settings import errors as settings
+from include.storage import errors as storage
 from include.watch.summary import Fate, Line, Summary
 
 SHOWN = 20
@@ -42,22 +21,16 @@ SHOWN = 20
 REJECTED = "Rejected"
 """What stands for the error of an artifact that its own index spoilt."""
 
-_OF_THE_SITE: Mapping[str, tuple[type[BaseException], ...]] = {
-    "Look at the stores: `nightshift preflight` says what is wrong with them.": (Unavailable, Forbidden, StoreFull),
-    "Look at the gateway: `nightshift preflight` says what is wrong with it.": (
-        GatewayUnreachable, ReplyLost, ServerTrouble, UnexpectedReply, RepositoryDisabled, AccessRefused,
-        IncompatibleVersion, ManifestMoved, ReflogMissing, ReceiverFailed, StorageFailed,
-    ),
-    "Look at the repository: `nightshift preflight`, then `nightshift repo check`.": (
-        TrustError, KeyFileError, ManifestConflict, CollectionRunning, ReflogError,
-    ),
-    "Look at the publisher node: `nightshift preflight` says whether we can log in.": (
-        NodeConnectionError, CommandHung, CommandMissing, NodeFull, NodeWhitelistExpired, RepositoryUnavailable,
-        UnknownOnNode, KeyRefused, SigningFailed,
-    ),
-    "Look at the configuration: `nightshift settings check`.": (SettingsError, LedgerError),
-}  # fmt: skip
-"""Errors that are no artifact's own: whatever they hit, there is one cause, and one cure."""
+SUBJECTS = (cvmfs, gateway, ledger, node, settings, storage)
+"""Where errors are defined that concern a part of the site."""
+
+_CURES: Mapping[Concern, str] = {
+    Concern.STORE: "Look at the stores: `nightshift preflight` says what is wrong with them.",
+    Concern.GATEWAY: "Look at the gateway: `nightshift preflight` says what is wrong with it.",
+    Concern.REPOSITORY: "Look at the repository: `nightshift preflight`, then `nightshift repo check`.",
+    Concern.NODE: "Look at the publisher node: `nightshift preflight` says whether we can log in.",
+    Concern.CONFIGURATION: "Look at the configuration: `nightshift settings check`.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +113,8 @@ def untold(cause: Cause, told: Collection[str]) -> Cause | None:
 
 def site_cure(error_class: str) -> str | None:
     """What helps against an error that is the site's, not an artifact's; None for all others."""
-    return _cures().get(error_class)
+    concern = _CONCERNS.get(error_class)
+    return None if concern is None else _CURES.get(concern)
 
 
 def _names(reason: str, lines: Iterable[Line]) -> bool:
@@ -152,11 +126,9 @@ def _shown(lines: Collection[Line]) -> list[str]:
     return [*found, *([f"… and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else [])]
 
 
-def _cures() -> dict[str, str]:
-    return {one.__name__: cure for cure, roots in _OF_THE_SITE.items() for root in roots for one in _family(root)}
-
-
-def _family(root: type[BaseException]) -> Iterator[type[BaseException]]:
-    yield root
-    for one in root.__subclasses__():
-        yield from _family(one)
+_CONCERNS: Mapping[str, Concern] = {
+    kind.__name__: kind.concern
+    for module in SUBJECTS
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, NightshiftError)
+}

@@ -220,7 +220,7 @@ class GatewayClient:
         """Let the lease last ``wanted_s`` from now, or as long as the gateway allows. Raises NotOffered, LeaseLost."""
         what = f"renewal of the lease on {lease.full_path}"
         if self._can_renew is False:
-            raise NotOffered(f"{what}: this gateway renews no leases; {NotOffered.cure}", **self._verdict.about(lease))
+            raise NotOffered(f"{what}: this gateway renews no leases; {NotOffered.hint}", **self._verdict.about(lease))
         body = b"" if wanted_s is None else json.dumps({"expires_in_sec": wanted_s}).encode()
         sent_at = time.monotonic()
         signed, covered = lease.token.encode(), self._covered(lease, body)
@@ -229,7 +229,7 @@ class GatewayClient:
         )
         if reply.status in (404, 405):
             self._can_renew = False
-            raise NotOffered(f"{what}: this gateway renews no leases; {NotOffered.cure}", **self._verdict.about(lease))
+            raise NotOffered(f"{what}: this gateway renews no leases; {NotOffered.hint}", **self._verdict.about(lease))
         try:
             self._verdict.require_ok(reply, what, lease)
         except LeaseLost as lost:
@@ -300,7 +300,7 @@ class GatewayClient:
         except GatewayError as error:
             why = str(error)
         raise CommitUnclear(
-            f"{what}: its reply was lost, and then: {why}; {CommitUnclear.cure}", **self._verdict.about(lease)
+            f"{what}: its reply was lost, and then: {why}; {CommitUnclear.hint}", **self._verdict.about(lease)
         )
 
     def drop(self, lease: Lease) -> bool:
@@ -403,7 +403,7 @@ class GatewayClient:
         if left_s < needed_s:
             raise LeaseEnding(
                 f"{what}: {max(0.0, left_s):.1f} s of the lease are left, and a commit may take {needed_s:.1f} s; "
-                f"{LeaseEnding.cure}",
+                f"{LeaseEnding.hint}",
                 **self._verdict.about(lease),
             )
 
@@ -446,7 +446,7 @@ class GatewayClient:
         by = f" by {holder.hostname!r} with key {holder.key_id} on {holder.full_path}" if holder else ""
         raise PathBusy(
             f"lease on {place} with key {self.key_id}: path busy{by}, {remaining_s:.1f} s left{queue_of(reply)}; "
-            + ("our own lease, whose reply was lost: wait until it expires" if own else PathBusy.cure),
+            + ("our own lease, whose reply was lost: wait until it expires" if own else PathBusy.hint),
             time_remaining_s=remaining_s,
             holder=holder,
             own=own,

@@ -96,7 +96,7 @@ class Transport:
             attempt += 1
         # Raised here, outside of any except block, so that no traceback carries the library's message with its URL.
         kind = ReplyLost if lost else GatewayUnreachable
-        raise kind(f"gateway {self.url}: {call.what}: {why}; {kind.cure}")
+        raise kind(f"gateway {self.url}: {call.what}: {why}; {kind.hint}")
 
     def _once(self, call: Call) -> Reply | tuple[bool, str]:
         headers = {"Accept": "*/*", **call.headers}

@@ -62,7 +62,7 @@ class Verdict:
     def unexpected(self, reply: Reply, what: str) -> NoReturn:
         """Raises UnexpectedReply: this is no reply of a gateway."""
         raise UnexpectedReply(
-            f"gateway {self._url}: {what}: HTTP {reply.status}, {reply.text[:200]!r}; {UnexpectedReply.cure}",
+            f"gateway {self._url}: {what}: HTTP {reply.status}, {reply.text[:200]!r}; {UnexpectedReply.hint}",
             trace=reply.trace,
         )
 
@@ -77,7 +77,7 @@ def _error(
 ) -> GatewayError:
     said = f"{reason}: {detail}" if detail else reason
     trace = f" (trace {reply.trace})" if reply.trace else ""
-    return kind(f"{what}: {said[:1000]}; {kind.cure}{trace}", reason=reason, trace=reply.trace, **fields)
+    return kind(f"{what}: {said[:1000]}; {kind.hint}{trace}", reason=reason, trace=reply.trace, **fields)
 
 
 def deadline_of(reply: Reply, sent_at: float) -> float | None:

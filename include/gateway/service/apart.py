@@ -32,6 +32,7 @@ from typing import Any
 
 from include.cvmfs.commit import Step
 from include.cvmfs.lineage import Revision
+from include.errors import NightshiftError
 from include.gateway.service.commits import CommitOrder, Fence
 from include.gateway.service.committer import OPENING_S, RevisionMemory
 from include.gateway.service.config import ConfigError, Recipe, ServiceConfig
@@ -44,8 +45,10 @@ _START_S = 120.0
 _END_S = 30.0
 
 
-class Ended(Exception):
+class Ended(NightshiftError):
     """The process ended in the middle of a commit, twice; whether the commit stands is found by repeating it."""
+
+    code = "committer-ended"
 
 
 class CommitterApart:

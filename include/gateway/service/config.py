@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from include.errors import NightshiftError
 from include.gateway.errors import BadLeasePath
 from include.gateway.paths import checked_path
 from include.gateway.service.limits import Limits
@@ -16,8 +17,10 @@ if TYPE_CHECKING:
     from include.storage.store import Store
 
 
-class ConfigError(ValueError):
+class ConfigError(NightshiftError, ValueError):
     """The configuration cannot be served; the message names the entry and the cure."""
+
+    code = "gateway-configuration-invalid"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from include.cvmfs.hashes import ObjectHash
 from include.cvmfs.lineage import Revision
+from include.errors import NightshiftError
 from include.gateway.duration import SECOND, format_time
 from include.gateway.paths import LeasePath
 from include.gateway.service import lease_clock, lease_rows, payload_rows, revision_rows
@@ -36,8 +37,10 @@ _NEWEST = 0.2  # weight of the lease that ended last in the mean
 MayUse = Callable[[LeaseRow], bool]
 
 
-class LeaseGone(Exception):
+class LeaseGone(NightshiftError):
     """The lease of a running commit expired, was dropped or was replaced: the manifest must not be switched."""
+
+    code = "commit-lease-ended"
 
 
 @dataclass(frozen=True, slots=True)

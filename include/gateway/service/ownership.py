@@ -37,6 +37,8 @@ _WRITERS = 4
 class Owned(ConfigError):
     """Another gateway publishes into the repository, and the store would not keep the two apart."""
 
+    code = "repository-owned"
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:

@@ -8,12 +8,16 @@ from typing import Any
 
 from starlette.responses import Response
 
+from include.errors import NightshiftError
+
 _TEXT_TYPE = "text/plain; charset=utf-8"
 _ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"})
 
 
-class Refused(Exception):
+class Refused(NightshiftError):
     """The call is answered with ``status=error``; ``detail`` is one more member, for people."""
+
+    code = "request-refused"
 
     def __init__(self, reason: str, detail: str | None = None) -> None:
         super().__init__(reason)
@@ -21,8 +25,10 @@ class Refused(Exception):
         self.detail = detail
 
 
-class Malformed(Exception):
+class Malformed(NightshiftError):
     """The request is answered with an HTTP error and a line of text."""
+
+    code = "request-malformed"
 
     def __init__(self, status: int, text: str, *, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(text)

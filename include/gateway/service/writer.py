@@ -9,14 +9,18 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from include.errors import NightshiftError
+
 T = TypeVar("T")
 Operation = Callable[[sqlite3.Connection], Any]
 
 _BATCH = 256
 
 
-class StateError(Exception):
+class StateError(NightshiftError):
     """The state could not be written; the message is SQLite's."""
+
+    code = "gateway-state-unwritable"
 
 
 class Writer:

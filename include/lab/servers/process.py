@@ -16,11 +16,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from include.errors import NightshiftError
+
 LOOPBACK = "127.0.0.1"
 
 
-class ServerError(Exception):
+class ServerError(NightshiftError):
     """A server that did not start, or did not stay. The message ends with what it said last."""
+
+    code = "lab-server-failed"
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}")

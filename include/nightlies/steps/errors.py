@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from include.errors import is_retryable
 from include.gateway.errors import PathBusy
 from include.nightlies.errors import NightlyError
 
@@ -33,8 +34,11 @@ DEPENDENCY_WAIT_S = 6 * 3600.0
 class StepError(NightlyError):
     """Base of everything in this file."""
 
+    code = "step"
+
 
 class ArtifactMissing(StepError):
+    code = "artifact-missing"
     retryable = True
 
     def __init__(self, artifact: str, where: str, *, listed: bool = True) -> None:
@@ -44,6 +48,8 @@ class ArtifactMissing(StepError):
 
 
 class ArtifactSize(StepError):
+    code = "artifact-size-mismatch"
+
     def __init__(self, artifact: str, where: str, found: int, expected: int) -> None:
         self.artifact = artifact
         super().__init__(
@@ -53,6 +59,8 @@ class ArtifactSize(StepError):
 
 
 class ArtifactDirectory(StepError):
+    code = "artifact-is-directory"
+
     def __init__(self, artifact: str, where: str) -> None:
         self.artifact = artifact
         super().__init__(
@@ -63,6 +71,8 @@ class ArtifactDirectory(StepError):
 
 class SourceNotAllowed(StepError):
     """`allowed` are URLs of stores; `only` names the one store from which the source may be read."""
+
+    code = "source-not-allowed"
 
     def __init__(self, source: str, allowed: Sequence[str], only: str | None = None) -> None:
         self.source = source
@@ -79,12 +89,16 @@ class SourceNotAllowed(StepError):
 
 
 class FailedBefore(StepError):
+    code = "failed-in-earlier-step"
+
     def __init__(self, artifact: str, reason: str) -> None:
         self.artifact = artifact
         super().__init__(f"artifact {artifact}: {reason} When that is cured, clear the run from its plan on.")
 
 
 class PreparedTooLongAgo(StepError):
+    code = "approval-too-late"
+
     def __init__(self, run: str, expires: datetime) -> None:
         super().__init__(
             f"run {run}: what it prepared was to be approved by {expires:%Y-%m-%d %H:%M} UTC, before it is too old "
@@ -93,6 +107,7 @@ class PreparedTooLongAgo(StepError):
 
 
 class DependencyFailed(StepError):
+    code = "dependency-failed"
     retryable = True
 
     def __init__(self, artifact: str, reason: str) -> None:
@@ -103,26 +118,31 @@ class DependencyFailed(StepError):
 class DependencyPending(PathBusy):
     """Waited for like a busy path, for as long as preparing what it depends on may take."""
 
-    cure = "wait until it is published"
+    code = "dependency-pending"
+    hint = "wait until it is published"
 
     def __init__(self, artifact: str, reason: str, *, repository: str, path: str) -> None:
         self.artifact = artifact
-        what = f"artifact {artifact}: {reason}; {self.cure}"
+        what = f"artifact {artifact}: {reason}; {self.hint}"
         super().__init__(what, time_remaining_s=DEPENDENCY_WAIT_S, repository=repository, path=path)
 
 
 class BatchFailed(StepError):
     """`failures` maps an artifact's name to its error."""
 
+    code = "batch-failed"
+
     def __init__(self, failures: Mapping[str, Exception]) -> None:
         self.failures = dict(failures)
-        self.retryable = any(getattr(error, "retryable", True) for error in failures.values())
+        self.retryable = any(is_retryable(error, otherwise=True) for error in failures.values())
         lines = [f"{name}: {error}" for name, error in list(failures.items())[:SHOWN]]
         super().__init__(f"{len(failures)} artifacts failed:\n" + "\n".join(lines))
 
 
 class ReserveFailed(StepError):
     """`destinations` maps a destination to the reason why it could not be reserved."""
+
+    code = "reserve-failed"
 
     def __init__(self, destinations: Mapping[str, str]) -> None:
         self.destinations = dict(destinations)
@@ -133,6 +153,7 @@ class ReserveFailed(StepError):
 class NotVerified(StepError):
     """`problems` are lines that name the destination."""
 
+    code = "not-verified"
     retryable = True
 
     def __init__(self, run: str, problems: Sequence[str]) -> None:
@@ -147,7 +168,7 @@ class NotVerified(StepError):
 class NotWell(StepError):
     """`problems` are lines, each with its cure where there is one; `count` where they are not all of them."""
 
-    retryable = False
+    code = "repository-problems"
 
     def __init__(self, repository: str, problems: Sequence[str], count: int | None = None) -> None:
         self.repository = repository
@@ -160,6 +181,8 @@ class NotWell(StepError):
 
 class GateClosed(StepError):
     """`missing` are lines that name what is missing, and why."""
+
+    code = "artifacts-missing"
 
     def __init__(self, run: str, missing: Sequence[str]) -> None:
         self.missing = tuple(missing)

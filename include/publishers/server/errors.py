@@ -42,167 +42,207 @@ PrepareAgain (include/cvmfs/errors.py)
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from include.cvmfs.errors import PrepareAgain
+from include.errors import Concern
 from include.gateway.errors import PathBusy
 from include.publishers.errors import PublisherError
 
 
 class ServerError(PublisherError):
-    """Base of what a node does or says; ``cure`` is what whoever reads the message may do."""
+    """Base of what a node does or says; ``hint`` replaces what the class says of what helps."""
 
-    retryable: ClassVar[bool] = False
-    cure: ClassVar[str] = "see the node's last words above"
+    code = "node"
+    hint = "see the node's last words above"
 
-    def __init__(self, fqrn: str, detail: str, *, path: str | None = None, cure: str | None = None) -> None:
-        super().__init__(fqrn, f"{detail}; {cure or self.cure}", path=path)
+    def __init__(self, fqrn: str, detail: str, *, path: str | None = None, hint: str | None = None) -> None:
+        super().__init__(fqrn, f"{detail}; {hint or self.hint}", path=path)
 
 
 class NodeConnectionError(ServerError):
     """No command was begun, or it is not known what became of it."""
 
+    code = "node-connection"
+    concern = Concern.NODE
+
 
 class NodeUnreachable(NodeConnectionError):
+    code = "node-unreachable"
     retryable = True
-    outage: ClassVar[bool] = True
-    cure = "start sshd there, or correct host and port in the settings"
+    outage = True
+    hint = "start sshd there, or correct host and port in the settings"
 
 
 class NodeLost(NodeConnectionError):
+    code = "node-connection-lost"
     retryable = True
-    cure = "the next try looks at what the node did, before it does anything again"
+    hint = "the next try looks at what the node did, before it does anything again"
 
 
 class HostKeyUnknown(NodeConnectionError):
-    cure = "compare the fingerprint with the node's own, then add the key to that file"
+    code = "host-key-unknown"
+    hint = "compare the fingerprint with the node's own, then add the key to that file"
 
 
 class HostKeyChanged(NodeConnectionError):
-    cure = "find out why: if the node was installed anew, replace its line there, else somebody is in between"
+    code = "host-key-changed"
+    hint = "find out why: if the node was installed anew, replace its line there, else somebody is in between"
 
 
 class KeyUnusable(NodeConnectionError):
-    cure = "correct `key`, `connection`, `agent` or `known_hosts` in the settings"
+    code = "node-key-unusable"
+    hint = "correct `key`, `connection`, `agent` or `known_hosts` in the settings"
 
 
 class LoginRefused(NodeConnectionError):
-    cure = "add our public key to the authorized keys of that user, or correct `user` and `key`"
+    code = "node-login-refused"
+    hint = "add our public key to the authorized keys of that user, or correct `user` and `key`"
 
 
 class CommandHung(ServerError):
+    code = "node-command-timeout"
     retryable = True
-    cure = "look at what the node waits for, or raise `time_limit_s`"
+    hint = "look at what the node waits for, or raise `time_limit_s`"
+    concern = Concern.NODE
 
 
 class CommandMissing(ServerError):
-    cure = "install it there, or correct `command` in the settings"
+    code = "node-command-missing"
+    hint = "install it there, or correct `command` in the settings"
+    concern = Concern.NODE
 
 
 class NodeFull(ServerError):
+    code = "node-full"
     retryable = True
-    cure = "free space in the spool folder of the node"
+    hint = "free space in the spool folder of the node"
+    concern = Concern.NODE
 
 
 class PlaceRefused(ServerError):
-    cure = "look at the mount on the node; it is not as the repository's catalogs say"
+    code = "node-place-mismatch"
+    hint = "look at the mount on the node; it is not as the repository's catalogs say"
 
 
 class PathRefused(ServerError):
-    cure = "reserve the destination first, or choose another one"
+    code = "node-path-refused"
+    hint = "reserve the destination first, or choose another one"
 
 
 class InputRefused(ServerError):
-    cure = "correct the repository's configuration on the node"
+    code = "node-request-refused"
+    hint = "correct the repository's configuration on the node"
 
 
 class OpenFailed(ServerError):
+    code = "node-transaction-failed"
     retryable = True
-    cure = "look at the mount and the gateway from the node"
+    hint = "look at the mount and the gateway from the node"
 
 
 class LeaseUndropped(ServerError):
+    code = "node-lease-not-dropped"
     retryable = True
-    cure = "it stays open until the gateway answers; the next try aborts it"
+    hint = "it stays open until the gateway answers; the next try aborts it"
 
 
 class NotInTransaction(ServerError):
+    code = "node-transaction-missing"
     retryable = True
-    cure = "somebody ended it; try again"
+    hint = "somebody ended it; try again"
 
 
 class FilesOpen(ServerError):
+    code = "node-files-open"
     retryable = True
-    cure = "end what has files open below the mount, or has its working directory there"
+    hint = "end what has files open below the mount, or has its working directory there"
 
 
 class AnotherPublish(ServerError):
+    code = "node-publish-active"
     retryable = True
-    cure = "wait until it ended"
+    hint = "wait until it ended"
 
 
 class NodeWhitelistExpired(ServerError):
-    cure = "resign the whitelist with the master key"
+    code = "node-whitelist-expired"
+    hint = "resign the whitelist with the master key"
+    concern = Concern.NODE
 
 
 class RepositoryUnavailable(ServerError):
+    code = "node-repository-unavailable"
     retryable = True
-    cure = "look at the web server of the repository"
+    hint = "look at the web server of the repository"
+    concern = Concern.NODE
 
 
 class UnknownOnNode(ServerError):
-    cure = "create or connect the repository on the node (cvmfs_server mkfs), or correct `host`"
+    code = "node-repository-unknown"
+    hint = "create or connect the repository on the node (cvmfs_server mkfs), or correct `host`"
+    concern = Concern.NODE
 
 
 class NameRefused(ServerError):
-    cure = "choose another tag, or remove the one of that name"
+    code = "node-tag-refused"
+    hint = "choose another tag, or remove the one of that name"
 
 
 class NodeLeaseLost(ServerError):
+    code = "node-lease-lost"
     retryable = True
-    cure = "raise max_lease_time at the gateway above the time that a tree takes"
+    hint = "raise max_lease_time at the gateway above the time that a tree takes"
 
 
 class CommitRefused(ServerError):
+    code = "node-commit-refused"
     retryable = True
-    cure = "see the gateway's log"
+    hint = "see the gateway's log"
 
 
 class KeyRefused(ServerError):
-    cure = "compare the node's .gw key file with the gateway's"
+    code = "node-key-refused"
+    hint = "compare the node's .gw key file with the gateway's"
+    concern = Concern.NODE
 
 
 class SyncFailed(ServerError):
+    code = "node-sync-failed"
     retryable = True
-    cure = "see what the node says of its storage"
+    hint = "see what the node says of its storage"
 
 
 class SigningFailed(ServerError):
-    cure = "look at the repository's keys on the node"
+    code = "node-signing-failed"
+    hint = "look at the repository's keys on the node"
+    concern = Concern.NODE
 
 
 class NotSeen(ServerError):
+    code = "node-revision-not-visible"
     retryable = True
-    cure = "look at the web server, and at caches in front of it"
+    hint = "look at the web server, and at caches in front of it"
 
 
 class CommandFailed(ServerError):
+    code = "node-command-failed"
     retryable = True
 
 
 class NodeBusy(PathBusy):
     """Another task of ours is at work there: a node has one transaction per repository."""
 
-    cure = "wait until it ended"
+    code = "node-busy"
+    hint = "wait until it ended"
 
 
 class TransactionOpen(NodeBusy):
     """Somebody who is not Nightshift has a transaction open there; it is never aborted from here."""
 
-    cure = "wait until its owner publishes or aborts it, or abort it on the node by hand"
+    code = "node-transaction-open"
+    hint = "wait until its owner publishes or aborts it, or abort it on the node by hand"
 
 
 class PackedMissing(PrepareAgain):
     """The tree was packed on another machine, or long ago."""
 
-    retryable: ClassVar[bool] = True
+    code = "packed-tree-missing"

@@ -121,7 +121,7 @@ def failure(
 
 def busy(kind: type[NodeBusy], fqrn: str, path: str, detail: str, at_most_s: float) -> NodeBusy:
     """The node is not to be had; it is not known for how long, but no longer than a command may take."""
-    return kind(f"repository {fqrn}: {detail}; {kind.cure}", time_remaining_s=at_most_s, repository=fqrn, path=path)
+    return kind(f"repository {fqrn}: {detail}; {kind.hint}", time_remaining_s=at_most_s, repository=fqrn, path=path)
 
 
 def _kind(verb: Verb, code: int, text: str) -> type[ServerError] | type[PathBusy]:

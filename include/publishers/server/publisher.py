@@ -290,7 +290,7 @@ class ServerPublisher(NodeUpkeep):
         for block in packed.blocks():
             here.update(block)
         if not said or said[-1].split(" ")[0] != here.hexdigest():
-            raise SyncFailed(self.fqrn, "the archive did not arrive on the node as it was sent", cure="try again")
+            raise SyncFailed(self.fqrn, "the archive did not arrive on the node as it was sent", hint="try again")
 
     def _require_place(
         self, head: Repository, packed: Packed, found: Difference | None, *, replace: bool, sent: bool

@@ -105,7 +105,7 @@ def test_a_refusal_is_a_typed_error_that_names_path_and_key(
     assert type(caught.value) is leaf
     assert (caught.value.repository, caught.value.path, caught.value.key_id) == (repository, path, key_id)
     assert f"{repository}{path}" in str(caught.value)
-    assert leaf.cure in str(caught.value)
+    assert leaf.hint in str(caught.value)
     assert caught.value.trace in str(caught.value)
     assert not leaf.retryable
 

@@ -86,7 +86,7 @@ def test_a_lost_reply_to_acquire_is_asked_for_again_and_brings_the_same_lease(
     proxy.cut = 1
     lease = through_proxy.acquire(REPOSITORY, "/a", hostname="user@host")
     assert [request.split(b" ")[0] for request in proxy.requests] == [b"POST", b"GET", b"POST"]
-    with pytest.raises(errors.PathBusy, match=errors.PathBusy.cure) as caught:
+    with pytest.raises(errors.PathBusy, match=errors.PathBusy.hint) as caught:
         through_proxy.acquire(REPOSITORY, "/a", hostname="user@host")
     assert not caught.value.own, "another publication of the same user"
     assert through_proxy.commit(lease, OLD, NEW) == 1

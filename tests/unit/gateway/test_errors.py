@@ -63,7 +63,7 @@ def test_every_leaf_is_drawn_in_the_tree_and_says_whether_to_retry(leaf: type[Ga
     lines = [line for line in errors.__doc__.splitlines() if leaf.__name__ in line.replace("─", " ").split()]
     assert len(lines) == 1, leaf
     assert isinstance(leaf.retryable, bool)
-    assert leaf.cure
+    assert leaf.hint
     if leaf is not GatewayError and not any(leaf in other.__bases__ for other in LEAVES):
         assert ("retryable" in lines[0]) is leaf.retryable
 

@@ -18,6 +18,7 @@ RANKS = (
     ("include.gateway", "include.notify"),
     ("include.cvmfs", "include.settings"),
     ("include.storage", "include.ledger"),
+    ("include.errors",),
 )
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}
 FOLDERS = sorted({name.partition(".")[0] for name in RANK})

@@ -67,7 +67,7 @@ def test_a_failure_has_its_kind_and_names_the_repository_the_path_and_the_last_w
     assert FQRN in str(found)
     if isinstance(found, ServerError):
         assert not lines or lines[-1] in str(found)
-        assert found.cure in str(found)
+        assert found.hint in str(found)
 
 
 def test_a_busy_path_tells_the_seconds_that_remain_in_the_gateways_notation() -> None:

@@ -133,7 +133,7 @@ def test_what_fails_on_the_node_has_its_error_is_aborted_and_can_be_tried_again(
     assert type(failed.value) is kind
     assert failed.value.retryable is retryable
     assert FQRN in str(failed.value)
-    assert kind.cure in str(failed.value)
+    assert kind.hint in str(failed.value)
     assert_untouched(node)
     publish(node, publisher)
     assert_done_once(node)

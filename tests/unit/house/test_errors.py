@@ -1,0 +1,106 @@
+"""The rules of the house for errors: one root, a code for each class, and every class on its way to other processes."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+import pickle
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+
+from include.errors import Concern, NightshiftError
+from include.watch.failures import SUBJECTS
+from tests.fakes.airflowhome import ROOT
+
+FOLDERS = ("bench", "dags", "hooks", "include", "operators", "plugins", "sensors", "triggers")
+ROOT_CLASS = ("include.errors", "NightshiftError")
+SIGNALS = {("operators.lease", "Killed")}
+"""Not errors: nothing that handles exceptions may stop them."""
+CODE = re.compile(r"[a-z]+(-[a-z]+)*")
+
+Name = tuple[str, str]
+"""A module and a class in it."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An exception class of ours, as the source has it."""
+
+    name: Name
+    node: ast.ClassDef
+    ours: tuple[Name, ...]
+    others: tuple[type, ...]
+
+    @property
+    def code(self) -> str | None:
+        """What the class itself says, not what it inherits."""
+        return next((value for name, value in self.constants() if name == "code"), None)
+
+    def constants(self) -> list[tuple[str, str]]:
+        pairs = [one for one in self.node.body if isinstance(one, ast.Assign)]
+        return [(ast.unparse(one.targets[0]), str(getattr(one.value, "value", ""))) for one in pairs]
+
+
+@cache
+def kinds() -> dict[Name, Kind]:
+    """Every class of the product that is an exception."""
+    found: dict[Name, tuple[ast.ClassDef, dict[str, Name]]] = {}
+    for folder in FOLDERS:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            tree, module = ast.parse(file.read_text()), ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            imported = {
+                name.asname or name.name: (node.module, name.name)
+                for node in ast.walk(tree)
+                if isinstance(node, ast.ImportFrom) and node.module
+                for name in node.names
+            }
+            classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+            known = imported | {node.name: (module, node.name) for node in classes}
+            found |= {(module, node.name): (node, known) for node in classes}
+    all_of_them = {}
+    for name, (node, known) in found.items():
+        bases = [one.id for one in node.bases if isinstance(one, ast.Name)]
+        ours = tuple(known[one] for one in bases if known.get(one) in found)
+        others = tuple(getattr(builtins, one) for one in bases if one not in known and hasattr(builtins, one))
+        all_of_them[name] = Kind(name, node, ours, others)
+
+    def is_exception(kind: Kind) -> bool:
+        return any(issubclass(one, BaseException) for one in kind.others) or any(
+            is_exception(all_of_them[one]) for one in kind.ours
+        )
+
+    return {name: kind for name, kind in all_of_them.items() if is_exception(kind)}
+
+
+def loaded() -> dict[str, type[NightshiftError]]:
+    """The classes of the library, by their codes."""
+    names = [name for name in kinds() if name[0].startswith("include.")]
+    return {one.code: one for module, name in names for one in [getattr(importlib.import_module(module), name)]}
+
+
+def test_every_error_derives_from_the_one_root() -> None:
+    roots = {name for name, kind in kinds().items() if not kind.ours}
+    assert roots == {ROOT_CLASS} | SIGNALS
+
+
+def test_every_error_has_a_code_of_its_own() -> None:
+    codes = {name: kind.code for name, kind in kinds().items() if name not in SIGNALS | {ROOT_CLASS}}
+    assert len(codes) > 50
+    assert [name for name, code in codes.items() if code is None or not CODE.fullmatch(code)] == []
+    assert [code for code, count in Counter(codes.values()).items() if count > 1] == []
+
+
+def test_every_error_of_the_library_survives_the_way_to_another_process() -> None:
+    for kind in loaded().values():
+        error = kind.__new__(kind)
+        error.args, error.__dict__["detail"] = ("what happened",), {"key": 1}
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), copy.args, copy.__dict__) == (kind, error.args, error.__dict__)
+
+
+def test_an_alert_knows_every_error_that_concerns_the_site() -> None:
+    known = {one for module in SUBJECTS for one in vars(module).values() if isinstance(one, type)}
+    assert {kind for kind in loaded().values() if kind.concern is not Concern.ARTIFACT} - known == set()
