@@ -1,0 +1,90 @@
+"""Record what a commit writes, once: `python -m tests.compat.record [PART …]`, before work on its formats begins.
+
+The corpus of a commit is the folder of its short hash. Nothing in it is ever written again: a part that is there is
+refused, and so is a checkout whose product code is not that of the commit. A part that is new is recorded from a
+checkout of that very commit with the present `tests/compat` in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.compat.corpus import HERE, MARK, keys_folder
+
+ROOT = HERE.parents[1]
+PRODUCT = ("dags", "hooks", "include", "operators", "plugins", "sensors", "triggers", "pyproject.toml")
+
+
+def documents(folder: Path) -> None:
+    from tests.compat.documents import all_documents
+
+    for name, document in all_documents().items():
+        (folder / name).write_bytes(document.data)
+
+
+def keys(folder: Path) -> None:
+    from tests.compat import keys
+
+    if folder == keys_folder():
+        keys.record(folder)
+
+
+def ledger(folder: Path) -> None:
+    from include.lab.servers.mariadb import MariaDbServer
+    from tests.compat.ledgers import connector, dump_server, facts, fill, filled_sqlite, opened
+
+    with tempfile.TemporaryDirectory() as place:
+        (folder / "sqlite.sql").write_bytes(filled_sqlite(Path(place)))
+        with opened(f"sqlite:///{place}/ledger.db") as engine:
+            (folder / "facts.json").write_text(json.dumps(facts(engine), indent=1, ensure_ascii=False) + "\n")
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o711)
+        with MariaDbServer(Path(place) / "server") as server:
+            url = server.create_database("nightshift_compat")
+            with opened(url, server.password) as engine:
+                fill(engine)
+            (folder / "mariadb.sql").write_bytes(dump_server(connector(url, server.password)))
+
+
+PARTS: dict[str, Callable[[Path], None]] = {"keys": keys, "documents": documents, "ledger": ledger}
+"""By the name of the folder; the keys come first, since others sign with them."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"by default all: {', '.join(PARTS)}")
+    wanted = parser.parse_args().parts or list(PARTS)
+    if unknown := [name for name in wanted if name not in PARTS]:
+        parser.error(f"no such part: {', '.join(unknown)}")
+    commit = _git("rev-parse", "--short=7", "HEAD")
+    if _git("status", "--porcelain", "--", *PRODUCT):
+        sys.exit(f"the product's code differs from {commit}: record from a clean checkout")
+    folder = HERE / commit
+    if there := [name for name in wanted if (folder / name).exists()]:
+        sys.exit(f"{folder} has {', '.join(there)} already: a corpus is never recorded again")
+    folder.mkdir(exist_ok=True)
+    mark = folder / MARK
+    if not mark.exists():
+        made = {"commit": commit, "recorded": datetime.now(UTC).isoformat(), "python": platform.python_version()}
+        mark.write_text(json.dumps(made, indent=1) + "\n")
+    for name, part in PARTS.items():
+        if name in wanted:
+            (folder / name).mkdir()
+            part(folder / name)
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+if __name__ == "__main__":
+    main()
