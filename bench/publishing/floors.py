@@ -29,13 +29,14 @@ from publishing.repositories import FQRN
 from include.cvmfs.prepare import prepare
 from include.cvmfs.tarball import TarSource
 from include.storage.errors import Unsupported
+from include.storage.kinds import FILE
 from include.storage.store import Counters, Store
 
 
 class _Recorder(Store):
     """Takes what a preparation stores, for the floor to store again."""
 
-    writable = True
+    kind = FILE
     url = "file:///dev/null"
 
     def __init__(self, folder: Path) -> None:

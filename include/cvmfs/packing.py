@@ -21,6 +21,7 @@ from include.cvmfs.digests import DigestSet, identity
 from include.cvmfs.hashes import Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.upload import Budget, Uploader
 from include.storage.file import FileStore
+from include.storage.kinds import FILE
 from include.storage.store import Store
 
 T = TypeVar("T")
@@ -63,7 +64,7 @@ class Packer(Generic[T]):
         self._asked_bytes = 0
         self._store = store
         self._processes: processes.Processes | None = None
-        self._files_until_processes = PROCESSES_AFTER_FILES if type(store) is FileStore else -1
+        self._files_until_processes = PROCESSES_AFTER_FILES if store is not None and store.kind is FILE else -1
         self._sent = DigestSet()
         self._lock = threading.Lock()
         self._budget = Budget(budget_bytes)

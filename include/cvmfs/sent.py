@@ -21,6 +21,7 @@ from include.cvmfs.digests import hash_of_key, identity
 from include.cvmfs.errors import FormatError
 from include.cvmfs.generation import CHANGESET_LIFE, CLOCK_SKEW
 from include.cvmfs.hashes import DIGEST_BYTES
+from include.storage.kinds import StoreKind
 from include.storage.store import ObjectMeta, Store, Version
 
 FORMAT = 1
@@ -106,9 +107,13 @@ class JournaledStore(Store):
     """A store that notes in a journal what it has put."""
 
     def __init__(self, inner: Store, journal: SentJournal) -> None:
-        self.url, self.counters, self.writable = inner.url, inner.counters, inner.writable
+        self.url, self.counters = inner.url, inner.counters
         self._inner = inner
         self._journal = journal
+
+    @property
+    def kind(self) -> StoreKind:
+        return self._inner.kind
 
     def put(self, key: str, data: bytes) -> None:
         self._inner.put(key, data)

@@ -19,7 +19,6 @@ from include.cvmfs.whitelist import SignedWhitelist, Whitelist
 from include.storage.errors import NotFound, StoreError
 from include.storage.store import Store
 
-_REMOTE = ("http://", "https://", "s3://")
 _CERTIFICATE_BYTES = 1 << 20
 _ROOT_PATH_LINE = re.compile(rb"\nR([0-9a-f]{32})\n")
 
@@ -66,11 +65,6 @@ def failure_of(error: Exception) -> Failure:
     return found if isinstance(found, Failure) else Failure.UNKNOWN
 
 
-def is_local(store: Store) -> bool:
-    """Whether the store is this machine's own, where the stock tools trust what they find."""
-    return not store.url.startswith(_REMOTE)
-
-
 def fetch_trusted(
     store: Store,
     *,
@@ -87,7 +81,7 @@ def fetch_trusted(
     SignatureError, WhitelistError, ObjectMissing, ObjectDamaged, StoreError; :func:`failure_of` tells the class.
     """
     name = fqrn or store.url.rstrip("/").rpartition("/")[2] or store.url
-    if not public_keys and not is_local(store):
+    if not public_keys and not store.is_local:
         raise SignatureError("manifest", f"{store.url} is not local: give the repository's public key to verify it")
     with _failing(Failure.DOWNLOAD):
         data = _fetch_manifest(store, name)

@@ -55,7 +55,8 @@ class Budget:
 class Destination(Protocol):
     """Where objects are put: a store, or what stands before one."""
 
-    url: str
+    @property
+    def is_local(self) -> bool: ...
 
     def put(self, key: str, data: bytes) -> None: ...
 
@@ -70,8 +71,7 @@ class Uploader:
     def __init__(self, store: Destination, *, connections: int, budget: Budget) -> None:
         self._store = store
         self._budget = budget
-        local = store.url.startswith("file:")
-        self._most = min(connections, FILE_STORE_THREADS) if local else connections
+        self._most = min(connections, FILE_STORE_THREADS) if store.is_local else connections
         self._queue: SimpleQueue[tuple[str, bytes] | None] = SimpleQueue()
         self._room = threading.BoundedSemaphore(self._most * (_PER_THREAD + 1))
         self._threads: list[threading.Thread] = []

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from include.cvmfs.errors import KeyFileError
 from include.cvmfs.keys import KeyFile, Signer, load_signer
-from include.cvmfs.trust import is_local
 from include.publishers.capabilities import Operation, require
 from include.publishers.connect import Connections
 from include.settings.traits import recorded_traits
@@ -30,7 +29,7 @@ def switching(
     require(site.way_of_switching(fqrn), operation, fqrn=fqrn, path="")
     traits = recorded_traits(site.ledger, site.site.store(site.site.repository(fqrn).store))
     if leased is None:
-        leased = not (is_local(store) or (traits is not None and traits.replace))
+        leased = not (store.is_local or (traits is not None and traits.replace))
     if not leased:
         yield store, signer
         return

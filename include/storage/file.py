@@ -31,6 +31,7 @@ from include.storage.errors import (
     Unavailable,
     Unsupported,
 )
+from include.storage.kinds import FILE
 from include.storage.options import Fsync, Traits
 from include.storage.store import (
     Counters,
@@ -64,7 +65,7 @@ def _in_our_words(method: F) -> F:
 class FileStore(Store):
     """Objects below ``root``. Names that start with ``.~`` and folders called ``.lock`` are its own."""
 
-    writable = True
+    kind = FILE
 
     def __init__(
         self, root: Path, *, fsync: Fsync = "switch", counters: Counters | None = None, home: _Home | None = None

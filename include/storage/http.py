@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NoReturn
 
 from include.storage.errors import Unsupported
+from include.storage.kinds import HTTP
 from include.storage.options import StoreOptions
 from include.storage.remote import NO_RETRIES, Connection, RemoteStore, client_options
 from include.storage.store import ObjectMeta, Version
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 class HttpStore(RemoteStore):
     """Read-only objects below an ``http://`` or ``https://`` URL."""
+
+    kind = HTTP
 
     @classmethod
     def open(cls, url: str, options: StoreOptions) -> HttpStore:

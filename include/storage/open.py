@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from include.storage.errors import BadKey, BadStoreUrl
+from include.storage.kinds import FILE, HTTP, S3, StoreKind, kind_of, shown
 from include.storage.options import Credentials, StoreOptions, Traits
 from include.storage.store import Store, check_prefix
 
@@ -20,26 +22,7 @@ def open_store(url: str, *, credentials: Credentials | None = None, options: Sto
 
     ``s3://`` without credentials is read anonymously. ``http(s)://`` takes none: it is for public reading.
     """
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        raise BadStoreUrl(
-            f"store URL {_shown(url)!r}: no scheme; write file:///folder, s3://bucket/prefix or http://…", key=""
-        )
-    match scheme.lower():
-        case "file":
-            return _open_file(url, rest, options)
-        case "s3":
-            from include.storage.s3 import S3Store
-
-            bucket, prefix = split_s3_url(url)
-            _check_endpoint(options.endpoint)
-            return S3Store.open(bucket, prefix, credentials, options)
-        case "http" | "https":
-            from include.storage.http import HttpStore
-
-            _check_http(url)
-            return HttpStore.open(url.rstrip("/"), options)
-    raise BadStoreUrl(f"store URL {_shown(url)!r}: unknown scheme {scheme!r}; use file, s3, http or https", key="")
+    return OPENERS[kind_of(url)](url, credentials, options)
 
 
 def split_s3_url(url: str) -> tuple[str, str]:
@@ -47,25 +30,40 @@ def split_s3_url(url: str) -> tuple[str, str]:
     bucket, _, prefix = url.partition("://")[2].partition("/")
     if not _BUCKET.fullmatch(bucket):
         raise BadStoreUrl(
-            f"store URL {_shown(url)!r}: no usable bucket name; write s3://bucket/prefix, and the host as 'endpoint'",
+            f"store URL {shown(url)!r}: no usable bucket name; write s3://bucket/prefix, and the host as 'endpoint'",
             key="",
         )
     try:
         return bucket, check_prefix(prefix)
     except BadKey as error:
-        raise BadStoreUrl(f"store URL {_shown(url)!r}: {error}", key="") from None
+        raise BadStoreUrl(f"store URL {shown(url)!r}: {error}", key="") from None
 
 
-def _open_file(url: str, rest: str, options: StoreOptions) -> Store:
+def _open_file(url: str, credentials: Credentials | None, options: StoreOptions) -> Store:  # noqa: ARG001
     from include.storage.file import FileStore
 
-    host, slash, path = rest.partition("/")
+    host, slash, path = url.partition("://")[2].partition("/")
     if not slash or host not in ("", "localhost"):
         raise BadStoreUrl(f"store URL {url!r}: write file:///absolute/folder, with three slashes", key="")
     folder = "/" + unquote(path).strip("/")
     if "\0" in folder or ".." in folder.split("/"):
         raise BadStoreUrl(f'store URL {url!r}: the folder may not contain ".." or a NUL', key="")
     return FileStore(Path(folder), fsync=options.fsync)
+
+
+def _open_s3(url: str, credentials: Credentials | None, options: StoreOptions) -> Store:
+    from include.storage.s3 import S3Store
+
+    bucket, prefix = split_s3_url(url)
+    _check_endpoint(options.endpoint)
+    return S3Store.open(bucket, prefix, credentials, options)
+
+
+def _open_http(url: str, credentials: Credentials | None, options: StoreOptions) -> Store:  # noqa: ARG001
+    from include.storage.http import HttpStore
+
+    _check_http(url)
+    return HttpStore.open(url.rstrip("/"), options)
 
 
 def _check_endpoint(endpoint: str | None) -> None:
@@ -80,16 +78,16 @@ def _check_http(url: str, what: str = "store URL") -> None:
     except ValueError:
         usable = False
     if not usable:
-        raise BadStoreUrl(f"{what} {_shown(url)!r}: write http://host:port or https://host", key="")
+        raise BadStoreUrl(f"{what} {shown(url)!r}: write http://host:port or https://host", key="")
     if parts.username is not None or parts.password is not None:
-        raise BadStoreUrl(f"{what} {_shown(url)!r}: credentials do not belong into a URL; use a connection", key="")
+        raise BadStoreUrl(f"{what} {shown(url)!r}: credentials do not belong into a URL; use a connection", key="")
     if parts.query or parts.fragment:
-        raise BadStoreUrl(f"{what} {_shown(url)!r}: a store has neither query nor fragment", key="")
+        raise BadStoreUrl(f"{what} {shown(url)!r}: a store has neither query nor fragment", key="")
 
 
-def _shown(url: str) -> str:
-    """The URL as it may appear in a message: without credentials and without what follows a question mark."""
-    return re.sub(r"(?<=//)[^/@]*@", "***@", url).partition("?")[0]
-
-
+OPENERS: Mapping[StoreKind, Callable[[str, Credentials | None, StoreOptions], Store]] = {
+    FILE: _open_file,
+    S3: _open_s3,
+    HTTP: _open_http,
+}
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")

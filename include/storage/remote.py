@@ -56,8 +56,6 @@ class Connection:
 class RemoteStore(Store):
     """Reading over HTTP. ``prefix`` is "" or ends in a slash."""
 
-    writable = False
-
     def __init__(self, url: str, connection: Connection, prefix: str = "") -> None:
         self.url = url
         self.counters = connection.counters

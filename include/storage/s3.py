@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from include.storage.errors import Conflict, NotFound, Unavailable, Unsupported
+from include.storage.kinds import S3
 from include.storage.options import Credentials, StoreOptions, Traits
 from include.storage.remote import NO_RETRIES, Connection, RemoteStore, client_options
 from include.storage.store import Counters, ObjectMeta, Unfinished, Version, check_key, check_prefix, headers_for
@@ -95,7 +96,7 @@ class S3Connection(Connection):
 class S3Store(RemoteStore):
     """Objects of a bucket, below a prefix. Without credentials requests are not signed."""
 
-    writable = True
+    kind = S3
     _connection: S3Connection
 
     @classmethod

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from include.storage.errors import BadKey
+from include.storage.kinds import StoreKind
 from include.storage.options import Traits
 
 DAY_S = 86_400
@@ -90,7 +91,21 @@ class Store(ABC):
 
     url: str
     counters: Counters
-    writable: bool
+
+    @property
+    @abstractmethod
+    def kind(self) -> StoreKind:
+        """What kind of store it is. It has no default: whether a store is local is said by the one who writes it."""
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is files of this machine, where the stock tools trust what they find."""
+        return self.kind.is_local
+
+    @property
+    def writable(self) -> bool:
+        """False for a store that can only be read."""
+        return self.kind.writable
 
     @abstractmethod
     def get(self, key: str) -> bytes:

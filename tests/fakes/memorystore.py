@@ -7,17 +7,21 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 
 from include.storage.errors import Conflict, NotFound
+from include.storage.kinds import StoreKind
 from include.storage.options import Traits
 from include.storage.store import Counters, ObjectMeta, Store, Version
+
+MEMORY = StoreKind("memory", is_local=True, writable=True)
 
 
 class MemoryStore(Store):
     """``before(verb, key)`` is called before every request and may raise or change the store."""
 
+    kind = MEMORY
+
     def __init__(self, before: Callable[[str, str], None] = lambda verb, key: None) -> None:
         self.url = "memory:"
         self.counters = Counters()
-        self.writable = True
         self.objects: dict[str, bytes] = {}
         self.before = before
 

@@ -120,7 +120,7 @@ class _Absent:
     """The store, as the uploader's threads see it: what is there in its full size is not sent again."""
 
     def __init__(self, store: Store) -> None:
-        self.url = store.url
+        self.is_local = store.is_local
         self._store = store
         self._lock = threading.Lock()
         self.chunks = self.duplicates = self.catalogs = self.bytes = self.catalog_bytes = 0

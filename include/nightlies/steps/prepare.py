@@ -16,7 +16,6 @@ from include.cvmfs.generation import Look, look
 from include.cvmfs.prepare import Base, Progress, prepare
 from include.cvmfs.repository import Repository
 from include.cvmfs.sent import JournaledStore, SentJournal
-from include.cvmfs.trust import is_local
 from include.cvmfs.view import View
 from include.nightlies import builds, damage, records
 from include.nightlies.damage import Damage
@@ -203,7 +202,7 @@ def prepare_item(
     known = known_objects(repository, earlier_destinations(connections.ledger, publication))
     with ExitStack() as stack:
         journal = None
-        if not batch.dry_run and not is_local(store):  # where the store is files, to look is to write
+        if not batch.dry_run and not store.is_local:  # where the store is files, to look is to write
             about = (store.url, item.destination, item.source, item.sha256)
             journal = SentJournal(connections.site.paths.var / SENT, about=about, generation=seen.completed, now=now)
             stack.enter_context(journal)

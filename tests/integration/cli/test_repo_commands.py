@@ -248,7 +248,7 @@ def test_what_needs_the_signing_key_is_refused_without_it(repo: Commands) -> Non
 def test_where_a_store_keeps_no_conditions_tags_wait_for_whoever_publishes(
     repo: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("include.publishers.beside.is_local", lambda store: False)
+    monkeypatch.setattr(FileStore, "is_local", False)
     with repo.site.client().lease(FQRN, "/sw", hostname="somebody"):
         assert "somebody" in repo("tag", "add", FQRN, "x", code=2).stderr
     repo("tag", "add", FQRN, "x")

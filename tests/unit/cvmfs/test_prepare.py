@@ -33,6 +33,7 @@ from include.cvmfs.tarball import TarSource
 from include.cvmfs.upload import Budget, Uploader
 from include.storage.errors import Forbidden, StoreFull
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
+from tests.fakes.farstore import FarStore
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import read_back
 
@@ -127,7 +128,7 @@ def test_uploads_go_on_beside_each_other() -> None:
             together.wait()
             waited.set()
 
-    run(store=MemoryStore(wait_for_others), options=PrepareOptions(connections=8))
+    run(store=FarStore(wait_for_others), options=PrepareOptions(connections=8))
     assert waited.is_set()
 
 

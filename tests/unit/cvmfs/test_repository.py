@@ -82,7 +82,9 @@ def test_a_folder_may_be_opened_without_a_key_and_says_that_it_is_not_verified(t
     assert repository.read("/readme") == b"hello\n"
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:1/x", "https://127.0.0.1:1/x", "s3://bucket/x"])
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:1/x", "https://127.0.0.1:1/x", "s3://bucket/x", "HTTP://127.0.0.1:1/x"]
+)
 def test_what_is_not_local_is_never_opened_without_a_key(url: str) -> None:
     with pytest.raises(SignatureError, match="public key"):
         Repository.open(url)
