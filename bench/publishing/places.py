@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from include.storage.kinds import FILE, kind_of
 from include.storage.open import Credentials, StoreOptions, open_store
 from include.storage.options import Fsync
 from include.storage.store import Store
@@ -24,7 +25,7 @@ class Place:
 
     @property
     def is_file(self) -> bool:
-        return self.url.startswith("file:")
+        return kind_of(self.url) is FILE
 
     @property
     def credentials(self) -> Credentials | None:

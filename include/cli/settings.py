@@ -25,6 +25,7 @@ from include.settings.secrets import EnvSecrets, Secrets, ledger_address
 from include.settings.traits import record_traits, require_single_writer
 from include.settings.urls import base_url
 from include.storage.errors import StoreError
+from include.storage.kinds import kind_of
 from include.storage.options import Traits
 
 app = typer.Typer(no_args_is_help=True)
@@ -271,7 +272,7 @@ def _check_repositories(site: Site, traits: dict[str, Traits], *, tried: bool) -
         if repository.server is not None:
             node = repository.server
             yield Checked("repository", repository.fqrn, f"published on {node.user}@{node.host}:{node.port}")
-        elif store.url.startswith(("http://", "https://")):
+        elif not kind_of(store.url).writable:
             problem = f"store {store.name}, {store.url}, can only be read, so nothing can be published to it"
             yield Checked("repository", repository.fqrn, seen, f"{problem}. Name a store with s3:// or file://.")
         elif tried:

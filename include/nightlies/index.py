@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from include.nightlies.errors import IndexElsewhere, IndexField, IndexNotJson
 from include.settings.names import name_fault
+from include.storage.kinds import SCHEMES
 
 FORMAT = 1
 MAX_INDEX_BYTES = 64 * 1024**2
@@ -377,7 +378,7 @@ def _allowed(text: str, scheme: str, store: str | None) -> None:
     if store is not None:
         if not text.startswith(store.rstrip("/") + "/"):
             raise ValueError(f"`url` {_brief(text)} lies outside the store of the index, {store}. Move the file there.")
-    elif scheme not in {"s3", "http", "https"}:
+    elif (kind := SCHEMES.get(scheme)) is None or kind.is_local:
         raise ValueError(f"`url` {_brief(text)} is of a scheme that is not read here. Use s3 or http(s).")
 
 

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from include.preflight.findings import Finding, Severity
 from include.settings.model import Site
+from include.storage.kinds import FILE, kind_of
 
 LOW_SHARE, LEAST_BYTES = 0.10, 2 << 30
 LOGS = "logs"
@@ -24,9 +25,9 @@ def written(site: Site, stores: Iterable[str], logs: Path | None = None) -> dict
     found["gateway state"] = site.gateway.state.parent
     found["spool"] = Path(tempfile.gettempdir())
     for name in sorted(stores):
-        url = urlsplit(site.store(name).url)
-        if url.scheme == "file":
-            found[f"store {name}"] = Path(unquote(url.path))
+        url = site.store(name).url
+        if kind_of(url) is FILE:
+            found[f"store {name}"] = Path(unquote(urlsplit(url).path))
     return found
 
 

@@ -13,6 +13,7 @@ from include.publishers.stores import credentials_of, options_of
 from include.settings.model import Store as StoreSettings
 from include.settings.traits import recorded_traits
 from include.storage.errors import StoreError
+from include.storage.kinds import HTTP, kind_of
 from include.storage.open import open_store
 from include.storage.store import Store
 
@@ -69,7 +70,7 @@ def roles(connections: Connections, fqrn: str) -> Iterator[Finding]:
 def clock(settings: StoreSettings) -> Iterator[Finding]:
     """How far our clock and the store's are apart, by the `Date` of its reply; nothing for a folder."""
     url = settings.endpoint or settings.url
-    if url.startswith(("http://", "https://")):
+    if kind_of(url) is HTTP:
         yield from skew("store", settings.name, url)
 
 
@@ -105,7 +106,8 @@ def conditions(connections: Connections, name: str) -> Iterator[Finding]:
     """What `settings check` saw the store keep when writers raced, and what that means for its repositories."""
     site, settings = connections.site, connections.site.store(name)
     fqrns = [one for one in site.repositories.values() if one.store == name]
-    if not fqrns or settings.url.startswith(("file://", "http://", "https://")):
+    kind = kind_of(settings.url)
+    if not fqrns or kind.is_local or not kind.writable:
         return
     traits, check = recorded_traits(connections.ledger, settings), "conditional writes"
     if traits is None:

@@ -35,6 +35,8 @@ from include.publishers.stores import credentials_of, options_of, try_store
 from include.settings.model import Repository
 from include.settings.traits import record_traits, recorded_traits
 from include.storage.buckets import allow_public_read, ensure_bucket
+from include.storage.kinds import S3, kind_of
+from include.storage.open import split_s3_url
 from include.storage.store import Store
 
 Say = Callable[[str], None]
@@ -45,7 +47,7 @@ def found_stores(connections: Connections, names: set[str], *, say: Say) -> None
     for name in sorted(names):
         store = connections.site.store(name)
         credentials = credentials_of(store, connections.secrets)
-        if credentials and store.url.startswith("s3://") and ensure_bucket(store.url, credentials, options_of(store)):
+        if credentials and kind_of(store.url) is S3 and ensure_bucket(store.url, credentials, options_of(store)):
             say(f"made the bucket of store {name}, {store.url}")
 
 
@@ -152,8 +154,8 @@ def _publish_rules(connections: Connections, repository: Repository) -> None:
     if store.gateway_connection is not None:
         return  # the bucket's owner has set the policy by roles, and nobody else may
     credentials = credentials_of(store, connections.secrets)
-    if credentials and store.url.startswith("s3://"):
-        prefix = "/".join(filter(None, (store.url.removeprefix("s3://").partition("/")[2], repository.fqrn)))
+    if credentials and kind_of(store.url) is S3:
+        prefix = "/".join(filter(None, (split_s3_url(store.url)[1], repository.fqrn)))
         allow_public_read(store.url, credentials, options_of(store), prefix)
 
 

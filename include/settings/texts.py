@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 
 from include.settings.names import name_fault
 from include.settings.templates import destination_fault, folder_fault, index_fault, tag_fault
+from include.storage.kinds import SCHEMES
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
@@ -83,7 +84,8 @@ def _store_url(text: str, info: ValidationInfo) -> str:
             raise fault("a file URL names no host", "Write file:///absolute/path, or file:relative/path.")
         return f"file://{_root(info) / ('/' + path.lstrip('/') if path.startswith('/') else path)}"
     parts = urlsplit(text)
-    if parts.scheme not in {"s3", "http", "https"} or not parts.netloc:
+    kind = SCHEMES.get(parts.scheme)
+    if kind is None or kind.is_local or not parts.netloc:
         raise fault(
             "not the URL of a store", "Use s3://bucket/prefix, file:///path, or http(s)://host/path to read only."
         )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.storage.errors import BadStoreUrl
+from include.storage.kinds import S3, kind_of
 from include.storage.open import split_s3_url
 
 SID = "Nightshift"  # what our statements' names begin with
@@ -106,7 +107,7 @@ def user_policy(url: str, repositories: Iterable[str], role: Role) -> dict[str, 
 
 
 def _places(url: str, repositories: Iterable[str]) -> tuple[str, list[str]]:
-    if not url.startswith("s3://"):
+    if kind_of(url) is not S3:
         raise BadStoreUrl(f"{url}: policies are for s3:// stores; a folder is guarded by its permissions", key="")
     bucket, prefix = split_s3_url(url)
     return bucket, [f"{prefix}/{fqrn}" if prefix else fqrn for fqrn in repositories]

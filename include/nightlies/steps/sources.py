@@ -12,6 +12,8 @@ from include.nightlies.steps.errors import ArtifactDirectory, ArtifactMissing, A
 from include.nightlies.steps.values import Item
 from include.publishers.connect import Connections
 from include.settings.model import Limits
+from include.storage.file import FileStore
+from include.storage.kinds import FILE, kind_of
 from include.storage.store import Store
 
 
@@ -34,7 +36,7 @@ def locate(connections: Connections, url: str, only: str | None = None) -> tuple
         raise SourceNotAllowed(url, sorted(settings.url for settings in stores.values()), only)
     _, name = max(found)
     key = url[len(connections.site.store(name).url.rstrip("/")) + 1 :].rstrip("/")
-    return connections.store(name), unquote(key) if urlsplit(url).scheme == "file" else key
+    return connections.store(name), unquote(key) if kind_of(url) is FILE else key
 
 
 def opened(connections: Connections, item: Item, limits: Limits) -> TreeSource:
@@ -66,9 +68,9 @@ def source_limits(limits: Limits) -> SourceLimits:
 
 def _folder(store: Store, key: str) -> Path | None:
     """The directory on this worker that the key names; None for stores elsewhere and for files."""
-    if not store.url.startswith("file://"):
+    if not isinstance(store, FileStore):
         return None
-    root = Path(unquote(store.url.removeprefix("file://"))).resolve()
+    root = store.root.resolve()
     path = (root / key).resolve()
     if not path.is_relative_to(root):  # a link in the store that leads out of it
         raise SourceNotAllowed(f"{store.url}/{key}", [store.url])

@@ -1,0 +1,118 @@
+"""A new remote scheme is remote everywhere: never read unverified, never switched without a lease, never skipped."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from include.cvmfs import packing, processes
+from include.cvmfs.compression import Compression
+from include.cvmfs.errors import SignatureError
+from include.cvmfs.hashes import Algorithm
+from include.cvmfs.keys import save_signer
+from include.cvmfs.repository import Repository
+from include.cvmfs.trust import fetch_trusted
+from include.cvmfs.upload import Budget, Uploader
+from include.nightlies.steps.sources import opened
+from include.nightlies.steps.values import Item
+from include.preflight.findings import Severity
+from include.preflight.folders import written
+from include.preflight.stores import conditions
+from include.publishers.beside import switching
+from include.publishers.capabilities import Operation
+from include.publishers.connect import Connections
+from include.publishers.found import found_stores
+from include.settings.load import load
+from include.settings.model import Limits
+from include.settings.secrets import EnvSecrets
+from include.storage.errors import BadStoreUrl
+from include.storage.roles import bucket_policy
+from tests.fakes.archives import archive, file
+from tests.fakes.farstore import FarStore, register
+from tests.fakes.minirepo import FQRN, NOW, public_key, sample, signer
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> FarStore:
+    return register(monkeypatch)
+
+
+@pytest.fixture
+def connections(far: FarStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connections]:
+    """A site whose one store is of the new scheme."""
+    path = tmp_path / "site.yaml"
+    path.write_text(
+        f'ledger: "sqlite:///{tmp_path}/ledger.db"\ngateway: {{keys: "{tmp_path}/keys"}}\n'
+        "stores: {main: {url: 'far://pool', connection: key, endpoint: 'http://127.0.0.1:9'}}\n"
+        f"repositories: {{{FQRN}: {{store: main, public_url: 'http://127.0.0.1:9', public_key: k.pub, gateway: gw}}}}\n"
+    )
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(path))
+    key = json.dumps({"conn_type": "object_store", "login": "key", "password": "not-a-secret"})
+    made = Connections(load(path, environ={}), EnvSecrets({"AIRFLOW_CONN_KEY": key}))
+    yield made
+    made.ledger.dispose()
+
+
+def test_it_is_never_read_without_a_key(far: FarStore) -> None:
+    sample(far).publish()
+    with pytest.raises(SignatureError, match=r"far://pool is not local"):
+        Repository.open("far://pool", fqrn=FQRN, now=NOW)
+    with pytest.raises(SignatureError, match="not local"):
+        fetch_trusted(far, fqrn=FQRN, public_keys=(), now=NOW)
+    assert Repository.open("far://pool", fqrn=FQRN, public_keys=[public_key()], now=NOW).verified
+
+
+def test_its_manifest_is_switched_under_a_lease(connections: Connections, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_signer(connections.site.gateway.keys, FQRN, signer())
+    leased: list[str] = []
+
+    @contextlib.contextmanager
+    def lease(repository: str, path: str, *, hostname: str) -> Iterator[None]:
+        leased.append(f"{repository}{path} {hostname}")
+        yield
+
+    gateway = SimpleNamespace(judges_bases=lambda: True, lease=lease)
+    monkeypatch.setattr(connections, "gateway", lambda _: gateway)
+    with switching(connections, FQRN, Operation.TAG_ADD, holder="me") as (store, _):
+        assert store.url == f"far://pool/{FQRN}"
+        assert leased == [f"{FQRN} me"]
+
+
+def test_its_conditions_are_not_taken_for_granted(connections: Connections) -> None:
+    (finding,) = conditions(connections, "main")
+    assert finding.severity is Severity.WARNING
+    assert "never tried" in finding.seen
+
+
+def test_it_is_no_folder_of_this_machine(connections: Connections, far: FarStore) -> None:
+    assert "store main" not in written(connections.site, ["main"])
+    far.put("a.tar", archive([file("a", b"1")]))
+    source = opened(connections, Item("A/x", "/d", "far://pool/a.tar", store="main"), Limits())
+    assert [entry.path for entry, _ in source.entries()] == ["a"]
+
+
+def test_it_is_given_no_bucket_and_no_policy(connections: Connections) -> None:
+    said: list[str] = []
+    found_stores(connections, {"main"}, say=said.append)
+    assert said == []
+    with pytest.raises(BadStoreUrl, match="policies are for s3://"):
+        bucket_policy("far://pool", [FQRN], {})
+
+
+def test_it_gets_all_its_connections_and_no_writers_of_files(far: FarStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Uploader(far, connections=64, budget=Budget(1)) as uploader:
+        assert uploader._most == 64
+    monkeypatch.setattr(packing, "PROCESSES_AFTER_FILES", 1)
+    monkeypatch.setattr(processes, "useful", lambda: pytest.fail("files are packed for a folder"))
+    delivered: list[str] = []
+    with packing.Packer[str](
+        far, known=(), algorithm=Algorithm.SHA1, compression=Compression.ZLIB, connections=1, budget_bytes=1 << 20,
+        deliver=lambda ticket, digest: delivered.append(ticket),
+    ) as packer:  # fmt: skip
+        packer.take("a", b"1")
+    assert delivered == ["a"]
