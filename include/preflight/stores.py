@@ -9,12 +9,13 @@ from email.utils import parsedate_to_datetime
 
 from include.preflight.findings import Finding, Severity
 from include.publishers.connect import Connections
-from include.publishers.stores import credentials_of, options_of
+from include.publishers.stores import connection_of, credentials_of, options_of
 from include.settings.model import Store as StoreSettings
 from include.settings.traits import recorded_traits
 from include.storage.errors import StoreError
 from include.storage.kinds import HTTP, kind_of
 from include.storage.open import open_store
+from include.storage.roles import Role
 from include.storage.store import Store
 
 TIMEOUT_S = 8.0
@@ -23,11 +24,11 @@ SKEW_WARNING_S, SKEW_ERROR_S = 5.0, 300.0
 PROBE = ".nightshift-probe-preflight"
 
 
-def opened(connections: Connections, name: str, *, as_gateway: bool = False) -> Store:
+def opened(connections: Connections, name: str, role: Role = Role.PUBLISHER) -> Store:
     """A store that is asked once and not for long, without what the ledger says of it."""
     settings = connections.site.store(name)
     bounded = settings.model_copy(update={"retries": 1, "timeout_s": min(settings.timeout_s, TIMEOUT_S)})
-    credentials = credentials_of(settings, connections.secrets, as_gateway=as_gateway)
+    credentials = credentials_of(settings, connections.secrets, role)
     return open_store(settings.url, credentials=credentials, options=options_of(bounded))
 
 
@@ -42,12 +43,11 @@ def look_at_store(connections: Connections, name: str, *, source: bool) -> Itera
 def roles(connections: Connections, fqrn: str) -> Iterator[Finding]:
     """Put, get and delete a probe in a repository's store, as the publisher, and as the gateway where that differs."""
     settings = connections.site.store(connections.site.repository(fqrn).store)
-    kinds = {"publisher": False} | ({"gateway": True} if settings.gateway_connection else {})
-    for role, as_gateway in kinds.items():
-        store = opened(connections, settings.name, as_gateway=as_gateway).child(fqrn)
+    for role in (Role.PUBLISHER, Role.GATEWAY) if settings.gateway_connection else (Role.PUBLISHER,):
+        store, subject = opened(connections, settings.name, role).child(fqrn), f"{fqrn} as {role.value}"
         if not store.writable:
             what = f"store {settings.name} can only be read"
-            yield Finding("roles", f"{fqrn} as {role}", Severity.ERROR, what, "Name a store with s3:// or file://.")
+            yield Finding("roles", subject, Severity.ERROR, what, "Name a store with s3:// or file://.")
             continue
         key, data = f"{PROBE}-{secrets.token_hex(4)}/object", secrets.token_bytes(32)
         step = "put"
@@ -59,12 +59,12 @@ def roles(connections: Connections, fqrn: str) -> Iterator[Finding]:
             step = "delete"
             store.delete([key])
         except StoreError as error:
-            connection = settings.gateway_connection if as_gateway else settings.connection
+            connection = connection_of(settings, role)
             cure = f"Correct connection {connection!r}, or the bucket's policy: nightshift settings roles"
             seen = f"cannot {step} an object: {error}".rstrip(".")
-            yield Finding("roles", f"{fqrn} as {role}", Severity.ERROR, seen, cure)
+            yield Finding("roles", subject, Severity.ERROR, seen, cure)
         else:
-            yield Finding("roles", f"{fqrn} as {role}", Severity.OK, "put, got and deleted an object")
+            yield Finding("roles", subject, Severity.OK, "put, got and deleted an object")
 
 
 def clock(settings: StoreSettings) -> Iterator[Finding]:

@@ -27,6 +27,7 @@ from include.settings.secrets import Secrets
 from include.settings.traits import recorded_traits, require_single_writer
 from include.settings.urls import base_url
 from include.storage.open import open_store
+from include.storage.roles import Role
 from include.storage.store import Store
 
 if TYPE_CHECKING:  # paramiko is imported only where there is a node
@@ -42,24 +43,11 @@ class Connections:
     def __init__(self, site: Site, secrets: Secrets) -> None:
         self.site = site
         self.secrets = secrets
-        self._stores: dict[tuple[str, bool, bool, bool], Store] = {}
+        self._stores: dict[tuple[str, Role, bool, bool], Store] = {}
 
-    def store(self, name: str, *, sole_writer: bool = False, as_gateway: bool = False, quick: bool = False) -> Store:
-        """The store of that name, with the credentials of its connection and what it was seen to keep.
-
-        ``sole_writer``: nobody else writes mutable objects there, so that replacing needs no help from the store.
-        ``as_gateway``: with the credentials of who switches manifests, where these are others. ``quick``: with short
-        time-outs and no repetitions, for a look.
-        """
-        kind = (name, sole_writer, as_gateway, quick)
-        if kind not in self._stores:
-            settings = self.site.store(name)
-            options = options_of(settings, traits=recorded_traits(self.ledger, settings), single_writer=sole_writer)
-            if quick:
-                options = replace(options, timeout_s=min(options.timeout_s, QUICK_S), retries=0)
-            credentials = credentials_of(settings, self.secrets, as_gateway=as_gateway)
-            self._stores[kind] = open_store(settings.url, credentials=credentials, options=options)
-        return self._stores[kind]
+    def store(self, name: str, role: Role = Role.PUBLISHER) -> Store:
+        """The store of that name, with the credentials of a role and what it was seen to keep."""
+        return self._opened(name, role)
 
     def repository_store(self, fqrn: str) -> Store:
         """Where a repository's objects lie: its store, below its name."""
@@ -67,17 +55,20 @@ class Connections:
 
     def gateway_store(self, fqrn: str) -> Store:
         """The same with the gateway's credentials, for who founds the repository."""
-        return self.store(self.site.repository(fqrn).store, as_gateway=True).child(fqrn)
+        return self.store(self.site.repository(fqrn).store, Role.GATEWAY).child(fqrn)
 
     def manifest_store(self, fqrn: str, *, quick: bool = False) -> Store:
-        """A repository's store for the one who switches its manifest. Raises TooManyWriters."""
+        """A repository's store for the one who switches its manifest. Raises TooManyWriters.
+
+        ``quick``: with short time-outs and no repetitions, for a look.
+        """
         settings = self.site.repository(fqrn)
         traits = recorded_traits(self.ledger, self.site.store(settings.store))
         writers = [f"writer {number + 1}" for number in range(settings.manifest_writers)]
         verdict = require_single_writer(traits, store=settings.store, repository=fqrn, writers=writers)
         if not verdict.allowed:
             raise TooManyWriters(fqrn, verdict.reason)
-        return self.store(settings.store, sole_writer=len(writers) == 1, as_gateway=True, quick=quick).child(fqrn)
+        return self._opened(settings.store, Role.GATEWAY, single_writer=len(writers) == 1, quick=quick).child(fqrn)
 
     def repository(self, fqrn: str) -> Repository:
         """The repository as its readers see it: through the public URL, trusted by the public key alone."""
@@ -172,3 +163,15 @@ class Connections:
     def ledger(self) -> Engine:
         """Nightshift's own database, its tables up to date."""
         return open_site_ledger(self.site, self.secrets)
+
+    def _opened(self, name: str, role: Role, *, single_writer: bool = False, quick: bool = False) -> Store:
+        """``single_writer``: nobody else writes mutable objects there, so that replacing needs no help of the store."""
+        key = (name, role, single_writer, quick)
+        if key not in self._stores:
+            settings = self.site.store(name)
+            options = options_of(settings, traits=recorded_traits(self.ledger, settings), single_writer=single_writer)
+            if quick:
+                options = replace(options, timeout_s=min(options.timeout_s, QUICK_S), retries=0)
+            credentials = credentials_of(settings, self.secrets, role)
+            self._stores[key] = open_store(settings.url, credentials=credentials, options=options)
+        return self._stores[key]

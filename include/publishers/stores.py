@@ -8,18 +8,30 @@ from include.storage import store as storage
 from include.storage.open import Credentials, StoreOptions, open_store
 from include.storage.options import Traits
 from include.storage.probe import probe
+from include.storage.roles import Role
 
 
-def credentials_of(store: Store, secrets: Secrets, *, as_gateway: bool = False) -> Credentials | None:
-    """The key of the connection that a store names; None if it names none. Raises MissingConnection, BadConnection.
-
-    ``as_gateway``: for who switches manifests; the same key, unless the store names another connection for that.
-    """
-    connection = (as_gateway and store.gateway_connection) or store.connection
+def credentials_of(store: Store, secrets: Secrets, role: Role = Role.PUBLISHER) -> Credentials | None:
+    """The key of a role at a store; None if the store names no connection. Raises MissingConnection, BadConnection."""
+    connection = connection_of(store, role)
     if connection is None:
         return None
     found = secrets.get(connection)
     return Credentials(found.login or "", found.password or "")
+
+
+def connection_of(store: Store, role: Role) -> str | None:
+    """The connection with a role's key; None for readers, who need none, and where the store names none.
+
+    The settings name a second one for the gateway alone. Where they name none, all work is done with the same key.
+    """
+    match role:
+        case Role.READER:
+            return None
+        case Role.GATEWAY:
+            return store.gateway_connection or store.connection
+        case Role.PUBLISHER | Role.COLLECTOR:
+            return store.connection
 
 
 def options_of(store: Store, *, traits: Traits | None = None, single_writer: bool = False) -> StoreOptions:

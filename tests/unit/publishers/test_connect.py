@@ -12,12 +12,14 @@ import pytest
 from include.publishers.capabilities import Way
 from include.publishers.connect import Connections
 from include.publishers.errors import TooManyWriters
+from include.publishers.stores import connection_of
 from include.settings.load import load
-from include.settings.model import GatewayKind, Server
+from include.settings.model import GatewayKind, Server, Store
 from include.settings.secrets import EnvSecrets
 from include.settings.traits import record_traits
 from include.storage.file import FileStore
 from include.storage.options import Traits
+from include.storage.roles import Role
 
 FQRN = "nights.example.org"
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -87,9 +89,24 @@ def test_one_writer_needs_no_help_from_the_store(connections: Connections) -> No
     alone.ledger.dispose()
 
 
-def test_a_store_is_opened_once_for_each_kind_of_writer(connections: Connections) -> None:
-    assert connections.store("cvmfs") is connections.store("cvmfs")
-    assert connections.store("cvmfs") is not connections.store("cvmfs", sole_writer=True)
+def test_a_store_is_opened_once_for_each_role(connections: Connections) -> None:
+    assert connections.store("cvmfs") is connections.store("cvmfs", Role.PUBLISHER)
+    assert connections.store("cvmfs") is not connections.store("cvmfs", Role.GATEWAY)
+
+
+@pytest.mark.parametrize(
+    ("role", "apart", "alone"),
+    [
+        (Role.PUBLISHER, "publishing", "publishing"),
+        (Role.GATEWAY, "switching", "publishing"),
+        (Role.COLLECTOR, "publishing", "publishing"),
+        (Role.READER, None, None),
+    ],
+)
+def test_each_role_has_the_key_that_the_store_names_for_it(role: Role, apart: str | None, alone: str | None) -> None:
+    store = {"name": "cvmfs", "url": "s3://nights", "connection": "publishing"}
+    assert connection_of(Store.model_validate({**store, "gateway_connection": "switching"}), role) == apart
+    assert connection_of(Store.model_validate(store), role) == alone
 
 
 @pytest.mark.parametrize(
