@@ -18,7 +18,7 @@ DATE ?=
 SLOT ?=
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format lint check test test-full test-busy servers nightly up down status docs structure fuzz soak week clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill
+.PHONY: help venv lock format lint check test test-full test-busy servers nightly up down status docs structure fuzz soak soak-status week clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,8 +110,11 @@ SEED ?= 1
 PART ?= gateway
 SOAK_S ?= 1200
 
-soak: $(STAMP)  ## a state machine with fresh random draws for SOAK_S seconds [PART=gateway SOAK_S=1200]
+soak: $(STAMP)  ## a part of what takes long, drawn afresh, for SOAK_S seconds [PART=gateway|engine|airflow SOAK_S=1200]
 	@$(BIN)/python -m tests.soak.run --part $(PART) --seconds $(SOAK_S)
+
+soak-status: $(STAMP)  ## the last result of each part of the soak; fails if one failed, is missing or older than 14 days
+	@$(BIN)/python -m tests.soak.status
 
 week: $(STAMP)  ## a simulated week under the real Airflow, with failures; where links lead is watched all the time [NIGHTS=7 SEED=1]
 	@$(BIN)/python -m tests.week.run --nights $(NIGHTS) --seed $(SEED)

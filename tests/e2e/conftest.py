@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -27,8 +28,11 @@ def deployment(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFact
     """The lab's services and Airflow, all of them, with proxies before store and gateway."""
     need("weed")
     made = Deployment(tmp_path_factory.mktemp("deployment"))
+    # a polite kill ends the session as Ctrl-C does, and not without stopping what was started
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         made.start()
         yield made
     finally:
         made.stop()
+        signal.signal(signal.SIGTERM, before)

@@ -1,217 +1,53 @@
-"""kill -9 under the scheduler, in the middle of prepare and of publish; the retry may run beside the old process.
+"""kill -9 of a supervisor in the middle of a commit: the retry runs beside the old process, and the old commit is late.
 
-Six artifacts of one run, each with its own accident: the task process, its supervisor, or a task process with a live
-child is killed while a proxy holds one of its requests. What was held is let go while the retry is at the same point,
-so that a late write arrives and, where the supervisor was killed, two processes do the same work at once.
+Of all kills this one asks for most: nobody reports the death, the process of the task lives on, and two processes do
+the same work at once. `make soak PART=airflow` has the others.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
-
 import pytest
 
-from include.cvmfs.compression import compress
-from include.cvmfs.hashes import hash_bytes
-from include.nightlies.records import Publication
 from tests.e2e.deployment import FQRN, HEARTBEAT_TIMEOUT_S, LEASE_S, Deployment
-from tests.e2e.processes import TaskProcess, requester
-from tests.fakes.builds import Build, tree
-from tests.fakes.faultproxy import Fault
+from tests.e2e.kills import COMMIT, DAG, RETRY_S, SOON_S, Stage, build_of_victims, own_file
 
 pytestmark = [pytest.mark.server("weed"), pytest.mark.slow]
 
-DAG, RUN, DATE = "nightly_install", "kills", "2026-11-10"
-VICTIMS = ("task", "supervisor", "child")
-COMMIT = "/leases/[^/]+$"
-SOON_S = 60.0
-RETRY_S = 90.0  # until a kill is noticed, the delay of the retry, and its start
+RUN, DATE, ARTIFACT = "kill", "2026-11-13", "supervisor/publish"
 
 
-def own_file(artifact: str) -> bytes:
-    """What only this artifact holds, so that its object's key tells whose upload that is."""
-    return f"of {artifact} alone ".encode() * 400
-
-
-def upload_of(artifact: str) -> str:
-    return f"{FQRN}/{hash_bytes(compress(own_file(artifact))).key}"
-
-
-def night_of_kills() -> Build:
-    build = Build(DATE, slot="faults")
-    for when, priority in (("publish", 100), ("prepare", 10)):
-        for victim in VICTIMS:
-            name = f"{victim}/{when}"
-            files = {"lib/common.so": b"in every artifact" * 300, "lib/own.so": own_file(name)}
-            build.add(victim, when, tree(files), priority=priority)
-    return build
-
-
-@dataclass
-class Accident:
-    """A request that is held, the process that made it, and the artifact that it works on."""
-
-    fault: Fault
-    process: TaskProcess
-    artifact: str
-    try_number: int
-
-    @property
-    def victim(self) -> str:
-        return self.artifact.partition("/")[0]
-
-    def kill(self, orphans: list[int]) -> None:
-        if self.victim == "supervisor":
-            self.process.kill_supervisor()
-            return
-        children = self.process.children()
-        assert bool(children) == (self.victim == "child"), children
-        orphans += children
-        self.process.kill()
-        assert self.process.ended(SOON_S)
-
-
-@dataclass
-class Story:
-    """What the run left behind, for the tests to look at."""
-
-    state: str
-    before: int
-    after: int
-    build: Build
-    publications: dict[str, Publication]
-    tries: dict[str, int]
-    leases: list[str]
-    survivors: list[TaskProcess]
-
-
-@pytest.fixture(scope="module")
-def orphans() -> Iterator[list[int]]:
-    """Children whose task was killed; they would go on."""
-    pids: list[int] = []
-    yield pids
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-
-
-@pytest.fixture(scope="module")
-def story(deployment: Deployment, orphans: list[int]) -> Iterator[Story]:
-    """One run, in which all six kills happen."""
-    try:
-        yield play(deployment, orphans)
-    finally:
-        deployment.store_proxy.clear()
-        deployment.gateway_proxy.clear()
-
-
-def play(deployment: Deployment, orphans: list[int]) -> Story:
-    """Hold, kill, let go, and wait for the end of the run."""
-    build = night_of_kills()
+def test_a_commit_whose_supervisor_was_killed_is_made_once_by_the_retry_beside_it(deployment: Deployment) -> None:
+    build = build_of_victims(DATE, (ARTIFACT, 10))
     deployment.drop(build)
-    before = deployment.revision()
-    stage = Stage(deployment)
-    store, gateway = deployment.store_proxy, deployment.gateway_proxy
-    uploads = {victim: store.hold(method="PUT", path=upload_of(f"{victim}/prepare")) for victim in VICTIMS}
-    uploads_again = {victim: store.hold(method="PUT", path=upload_of(f"{victim}/prepare")) for victim in VICTIMS}
-    reserving = gateway.hold(method="POST", path=COMMIT)
-    deployment.trigger(DAG, RUN, slot="faults", build_date=DATE)
-    reserving.wait(SOON_S)
-    commits = [gateway.hold(method="POST", path=COMMIT) for _ in VICTIMS]
-    commits_again = [gateway.hold(method="POST", path=COMMIT) for _ in VICTIMS[1:]]
-    reserving.release()
-
-    publishing = {one.victim: one for one in (stage.accident(fault, gateway) for fault in commits)}
-    preparing = {victim: stage.accident(fault, store) for victim, fault in uploads.items()}
-    for one in (*publishing.values(), *preparing.values()):
-        assert one.try_number == 1
-        one.kill(orphans)
-    # the commit of a dead process goes through: its retry must find that it was published
-    publishing["task"].fault.release()
-    stage.answered(publishing["task"])
-
-    for fault in commits_again:
-        retry = stage.accident(fault, gateway, RETRY_S)
-        assert retry.try_number == 2
+    before, gateway, stage = deployment.revision(), deployment.gateway_proxy, Stage(deployment, RUN)
+    try:
+        reserving = gateway.hold(method="POST", path=COMMIT)
+        deployment.trigger(DAG, RUN, slot="faults", build_date=DATE)
+        reserving.wait(SOON_S)
+        commit, again = (gateway.hold(method="POST", path=COMMIT) for _ in range(2))
+        reserving.release()
+        first = stage.accident(commit, gateway)
+        first.kill([])
+        retry = stage.accident(again, gateway, RETRY_S)
+        assert (first.try_number, retry.try_number) == (1, 2)
+        assert first.process.alive(), "two processes do the same work now"
         # its lease has run out, and the retry holds another one
-        assert publishing[retry.victim].process.alive() == (retry.victim == "supervisor")
-        publishing[retry.victim].fault.release()
-        stage.answered(publishing[retry.victim])
-        retry.fault.release()
-    for victim, fault in uploads_again.items():
-        retry = stage.accident(fault, store, RETRY_S)
-        assert (retry.artifact, retry.try_number) == (f"{victim}/prepare", 2)
-        assert preparing[victim].process.alive() == (victim == "supervisor")
-        preparing[victim].fault.release()
-        stage.answered(preparing[victim])
-        retry.fault.release()
+        commit.release()
+        stage.answered(first)
+        again.release()
+    finally:
+        gateway.clear()
 
-    seen = deployment.follow(DAG, RUN)
-    tries = {f"{one['task_id']} {one['rendered_map_index']}": one["try_number"] for one in stage.instances()}
-    survivors = [one.process for one in (publishing["supervisor"], preparing["supervisor"])]
-    return Story(
-        seen.state, before, deployment.revision(), build, deployment.publications(DAG, RUN), tries,
-        deployment.leases(), survivors,
-    )  # fmt: skip
-
-
-class Stage:
-    """Finds out who is held."""
-
-    def __init__(self, deployment: Deployment) -> None:
-        self.deployment = deployment
-
-    def accident(self, fault: Fault, proxy: Any, timeout_s: float = SOON_S) -> Accident:
-        fault.wait(timeout_s)
-        process = requester(fault, proxy)
-        instance = next(one for one in self.instances() if one["id"] == process.instance)
-        return Accident(fault, process, str(instance["rendered_map_index"]), int(instance["try_number"]))
-
-    def instances(self) -> list[dict[str, Any]]:
-        return self.deployment.tasks(DAG, RUN)
-
-    def answered(self, one: Accident) -> None:
-        """Wait until the held request has been answered, and a process that outlived its supervisor has ended."""
-        assert one.fault.done.wait(SOON_S)
-        if one.victim == "supervisor":
-            assert one.process.ended(SOON_S), "it outlives the answer that it waited for"
-
-
-def test_the_run_ends_well_by_the_retries(story: Story) -> None:
-    assert story.state == "success"
-    assert {name: one.state.value for name, one in story.publications.items()} == dict.fromkeys(
-        [f"{victim}/{when}" for victim in VICTIMS for when in ("prepare", "publish")], "published"
-    )
-    for name, one in story.publications.items():
-        killed_in = name.partition("/")[2]
-        assert story.tries[f"artifact.{killed_in} {name}"] == 2
-        assert (one.prepare_try, one.publish_try) == ((2, 1) if killed_in == "prepare" else (1, 2))
-        assert one.verified_at is not None
-    assert "an earlier try of this run had published it" in story.publications["task/publish"].reason
-
-
-def test_there_is_exactly_one_revision_per_artifact(story: Story) -> None:
-    reserved = 1
-    assert story.after == story.before + reserved + len(story.publications)
-    made = {one.revision_after for name, one in story.publications.items() if name != "task/publish"}
-    assert len(made) == len(story.publications) - 1
-    assert made < set(range(story.before + 2, story.after + 1))
-
-
-def test_nothing_is_doubled_reverted_or_damaged(deployment: Deployment, story: Story) -> None:
+    assert deployment.follow(DAG, RUN).state == "success"
+    (publication,) = deployment.publications(DAG, RUN).values()
+    assert (publication.state.value, publication.publish_try) == ("published", 2)
+    assert publication.verified_at is not None
     repository = deployment.connections.repository(FQRN)
-    for name in story.publications:
-        path = story.build.destination(*name.split("/"))
-        assert repository.read(f"{path}/lib/own.so") == own_file(name)
-        assert sorted(entry.name for entry in repository.listing(f"{path}/lib")) == ["common.so", "own.so"]
+    assert repository.manifest.revision == before + 2, "one for what was reserved, one for the artifact"
+    path = build.destination(*ARTIFACT.split("/"))
+    assert repository.read(f"{path}/lib/own.so") == own_file(ARTIFACT)
     assert deployment.problems() == ()
-
-
-def test_no_lease_and_no_process_of_a_killed_try_is_left(story: Story) -> None:
     # the run went on for longer than a lease lives
     assert HEARTBEAT_TIMEOUT_S > LEASE_S
-    assert story.leases == []
-    assert not any(process.alive() for process in story.survivors)
+    assert deployment.leases() == []
+    assert not first.process.alive()

@@ -1,43 +1,87 @@
-"""State machines with fresh random draws for a bounded time: `make soak`, PART=gateway SOAK_S=1200.
+"""One part of the soak for a bounded time: `make soak`, PART=gateway SOAK_S=1200.
 
-Nothing is derandomized, so every run tries other sequences. Ends with code 1 and the shortest failing sequence, which
-then becomes an explicit example of the machine's own tests.
+`gateway`: the state machine of the gateway with fresh draws. `engine`: the property tests of the repository format with
+fresh draws, and damaged input to all readers. `airflow`: the drills of tests/soak/airflow on a whole deployment.
+
+A part makes at least one round, and another one if there is time for it. It ends with code 1 at the first round that
+fails; a failing example then becomes an explicit one of the tests. The result goes into bench/results/soak.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import random
+import signal
+import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from datetime import UTC, datetime
 
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
-
-from tests.faults.test_gateway_machine import GatewayAgainstModel
+from tests.soak.results import ROOT, Result, commit, write
 
 EXAMPLES, STEPS = 10, 60
-PARTS: dict[str, Callable[[], RuleBasedStateMachine]] = {"gateway": GatewayAgainstModel}
+FUZZ_S = 60
 
 
-def main() -> int:
-    options = _options()
+def gateway() -> bool:
+    from hypothesis import HealthCheck, settings
+    from hypothesis.stateful import run_state_machine_as_test
+
+    from tests.faults.test_gateway_machine import GatewayAgainstModel
+
     fresh = settings(
         max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, derandomize=False, database=None,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
-    began, rounds = time.monotonic(), 0
-    while time.monotonic() - began < options.seconds:
-        try:
-            run_state_machine_as_test(PARTS[options.part], settings=fresh)
-        except Exception:  # noqa: BLE001 - whatever it is, it is what was looked for
-            traceback.print_exc(file=sys.stdout)
-            print(f"{options.part}: failed in round {rounds + 1}, after {time.monotonic() - began:.0f} s")
-            return 1
-        rounds += 1
-    print(f"{options.part}: {rounds} rounds of {EXAMPLES} examples of at most {STEPS} steps, no failure")
-    return 0
+    try:
+        run_state_machine_as_test(GatewayAgainstModel, settings=fresh)
+    except Exception:  # noqa: BLE001 - any error is a finding
+        traceback.print_exc(file=sys.stdout)
+        return False
+    return True
+
+
+def engine() -> bool:
+    seed = random.randrange(2**32)
+    properties = ("tests/unit/cvmfs", "-m", "hypothesis", "-q", "-n", "auto", f"--hypothesis-seed={seed}")
+    return python("pytest", *properties) and python("tests.fuzz.run", "--seconds", str(FUZZ_S))
+
+
+def airflow() -> bool:
+    return python("pytest", "tests/soak/airflow", "-v", CI="true")  # a drill that is skipped has shown nothing
+
+
+PARTS: dict[str, Callable[[], bool]] = {"gateway": gateway, "engine": engine, "airflow": airflow}
+
+
+def python(module: str, *arguments: str, **environment: str) -> bool:
+    """Whether a module ends with code 0. It ends when this process is interrupted, and stops what it has started."""
+    others = {name: text for name, text in os.environ.items() if name != "CI"}  # with it, nothing is drawn afresh
+    process = subprocess.Popen(
+        (sys.executable, "-m", module, *arguments), cwd=ROOT, env={**others, **environment}, process_group=0
+    )
+    try:
+        return process.wait() == 0
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+
+
+def main() -> int:
+    options = _options()
+    tried, began, start = commit(), datetime.now(UTC), time.monotonic()
+    rounds, took_s, passed = 0, 0.0, True
+    while passed and (not rounds or time.monotonic() - start + took_s / rounds < options.seconds):
+        passed = PARTS[options.part]()
+        took_s = time.monotonic() - start
+        rounds += passed
+    write(options.part, Result(tried, began, round(took_s), rounds, passed))
+    print(f"{options.part}: {rounds} rounds passed in {took_s:.0f} s, {'no' if passed else 'then a'} failure")
+    return 0 if passed else 1
 
 
 def _options() -> argparse.Namespace:
@@ -48,4 +92,5 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     sys.exit(main())
