@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from include.storage.file import FileStore
 from tests.fakes import servers
@@ -31,6 +32,12 @@ LONG = (
     "integration/publishers/test_changesets.py",
     "integration/publishers/server/test_table.py",
 )
+
+
+# A busy machine fails no test. With CI set, Hypothesis loads a profile of its own without a deadline.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+if not os.environ.get("CI"):
+    settings.load_profile("busy")
 
 
 @pytest.hookimpl(tryfirst=True)

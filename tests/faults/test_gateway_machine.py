@@ -78,7 +78,7 @@ class GatewayAgainstModel(Ends):
 
 
 GatewayAgainstModel.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=50, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 test_gateway_against_model = GatewayAgainstModel.TestCase
 

@@ -40,7 +40,7 @@ def without_root_marker(tree: dict[str, Any]) -> dict[str, Any]:
     return {path: facts for path, facts in tree.items() if path != ".cvmfscatalog"}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     nodes=ODD_TREES, place=PLACES, algorithm=st.sampled_from(list(Algorithm)), how=st.sampled_from(list(Compression))
 )
@@ -57,7 +57,7 @@ def test_a_tree_comes_back_as_it_was_and_the_repository_is_sound(
         assert done.skipped == 0
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(there=ODD_TREES, nodes=ODD_TREES)
 def test_a_tree_that_goes_again_leaves_the_old_counters_and_entries(there: Nodes, nodes: Nodes) -> None:
     with tempfile.TemporaryDirectory() as temporary:
@@ -72,7 +72,7 @@ def test_a_tree_that_goes_again_leaves_the_old_counters_and_entries(there: Nodes
         assert repository.problems() == []
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(trees=st.tuples(ODD_TREES, ODD_TREES, ODD_TREES), gone=st.booleans())
 def test_disjoint_changes_of_one_base_give_the_same_in_either_order(
     trees: tuple[Nodes, Nodes, Nodes], gone: bool
@@ -101,7 +101,7 @@ def test_disjoint_changes_of_one_base_give_the_same_in_either_order(
         assert results[0] == results[1]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(nodes=ODD_TREES)
 def test_a_folder_and_its_archive_are_the_same_tree(nodes: Nodes) -> None:
     with tempfile.TemporaryDirectory() as temporary:

@@ -137,7 +137,7 @@ def _walk(catalog: Catalog, path: str, depth: int = 0) -> None:
             _walk(catalog, f"{path}/{entry.name}", depth + 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(steps)
 def test_counters_and_rows_are_exact_after_any_steps_and_when_read_again(taken: list[Step]) -> None:
     model = made(taken)
@@ -145,7 +145,7 @@ def test_counters_and_rows_are_exact_after_any_steps_and_when_read_again(taken: 
     model.assert_held_by(Catalog.load(model.catalog.to_bytes()))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(steps)
 def test_equal_steps_give_equal_bytes(taken: list[Step]) -> None:
     first = made(taken).catalog.pack()
@@ -275,7 +275,7 @@ def ends_well_or_in_our_error(read: Callable[[], None]) -> None:
         read()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_damaged_bytes_end_in_our_errors(data: st.DataObject) -> None:
     damaged = bytearray(image())

@@ -141,14 +141,14 @@ DATA = st.lists(
 ).map(b"".join)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=DATA, limits=LIMITS)
 def test_marks_are_those_of_the_byte_by_byte_reference(data: bytes, limits: ChunkLimits) -> None:
     assert cut_marks(data, limits) == reference_marks(data, limits)
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**32), average=st.integers(8000, 2**28))
 def test_marks_across_scanned_blocks_are_those_of_the_reference(seed: int, average: int) -> None:
     rng = random.Random(seed)
@@ -158,7 +158,7 @@ def test_marks_across_scanned_blocks_are_those_of_the_reference(seed: int, avera
     assert cut_marks(data, limits) == reference_marks(data, limits)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=DATA, limits=LIMITS, block=st.integers(1, 700))
 def test_pieces_do_not_depend_on_how_the_file_is_fed(data: bytes, limits: ChunkLimits, block: int) -> None:
     pieces = pieces_of(data, limits, block)

@@ -233,7 +233,7 @@ PATHS = st.lists(NAMES, min_size=1, max_size=4).map("/".join)
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     paths=st.sets(PATHS, max_size=60),
     most=st.integers(2, 20),

@@ -49,7 +49,7 @@ def applied(before: State, changes: list[Change]) -> State:
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(one=TREES, other=TREES)
 def test_what_is_told_makes_one_revision_the_other(
     one: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]

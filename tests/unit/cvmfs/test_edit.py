@@ -252,7 +252,7 @@ names = st.sampled_from(["a", "b", "c"])
 kinds = st.sampled_from(["file", "dir", "nested", "remove"])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.tuples(st.lists(names, min_size=1, max_size=3), kinds, st.integers(0, 3)), max_size=25))
 def test_any_sequence_of_edits_leaves_consistent_catalogs(steps: list[tuple[list[str], str, int]]) -> None:
     repository = Repository()
@@ -293,7 +293,7 @@ leaves = st.dictionaries(st.tuples(names, names), st.tuples(st.binary(max_size=3
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(leaves, leaves)
 def test_merging_disjoint_changes_commutes(left: dict, right: dict) -> None:
     repository = Repository()

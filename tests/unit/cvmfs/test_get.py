@@ -27,7 +27,7 @@ def without_markers(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(nodes=TREES)
 def test_any_tree_comes_back_as_it_was_published(nodes: dict[str, dict[str, Any]]) -> None:
     with tempfile.TemporaryDirectory() as temporary:

@@ -96,7 +96,7 @@ def test_rows_read_back_as_what_was_written(tag: Tag) -> None:
     assert Tag.from_row(tag.to_row()) == tag
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(TAGS, max_size=10, unique_by=lambda tag: tag.name))
 def test_a_history_reads_back_as_what_was_written(tags: list[Tag]) -> None:
     history = History.create(FQRN)
@@ -303,13 +303,13 @@ def use(data: bytes) -> None:
 DATA = filled(60).to_bytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cut=st.integers(0, len(DATA)))
 def test_a_truncated_history_ends_in_our_own_error_or_is_usable(cut: int) -> None:
     use(DATA[:cut])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(bits=st.lists(st.integers(0, len(DATA) * 8 - 1), min_size=1, max_size=20), header=st.integers(0, 799))
 def test_flipped_bits_end_in_our_own_error_or_in_readable_rows(bits: list[int], header: int) -> None:
     damaged = bytearray(DATA)

@@ -25,7 +25,7 @@ def test_the_examples_are_read(name: str) -> None:
 def test_damaged_examples_are_read_or_refused(name: str) -> None:
     refused = []
 
-    @settings(max_examples=EXAMPLES.get(name, 120), deadline=None, derandomize=True, database=None)
+    @settings(max_examples=EXAMPLES.get(name, 120), derandomize=True, database=None)
     @given(st.integers(0, 7), st.integers(0, 7), DAMAGE)
     def read(example: int, way: int, damage: Damage) -> None:
         refused.append(attempt(name, example, way, damage))

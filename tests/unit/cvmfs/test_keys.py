@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import CvmfsError, FormatError, KeyFileError
@@ -206,7 +206,6 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         save_master(blocked / "keys", FQRN, MASTER)
 
 
-@settings(deadline=None)
 @given(bit=st.integers(0, len(PUBLIC_PEM) * 8 - 1), cut=st.integers(0, len(PUBLIC_PEM)))
 def test_damaged_public_keys_and_certificates_end_in_our_own_error(bit: int, cut: int) -> None:
     for pem, parse in (

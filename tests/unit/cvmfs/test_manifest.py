@@ -83,7 +83,7 @@ def test_a_letter_reads_back_as_what_was_written(manifest: Manifest) -> None:
     assert Manifest.from_letter(manifest.letter()) == manifest
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(MANIFESTS)
 def test_a_signed_file_reads_back_and_verifies(manifest: Manifest) -> None:
     signed = Manifest.parse(sign(manifest, SIGNER.private_key))
@@ -138,14 +138,12 @@ def test_another_repositorys_manifest_is_told_from_ours() -> None:
         verify(Manifest.parse(SIGNED), SIGNER.certificate_pem, fqrn="other.example.org")
 
 
-@settings(deadline=None)
 @given(cut=st.integers(0, len(SIGNED) - 1))
 def test_a_truncated_manifest_is_refused(cut: int) -> None:
     with pytest.raises(CvmfsError):
         verify(Manifest.parse(SIGNED[:cut]), SIGNER.certificate_pem)
 
 
-@settings(deadline=None)
 @given(bit=st.integers(0, len(SIGNED) * 8 - 1))
 def test_a_flipped_bit_is_refused(bit: int) -> None:
     damaged = bytearray(SIGNED)

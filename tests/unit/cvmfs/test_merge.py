@@ -333,7 +333,7 @@ def told(repository: Repository, root: ObjectHash) -> dict[str, str]:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(STEPS, STEPS, STEPS, LEASES)
 def test_a_merge_does_what_was_changed_and_keeps_what_others_changed_or_refuses(
     steps: list, mine: list, theirs: list, lease: str

@@ -130,7 +130,7 @@ def commit(store: MemoryStore, edit: Edit, old: ObjectHash) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(tree=TREES, options=OPTIONS)
 def test_any_tree_is_published_soundly_and_goes_without_a_trace(
     tree: dict[str, dict[str, object]], options: PrepareOptions

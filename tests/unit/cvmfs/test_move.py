@@ -31,7 +31,7 @@ def below(tree: Tree, top: str) -> Facts:
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(nodes=TREES, target=st.sampled_from(["/a/there", "/b/c/there", "/nest/there", "/there", "/a/x2"]))
 def test_a_move_there_and_back_gives_the_same_tree(nodes: dict[str, dict[str, Any]], target: str) -> None:
     with tempfile.TemporaryDirectory() as temporary:

@@ -17,7 +17,7 @@ from tests.fakes.local import DIRECTORY, TREES, LocalRepository, make_folder
 from tests.unit.cvmfs.test_move import below
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(nodes=TREES, target=st.sampled_from(["/a/there", "/b/there", "/there"]))
 def test_the_second_place_has_the_same_tree_and_the_first_one_keeps_it(
     nodes: dict[str, dict[str, Any]], target: str

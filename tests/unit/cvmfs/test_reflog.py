@@ -71,7 +71,7 @@ def test_rows_read_back_as_what_was_written(ref: Ref) -> None:
     assert Ref.from_row(ref.to_row()) == ref
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(REFS, max_size=20, unique_by=lambda ref: str(ref.hash)))
 def test_a_reflog_reads_back_as_what_was_written(refs: list[Ref]) -> None:
     reflog = Reflog.create(FQRN)
@@ -208,13 +208,13 @@ def use(data: bytes) -> None:
 DATA = filled(200).to_bytes()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(cut=st.integers(0, len(DATA)))
 def test_a_truncated_reflog_ends_in_our_own_error_or_is_usable(cut: int) -> None:
     use(DATA[:cut])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(bits=st.lists(st.integers(0, len(DATA) * 8 - 1), min_size=1, max_size=20), header=st.integers(0, 799))
 def test_flipped_bits_end_in_our_own_error_or_in_readable_rows(bits: list[int], header: int) -> None:
     damaged = bytearray(DATA)

@@ -74,7 +74,7 @@ def test_journals_of_different_trees_are_apart(tmp_path: Path) -> None:
         assert SentJournal(tmp_path, about=about, generation=3, now=NOW).known == ()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 20 * 25 + 100), st.binary(max_size=60))
 def test_whatever_a_crash_of_the_machine_leaves_only_whole_entries_count(tmp_path: Path, cut: int, tail: bytes) -> None:
     hashes = HASHES[:20]

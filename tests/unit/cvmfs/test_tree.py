@@ -325,7 +325,7 @@ TREES = st.recursive(
 ).filter(lambda tree: isinstance(tree, dict))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tree=TREES, data=st.data())
 def test_any_tree_comes_back_the_same(tree: dict[str, object], data: st.DataObject) -> None:
     members, expected = [], {}

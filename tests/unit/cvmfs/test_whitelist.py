@@ -8,7 +8,7 @@ from pathlib import Path
 from shutil import which
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import CvmfsError, FormatError, SignatureError, WhitelistError, WhitelistExpired
@@ -174,14 +174,12 @@ def test_renewing_keeps_name_and_certificates() -> None:
     verify(Whitelist.parse(sign(renewed, MASTER)), PUBLIC, fqrn=FQRN, now=later + timedelta(days=29))
 
 
-@settings(deadline=None)
 @given(cut=st.integers(0, len(SIGNED) - 1))
 def test_a_truncated_whitelist_is_refused(cut: int) -> None:
     with pytest.raises(CvmfsError):
         verify(Whitelist.parse(SIGNED[:cut]), PUBLIC, fqrn=FQRN, now=NOW)
 
 
-@settings(deadline=None)
 @given(bit=st.integers(0, len(SIGNED) * 8 - 1))
 def test_a_flipped_bit_is_refused(bit: int) -> None:
     damaged = bytearray(SIGNED)

@@ -231,7 +231,7 @@ def test_a_wrong_sum_or_length_is_found_before_any_member() -> None:
     assert source.sha256 == hashlib.sha256(data).hexdigest()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(place=st.integers(0, 10_000), byte=st.integers(0, 255), cut=st.booleans())
 def test_no_damage_leads_to_anything_but_a_refusal(place: int, byte: int, cut: bool) -> None:
     data = bytearray(zip_archive(SAMPLE, comment=b"c"))

@@ -409,7 +409,7 @@ class LeaseTableAgainstModel(RuleBasedStateMachine):
 
 
 LeaseTableAgainstModel.TestCase.settings = settings(
-    max_examples=20, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=20, stateful_step_count=25, suppress_health_check=list(HealthCheck)
 )
 test_lease_table_against_model = LeaseTableAgainstModel.TestCase
 
