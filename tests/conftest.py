@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator
@@ -18,6 +19,7 @@ from tests.fakes import servers
 FOREIGN = ("NIGHTSHIFT_", "AIRFLOW_CONN_", "AWS_")
 PROXIES = ("HTTP_PROXY", "http_proxy")
 HERE = Path(__file__).parent
+MIGRATE = "include.ledger.migrate"
 LONG = (
     "integration/lab/test_lifecycle.py",
     "dags/test_links_and_undo.py",
@@ -98,6 +100,15 @@ def need() -> Callable[[str], str]:
 def _skip_for_missing_servers(request: pytest.FixtureRequest) -> None:
     for marker in request.node.iter_markers("server"):
         servers.need(marker.args[0])
+
+
+@pytest.fixture(autouse=True)
+def _new_ledgers_from_a_template(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not where the ledger itself is tested. Most tests never load its library, and shall not for this."""
+    if MIGRATE in sys.modules and request.path.parent.name != "ledger":
+        from tests.fakes.ledgers import from_a_template
+
+        from_a_template(monkeypatch)
 
 
 @pytest.fixture

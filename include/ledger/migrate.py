@@ -6,6 +6,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,11 +28,7 @@ def migrate(engine: Engine) -> str:
 
     Raises LedgerVersion when the ledger is newer than this code, LedgerUnavailable when it cannot be reached or locked.
     """
-    from alembic.script import ScriptDirectory
-
-    scripts = ScriptDirectory.from_config(_config())
-    head = str(scripts.get_current_head())
-    known = {script.revision for script in scripts.walk_revisions()}
+    head, known = _versions()
     if _behind(engine, head, known):
         with _locked(engine):
             if _behind(engine, head, known):  # another process may have done it while this one waited
@@ -49,7 +46,16 @@ def version(engine: Engine) -> str | None:
         return found
 
 
-def _behind(engine: Engine, head: str, known: set[str]) -> bool:
+@cache
+def _versions() -> tuple[str, frozenset[str]]:
+    """The newest version and all that this code knows: each is a module, so they are read once."""
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory.from_config(_config())
+    return str(scripts.get_current_head()), frozenset(script.revision for script in scripts.walk_revisions())
+
+
+def _behind(engine: Engine, head: str, known: frozenset[str]) -> bool:
     found = version(engine)
     if found is not None and found not in known:
         raise LedgerVersion(shown(engine.url), found, head)
