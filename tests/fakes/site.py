@@ -27,7 +27,8 @@ from include.gateway.client import GatewayClient
 from include.publishers.native import NativePublisher
 from include.storage.store import Store
 from tests.fakes.faultproxy import Fault
-from tests.fakes.worker import KEY_ID, PRELOADED, SECRET, run
+from tests.fakes.orders import KEY_ID, SECRET
+from tests.fakes.worker import PRELOADED, run
 
 FQRN = "nights.example.org"
 MASTER = generate_master()

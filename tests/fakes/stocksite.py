@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from include.publishers.stock import StockPublisher
+from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN, SIGNER, Site
 from tests.fakes.stockgateway import StockGateway
 from tests.fakes.stockreceiver import Receiver
-from tests.fakes.worker import KEY_ID, SECRET
 
 
 @dataclass

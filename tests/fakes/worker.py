@@ -16,32 +16,27 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from include.cvmfs.changeset import Changeset
 from include.cvmfs.commit import NewTag
 from include.cvmfs.directory import DirectorySource
 from include.cvmfs.hashes import Algorithm
-from include.cvmfs.keys import load_signer
 from include.cvmfs.manifest import Manifest
 from include.cvmfs.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.repository import Repository
 from include.gateway.client import GatewayClient
 from include.gateway.errors import PathBusy
-from include.gateway.service import GatewayKey, Recipe, RepositoryConfig, ServiceConfig, committer
+from include.gateway.service import committer
 from include.gateway.service.clock import SystemClock
 from include.gateway.service.log import log_to
 from include.gateway.service.points import DIE_AT
 from include.gateway.service.server import serve
 from include.publishers.native import NativePublisher
 from include.storage import s3
-from include.storage.open import open_store
-from include.storage.options import Credentials, StoreOptions, Traits
 from include.storage.store import Store
+from tests.fakes.orders import KEY_ID, SECRET, Order, gateway_config, store_of
 
 PRELOADED = ["tests.fakes.worker", committer.__name__, s3.__name__, "obstore.store", "pytest"]
-KEY_ID, SECRET = "worker", "not-a-secret"
-Order = dict[str, Any]
 Say = Callable[..., None]
 
 
@@ -86,32 +81,6 @@ def gateway(order: Order, say: Say) -> None:
     with Path(order["log"]).open("a") as log:
         log_to(log)
         serve(gateway_config(order), clock=ShiftedClock(Path(order["clock"])), ready=lambda url: say(url=url))
-
-
-def gateway_config(order: Order) -> ServiceConfig:
-    """What an order says; with ``apart`` its commits are made in a process of their own, as in a deployment."""
-    fqrn, keys = order["fqrn"], Path(order["keys"])
-    repository = RepositoryConfig(
-        lambda: store_of(order), lambda: load_signer(keys, fqrn), (GatewayKey(KEY_ID, SECRET),)
-    )
-    return ServiceConfig(
-        Path(order["state"]),
-        {fqrn: repository},
-        port=order["port"],
-        max_lease_time_s=order["max_lease_time_s"],
-        stop_timeout_s=1,
-        recipe=Recipe(__name__, gateway_config.__name__, (order,)) if order.get("apart") else None,
-    )
-
-
-def store_of(order: Order) -> Store:
-    traits = Traits(**order["traits"]) if order.get("traits") else None
-    options = StoreOptions(
-        endpoint=order.get("endpoint"), retries=order.get("retries", 5), timeout_s=60, traits=traits,
-        single_writer=order.get("single_writer", False),
-    )  # fmt: skip
-    credentials = Credentials(*order["credentials"]) if order.get("credentials") else None
-    return open_store(order["store"], credentials=credentials, options=options)
 
 
 def publish(order: Order, say: Say) -> None:

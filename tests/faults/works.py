@@ -16,8 +16,8 @@ from include.gateway.client import GatewayClient, Lease
 from include.gateway.errors import GatewayError
 from include.storage.open import open_store
 from include.storage.store import Store
+from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN, ProcessSite
-from tests.fakes.worker import KEY_ID, SECRET
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 from include.cli.main import assemble
 from include.cvmfs.freeze import KEY
 from include.gateway.client import GatewayClient
+from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN
-from tests.fakes.worker import KEY_ID, SECRET
 from tests.integration.cli.test_repo_commands import Commands, repo
 
 __all__ = ["repo"]

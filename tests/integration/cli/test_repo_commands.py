@@ -31,8 +31,8 @@ from include.nightlies.records import Figures, PublicationKey
 from include.nightlies.states import Phase, State
 from include.storage.file import FileStore
 from tests.fakes.local import read_folder
+from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN, MASTER, SIGNER, Site
-from tests.fakes.worker import KEY_ID, SECRET
 
 
 class Commands:

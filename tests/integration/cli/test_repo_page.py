@@ -18,7 +18,7 @@ from include.cvmfs.keys import load_signer
 from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.server import serve
 from include.storage.file import FileStore
-from tests.fakes.worker import KEY_ID, SECRET
+from tests.fakes.orders import KEY_ID, SECRET
 
 PAGE = Path(__file__).parents[3] / "docs" / "repo.md"
 FQRN = "nightlies.example.org"

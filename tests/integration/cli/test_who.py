@@ -9,8 +9,8 @@ import pytest
 
 from include.cli.repo_open import holder
 from include.provenance.deed import BY_GATEWAY_KEY, BY_REPOSITORY_KEY, FOLDER, Sealed
+from tests.fakes.orders import KEY_ID
 from tests.fakes.site import FQRN
-from tests.fakes.worker import KEY_ID
 from tests.integration.cli.test_interventions import as_json, nightshift
 from tests.integration.cli.test_repo_commands import Commands, repo
 

@@ -15,9 +15,9 @@ from include.cvmfs.hashes import ObjectHash
 from include.gateway.auth import authorization
 from include.gateway.pack import PackHeader, PackObject
 from include.storage.file import FileStore
+from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN, ProcessSite
 from tests.fakes.stockpublisher import StockWire, payload_message
-from tests.fakes.worker import KEY_ID, SECRET
 
 MIB = 1 << 20
 MOST_MIB = 100  # eight readers' budgets are not at work here: one is, with its threads

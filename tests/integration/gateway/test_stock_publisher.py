@@ -16,9 +16,9 @@ from include.cvmfs.dirent import Dirent
 from include.cvmfs.objects import load
 from include.storage.file import FileStore
 from include.storage.store import Store
+from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import DESTINATIONS, FQRN, Site
 from tests.fakes.stockpublisher import DIRECTORY, StockPanic, StockPublisher, StockWire
-from tests.fakes.worker import KEY_ID, SECRET
 from tests.integration.publishers.conftest import ThreadSite
 
 

@@ -12,8 +12,8 @@ import pytest
 from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.server import serve
 from include.storage.store import Store
+from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN, SIGNER, Site
-from tests.fakes.worker import KEY_ID, SECRET
 
 
 @dataclass

@@ -23,8 +23,8 @@ from include.preflight import folders
 from include.publishers.connect import Connections
 from include.watch.alerts import Runs, Tick, ticks
 from include.watch.watch import Watched, watch
+from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN
-from tests.fakes.worker import KEY_ID, SECRET
 from tests.integration.cli.test_interventions import nightshift
 from tests.integration.cli.test_repo_commands import Commands, repo
 from tests.integration.notify.conftest import HookServer, hook_server
