@@ -18,6 +18,8 @@ from include.gateway.service.serving import ReadConfig
 from tests.fakes.gateway_service import FakeCommitter
 
 REPOSITORY = "test.example.org"
+LEASE_S = 100.0
+"""Longer than any test takes: leases end when a test moves the clock."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -36,7 +38,7 @@ def service_config(folder: Path, **changes: object) -> ServiceConfig:
     settings: dict[str, object] = {
         "state": folder / "state.db",
         "port": 0,
-        "max_lease_time_s": 8.0,
+        "max_lease_time_s": LEASE_S,
         "repositories": {
             REPOSITORY: RepositoryConfig(
                 _never, _never, (GatewayKey("rootkey", "root-secret"), GatewayKey("subkey", "sub-secret", "/arch/x86"))

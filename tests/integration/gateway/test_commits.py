@@ -15,6 +15,7 @@ from include.gateway.client import GatewayClient
 from include.gateway.service.points import Point
 from include.storage.errors import Unavailable
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
+from tests.integration.gateway.conftest import LEASE_S
 
 REPOSITORY = "test.example.org"
 OLD, NEW, NEWER = (ObjectHash.parse(digit * 40) for digit in "123")
@@ -70,7 +71,7 @@ def test_a_repeated_commit_has_the_same_revision_and_is_made_once(
 def test_the_outcome_is_remembered_for_one_lease_time_only(client: GatewayClient, clock: ManualClock) -> None:
     lease = client.acquire(REPOSITORY, "/a", hostname="h")
     client.commit(lease, OLD, NEW)
-    clock.advance(8)
+    clock.advance(LEASE_S)
     with pytest.raises(errors.LeaseLost):
         client.commit(lease, OLD, NEW)
 
@@ -109,7 +110,7 @@ class Line:
         self.queued = threading.Semaphore(0)
         committer.gate = threading.Event()
         self.committer = committer
-        self.gateway = start_gateway(committer=committer, clock=clock, on_point=self._passed, max_lease_time_s=100.0)
+        self.gateway = start_gateway(committer=committer, clock=clock, on_point=self._passed)
         self.client: GatewayClient = self.gateway.client()  # type: ignore[attr-defined]
 
     def _passed(self, point: Point) -> None:
@@ -181,7 +182,7 @@ def test_a_lease_that_expires_during_the_commit_stops_it_before_the_switch(
     client: GatewayClient, committer: FakeCommitter, clock: ManualClock, background: ThreadPoolExecutor
 ) -> None:
     _, commit, gate = held_up(client, committer, background)
-    clock.advance(8)
+    clock.advance(LEASE_S)
     with client.lease(REPOSITORY, "/a", hostname="other"):
         gate.set()
         with pytest.raises(errors.LeaseLost, match=r"dropped|expired"):
@@ -193,7 +194,7 @@ def test_an_expired_lease_is_refused_before_the_commit_begins(
     client: GatewayClient, committer: FakeCommitter, clock: ManualClock
 ) -> None:
     lease = client.acquire(REPOSITORY, "/a", hostname="h")
-    clock.advance(8)
+    clock.advance(LEASE_S)
     with pytest.raises(errors.LeaseLost):
         client.commit(lease, OLD, NEW)
     assert committer.orders == []

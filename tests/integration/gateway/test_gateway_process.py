@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -33,6 +32,7 @@ from include.cvmfs.keys import (
 from include.cvmfs.repository import Repository
 from include.gateway import errors
 from include.gateway.client import GatewayClient
+from include.lab.servers.process import free_port
 from include.storage.open import open_store
 from include.storage.store import Store
 
@@ -45,8 +45,7 @@ class Deployment:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.site = folder / "site.yaml"
         self.site.write_text(
             f"gateway: {{port: {self.port}, max_lease_time_s: 60, state: {folder}/state.db, keys: {folder}/keys}}\n"
@@ -145,7 +144,7 @@ def test_leases_survive_kill_9_and_are_committed_after_it(deployment: Deployment
     lease = deployment.client.acquire(FQRN, "/a", hostname="h")
     before = deployment.client.leases()
     process.send_signal(signal.SIGKILL)
-    process.wait(10)
+    process.wait(30)
     with pytest.raises(errors.GatewayUnreachable):
         GatewayClient(f"http://127.0.0.1:{deployment.port}", "night", "night-secret", retries=0).leases()
     deployment.serve()
@@ -235,12 +234,12 @@ def test_commits_are_made_in_a_process_of_their_own_that_is_started_again(deploy
             assert client.commit(lease, base, new) == revision
         [committer] = committers(process)
         committer.kill()
-        committer.wait(10)
+        committer.wait(30)
 
 
 def test_no_committer_outlives_a_killed_gateway(deployment: Deployment) -> None:
     process = deployment.serve()
     [committer] = committers(process)
     process.send_signal(signal.SIGKILL)
-    process.wait(10)
-    committer.wait(10)
+    process.wait(30)
+    committer.wait(30)

@@ -19,7 +19,7 @@ from include.gateway.client import GatewayClient, Lease, keeping
 from include.gateway.client.audit import LOGGER
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.fakes.stockgateway import StockGateway
-from tests.integration.gateway.conftest import RunningGateway
+from tests.integration.gateway.conftest import LEASE_S, RunningGateway
 
 REPOSITORY = "test.example.org"
 OLD, NEW = ObjectHash.parse("1" * 40), ObjectHash.parse("2" * 40)
@@ -121,11 +121,11 @@ def test_a_lease_that_is_held_is_renewed_in_the_background_and_outlives_its_firs
     start_gateway: Callable[..., RunningGateway], audit: Audit
 ) -> None:
     clock = ManualClock()
-    gateway = start_gateway(max_lease_time_s=100.0, clock=clock)
+    gateway = start_gateway(clock=clock)
     client = gateway.client()
     with client.lease(REPOSITORY, "/a", hostname="h") as lease:
         for _ in range(3):
-            clock.advance(60)
+            clock.advance(0.6 * LEASE_S)
             audit.wait_for("renewed", times=2)  # the first may have been under way before
         assert [one.path for one in client.leases()] == ["/a"]
         assert client.commit(lease, OLD, NEW) == 1
@@ -143,7 +143,7 @@ def until(happened: Callable[[], bool]) -> None:
 
 @pytest.mark.usefixtures("often")
 def test_that_a_stock_gateway_renews_nothing_is_asked_once_for_all_leases(start_stock: Any, audit: Audit) -> None:
-    stock, client = start_stock(max_lease_time_s=100.0)
+    stock, client = start_stock(max_lease_time_s=LEASE_S)
     with client.lease(REPOSITORY, "/a", hostname="h"):
         until(lambda: client._can_renew is False)
     with client.lease(REPOSITORY, "/b", hostname="h"):
@@ -155,14 +155,14 @@ def test_that_a_stock_gateway_renews_nothing_is_asked_once_for_all_leases(start_
 
 @pytest.mark.usefixtures("often")
 def test_a_gateway_of_2026_renews(start_stock: Any, audit: Audit) -> None:
-    stock, client = start_stock(max_lease_time_s=100.0, renews=True)
+    stock, client = start_stock(max_lease_time_s=LEASE_S, renews=True)
     with client.lease(REPOSITORY, "/a", hostname="h"):
         audit.wait_for("renewed")
     assert stock.held() == []
 
 
 def test_the_deadline_of_a_stock_lease_is_never_later_than_its_own(start_stock: Any) -> None:
-    _, client = start_stock(max_lease_time_s=100.0)
+    _, client = start_stock(max_lease_time_s=LEASE_S)
     before = time.monotonic()
     with client.lease(REPOSITORY, "/a", hostname="h") as lease:
         asking_s = time.monotonic() - before
@@ -191,7 +191,7 @@ def test_where_renewal_is_offered_a_late_commit_renews_and_goes_on(gateway: Runn
     client = gateway.client()
     lease = client.acquire(REPOSITORY, "/a", hostname="h")
     client._holdings.timed(lease, time.monotonic() + 0.2)
-    client._holdings.known(lease).since_renewal -= 8
+    client._holdings.known(lease).since_renewal -= LEASE_S
     assert client.commit(lease, OLD, NEW) == 1
     assert audit.events() == ["acquired", "renewed", "committed"]
 
@@ -201,7 +201,7 @@ def test_a_holder_that_hangs_in_its_commit_does_not_keep_others_out_for_ever(
     start_gateway: Callable[..., RunningGateway], audit: Audit
 ) -> None:
     committer, clock = FakeCommitter(gate=threading.Event()), ManualClock()
-    gateway = start_gateway(committer=committer, max_lease_time_s=100.0, clock=clock)
+    gateway = start_gateway(committer=committer, clock=clock)
     client = gateway.client()
     gate = Gate(client)
     with client.lease(REPOSITORY, "/a", hostname="h") as lease, ThreadPoolExecutor(1) as pool:
@@ -209,7 +209,7 @@ def test_a_holder_that_hangs_in_its_commit_does_not_keep_others_out_for_ever(
         assert committer.started.wait(20)
         gate.wait_for_questions(2)  # what was asked before the commit began has been done
         renewals = audit.events().count("renewed")
-        clock.advance(100)
+        clock.advance(LEASE_S)
         gate.wait_for_questions(3)
         assert audit.events().count("renewed") == renewals, "nothing is renewed while a commit runs"
         other = gateway.client().acquire(REPOSITORY, "/a", hostname="other")
@@ -223,7 +223,7 @@ def test_a_holder_that_hangs_in_its_commit_does_not_keep_others_out_for_ever(
 def test_a_lease_that_was_taken_away_is_known_before_the_commit(
     start_gateway: Callable[..., RunningGateway], audit: Audit
 ) -> None:
-    gateway = start_gateway(max_lease_time_s=100.0)
+    gateway = start_gateway()
     client = gateway.client()
     gate = Gate(client, open=False)
     with client.lease(REPOSITORY, "/a", hostname="h") as lease:

@@ -18,7 +18,7 @@ from include.gateway.auth import authorization
 from include.gateway.client import GatewayClient, Lease
 from include.gateway.service.app import create_app
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
-from tests.integration.gateway.conftest import StartGateway, service_config
+from tests.integration.gateway.conftest import LEASE_S, StartGateway, service_config
 
 REPOSITORY = "test.example.org"
 
@@ -29,9 +29,9 @@ def test_a_lease_is_listed_with_its_holder_until_it_is_dropped(client: GatewayCl
     assert (listed.repository, listed.path, listed.key_id, listed.hostname) == (
         REPOSITORY, "/arch/x86", "rootkey", "run/task/1",
     )  # fmt: skip
-    assert timedelta(0) < listed.expires - datetime.now(UTC) <= timedelta(seconds=8)
+    assert timedelta(0) < listed.expires - datetime.now(UTC) <= timedelta(seconds=LEASE_S)
     assert lease.expires_monotonic is not None
-    assert 0 < lease.expires_monotonic - time.monotonic() <= 8
+    assert 0 < lease.expires_monotonic - time.monotonic() <= LEASE_S
     assert client.drop(lease) is True
     assert client.leases() == []
 
@@ -54,7 +54,7 @@ def test_a_busy_path_names_its_holder_and_the_time_left(client: GatewayClient) -
     with pytest.raises(errors.PathBusy, match="'night-1/publish/try-1' with key rootkey") as caught:
         client.acquire(REPOSITORY, "/a", hostname="night-2")
     busy = caught.value
-    assert 0 < busy.time_remaining_s <= 8
+    assert 0 < busy.time_remaining_s <= LEASE_S
     assert busy.holder is not None
     assert busy.holder.full_path == "test.example.org/a/b"
     assert busy.holder.full_path in str(busy)
@@ -146,7 +146,7 @@ def test_an_expired_lease_is_lost_and_its_path_free(start_gateway: object) -> No
     clock = ManualClock()
     client = start_gateway(clock=clock).client()  # type: ignore[operator]
     lease = client.acquire(REPOSITORY, "/a", hostname="h")
-    clock.advance(8)
+    clock.advance(LEASE_S)
     with pytest.raises(errors.LeaseLost):
         client.renew(lease)
     with client.lease(REPOSITORY, "/a", hostname="h"):
@@ -158,10 +158,10 @@ def test_renewal_extends_a_lease(start_gateway: object) -> None:
     clock = ManualClock()
     client = start_gateway(clock=clock).client()  # type: ignore[operator]
     lease = client.acquire(REPOSITORY, "/a", hostname="h")
-    clock.advance(6)
+    clock.advance(LEASE_S - 10)
     renewed = client.renew(lease)
     assert renewed.token == lease.token
-    clock.advance(6)
+    clock.advance(LEASE_S - 10)
     assert len(client.leases()) == 1
     shortened = client.renew(lease, wanted_s=1)
     assert shortened.expires_monotonic is not None

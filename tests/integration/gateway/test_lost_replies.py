@@ -76,7 +76,7 @@ def proxy(gateway: object) -> Iterator[CuttingProxy]:
 
 @pytest.fixture
 def through_proxy(proxy: CuttingProxy) -> Iterator[GatewayClient]:
-    with GatewayClient(proxy.url, "rootkey", "root-secret", timeout_s=10) as client:
+    with GatewayClient(proxy.url, "rootkey", "root-secret", timeout_s=20) as client:
         yield client
 
 
@@ -168,7 +168,7 @@ class ScriptedGateway:
         self._listener.close()
 
     def client(self, **settings: float) -> GatewayClient:
-        return GatewayClient(self.url, "k", "s3cr3t", timeout_s=5, retries=0, **settings)  # type: ignore[arg-type]
+        return GatewayClient(self.url, "k", "s3cr3t", timeout_s=20, retries=0, **settings)  # type: ignore[arg-type]
 
 
 LEASE = Lease(TOKEN, "r.org", "/a", "h", "k")
@@ -247,11 +247,11 @@ def test_a_reply_that_does_not_come_in_time_is_lost_not_awaited() -> None:
 
 
 def test_a_gateway_that_is_not_there_is_unreachable_and_names_its_url() -> None:
-    listener = socket.create_server(("127.0.0.1", 0))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    listener.close()
-    client = GatewayClient(url, "k", "s", retries=1)
-    with pytest.raises(errors.GatewayUnreachable, match=url) as caught:
-        client.commit(LEASE, OLD, NEW)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        client = GatewayClient(url, "k", "s", retries=1)
+        with pytest.raises(errors.GatewayUnreachable, match=url) as caught:
+            client.commit(LEASE, OLD, NEW)
     assert caught.value.retryable
     assert not isinstance(caught.value, errors.ReplyLost)

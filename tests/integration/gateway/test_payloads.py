@@ -328,7 +328,7 @@ def test_clients_that_hang_up_leave_nothing_behind(start_desk: StartDesk) -> Non
 
 
 def test_a_body_that_does_not_come_is_given_up(start_desk: StartDesk) -> None:
-    desk = start_desk(payload_idle_timeout_s=0.2, payloads_at_once=1)
+    desk = start_desk(payload_idle_timeout_s=1.0, payloads_at_once=1)
     with opened_payload(desk, DATA[:-1], len(DATA)) as connection:
         assert b"408" in connection.recv(4096).partition(b"\r\n")[0]
     assert desk.send(GOOD) == OK

@@ -200,7 +200,7 @@ def connection_to(gateway: RunningGateway) -> socket.socket:
 
 
 def test_connections_that_send_no_whole_head_are_closed(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(limits=Limits(head_s=0.1))
+    gateway = start_gateway(limits=Limits(head_s=0.5))
     request = b"GET /health HTTP/1.1\r\nHost: x\r\n"
     for sent in (b"", request, b"\r\n"):
         with connection_to(gateway) as connection:

@@ -78,7 +78,7 @@ def test_a_storm_cuts_and_slowness_are_survived_and_each_is_counted(
     refused = s3_proxy.answer(503, code="SlowDown", times=25, method="PUT", path=OBJECTS)
     lost = s3_proxy.cut(times=5, method="PUT", path=OBJECTS, after_forwarding=True)
     slow = s3_proxy.hold(times=3, method="PUT", path=OBJECTS)
-    store = through(s3_server, s3_proxy, s3_site.store.url, retries=8, timeout_s=1)
+    store = through(s3_server, s3_proxy, s3_site.store.url, retries=8, timeout_s=4)
     changeset = published(s3_site, store)
     assert (refused.struck, lost.struck, slow.struck) == (25, 5, 3)
     assert store.counters.retries == {"503": 25, "connection": 5, "timeout": 3}

@@ -25,7 +25,7 @@ def store(s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str) -> Store:
 def opened(server: S3Server, proxy: FaultProxy, prefix: str, **settings: object) -> Store:
     known = Traits(put_if_absent=True, replace=True, bulk_delete=True, etag_quotes=server.kind is not Server.RADOSGW)
     options = StoreOptions(
-        **{"endpoint": proxy.url, "timeout_s": 5, "retries": 3, "traits": known, **settings}  # type: ignore[arg-type]
+        **{"endpoint": proxy.url, "timeout_s": 20, "retries": 3, "traits": known, **settings}  # type: ignore[arg-type]
     )
     return open_store(f"s3://nights/{prefix}", credentials=server.credentials, options=options)
 
@@ -63,7 +63,7 @@ def test_dropped_connections_are_repeated_and_counted(store: Store, s3_proxy: Fa
 def test_an_answer_that_does_not_come_in_time_is_repeated(
     s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str
 ) -> None:
-    store = opened(s3_server, s3_proxy, s3_prefix, timeout_s=0.5)
+    store = opened(s3_server, s3_proxy, s3_prefix, timeout_s=2)
     held = s3_proxy.hold(method="GET")
     store.put("a", b"1")
     assert store.get("a") == b"1"

@@ -62,11 +62,11 @@ def test_the_second_process_is_refused_with_the_name_of_the_first(store: Careles
     first.require()
     renewed = threading.Event()
     store.before = lambda verb, _: renewed.set() if verb == "put" else None
-    assert renewed.wait(5)
+    assert renewed.wait(30)
     owner = Owner.parse(store.objects[KEY])
     assert owner
     with pytest.raises(Owned, match=f"process {owner.pid} on {owner.host}"):
-        take(store, sleep=lambda _: renewed.clear() or renewed.wait(5))
+        take(store, sleep=lambda _: renewed.clear() or renewed.wait(30))
     first.require()
 
 
