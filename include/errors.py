@@ -25,7 +25,7 @@ class Concern(Enum):
 class NightshiftError(Exception):
     """Its message names the thing and what happened to it, then what helps."""
 
-    code: ClassVar[str] = "error"
+    code: ClassVar[str] = "nightshift-error"
     """Names the kind of error in the ledger, in alerts and on pages. Each class has its own; it never changes."""
     retryable: bool = False
     """The same call may succeed later without anyone's help."""
@@ -51,9 +51,10 @@ def _rebuild(kind: type[NightshiftError], args: tuple[Any, ...], fields: dict[st
     return error
 
 
-def code_of(error: BaseException) -> str:
-    """The code of an error; for one that is not ours, the name of its class."""
-    return error.code if isinstance(error, NightshiftError) else type(error).__name__
+def code_of(error: BaseException | type[BaseException]) -> str:
+    """The code of an error or of its class; for one that is not ours, the name of the class."""
+    kind = error if isinstance(error, type) else type(error)
+    return kind.code if issubclass(kind, NightshiftError) else kind.__name__
 
 
 def is_retryable(error: BaseException, *, otherwise: bool) -> bool:

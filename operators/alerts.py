@@ -23,7 +23,7 @@ def note_failure(context: Context) -> None:
     task = ti.task_id if ti.map_index is None or ti.map_index < 0 else f"{ti.task_id}[{ti.map_index}]"
     if isinstance(error, BaseException):
         subject = getattr(error, "repository", None) or getattr(error, "fqrn", None)
-        fault = Fault(ti.task_id, type(error).__name__, f"{task}: {error}", subject)
+        fault = Fault.of(ti.task_id, error, f"{task}: {error}", subject)
     else:
         fault = Fault(ti.task_id, "", f"{task}: {error or 'it ended without an error of its own'}")
     note_fault(OnSite().connections(), run_name(context), fault, now=clock())

@@ -45,7 +45,7 @@ from include.errors import Concern, NightshiftError
 class CvmfsError(NightshiftError):
     """Anything this subject raises on purpose. ``retryable``: the same call may succeed later with nobody's help."""
 
-    code = "cvmfs"
+    code = "cvmfs-error"
 
 
 class FormatError(CvmfsError):
@@ -124,7 +124,7 @@ class CatalogError(CvmfsError):
 class ObjectError(CvmfsError):
     """Something about one object; ``key`` is relative to the repository's store."""
 
-    code = "object"
+    code = "object-error"
 
     def __init__(self, key: str, detail: str) -> None:
         super().__init__(f"{key}: {detail}")
@@ -255,7 +255,7 @@ class RepositoryFrozen(CvmfsError):
 class CommitError(CvmfsError):
     """No new revision came to be. Readers still see the old one."""
 
-    code = "commit"
+    code = "commit-error"
 
 
 class ManifestConflict(CommitError):

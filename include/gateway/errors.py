@@ -58,7 +58,7 @@ def redact(text: str) -> str:
 class GatewayError(NightshiftError):
     """A call to a gateway that did not do what was asked; ``reason`` is the gateway's own text, if it sent one."""
 
-    code = "gateway"
+    code = "gateway-error"
     hint = "see the gateway's log"
 
     def __init__(

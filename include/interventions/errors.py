@@ -12,7 +12,7 @@ from include.errors import NightshiftError
 class InterventionError(NightshiftError):
     """Base of everything in this file; names the repository and the cure."""
 
-    code = "intervention"
+    code = "intervention-error"
 
 
 class BadFreeze(InterventionError):

@@ -18,7 +18,7 @@ from include.errors import NightshiftError
 class LabError(NightshiftError):
     """Base of all; the message names the thing and the cure."""
 
-    code = "lab"
+    code = "lab-error"
 
 
 class PortTaken(LabError):

@@ -14,7 +14,7 @@ from include.errors import Concern, NightshiftError
 class LedgerError(NightshiftError):
     """Base of everything in this file; `url` is the ledger's, with its password hidden."""
 
-    code = "ledger"
+    code = "ledger-error"
     concern = Concern.CONFIGURATION
 
     def __init__(self, message: str, *, url: str) -> None:

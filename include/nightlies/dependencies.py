@@ -23,10 +23,11 @@ class Readiness(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The readiness with its reason."""
+    """The readiness with its reason. `blocked_by`: the artifact that settles that it never goes in."""
 
     readiness: Readiness
     reason: str
+    blocked_by: str | None = None
 
 
 def readiness(needs: Sequence[str], publications: Mapping[str, Publication], *, last_try: bool) -> Verdict:
@@ -37,9 +38,9 @@ def readiness(needs: Sequence[str], publications: Mapping[str, Publication], *, 
     known = [(name, publications[name]) for name in needs if name in publications]
     for name, one in known:
         if one.state is State.FAILED and (last_try or one.phase is Phase.PLAN):
-            return Verdict(Readiness.BLOCKED, f"blocked: it depends on {name}, which failed: {one.reason}")
+            return Verdict(Readiness.BLOCKED, f"blocked: it depends on {name}, which failed: {one.reason}", name)
         if one.state is State.SKIPPED:
-            return Verdict(Readiness.BLOCKED, f"blocked: it depends on {name}, which was skipped: {one.reason}")
+            return Verdict(Readiness.BLOCKED, f"blocked: it depends on {name}, which was skipped: {one.reason}", name)
     for name, one in known:
         if one.state is State.FAILED:
             return Verdict(Readiness.LATER, f"it depends on {name}, which failed so far: {one.reason}")

@@ -9,6 +9,7 @@ NightlyError
 │   ├── IndexUnsigned     the slot asks for a signature, and there is none beside it
 │   └── WrongSignature    the signature beside it is not one of the slot's key over these bytes
 ├── BadIndexKey           the key that indices are checked with is none
+├── PlanRefused           an artifact of a build that cannot be planned; the others are
 ├── BadDestination        a destination cannot be made of these names
 ├── BuildDateUnknown      nothing says which date's build is meant
 ├── BuildDateRefused      a build date that the run may not have
@@ -40,7 +41,7 @@ from include.errors import NightshiftError
 class NightlyError(NightshiftError):
     """Base of everything in this file; each message names the thing and the cure."""
 
-    code = "night"
+    code = "night-error"
 
 
 class BadName(NightlyError):
@@ -105,6 +106,10 @@ class BadIndexKey(NightlyError):
             f"the key {path} that indices are checked with {what}. "
             "Put the builder's public key there, in PEM: openssl pkey -in builder.key -pubout."
         )
+
+
+class PlanRefused(NightlyError):
+    code = "plan-refused"
 
 
 class BadDestination(NightlyError):

@@ -14,9 +14,11 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from include.error_names import code_of_name, name_of
+from include.errors import code_of
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.errors import IllegalMove, PublicationUnknown, StaleAttempt
-from include.nightlies.states import ENDED, Phase, State, Verdict, decide
+from include.nightlies.states import ENDED, Phase, Skip, State, Verdict, decide
 from include.nightlies.tables import artifacts, builds, installed, publications
 
 _TRY = {
@@ -26,6 +28,7 @@ _TRY = {
     Phase.PUBLISH: publications.c.publish_try,
 }
 _REASON_LENGTH = 4000
+_OUTCOME = ("error_class", "code", "skip_reason", "blocked_by")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,11 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """One row of the ledger: what became of one destination in one run."""
+    """One row of the ledger: what became of one destination in one run.
+
+    `code`: of the error that ended it; `error_class`: the name of its class, for people. `blocked_by`: the artifact
+    that it depends on and that was not published.
+    """
 
     id: int
     run_id: str
@@ -101,11 +108,18 @@ class Publication:
     project: str | None = None
     platform: str | None = None
     approve_try: int = 0
+    code: str | None = None
+    skip_reason: Skip | None = None
+    blocked_by: str | None = None
 
     @classmethod
     def from_row(cls, row: RowMapping) -> Publication:
         values = {one.name: row[one.name] for one in fields(cls)}
-        return cls(**{**values, "state": State(row["state"]), "phase": Phase(row["phase"])})
+        if values["code"] is None and values["error_class"] is not None:
+            # a process of an earlier version recorded it after the tables were migrated
+            values["code"] = code_of_name(values["error_class"])
+        skip = None if row["skip_reason"] is None else Skip(row["skip_reason"])
+        return cls(**{**values, "state": State(row["state"]), "phase": Phase(row["phase"]), "skip_reason": skip})
 
     @property
     def key(self) -> PublicationKey:
@@ -163,7 +177,7 @@ def plan(
                 "seconds",
             )
             values: dict[str, Any] = dict.fromkeys(_FIGURES) | {name: begun[name] for name in begun if name not in kept}
-            values |= {"seconds": {}, "ended_at": None, "verified_at": None, "error_class": None}
+            values |= {"seconds": {}, **dict.fromkeys(("ended_at", "verified_at", *_OUTCOME))}
             _set(connection, key, values | {"artifact": artifact, "artifact_sha256": artifact_sha256})
         return _found(connection, key)
 
@@ -180,10 +194,13 @@ def move(
     now: datetime,
     reason: str,
     figures: Figures | None = None,
-    error_class: str | None = None,
+    error: BaseException | type[BaseException] | None = None,
+    skip: Skip | None = None,
+    blocked_by: str | None = None,
 ) -> Publication:
     """Record that try `try_number` of `phase` brought the publication to `to`, with its figures.
 
+    `error`: what ended it, or its class; `skip`: why it is skipped; `blocked_by`: the artifact that keeps it out.
     The same move by the same try again changes nothing. Raises StaleAttempt for a process that a later try has
     replaced, IllegalMove for what `states.MOVES` does not have, PublicationUnknown for one that was not planned.
     """
@@ -209,7 +226,10 @@ def move(
             values = _recorded(figures or Figures(), row) | {
                 "state": to.value,
                 "reason": reason[:_REASON_LENGTH],
-                "error_class": error_class,
+                "error_class": None if error is None else name_of(error),
+                "code": None if error is None else code_of(error),
+                "skip_reason": None if skip is None else skip.value,
+                "blocked_by": blocked_by,
                 "phase": phase.value,
                 "try_number": try_number,
                 _TRY[phase].name: try_number,

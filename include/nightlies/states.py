@@ -34,6 +34,19 @@ class State(Enum):
         return self in {State.PUBLISHED, State.UNCHANGED}
 
 
+class Skip(Enum):
+    """Why a publication was skipped."""
+
+    DRY_RUN = "dry_run"
+    BLOCKED = "blocked"
+    """What it depends on failed or was skipped."""
+    UNDONE = "undone"
+    SUPERSEDED = "superseded"
+    """Its build lists it with another sum now."""
+    REJECTED = "rejected"
+    """People answered no, or not in time."""
+
+
 ENDED = frozenset({State.PUBLISHED, State.UNCHANGED, State.SKIPPED, State.FAILED})
 
 

@@ -95,7 +95,11 @@ publications = Table(
     Column("changeset", hexadecimal(64)),
     Column("state", exact(16), nullable=False),
     Column("reason", long_text(), nullable=False),
+    # the code of the error decides; its class is what people knew it by
     Column("error_class", exact(128)),
+    Column("code", exact(128)),
+    Column("skip_reason", exact(32)),
+    Column("blocked_by", exact(512)),
     Column("phase", exact(16), nullable=False),
     Column("try_number", Integer, nullable=False),
     Column("plan_try", Integer, nullable=False),

@@ -13,7 +13,7 @@ from include.errors import NightshiftError
 class NotifyError(NightshiftError):
     """Base of everything in this file."""
 
-    code = "notification"
+    code = "notification-error"
     retryable = True
 
 

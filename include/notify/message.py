@@ -26,6 +26,7 @@ class Event(Enum):
 class Message:
     """`key` names the cause: the same cause has the same key, whatever is said of it. `severity`: error or warning.
 
+    `former_keys`: what earlier versions of the program called the same cause. `code`: of the error, if there is one.
     `links` maps names to URLs. `html`: the same text for those who read mail in colours.
     """
 
@@ -37,6 +38,8 @@ class Message:
     cure: str = ""
     links: Mapping[str, str] = field(default_factory=dict)
     html: str | None = None
+    code: str = ""
+    former_keys: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """What a webhook is sent (docs/formats.md, notifications)."""
@@ -49,6 +52,7 @@ class Message:
             "text": self.text,
             "cure": self.cure,
             "links": dict(self.links),
+            **({"code": self.code} if self.code else {}),
         }
 
     def plain(self) -> str:

@@ -18,7 +18,7 @@ from include.errors import NightshiftError
 class PublisherError(NightshiftError):
     """Carries the repository, and the path in it, concerned."""
 
-    code = "publisher"
+    code = "publisher-error"
 
     def __init__(self, fqrn: str, detail: str, *, path: str | None = None) -> None:
         super().__init__(f"repository {fqrn}: {detail}")

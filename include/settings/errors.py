@@ -22,7 +22,7 @@ from include.errors import Concern, NightshiftError
 class SettingsError(NightshiftError):
     """Base of everything in this file; never carries a secret."""
 
-    code = "settings"
+    code = "settings-error"
     concern = Concern.CONFIGURATION
 
 

@@ -21,7 +21,7 @@ from include.errors import Concern, NightshiftError
 class StoreError(NightshiftError):
     """Anything this subject raises on purpose. ``key`` is relative to the store, ``""`` if none in particular."""
 
-    code = "store"
+    code = "store-error"
 
     def __init__(self, message: str, *, key: str) -> None:
         super().__init__(message)

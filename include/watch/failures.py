@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 
 from include.cvmfs import errors as cvmfs
+from include.error_names import names_of_code
 from include.errors import Concern, NightshiftError
 from include.gateway import errors as gateway
 from include.ledger import errors as ledger
@@ -18,8 +19,9 @@ from include.watch.summary import Fate, Line, Summary
 
 SHOWN = 20
 """Artifacts that a message names; the summary has them all."""
-REJECTED = "Rejected"
-"""What stands for the error of an artifact that its own index spoilt."""
+REJECTED = "artifact-rejected"
+"""What stands for the code of an artifact that its own index spoilt."""
+_FORMER_REJECTED = "Rejected"
 
 SUBJECTS = (cvmfs, gateway, ledger, node, settings, storage)
 """Where errors are defined that concern a part of the site."""
@@ -43,14 +45,19 @@ class Cause:
 
     slot: str
     date: date
-    error_class: str
+    code: str
     lines: tuple[Line, ...]
     blocked: tuple[Line, ...] = ()
     site_cure: str | None = None
 
     def key_of(self, line: Line) -> str:
         """What stands for this failure of an artifact; the same if a later pass fails with it in the same way."""
-        return f"failed:{self.slot}:{self.date}:{line.build_id}:{line.name}:{self.error_class}"
+        return self.keys_of(line)[0]
+
+    def keys_of(self, line: Line) -> tuple[str, ...]:
+        """The key, then those that earlier versions had for it."""
+        about = f"failed:{self.slot}:{self.date}:{line.build_id}:{line.name}"
+        return tuple(f"{about}:{name}" for name in (self.code, *former_names(self.code)))
 
     def of(self, lines: Iterable[Line]) -> Cause:
         """The same cause, with some of its artifacts only."""
@@ -62,14 +69,17 @@ class Cause:
         what = f"{first.name} failed" if len(self.lines) == 1 else f"{len(self.lines)} artifacts failed"
         named = ",".join(sorted(one.name for one in self.lines)) if self.site_cure is None else ""
         runs = {one.run: one.log for one in self.lines if one.run and one.log}
+        about = f"failed:{self.slot}:{self.date}"
         return Message(
-            key=f"failed:{self.slot}:{self.date}:{self.error_class}:{named}",
+            key=f"{about}:{self.code}:{named}",
             event=Event.FAILED,
             severity="error",
-            title=f"{night}: {what}: {self.error_class}",
+            title=f"{night}: {what}: {self.code}",
             text="\n".join([*_shown(self.lines), *self._blocked()]),
             cure=" ".join(filter(None, (self.site_cure, self._what_happens(until, now)))),
             links={("log" if len(runs) == 1 else f"log of {run}"): url for run, url in runs.items()},
+            code=self.code,
+            former_keys=tuple(f"{about}:{name}:{named}" for name in former_names(self.code)),
         )
 
     def _blocked(self) -> list[str]:
@@ -97,28 +107,38 @@ def causes(seen: Summary, has_left: Callable[[Line], bool]) -> Iterator[Cause]:
         has_left: Whether the pass that failed with an artifact is done with it.
     """
     failed = [one for one in seen.lines if one.fate is Fate.FAILED and has_left(one)]
-    by_class: dict[str, list[Line]] = {}
+    by_code: dict[str, list[Line]] = {}
     for one in failed:
-        by_class.setdefault(one.error_class or REJECTED, []).append(one)
-    for error_class, lines in sorted(by_class.items()):
-        blocked = [one for one in seen.lines if one.fate is Fate.BLOCKED and _names(one.reason, lines)]
-        yield Cause(seen.slot, seen.date, error_class, tuple(lines), tuple(blocked), site_cure(error_class))
+        by_code.setdefault(one.code or REJECTED, []).append(one)
+    for code, lines in sorted(by_code.items()):
+        yield Cause(seen.slot, seen.date, code, tuple(lines), tuple(_blocked_by(lines, seen.lines)), site_cure(code))
 
 
 def untold(cause: Cause, told: Collection[str]) -> Cause | None:
     """What of a cause nobody was told yet, by the keys of what they were; None if that is nothing."""
-    left = [one for one in cause.lines if cause.key_of(one) not in told]
+    left = [one for one in cause.lines if not any(key in told for key in cause.keys_of(one))]
     return cause.of(left) if left else None
 
 
-def site_cure(error_class: str) -> str | None:
+def site_cure(code: str) -> str | None:
     """What helps against an error that is the site's, not an artifact's; None for all others."""
-    concern = _CONCERNS.get(error_class)
+    concern = _CONCERNS.get(code)
     return None if concern is None else _CURES.get(concern)
 
 
-def _names(reason: str, lines: Iterable[Line]) -> bool:
-    return any(f"depends on {one.name}," in reason for one in lines)
+def former_names(code: str) -> tuple[str, ...]:
+    """What stood for a code in the keys of earlier versions."""
+    return (_FORMER_REJECTED,) if code == REJECTED else names_of_code(code)
+
+
+def _blocked_by(failed: Iterable[Line], lines: Sequence[Line]) -> Iterator[Line]:
+    """What was skipped because of these, or because of what was skipped because of them."""
+    names = {one.name for one in failed}
+    waiting = [one for one in lines if one.fate is Fate.BLOCKED and one.blocked_by is not None]
+    while found := [one for one in waiting if one.blocked_by in names]:
+        names |= {one.name for one in found}
+        waiting = [one for one in waiting if one not in found]
+        yield from found
 
 
 def _shown(lines: Collection[Line]) -> list[str]:
@@ -127,7 +147,7 @@ def _shown(lines: Collection[Line]) -> list[str]:
 
 
 _CONCERNS: Mapping[str, Concern] = {
-    kind.__name__: kind.concern
+    kind.code: kind.concern
     for module in SUBJECTS
     for kind in vars(module).values()
     if isinstance(kind, type) and issubclass(kind, NightshiftError)

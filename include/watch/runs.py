@@ -6,22 +6,27 @@ that both together send one message for each cause.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import groupby
+from typing import Any
 
+from include.error_names import code_of_name, names_of_code
+from include.errors import code_of
 from include.ledger.errors import LedgerError
 from include.nightlies import builds, questions, records
 from include.nightlies.approval import Answer
 from include.nightlies.records import Publication
 from include.nightlies.states import State
+from include.nightlies.steps.errors import GateClosed, NotVerified
 from include.notify.message import Event, Message
 from include.notify.notifier import Notifier, Said
 from include.notify.records import append_note, claim, take_notes
+from include.preflight.findings import NotReady
 from include.publishers.connect import Connections
 from include.watch.alerts import Runs, Tick, alerts_of
-from include.watch.failures import site_cure
+from include.watch.failures import former_names, site_cure
 from include.watch.records import read_summary
 from include.watch.summary import no_log
 from include.watch.watch import nights, tell_failures, whitelist_alerts
@@ -30,20 +35,35 @@ SHOWN = 20
 """Faults of one run that a message names; the run's page has all of them."""
 NIGHT = "nightly_install"
 """The ids of the DAGs of nights begin with it."""
-TOLD_BY_THEMSELVES = {"NotReady"}
+TOLD_BY_THEMSELVES = {NotReady.code}
 """Errors of tasks that send their own messages."""
-OF_THE_GATE = {"GateClosed", "NotVerified"}
+OF_THE_GATE = {GateClosed.code, NotVerified.code}
 """Errors that only repeat that something before them failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a task failed. `subject`: the repository that it was for, if its error names one."""
+    """Why a task failed. `code`: of its error, "" without one. `subject`: the repository that it was for, if known."""
 
     task: str
-    error_class: str
+    code: str
     text: str
     subject: str | None = None
+
+    @classmethod
+    def of(cls, task: str, error: BaseException, text: str, subject: str | None = None) -> Fault:
+        """That of an error."""
+        return cls(task, code_of(error), text, subject)
+
+    @classmethod
+    def from_json(cls, note: Mapping[str, Any]) -> Fault:
+        """As `to_json` of this or an earlier version made it."""
+        return cls(note["task"], code_of_name(note["error_class"]), note["text"], note["subject"])
+
+    def to_json(self) -> dict[str, Any]:
+        """What the ledger keeps of it until its run has ended."""
+        name = next(iter(names_of_code(self.code)), self.code)
+        return {"task": self.task, "error_class": name, "text": self.text, "subject": self.subject}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +87,7 @@ class FailedRun:
 
 def note_fault(connections: Connections, run: str, fault: Fault, *, now: datetime) -> None:
     """Keep why a task failed until its run has ended."""
-    append_note(connections.ledger, _notes(run), asdict(fault), now=now, limit=SHOWN)
+    append_note(connections.ledger, _notes(run), fault.to_json(), now=now, limit=SHOWN)
 
 
 def tell_failed_run(
@@ -95,7 +115,7 @@ def tell_failed_run(
     try:
         messages = _messages(connections, run, now, log_of, tell)
     except LedgerError as error:
-        messages = [_of_run(run, [Fault("", type(error).__name__, f"The ledger cannot be asked: {error}")])]
+        messages = [_of_run(run, [Fault.of("", error, f"The ledger cannot be asked: {error}")])]
     url = log_of(run.name)
     for message in messages:
         tell(replace(message, links={**message.links, **({"run": url} if url else {})}))
@@ -111,8 +131,8 @@ def _messages(
 ) -> list[Message]:
     """What to say of the run itself, after its artifacts' failures were told."""
     ledger = connections.ledger
-    faults = [Fault(**one) for one in take_notes(ledger, _notes(run.name))]
-    own = [one for one in faults if one.error_class not in OF_THE_GATE | TOLD_BY_THEMSELVES]
+    faults = [Fault.from_json(one) for one in take_notes(ledger, _notes(run.name))]
+    own = [one for one in faults if one.code not in OF_THE_GATE | TOLD_BY_THEMSELVES]
     published = records.publications_of_run(ledger, run.name)
     if faults and not own and (len(faults) == _count(faults, TOLD_BY_THEMSELVES) or _was_refused(connections, run)):
         return []
@@ -120,7 +140,7 @@ def _messages(
         if _night_is_told(connections, run, published, now, log_of, tell, alone=not own):
             return []
     elif failed := [one for one in published if one.state is State.FAILED]:
-        own = [Fault(one.destination, one.error_class or "", one.reason) for one in failed]
+        own = [Fault(one.destination, one.code or "", one.reason) for one in failed]
     found = list(_of_faults(connections, run, own or faults, now))
     if all(one.key != f"run-failed:{run.name}" for one in found):
         # the watch knows only the run: its failure is reported by what follows
@@ -170,14 +190,14 @@ def _night_is_told(
 def _of_faults(connections: Connections, run: FailedRun, faults: Sequence[Fault], now: datetime) -> Iterator[Message]:
     """One message for each fault of the site or of a DAG that runs by itself; one for all others of the run."""
     others = list[Fault]()
-    for error_class, same in groupby(sorted(faults, key=lambda one: one.error_class), lambda one: one.error_class):
+    for code, same in groupby(sorted(faults, key=lambda one: one.code), lambda one: one.code):
         found = list(same)
-        if (cure := site_cure(error_class)) is not None:
-            yield _message(f"run-failed:{run.dag_id}:{error_class}", run, found, cure)
+        if (cure := site_cure(code)) is not None:
+            yield _message(f"run-failed:{run.dag_id}", run, found, cure, code=code)
         elif run.by_itself and not run.dag_id.startswith(NIGHT):
             for one in found:
                 ends = whitelist_alerts(connections, one.subject, now) if one.task.endswith("whitelist") else []
-                yield from ends or [_message(f"run-failed:{run.dag_id}:{one.task}:{error_class}", run, [one])]
+                yield from ends or [_message(f"run-failed:{run.dag_id}:{one.task}", run, [one], code=code)]
         else:
             others += found
     if others or not faults:
@@ -188,17 +208,21 @@ def _of_run(run: FailedRun, faults: Sequence[Fault]) -> Message:
     return _message(f"run-failed:{run.name}", run, faults)
 
 
-def _message(key: str, run: FailedRun, faults: Sequence[Fault], cure: str = "") -> Message:
+def _message(key: str, run: FailedRun, faults: Sequence[Fault], cure: str = "", *, code: str | None = None) -> Message:
+    """`code`: of the one error of them all, which is then part of the key."""
     first = faults[0] if faults else None
-    why = f": {first.error_class or first.task}" if first else ""
+    why = f": {first.code or first.task}" if first else ""
+    former = () if code is None else tuple(f"{key}:{name}" for name in former_names(code))
     lines = [one.text for one in faults[:SHOWN]]
     if not faults:
         last = f"Its task `{run.task}` failed last." if run.task else "None of its tasks failed."
         lines = [f"{last} Airflow's reason: {run.reason or 'none'}."]
     return Message(
-        key, Event.RUN_FAILED, "error", f"run {run.run_id} of {run.dag_id} failed{why}",
+        key if code is None else f"{key}:{code}", Event.RUN_FAILED, "error",
+        f"run {run.run_id} of {run.dag_id} failed{why}",
         "\n".join([f"The run {run.run_id} of `{run.dag_id}` failed.", *lines]),
         " ".join(filter(None, (cure, "When the cause is cured, clear the failed tasks of the run with downstream."))),
+        code=first.code if first else "", former_keys=former,
     )  # fmt: skip
 
 
@@ -208,8 +232,8 @@ def _was_refused(connections: Connections, run: FailedRun) -> bool:
     return bool(asked) and asked[-1].answer in {Answer.REJECTED, Answer.EXPIRED}
 
 
-def _count(faults: Iterable[Fault], classes: set[str]) -> int:
-    return sum(one.error_class in classes for one in faults)
+def _count(faults: Iterable[Fault], codes: set[str]) -> int:
+    return sum(one.code in codes for one in faults)
 
 
 def _notes(run: str) -> str:

@@ -17,10 +17,8 @@ from include.nightlies.dependencies import held_back
 from include.nightlies.linked import LinkRecord
 from include.nightlies.records import Publication
 from include.nightlies.required import ALL, Pair, absent, is_required, is_taken, required_pairs
-from include.nightlies.states import State
+from include.nightlies.states import Skip, State
 from include.settings.model import Slot
-
-DRY_RUN = "dry run"
 
 
 class Fate(Enum):
@@ -38,6 +36,7 @@ class Fate(Enum):
         return self in {Fate.PUBLISHED, Fate.UNCHANGED}
 
 
+_LATER = {"code", "blocked_by"}
 _FATES = {
     State.PUBLISHED: Fate.PUBLISHED,
     State.UNCHANGED: Fate.UNCHANGED,
@@ -50,7 +49,8 @@ _FATES = {
 class Line:
     """One artifact. Sizes in bytes; `seconds`: of work, all phases; `log`: where its run is looked at.
 
-    `mended`: for one that is there, how an earlier pass failed with it. `error_class`: of one that failed.
+    `mended`: for one that is there, how an earlier pass failed with it. `code`: of the error of one that failed, and
+    `error_class`, what people knew it by. `blocked_by`: the artifact that it depends on and that is not there.
     """
 
     project: str
@@ -71,6 +71,8 @@ class Line:
     log: str | None = None
     error_class: str | None = None
     mended: str | None = None
+    code: str | None = None
+    blocked_by: str | None = None
 
     @property
     def name(self) -> str:
@@ -78,7 +80,9 @@ class Line:
 
     def to_json(self) -> dict[str, Any]:
         times = {name: getattr(self, name) for name in ("began_at", "ended_at")}
-        return asdict(self) | {
+        # members that came later are left out where there is nothing to say
+        values = {name: value for name, value in asdict(self).items() if value is not None or name not in _LATER}
+        return values | {
             "fate": self.fate.value,
             **{name: when.isoformat() if when else None for name, when in times.items()},
         }
@@ -230,7 +234,7 @@ def decisive(found: Sequence[Publication], sha256: str) -> Publication | None:
 
     A dry run says nothing, and a later look that found what an earlier one had published says no more than that one.
     """
-    real = [one for one in found if not (one.state is State.SKIPPED and one.reason.startswith(DRY_RUN))]
+    real = [one for one in found if one.skip_reason is not Skip.DRY_RUN]
     if not real:
         return None
     if real[0].state is State.UNCHANGED:
@@ -271,6 +275,8 @@ def _line(
         log=log_of(of.run_id),
         error_class=of.error_class if of.state is State.FAILED else None,
         mended=_failed_before(found, of) if of.state.good else None,
+        code=of.code if of.state is State.FAILED else None,
+        blocked_by=of.blocked_by if of.state is State.SKIPPED else None,
     )
 
 

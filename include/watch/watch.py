@@ -129,7 +129,7 @@ def tell_failures(
     """Tell of what a pass has left failed: each cause once, and of an artifact's own failures each artifact once."""
     window = timedelta(hours=connections.site.notify.window_hours)
     for cause in causes(seen, left):
-        keys = [cause.key_of(one) for one in cause.lines]
+        keys = [key for one in cause.lines for key in cause.keys_of(one)]
         new = untold(cause, seen_of(connections.ledger, keys, now - window))
         if new is None:
             continue

@@ -24,6 +24,7 @@ from include.nightlies.index import BuildIndex, Rejected
 from include.nightlies.links import LinkState
 from include.nightlies.records import Figures, PublicationKey
 from include.nightlies.states import Phase, State
+from include.nightlies.steps.errors import ArtifactMissing
 from include.notify.message import Event, Message
 from include.notify.records import alerts_since, append_note, claim, not_told, take_notes
 from include.provenance.records import links_by_path, nearest, note
@@ -112,7 +113,7 @@ def _publications(ledger: Engine) -> None:
     records.plan(ledger, failed, try_number=2, now=AT, artifact=artifacts[1].id, artifact_sha256=LHCB.sha256,
                  reason="new")  # fmt: skip
     records.move(ledger, failed, State.FAILED, phase=Phase.PREPARE, try_number=1, now=AT, reason="gone",
-                 error_class="ArtifactMissing")  # fmt: skip
+                 error=ArtifactMissing)  # fmt: skip
     waiting = PublicationKey(FQRN, "/by/hand", BY_HAND)
     records.plan(ledger, waiting, try_number=1, now=AT, reason="new")
     records.note_installed(ledger, FQRN, OTHER, LHCB.sha256, str(ROOT), now=AT)

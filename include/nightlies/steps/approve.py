@@ -18,7 +18,7 @@ from include.nightlies.approval import SHORTEST, Answer, Bound, Kind, Wanted
 from include.nightlies.errors import NotApproved
 from include.nightlies.questions import Question
 from include.nightlies.records import Publication, PublicationKey
-from include.nightlies.states import Phase, State
+from include.nightlies.states import Phase, Skip, State
 from include.nightlies.steps.errors import PreparedTooLongAgo
 from include.nightlies.steps.values import Batch, Item, all_items
 from include.notify.message import Event, Message
@@ -263,7 +263,8 @@ def _move_all(connections: Connections, question: Question, of: set[State], to: 
         for one in planned:
             key = PublicationKey(one.repository, one.destination, one.run_id)
             records.move(
-                connection, key, to, phase=Phase.APPROVE, try_number=question.turn, now=now, reason=why
+                connection, key, to, phase=Phase.APPROVE, try_number=question.turn, now=now, reason=why,
+                skip=Skip.REJECTED if to is State.SKIPPED else None,
             )  # fmt: skip
 
     if planned:

@@ -34,7 +34,7 @@ DEPENDENCY_WAIT_S = 6 * 3600.0
 class StepError(NightlyError):
     """Base of everything in this file."""
 
-    code = "step"
+    code = "step-error"
 
 
 class ArtifactMissing(StepError):

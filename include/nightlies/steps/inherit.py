@@ -16,7 +16,7 @@ from include.nightlies.errors import NotApproved, PublicationUnknown
 from include.nightlies.links import resolved
 from include.nightlies.outages import is_outage
 from include.nightlies.records import Figures, Publication
-from include.nightlies.states import Phase, State
+from include.nightlies.states import Phase, Skip, State
 from include.nightlies.steps.approve import require_approved
 from include.nightlies.steps.linking import set_links
 from include.nightlies.steps.prepare import prepare_batch
@@ -211,17 +211,23 @@ def _settled(
 ) -> Publication:
     key, phase = batch.key(item), Phase.PREPARE if batch.dry_run else Phase.PUBLISH
 
-    def move(to: State, reason: str, figures: Figures | None = None, error_class: str | None = None) -> Publication:
+    def move(
+        to: State,
+        reason: str,
+        figures: Figures | None = None,
+        error: Exception | None = None,
+        skip: Skip | None = None,
+    ) -> Publication:
         return records.move(
             connections.ledger, key, to, phase=phase, try_number=try_number, now=clock(), reason=reason,
-            figures=figures, error_class=error_class,
+            figures=figures, error=error, skip=skip,
         )  # fmt: skip
 
     if fault is not None:
-        move(State.FAILED, str(fault), error_class=type(fault).__name__)
+        move(State.FAILED, str(fault), error=fault)
         raise fault
     if batch.dry_run:
-        return move(State.SKIPPED, f"dry run: would be a link to {item.inherits}")
+        return move(State.SKIPPED, f"dry run: would be a link to {item.inherits}", skip=Skip.DRY_RUN)
     head = connections.head(batch.repository)
     source = item.inherits or ""
     there = head.nested_at(source)

@@ -19,14 +19,14 @@ from include.nightlies.builds import BuildRecord
 from include.nightlies.compared import compared
 from include.nightlies.damage import Damage
 from include.nightlies.destinations import build_directory, destination, overlapping
-from include.nightlies.errors import BuildOvertaken, DependencyCycle, NightlyError
+from include.nightlies.errors import BuildOvertaken, DependencyCycle, NightlyError, PlanRefused
 from include.nightlies.index import Artifact, BuildIndex
 from include.nightlies.many import Planned, plan_many
 from include.nightlies.order import in_order, select
 from include.nightlies.records import Figures, Publication
 from include.nightlies.required import is_taken
 from include.nightlies.standing import standing
-from include.nightlies.states import Phase, State
+from include.nightlies.states import Phase, Skip, State
 from include.nightlies.steps.base import Inherited, inherited
 from include.nightlies.steps.reading import read_again
 from include.nightlies.steps.sources import absolute, locate
@@ -283,7 +283,7 @@ def _items(
         items.append(Item(one.name, where, source, one.sha256, one.size, wanted, store=slot.store))
         for name in needs:
             if name in rejected:
-                refused[one.name] = NightlyError(f"blocked: it depends on {name}, which is rejected: {rejected[name]}")
+                refused[one.name] = PlanRefused(f"blocked: it depends on {name}, which is rejected: {rejected[name]}")
         try:
             locate(connections, source, slot.store)
         except NightlyError as error:
@@ -292,7 +292,7 @@ def _items(
         for item in items:
             if item.destination in (above, below):
                 other = below if item.destination == above else above
-                refused[item.name] = NightlyError(f"its destination overlaps with {other}. Rename one of them.")
+                refused[item.name] = PlanRefused(f"its destination overlaps with {other}. Rename one of them.")
     return items, refused
 
 
@@ -303,7 +303,7 @@ def _refuse(
         return publication
     return records.move(
         connections.ledger, publication.key, State.FAILED, phase=Phase.PLAN, try_number=try_number, now=clock(),
-        reason=str(error), error_class=type(error).__name__,
+        reason=str(error), error=error,
     )  # fmt: skip
 
 
@@ -313,7 +313,7 @@ def _skip(connections: Connections, publication: Publication, why: str, try_numb
     cure = "To install it again: nightshift nightly redo."
     return records.move(
         connections.ledger, publication.key, State.SKIPPED, phase=Phase.PLAN, try_number=try_number, now=clock(),
-        reason=f"{why}. {cure}",
+        reason=f"{why}. {cure}", skip=Skip.UNDONE,
     )  # fmt: skip
 
 

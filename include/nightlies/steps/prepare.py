@@ -22,7 +22,7 @@ from include.nightlies.damage import Damage
 from include.nightlies.errors import PublicationUnknown
 from include.nightlies.outages import is_outage
 from include.nightlies.records import Figures, Publication
-from include.nightlies.states import Phase, State
+from include.nightlies.states import Phase, Skip, State
 from include.nightlies.steps.errors import FailedBefore
 from include.nightlies.steps.known import earlier_destinations, known_objects, leave_condemned
 from include.nightlies.steps.rebased import rebased_changeset
@@ -106,10 +106,16 @@ def _prepare_one(
 ) -> Publication:
     ledger, key = connections.ledger, batch.key(item)
 
-    def move(to: State, reason: str, figures: Figures | None = None, error_class: str | None = None) -> Publication:
+    def move(
+        to: State,
+        reason: str,
+        figures: Figures | None = None,
+        error: Exception | None = None,
+        skip: Skip | None = None,
+    ) -> Publication:
         return records.move(
             ledger, key, to, phase=Phase.PREPARE, try_number=try_number, now=clock(), reason=reason,
-            figures=figures, error_class=error_class,
+            figures=figures, error=error, skip=skip,
         )  # fmt: skip
 
     move(State.PREPARING, f"try {try_number}")
@@ -123,12 +129,12 @@ def _prepare_one(
             _require_ours(connections, repository, item, changeset)
     except Exception as error:
         if not (outlast and is_outage(error)):
-            move(State.FAILED, str(error), error_class=type(error).__name__)
+            move(State.FAILED, str(error), error=error)
         raise
     figures = figures_of(changeset, seconds=time.monotonic() - started)
     said = _said(changeset)
     if batch.dry_run:
-        return move(State.SKIPPED, f"dry run: {would}", figures)
+        return move(State.SKIPPED, f"dry run: {would}", figures, skip=Skip.DRY_RUN)
     log.info("%s: prepared %s", item.name, said)
     for note in changeset.notes:
         log.info("%s: %s", item.name, note)

@@ -20,7 +20,7 @@ from include.nightlies.dependencies import Readiness, readiness
 from include.nightlies.errors import NotApproved, PublicationUnknown
 from include.nightlies.outages import is_outage
 from include.nightlies.records import Figures, Publication
-from include.nightlies.states import Phase, State
+from include.nightlies.states import Phase, Skip, State
 from include.nightlies.steps.approve import require_approved, tree_digest_of
 from include.nightlies.steps.errors import DependencyFailed, DependencyPending, FailedBefore
 from include.nightlies.steps.prepare import figures_of, prepare_item
@@ -114,7 +114,7 @@ def give_up(connections: Connections, batch: Batch, name: str, *, why: str, try_
     item = next(item for item in batch.items if item.name == name)
     records.move(
         connections.ledger, batch.key(item), State.FAILED, phase=Phase.PUBLISH, try_number=try_number, now=clock(),
-        reason=why, error_class=PathBusy.__name__,
+        reason=why, error=PathBusy,
     )  # fmt: skip
 
 
@@ -132,7 +132,7 @@ def _superseded(
     log.warning("%s: %s", publication.destination, reason)
     return records.move(
         connections.ledger, publication.key, State.SKIPPED, phase=Phase.PUBLISH, try_number=try_number, now=clock(),
-        reason=reason,
+        reason=reason, skip=Skip.SUPERSEDED,
     )  # fmt: skip
 
 
@@ -148,6 +148,7 @@ def _taken_back(
     return records.move(
         connections.ledger, publication.key, State.SKIPPED, phase=Phase.PUBLISH, try_number=try_number, now=clock(),
         reason=f"{gone}, while this run was under way. To install it again: nightshift nightly redo.",
+        skip=Skip.UNDONE,
     )  # fmt: skip
 
 
@@ -168,7 +169,7 @@ def _require_dependencies(
     log.warning("%s: %s", item.name, verdict.reason)
     return records.move(
         connections.ledger, batch.key(item), State.SKIPPED, phase=Phase.PUBLISH, try_number=try_number, now=clock(),
-        reason=verdict.reason,
+        reason=verdict.reason, skip=Skip.BLOCKED, blocked_by=verdict.blocked_by,
     )  # fmt: skip
 
 
@@ -195,10 +196,10 @@ def _publish_one(
     ledger, key = connections.ledger, batch.key(item)
     interrupted = publication.state is State.PUBLISHING and publication.publish_try < try_number
 
-    def move(to: State, reason: str, figures: Figures | None = None, error_class: str | None = None) -> Publication:
+    def move(to: State, reason: str, figures: Figures | None = None, error: Exception | None = None) -> Publication:
         return records.move(
             ledger, key, to, phase=Phase.PUBLISH, try_number=try_number, now=clock(), reason=reason,
-            figures=figures, error_class=error_class,
+            figures=figures, error=error,
         )  # fmt: skip
 
     def hang(changeset: Changeset) -> Published:
@@ -239,7 +240,7 @@ def _publish_one(
         # what somebody is asked about next is what was prepared last
         newer = again is not None and isinstance(error, NotApproved)
         figures = figures_of(again.changeset, seconds=again.seconds) if again is not None and newer else None
-        move(State.FAILED, str(error), figures, error_class=type(error).__name__)
+        move(State.FAILED, str(error), figures, error)
         raise
     state, reason = _reached(done, interrupted=interrupted)
     if again is not None:
@@ -253,7 +254,7 @@ def _publish_one(
 def _is_for_us(stale: Exception, publication: Publication) -> bool:
     """Whether this try prepares the tree again: at once if objects are gone; if another publication came in between,
     only a later try than the one that was told so, and then what it derives from is what stands there now."""
-    return isinstance(stale, PrepareAgain) or publication.error_class in {BaseChanged.__name__, BaseMoved.__name__}
+    return isinstance(stale, PrepareAgain) or publication.code in {BaseChanged.code, BaseMoved.code}
 
 
 @dataclass(frozen=True, slots=True)

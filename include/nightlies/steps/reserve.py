@@ -118,5 +118,5 @@ def _fail(
     log.warning("%s", error)
     records.move(
         connections.ledger, key, State.FAILED, phase=Phase.PUBLISH, try_number=try_number, now=clock(),
-        reason=str(error), error_class=type(error).__name__,
+        reason=str(error), error=error,
     )  # fmt: skip

@@ -51,7 +51,7 @@ from include.publishers.errors import PublisherError
 class ServerError(PublisherError):
     """Base of what a node does or says; ``hint`` replaces what the class says of what helps."""
 
-    code = "node"
+    code = "node-error"
     hint = "see the node's last words above"
 
     def __init__(self, fqrn: str, detail: str, *, path: str | None = None, hint: str | None = None) -> None:
@@ -61,7 +61,7 @@ class ServerError(PublisherError):
 class NodeConnectionError(ServerError):
     """No command was begun, or it is not known what became of it."""
 
-    code = "node-connection"
+    code = "node-connection-error"
     concern = Concern.NODE
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
@@ -23,8 +23,11 @@ import include.watch.tables  # each declares its tables
 from include.ledger.engine import reading, writing
 from include.ledger.metadata import metadata
 from include.ledger.migrate import VERSION_TABLE, _config, migrate, version
-from include.nightlies import builds
+from include.nightlies import builds, records
 from include.nightlies.index import Base
+from include.nightlies.records import PublicationKey, new_row
+from include.nightlies.states import Skip
+from include.nightlies.tables import publications
 
 ROOT = Path(include.__path__[0]).parent
 
@@ -46,7 +49,7 @@ def test_the_tables_are_those_that_are_declared(ledger):
 
 
 def test_a_second_migration_changes_nothing(ledger):
-    assert migrate(ledger) == version(ledger) == "0008"
+    assert migrate(ledger) == version(ledger) == "0009"
 
 
 def test_a_migration_that_was_killed_half_way_is_finished(empty):
@@ -86,11 +89,11 @@ def test_many_processes_may_migrate_at_once(address, empty):
         process.stdin.flush()
     for process in started:
         out, err = process.communicate(timeout=120)
-        assert (process.returncode, out.strip()) == (0, "0008"), err
-    assert version(empty) == "0008"
+        assert (process.returncode, out.strip()) == (0, "0009"), err
+    assert version(empty) == "0009"
 
 
-VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 
 
 @pytest.mark.parametrize("begun", VERSIONS)
@@ -109,6 +112,42 @@ def test_what_an_earlier_version_kept_is_kept_to_the_last_character_and_microsec
     assert (build.complete, build.first_seen_at.microsecond, build.base) == (True, 123456, None if begun < "0004" else
                                                                             Base(NAME, date(2026, 11, 21)))  # fmt: skip
     assert build.artifacts[0].artifact.project == NAME
+
+
+OUTCOMES = [
+    ("failed", "no tarball", "ArtifactMissing", "artifact-missing", None, None),
+    ("failed", "no answer", "OperationalError", "OperationalError", None, None),
+    ("skipped", "dry run: would publish 3 files", None, None, "dry_run", None),
+    (
+        "skipped",
+        "blocked: it depends on A/x86, which failed: B/y, which x",
+        None,
+        None,
+        "blocked",
+        "A/x86",
+    ),
+    ("skipped", "undone at 2026-11-21 04:05 UTC by run: crashes", None, None, "undone", None),
+    ("skipped", "superseded: build b1 lists it with another sum now", None, None, "superseded", None),
+    ("skipped", "not approved: expired", None, None, "rejected", None),
+    ("skipped", "in words of long ago", None, None, None, None),
+    ("published", "dry run: not what it says", None, None, None, None),
+]
+
+
+def test_names_and_words_of_earlier_versions_become_codes_and_reasons(empty):
+    at_version(empty, "0008")
+
+    def begun(connection):
+        for number, (state, reason, error_class, *_) in enumerate(OUTCOMES):
+            row = new_row(PublicationKey("r.example.org", f"/{number}", "night/run"), 1, datetime.now(UTC), reason)
+            values = row | {"state": state, "error_class": error_class}
+            connection.execute(publications.insert().values(**values))
+
+    writing(empty, begun)
+    migrate(empty)
+    found = records.publications_of_run(empty, "night/run")
+    shown = [(one.state.value, one.reason, one.error_class, one.code, one.skip_reason, one.blocked_by) for one in found]
+    assert shown == [(*one[:4], Skip(one[4]) if one[4] else None, one[5]) for one in OUTCOMES]
 
 
 @pytest.mark.parametrize("address", [pytest.param("mariadb", marks=pytest.mark.server("mariadbd"))], indirect=True)

@@ -19,6 +19,7 @@ from include.nightlies.index import Artifact, BuildIndex
 from include.nightlies.passes import Pass
 from include.nightlies.records import PublicationKey
 from include.nightlies.states import Phase, State
+from include.nightlies.steps.errors import ArtifactMissing
 from include.preflight import folders
 from include.publishers.connect import Connections
 from include.watch.alerts import Runs, Tick, ticks
@@ -169,7 +170,7 @@ def test_what_a_pass_left_failed_is_told_when_the_pass_ends_once_and_a_later_fai
         records.plan(site.ledger, key, **about, try_number=1, now=now, reason="p")
         records.move(
             site.ledger, key, to, phase=Phase.PLAN, try_number=1, now=now, reason="no tarball",
-            error_class="ArtifactMissing",
+            error=ArtifactMissing,
         )  # fmt: skip
 
     airflow = Airflow()
@@ -187,7 +188,7 @@ def test_what_a_pass_left_failed_is_told_when_the_pass_ends_once_and_a_later_fai
     hook_server.answers = [500]
     assert keys(watch(site, now=now, airflow=airflow), "FAILED") == ["failed"]
     assert keys(watch(site, now=now, airflow=airflow)) == ["failed"]
-    assert json.loads(hook_server.calls[-1][1])["title"].endswith("B/x86 failed: ArtifactMissing")
+    assert json.loads(hook_server.calls[-1][1])["title"].endswith("B/x86 failed: artifact-missing")
     fails(0, passes[1], State.UNCHANGED)
     assert keys(watch(site, now=now, airflow=airflow)) == []
 

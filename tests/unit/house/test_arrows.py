@@ -18,6 +18,7 @@ RANKS = (
     ("include.gateway", "include.notify"),
     ("include.cvmfs", "include.settings"),
     ("include.storage", "include.ledger"),
+    ("include.error_names",),
     ("include.errors",),
 )
 RANK = {name: rank for rank, names in enumerate(RANKS) for name in names}

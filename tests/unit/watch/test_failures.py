@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from include.nightlies.index import Rejected
-from include.nightlies.states import State
+from include.nightlies.states import Skip, State
 from include.notify.message import Event
 from include.watch.failures import SHOWN, Cause, causes, untold
 from include.watch.summary import Line, Summary
@@ -20,9 +20,9 @@ def all_left(line: Line) -> bool:
     return True
 
 
-def night(*names: str, error_class: str = "ArtifactMissing") -> Summary:
+def night(*names: str, code: str = "artifact-missing") -> Summary:
     rows = [
-        published(100 + number, State.FAILED, f"{name} is not there", run="dag/pass1", error_class=error_class)
+        published(100 + number, State.FAILED, f"{name} is not there", run="dag/pass1", code=code)
         for number, name in enumerate(names)
     ]
     return of(built(*names), b1=rows)
@@ -36,7 +36,7 @@ def one_of(seen: Summary) -> Cause:
 def test_artifacts_that_failed_in_one_way_are_one_message_with_slot_reason_cure_and_log() -> None:
     message = one_of(night("A/x86", "B/x86")).message(until=NOW + HOUR, now=NOW)
     assert message.event is Event.FAILED
-    assert message.title == "night of main, 2026-11-21: 2 artifacts failed: ArtifactMissing"
+    assert message.title == "night of main, 2026-11-21: 2 artifacts failed: artifact-missing"
     assert message.text.splitlines() == ["A/x86: A/x86 is not there", "B/x86: B/x86 is not there"]
     assert "the night's last pass tries all of it again, at 08:00 UTC at the latest" in message.cure
     assert message.links == {"log": "DAG/PASS1"}
@@ -44,25 +44,26 @@ def test_artifacts_that_failed_in_one_way_are_one_message_with_slot_reason_cure_
 
 def test_causes_are_told_apart_and_what_a_pass_may_try_again_is_not_told_yet() -> None:
     rows = [
-        published(100, State.FAILED, "away", error_class="Unavailable", run="d/1"),
-        published(101, State.FAILED, "too big", error_class="SourceLimitExceeded", run="d/2"),
+        published(100, State.FAILED, "away", code="store-unavailable", run="d/1"),
+        published(101, State.FAILED, "too big", code="source-limit-exceeded", run="d/2"),
     ]
     rejected = [Rejected("Bad/x86", "no sum", 1, "Bad", "x86")]
     seen = of(built("A/x86", "B/x86", rejected=rejected), b1=rows)
-    assert [one.error_class for one in causes(seen, all_left)] == ["Rejected", "SourceLimitExceeded", "Unavailable"]
-    assert [one.error_class for one in causes(seen, lambda line: line.run == "d/1")] == ["Unavailable"]
+    assert [one.code for one in causes(seen, all_left)] == [
+        "artifact-rejected", "source-limit-exceeded", "store-unavailable",
+    ]  # fmt: skip
+    assert [one.code for one in causes(seen, lambda line: line.run == "d/1")] == ["store-unavailable"]
 
 
 def test_what_was_skipped_for_want_of_it_is_told_with_it() -> None:
     rows = [
-        published(100, State.FAILED, "too big", error_class="SourceLimitExceeded"),
-        published(101, State.SKIPPED, "blocked: it depends on A/x86, which failed: too big"),
-        published(
-            102, State.SKIPPED, "taken back by op: wrong compiler. To install it again: nightshift nightly redo."
-        ),
+        published(100, State.FAILED, "too big", code="source-limit-exceeded"),
+        published(101, State.SKIPPED, "no reason names it", skip_reason=Skip.BLOCKED, blocked_by="A/x86"),
+        published(103, State.SKIPPED, "nor does this one", skip_reason=Skip.BLOCKED, blocked_by="B/x86"),
+        published(102, State.SKIPPED, "depends on A/x86, as people say", skip_reason=Skip.UNDONE),
     ]
-    message = one_of(of(built("A/x86", "B/x86", "C/x86"), b1=rows)).message(until=None, now=NOW)
-    assert "Not installed either, since they depend on it: B/x86." in message.text
+    message = one_of(of(built("A/x86", "B/x86", "C/x86", "D/x86"), b1=rows)).message(until=None, now=NOW)
+    assert "Not installed either, since they depend on it: B/x86, D/x86." in message.text
     assert "C/x86" not in message.text
     assert "run nightly_install_main by hand with build_date 2026-11-21" in message.cure
 
@@ -79,10 +80,11 @@ def test_an_artifacts_own_failure_is_told_once_and_another_one_later_is_told_alo
 
 
 @pytest.mark.parametrize(
-    ("error_class", "cure"), [("Unavailable", "stores"), ("GatewayUnreachable", "gateway"), ("LoginRefused", "node")]
+    ("code", "cure"),
+    [("store-unavailable", "stores"), ("gateway-unreachable", "gateway"), ("node-login-refused", "node")],
 )
-def test_a_service_that_is_away_is_one_cause_whatever_it_hits(error_class: str, cure: str) -> None:
-    first, later = (one_of(night(*names, error_class=error_class)) for names in (["A/x86"], ["A/x86", "B/x86"]))
+def test_a_service_that_is_away_is_one_cause_whatever_it_hits(code: str, cure: str) -> None:
+    first, later = (one_of(night(*names, code=code)) for names in (["A/x86"], ["A/x86", "B/x86"]))
     keys = {one.message(until=NOW + HOUR, now=NOW).key for one in (first, later)}
     assert len(keys) == 1
     message = first.message(until=NOW + HOUR, now=NOW)
@@ -97,7 +99,7 @@ def test_a_message_names_so_many_and_says_how_many_more_there_are() -> None:
 
 def test_what_failed_with_the_same_error_in_a_later_pass_is_the_same_failure() -> None:
     first, again = (
-        of(built("A/x86"), b1=[published(100, State.FAILED, why, run=run, error_class="ArtifactMissing")])
+        of(built("A/x86"), b1=[published(100, State.FAILED, why, run=run, code="artifact-missing")])
         for why, run in (("gone", "dag/pass1"), ("gone still", "dag/pass3"))
     )
     one, other = one_of(first), one_of(again)

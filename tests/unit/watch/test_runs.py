@@ -13,9 +13,11 @@ from include.nightlies import builds, records
 from include.nightlies.index import Artifact, BuildIndex
 from include.nightlies.records import PublicationKey
 from include.nightlies.states import Phase, State
+from include.nightlies.steps.errors import ArtifactMissing
 from include.notify.errors import WebhookFailed
-from include.notify.message import Message
+from include.notify.message import Event, Message
 from include.notify.notifier import Notifier
+from include.notify.records import alerts_since, append_note, claim, seen_since
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
@@ -86,7 +88,7 @@ def failed_artifact(site: Connections, run: str, day: datetime, name: str = "A")
     records.plan(site.ledger, key, **about, try_number=1, now=NOW, reason="p")
     records.move(
         site.ledger, key, State.FAILED, phase=Phase.PLAN, try_number=1, now=NOW, reason="no tarball",
-        error_class="ArtifactMissing",
+        error=ArtifactMissing,
     )  # fmt: skip
 
 
@@ -104,12 +106,18 @@ def failed_artifact(site: Connections, run: str, day: datetime, name: str = "A")
 def test_a_run_by_hand_is_told_once_with_the_first_fault_and_its_page(
     site: Connections, told: Told, dag_id: str, run_id: str
 ) -> None:
-    fails(site, dag_id, run_id, Fault("find", "BuildUnknown", "find: no build"), Fault("gate", "GateClosed", "gate: 1"))
+    fails(
+        site,
+        dag_id,
+        run_id,
+        Fault("find", "build-unknown", "find: no build"),
+        Fault("gate", "artifacts-missing", "gate: 1"),
+    )
     (message,) = told
-    assert message.title == f"run {run_id} of {dag_id} failed: BuildUnknown"
+    assert message.title == f"run {run_id} of {dag_id} failed: build-unknown"
     assert "find: no build" in message.text
     assert message.links == {"run": f"http://airflow/{dag_id}/{run_id}"}
-    fails(site, dag_id, run_id, Fault("find", "BuildUnknown", "find: no build"))
+    fails(site, dag_id, run_id, Fault("find", "build-unknown", "find: no build"))
     assert len(told) == 1
 
 
@@ -121,39 +129,46 @@ def test_a_run_whose_tasks_left_no_reason_is_told_with_airflows(site: Connection
 
 def test_a_store_that_is_away_is_one_cause_whatever_runs_it_hits(site: Connections, told: Told) -> None:
     for day in (1, 2, 3):
-        fails(site, "nightly_install_main", f"backfill__{day}", Fault("find_build", "Unavailable", f"no answer {day}"))
+        fails(
+            site,
+            "nightly_install_main",
+            f"backfill__{day}",
+            Fault("find_build", "store-unavailable", f"no answer {day}"),
+        )
     (message,) = told
-    assert message.key == "run-failed:nightly_install_main:Unavailable"
+    assert message.key == "run-failed:nightly_install_main:store-unavailable"
     assert "nightshift preflight" in message.cure
 
 
 def test_a_dag_that_runs_by_itself_tells_each_cause_once_and_another_cause_again(site: Connections, told: Told) -> None:
-    left = Fault("end", "LeasesLeft", "end: r.example.org: no answer")
+    left = Fault("end", "leases-left", "end: r.example.org: no answer")
     for number in range(3):
         fails(site, "leases", f"scheduled__{number}", left, by_itself=True)
     assert len(told) == 1
-    damage = Fault("care.check", "NotWell", "care.check[0]: repository r.example.org: 1 problem: lost catalog", FQRN)
+    damage = Fault(
+        "care.check", "repository-problems", "care.check[0]: repository r.example.org: 1 problem: lost catalog", FQRN
+    )
     tags = Fault("care.prune_tags", "KeyError", "no key")
     fails(site, "repository_care", "scheduled__1", damage, tags, by_itself=True)
     assert [message.key for message in told[1:]] == [
         "run-failed:repository_care:care.prune_tags:KeyError",
-        "run-failed:repository_care:care.check:NotWell",
+        "run-failed:repository_care:care.check:repository-problems",
     ]
     assert "lost catalog" in told[-1].text
 
 
 def test_what_a_task_or_an_answer_has_told_is_not_told_again(site: Connections, told: Told) -> None:
-    fails(site, "preflight", "scheduled__1", Fault("look", "NotReady", "2 errors"), by_itself=True)
+    fails(site, "preflight", "scheduled__1", Fault("look", "preflight-failed", "2 errors"), by_itself=True)
     assert told == []
 
 
 def test_an_artifact_of_a_backfill_is_told_as_the_watch_tells_it(site: Connections, told: Told) -> None:
     old = NOW - timedelta(days=9)
     failed_artifact(site, "nightly_install_main/backfill__1", old)
-    gate = Fault("gate", "GateClosed", "gate: 1 missing")
+    gate = Fault("gate", "artifacts-missing", "gate: 1 missing")
     fails(site, "nightly_install_main", "backfill__1", gate)
     (message,) = told
-    assert message.title == "night of main, 2026-11-12: A/x86 failed: ArtifactMissing"
+    assert message.title == "night of main, 2026-11-12: A/x86 failed: artifact-missing"
     assert "no tarball" in message.text
     fails(site, "nightly_install_main", "backfill__1", gate)
     assert len(told) == 1
@@ -173,7 +188,7 @@ def test_the_watch_and_a_run_of_its_night_tell_no_cause_twice(site: Connections,
     # a task of its own fails before the cut-off, then what is missing at the cut-off is another cause
     early = tick.at + timedelta(minutes=5)
     fails(
-        site, "nightly_install_main", run_id, Fault("find_build", "BadIndex", "it is truncated"), by_itself=True,
+        site, "nightly_install_main", run_id, Fault("find_build", "index-invalid", "it is truncated"), by_itself=True,
         now=early,
     )  # fmt: skip
     assert [message.key for message in told] == [f"run-failed:nightly_install_main/{run_id}"]
@@ -182,7 +197,7 @@ def test_the_watch_and_a_run_of_its_night_tell_no_cause_twice(site: Connections,
         told[0].key
     ]
     failed_artifact(site, f"nightly_install_main/{run_id}", NOW)
-    fails(site, "nightly_install_main", run_id, Fault("gate", "GateClosed", "1 missing"), by_itself=True)
+    fails(site, "nightly_install_main", run_id, Fault("gate", "artifacts-missing", "1 missing"), by_itself=True)
     assert len(told) == 2
     watch(site, now=NOW, airflow=Airflow())
     assert [message.key.partition(":")[0] for message in told] == ["run-failed", "failed", "deadline"]
@@ -191,17 +206,57 @@ def test_the_watch_and_a_run_of_its_night_tell_no_cause_twice(site: Connections,
 def test_the_deadline_that_a_last_pass_missed_is_told_as_the_watch_tells_it(site: Connections, told: Told) -> None:
     (tick,) = ticks(site.site.slot("main"), NOW)
     fails(
-        site, "nightly_install_main", tick.first_runs[0], Fault("gate", "GateClosed", "no build"), by_itself=True
+        site, "nightly_install_main", tick.first_runs[0], Fault("gate", "artifacts-missing", "no build"), by_itself=True
     )  # fmt: skip
     assert [message.key for message in told] == [f"deadline:main:{tick.date}"]
 
 
 def test_a_message_that_could_not_be_sent_is_sent_by_the_next_watch(site: Connections, told: Told) -> None:
     told.fails = True
-    fails(site, "publication", "manual__1", Fault("plan", "SourceNotAllowed", "plan: not of a store"))
+    fails(site, "publication", "manual__1", Fault("plan", "source-not-allowed", "plan: not of a store"))
     assert told == []
     told.fails = False
     watch(site, now=NOW)
     assert [message.key for message in told if message.key.startswith("run-")] == ["run-failed:publication/manual__1"]
     watch(site, now=NOW)
     assert len([message for message in told if message.key.startswith("run-")]) == 1
+
+
+HOURS = timedelta(hours=12)
+
+
+def test_what_the_version_before_said_in_an_open_night_is_not_said_again_by_this_one(
+    site: Connections, told: Told
+) -> None:
+    run = "nightly_install_main/manual__1"
+    night = f"failed:main:{NOW:%Y-%m-%d}"
+    failed_artifact(site, run, NOW)
+    for key in (f"{night}:{NOW:%Y-%m-%d}:A/x86:ArtifactMissing", f"{night}:ArtifactMissing:A/x86"):
+        seen_since(site.ledger, key, NOW, HOURS)
+    fails(site, "nightly_install_main", "manual__1", now=NOW)
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("former", "code", "by_itself"),
+    [
+        ("run-failed:undo_build:BadConnection", "connection-invalid", False),
+        ("run-failed:preflight:look:BuildUnknown", "build-unknown", True),
+    ],
+)
+def test_an_alert_that_the_version_before_sent_has_the_new_key_and_is_not_sent_again(
+    site: Connections, told: Told, former: str, code: str, by_itself: bool
+) -> None:
+    assert claim(site.ledger, Message(former, Event.RUN_FAILED, "error", "title", "text"), now=NOW, window=HOURS)
+    dag_id = former.split(":")[1]
+    fault = {"task": "look", "error_class": former.rpartition(":")[2], "text": "why", "subject": None}
+    # the note, too, is of the version before
+    append_note(site.ledger, f"task-faults:{dag_id}/run__1", fault, now=NOW, limit=9)
+    fails(site, dag_id, "run__1", by_itself=by_itself)
+    assert told == []
+    keys = {one.key for one in alerts_since(site.ledger, NOW - HOURS)}
+    assert f"{former.rpartition(':')[0]}:{code}" in keys
+    assert former not in keys
+    later = NOW + 2 * HOURS
+    fails(site, dag_id, "run__2", Fault("look", code, "why"), by_itself=by_itself, now=later)
+    assert [one.code for one in told] == [code]

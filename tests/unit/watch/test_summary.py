@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from include.nightlies.builds import ArtifactRecord, BuildRecord
 from include.nightlies.index import Artifact, Rejected
 from include.nightlies.records import Publication
-from include.nightlies.states import Phase, State
+from include.nightlies.states import Phase, Skip, State
 from include.settings.model import Choice, Slot
 from include.watch.render import size, to_html, to_text
 from include.watch.summary import Fate, Summary, summary
@@ -71,7 +71,7 @@ def test_each_artifact_has_the_fate_that_its_newest_row_says_and_its_reason() ->
 
 def test_a_later_look_that_found_it_published_takes_nothing_from_the_night_and_a_dry_run_says_nothing() -> None:
     rows = [
-        published(100, State.SKIPPED, "dry run: 1 file"),
+        published(100, State.SKIPPED, "any words", skip_reason=Skip.DRY_RUN),
         published(100, State.UNCHANGED),
         published(100, State.PUBLISHED, files=7, bytes=2_500_000),
         published(100, State.FAILED),
