@@ -17,7 +17,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.compat.corpus import HERE, MARK, keys_folder
+from tests.compat.corpus import HERE, MARK, as_text, keys_folder
 
 ROOT = HERE.parents[1]
 PRODUCT = ("dags", "hooks", "include", "operators", "plugins", "sensors", "triggers", "pyproject.toml")
@@ -54,7 +54,25 @@ def ledger(folder: Path) -> None:
             (folder / "mariadb.sql").write_bytes(dump_server(connector(url, server.password)))
 
 
-PARTS: dict[str, Callable[[Path], None]] = {"keys": keys, "documents": documents, "ledger": ledger}
+def gateway(folder: Path) -> None:
+    from tests.compat.gateways import LOOKS, Wire, converse, fill_state, service
+    from tests.compat.sqldump import dump_file
+
+    with tempfile.TemporaryDirectory() as place:
+        tokens = fill_state(Path(place) / "state.db")
+        (folder / "state.sql").write_bytes(dump_file(Path(place) / "state.db"))
+    (folder / "tokens.json").write_text(json.dumps(tokens, indent=1) + "\n")
+    with tempfile.TemporaryDirectory() as place, service(Path(place)) as running:
+        wire = Wire(running.url)
+        with wire.listening():
+            converse(wire.url)
+        for path in LOOKS:
+            wire.answer("GET", path, {}, b"")
+            wire.exchanges[-1]["look"] = True
+    (folder / "exchanges.json").write_bytes(as_text(wire.exchanges))
+
+
+PARTS: dict[str, Callable[[Path], None]] = {"keys": keys, "documents": documents, "ledger": ledger, "gateway": gateway}
 """By the name of the folder; the keys come first, since others sign with them."""
 
 

@@ -68,6 +68,8 @@ def _dumped(database: sqlite3.Connection) -> bytes:
     )
     lines = [f"PRAGMA user_version = {version};", *(f"{_BLANKS.sub(' ', _COMMENT.sub('', sql))};" for (sql,) in schema)]
     for table in _tables(database):
+        if table == "sqlite_sequence":  # the rows above have made some of its own
+            lines.append("DELETE FROM sqlite_sequence;")
         columns = [row[1] for row in database.execute(f'PRAGMA table_info("{table}")')]
         quoted, names = (", ".join(form.format(column) for column in columns) for form in ('quote("{}")', '"{}"'))
         rows = database.execute(f'SELECT {quoted} FROM "{table}" ORDER BY 1, {min(2, len(columns))}')
