@@ -72,7 +72,22 @@ def gateway(folder: Path) -> None:
     (folder / "exchanges.json").write_bytes(as_text(wire.exchanges))
 
 
-PARTS: dict[str, Callable[[Path], None]] = {"keys": keys, "documents": documents, "ledger": ledger, "gateway": gateway}
+def deferred(folder: Path) -> None:
+    from tests.compat.deferring import defer_with, waiting
+    from tests.compat.sites import running
+
+    with tempfile.TemporaryDirectory() as place, running(Path(place) / "site") as site, waiting(site):
+        found = defer_with(ROOT, folder.parent / "defer.py", site)
+    (folder / "rows.json").write_text(json.dumps(found["rows"], indent=1) + "\n")
+
+
+PARTS: dict[str, Callable[[Path], None]] = {
+    "keys": keys,
+    "documents": documents,
+    "ledger": ledger,
+    "gateway": gateway,
+    "deferred": deferred,
+}
 """By the name of the folder; the keys come first, since others sign with them."""
 
 
