@@ -81,12 +81,37 @@ def deferred(folder: Path) -> None:
     (folder / "rows.json").write_text(json.dumps(found["rows"], indent=1) + "\n")
 
 
+def names(folder: Path) -> None:
+    from tests.fakes import airflowhome
+
+    airflowhome.use()
+    from include.settings.load import load
+    from tests.compat.names import all_names, dags, serialized
+    from tests.compat.paths import entry_points, public_paths
+
+    site = folder.parent / "site.yaml"
+    (folder / "names.json").write_bytes(as_text(all_names(site)))
+    (folder / "paths.json").write_bytes(as_text(public_paths()))
+    (folder / "entry-points.json").write_bytes(as_text(entry_points()))
+    (folder / "settings.json").write_bytes(as_text(load(site).model_dump(mode="json")))
+    lines = [f"{json.dumps(dag_id)}: {json.dumps(dag, sort_keys=True)}" for dag_id, dag in dags(site).items()]
+    (folder / "dags.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    whole = {
+        dag_id: json.loads(text.replace(str(ROOT), "/srv/nightshift"))
+        for dag_id, text in serialized(site).items() if dag_id in WHOLE
+    }  # fmt: skip
+    (folder / "serialized.json").write_text(json.dumps(whole) + "\n")
+
+
+WHOLE = ("index_events_main", "leases", "repository_care", "undo_build")
+"""DAGs that are kept as Airflow stores them: a mapped group, mapped tasks, watchers of assets, questions."""
 PARTS: dict[str, Callable[[Path], None]] = {
     "keys": keys,
     "documents": documents,
     "ledger": ledger,
     "gateway": gateway,
     "deferred": deferred,
+    "names": names,
 }
 """By the name of the folder; the keys come first, since others sign with them."""
 
