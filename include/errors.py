@@ -34,6 +34,8 @@ class NightshiftError(Exception):
     concern: ClassVar[Concern] = Concern.ARTIFACT
     hint: ClassVar[str] = ""
     """What helps, where that is the same for every error of the class."""
+    stage: Enum | None = None
+    """The step of a procedure in which it happened; set by a procedure that names its steps."""
 
     def __init__(self, message: str = "") -> None:
         # Names may have bytes that are not UTF-8, as lone surrogates; logs, JSON and pages take text only.

@@ -16,6 +16,7 @@ from include.cvmfs.keys import Certificate, parse_certificate, parse_public_keys
 from include.cvmfs.manifest import Manifest, SignedManifest
 from include.cvmfs.objects import load
 from include.cvmfs.whitelist import SignedWhitelist, Whitelist
+from include.errors import NightshiftError
 from include.storage.errors import NotFound, StoreError
 from include.storage.store import Store
 
@@ -61,8 +62,8 @@ class Trusted:
 
 def failure_of(error: Exception) -> Failure:
     """The failure class of an error that :func:`fetch_trusted` raised."""
-    found = error.__dict__.get(_FAILURE)
-    return found if isinstance(found, Failure) else Failure.UNKNOWN
+    stage = error.stage if isinstance(error, NightshiftError) else None
+    return stage if isinstance(stage, Failure) else Failure.UNKNOWN
 
 
 def fetch_trusted(
@@ -138,14 +139,11 @@ def _of_other_root(data: bytes) -> bool:
     return line is not None and line[1] != manifests.ROOT_PATH_MD5.encode()
 
 
-_FAILURE = "failure"
-
-
 @contextlib.contextmanager
 def _failing(failure: Failure) -> Iterator[None]:
     """Errors from within are of this class."""
     try:
         yield
     except (CvmfsError, StoreError) as fault:
-        fault.__dict__.setdefault(_FAILURE, failure)
+        fault.stage = fault.stage or failure
         raise

@@ -22,7 +22,7 @@ from include.lab.airflow_api import AirflowApi
 from include.lab.environment import ADMIN, VIEWER, Lab
 from include.lab.errors import LabError, ServiceFailed
 from include.lab.ports import check_free
-from include.lab.readiness import NotReady, wait
+from include.lab.readiness import NotReady, Wrong, wait
 from include.lab.servers.weed_command import left_sockets
 from include.lab.services import Service, postgres_server, resolved, services, weed_ports
 from include.lab.supervise import ProcessState, Supervisor, end_marked, marked_processes
@@ -189,7 +189,7 @@ def _start(supervisor: Supervisor, group: list[Service], timeout_s: float, timin
         try:
             wait(first.answers, alive=lambda: _dead(supervisor, group, pids), timeout_s=timeout_s)
         except NotReady as why:
-            culprit = next((one for one in group if one.name in str(why)), first)
+            culprit = next((one for one in group if one.name in why.services), first)
             raise ServiceFailed(name, str(why), str(supervisor.place.log / f"{culprit.name}.log")) from None
 
 
@@ -221,7 +221,8 @@ def _dead(supervisor: Supervisor, group: list[Service], pids: dict[str, set[int]
             seen.add(info.pid)
         if info.state in {ProcessState.FATAL, ProcessState.STOPPED} or len(seen) > STARTS:
             why = info.detail or info.state.name.lower()
-            return f"{service.name} ended {len(seen)} times: {why}; {_last_words(supervisor, service)}"
+            said = f"{service.name} ended {len(seen)} times: {why}; {_last_words(supervisor, service)}"
+            return Wrong(said, service.name)
     return None
 
 

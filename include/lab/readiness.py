@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Self
 
 import requests
 
@@ -14,10 +15,26 @@ TIMEOUT_S = 3.0
 POLL_S = 0.15
 
 
+class Wrong(str):
+    """Why a service is not ready. `services`: those of a group that it is about; empty: not known which."""
+
+    services: tuple[str, ...]
+
+    def __new__(cls, text: str, *services: str) -> Self:
+        """The words, and what they are about."""
+        wrong = super().__new__(cls, text)
+        wrong.services = services
+        return wrong
+
+
 class NotReady(NightshiftError):
-    """A service did not become ready; the message says why."""
+    """A service did not become ready; the message says why. `services`: as in `Wrong`."""
 
     code = "lab-service-not-ready"
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.services = why.services if isinstance(why, Wrong) else ()
 
 
 def wait(question: Question, *, alive: Question, timeout_s: float) -> float:
@@ -33,9 +50,9 @@ def wait(question: Question, *, alive: Question, timeout_s: float) -> float:
         if why is None:
             return now - began
         if dead := alive():
-            raise NotReady(dead)
+            raise NotReady(dead, dead)
         if now - began > timeout_s:
-            raise NotReady(f"not ready after {timeout_s:.0f} s: {why}")
+            raise NotReady(f"not ready after {timeout_s:.0f} s: {why}", why)
         # No event tells that another program answers.
         time.sleep(POLL_S)
 
@@ -87,7 +104,7 @@ def airflow_answers(url: str, version: str) -> str | None:
     except (ValueError, AttributeError):
         return f"another server answers: {answer.text[:80]!r}"
     if ill:
-        return f"not healthy yet: {', '.join(ill)}"
+        return Wrong(f"not healthy yet: {', '.join(ill)}", *(name.replace("_", "-") for name in ill))
     seen = _get(f"{url}/api/v2/version")
     if isinstance(seen, str):
         return seen
