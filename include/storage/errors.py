@@ -1,7 +1,8 @@
 """What can go wrong with an object store, in one tree. Every leaf says whether to try again, and carries the key.
 
 StoreError(message, key)
-├── NotFound            no such object, or no such bucket (the message says which)
+├── NotFound            no such object
+│   └── BucketMissing   nor any other: the bucket itself is not there
 ├── AlreadyExists       an object stands where none may stand
 ├── Conflict            a conditional replace lost: another writer came first
 ├── Forbidden           credentials missing, wrong or not sufficient
@@ -29,9 +30,15 @@ class StoreError(NightshiftError):
 
 
 class NotFound(StoreError):
-    """There is no object of this key, or the bucket itself is missing."""
+    """There is no object of this key."""
 
     code = "store-object-not-found"
+
+
+class BucketMissing(NotFound):
+    """There is no bucket of this name, so that nothing can be concluded about the object."""
+
+    code = "store-bucket-missing"
 
 
 class AlreadyExists(StoreError):

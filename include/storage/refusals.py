@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from include.storage.errors import (
+    BucketMissing,
     Conflict,
     Forbidden,
     NotFound,
@@ -26,7 +27,7 @@ class Refusal:
     cause: str = ""
 
 
-NO_BUCKET = Refusal(NotFound, "the bucket does not exist; create it, or correct the store's URL")
+NO_BUCKET = Refusal(BucketMissing, "the bucket does not exist; create it, or correct the store's URL")
 NO_RANGE = Refusal(Rejected, "the object ends before this range")
 RANGES_IGNORED = Refusal(Unsupported, "the server does not send ranges")
 KEYS = "check the connection's access key and secret"

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from include.storage.errors import Conflict, NotFound, Unavailable, Unsupported
+from include.storage.errors import BucketMissing, Conflict, NotFound, Unavailable, Unsupported
 from include.storage.kinds import S3
 from include.storage.options import Credentials, StoreOptions, Traits
 from include.storage.remote import NO_RETRIES, Connection, RemoteStore, client_options
@@ -245,7 +245,7 @@ class S3Store(RemoteStore):
             except (Conflict, NotFound, Unavailable) as failure:
                 current = self._read_back(key)
                 if current is None:
-                    if isinstance(failure, NotFound) and "bucket" in str(failure):
+                    if isinstance(failure, BucketMissing):
                         raise
                     raise Conflict(f"{key}: expected in {self.url}, but it is gone; read it again", key=key) from None
                 if current[0] == data:
@@ -274,9 +274,9 @@ class S3Store(RemoteStore):
     def _read_back(self, key: str) -> tuple[bytes, Version] | None:
         try:
             return self.get_versioned(key)
-        except NotFound as missing:
-            if "bucket" in str(missing):
-                raise
+        except BucketMissing:
+            raise
+        except NotFound:
             return None
 
     def _send(self, path: str, data: bytes, mode: Literal["create", "overwrite"] | str) -> Version:

@@ -10,7 +10,7 @@ import requests
 
 from include.lab.servers.s3 import S3Server
 from include.storage.buckets import admin_client, allow_public_read, ensure_bucket
-from include.storage.errors import Forbidden, NotFound, StoreError
+from include.storage.errors import BucketMissing, Conflict, Forbidden, NotFound, StoreError
 from include.storage.open import open_store, split_s3_url
 from include.storage.options import Credentials, StoreOptions
 from include.storage.s3 import MULTIPART_FROM_BYTES
@@ -84,8 +84,17 @@ def test_a_wrong_secret_is_forbidden_once_and_the_message_holds_no_secret(s3_ser
 def test_a_missing_bucket_is_named_with_its_cure(s3_server: S3Server) -> None:
     store = s3_server.store("no-such-bucket")
     for action in (lambda: store.put("a", b""), lambda: store.get("a"), lambda: list(store.list())):
-        with pytest.raises(NotFound, match=r"no-such-bucket.*bucket does not exist; create it"):
+        with pytest.raises(BucketMissing, match=r"no-such-bucket.*bucket does not exist; create it"):
             action()
+
+
+def test_an_object_that_is_gone_is_a_lost_race_whatever_its_store_is_called(s3_server: S3Server) -> None:
+    ensure_bucket("s3://bucket-of-nights", s3_server.credentials, s3_server.options())
+    store = s3_server.store("bucket-of-nights")
+    version = store.replace("a", b"1", expected=None)
+    store.delete("a")
+    with pytest.raises(Conflict, match="it is gone"):
+        store.replace("a", b"2", expected=version)
 
 
 def test_what_is_set_for_other_programs_does_not_reach_the_store(

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from obstore.exceptions import GenericError, PermissionDeniedError, PreconditionError
 
 from include.storage.errors import (
+    BucketMissing,
     Conflict,
     Forbidden,
     NotFound,
@@ -66,7 +67,7 @@ def test_pauses_are_bounded_and_grow_with_the_attempts(attempt: int, draw: float
         (GenericError(said("507 Insufficient Storage")), StoreFull, ""),
         (GenericError(said("501 Not Implemented")), Unsupported, ""),
         (GenericError(said("400 Bad Request", "Nonsense")), Rejected, ""),
-        (FileNotFoundError(said("404 Not Found", "NoSuchBucket")), NotFound, ""),
+        (FileNotFoundError(said("404 Not Found", "NoSuchBucket")), BucketMissing, ""),
         (FileNotFoundError(said("404 Not Found", "NoSuchKey")), NotFound, ""),
     ],
 )
