@@ -104,3 +104,23 @@ def test_every_error_of_the_library_survives_the_way_to_another_process() -> Non
 def test_an_alert_knows_every_error_that_concerns_the_site() -> None:
     known = {one for module in SUBJECTS for one in vars(module).values() if isinstance(one, type)}
     assert {kind for kind in loaded().values() if kind.concern is not Concern.ARTIFACT} - known == set()
+
+
+FOREIGN_TEXTS = {"include/publishers/server/connection.py": 1}
+"""How often a file decides on the text of an error: of a library that has no other way to tell."""
+
+
+def test_no_decision_is_made_on_the_text_of_an_error() -> None:
+    found: Counter[str] = Counter()
+    for folder in FOLDERS:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            tree = ast.parse(file.read_text())
+            caught = {node.name for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)}
+            texts = {f"str({name})" for name in caught} | {f"str({name}).startswith" for name in caught}
+            compared = [
+                one for node in ast.walk(tree) if isinstance(node, ast.Compare)
+                for place, one in zip(node.ops, node.comparators, strict=True) if isinstance(place, ast.In | ast.NotIn)
+            ]  # fmt: skip
+            called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+            found[str(file.relative_to(ROOT))] += sum(ast.unparse(one) in texts for one in [*compared, *called])
+    assert +found == Counter(FOREIGN_TEXTS)

@@ -1,0 +1,23 @@
+"""Who of a group is at fault is known from what it said of itself, whatever its words."""
+
+from __future__ import annotations
+
+import pytest
+
+from include.lab.readiness import NotReady, Wrong, wait
+
+
+@pytest.mark.parametrize(
+    ("answer", "dead", "services"),
+    [
+        ("nothing answers", Wrong("it ended", "triggerer"), ("triggerer",)),
+        (Wrong("not healthy yet", "scheduler", "triggerer"), None, ("scheduler", "triggerer")),
+        ("the scheduler is named in words only", None, ()),
+    ],
+)
+def test_a_service_that_does_not_become_ready_is_named(
+    answer: str, dead: str | None, services: tuple[str, ...]
+) -> None:
+    with pytest.raises(NotReady) as caught:
+        wait(lambda: answer, alive=lambda: dead, timeout_s=0)
+    assert caught.value.services == services
