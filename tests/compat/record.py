@@ -103,6 +103,18 @@ def names(folder: Path) -> None:
     (folder / "serialized.json").write_text(json.dumps(whole) + "\n")
 
 
+def outputs(folder: Path) -> None:
+    from tests.fakes import airflowhome
+
+    airflowhome.use()
+    from tests.compat.commands import outputs
+    from tests.compat.sites import running
+
+    with tempfile.TemporaryDirectory() as place, running(Path(place) / "site") as site:
+        for name, found in outputs(site).items():
+            (folder / f"{name}.json").write_bytes(as_text(found))
+
+
 WHOLE = ("index_events_main", "leases", "repository_care", "undo_build")
 """DAGs that are kept as Airflow stores them: a mapped group, mapped tasks, watchers of assets, questions."""
 PARTS: dict[str, Callable[[Path], None]] = {
@@ -112,6 +124,7 @@ PARTS: dict[str, Callable[[Path], None]] = {
     "gateway": gateway,
     "deferred": deferred,
     "names": names,
+    "outputs": outputs,
 }
 """By the name of the folder; the keys come first, since others sign with them."""
 

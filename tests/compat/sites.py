@@ -71,9 +71,9 @@ class CompatSite:
     def client(self, key: tuple[str, str] = KEY) -> GatewayClient:
         return GatewayClient(self.url, *key, retries=0)
 
-    def drop(self, day: date, *projects: str, slot: str = "main", build_id: str = "b1") -> None:
-        """A build with one small archive for each project."""
-        build = Build(str(day), slot=slot, build_id=build_id)
+    def drop(self, day: date, *projects: str, slot: str = "main", build_id: str = "b1", **index: object) -> None:
+        """A build with one small archive for each project. `index`: more members of its index."""
+        build = Build(str(day), slot=slot, build_id=build_id, index=index)
         for project in projects:
             build.add(project, "x86_64", tree({"bin/run": project.encode(), "lib/same": b"same"}))
         build.store_in(self.builds)

@@ -101,7 +101,11 @@ def test_a_night_that_waited_for_its_index_goes_on(deferred: Deferred) -> None:
     deferred.site.drop(day, "LHCb", build_id="b2")
     at = datetime(day.year, day.month, day.day, 1, 30, tzinfo=UTC)
     night = deferred.resumed(
-        "night", BuildSensor(task_id="find_build", slot="main"), logical_date=at, run_type="scheduled"
+        "night",
+        BuildSensor(task_id="find_build", slot="main"),
+        logical_date=at,
+        run_type="scheduled",
+        allow_future=True,
     )
     assert (night["slot"], night["date"], night["last"]) == ("main", str(day), True)
 
