@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import Engine
 
 from include.lab.servers.mariadb import MariaDbServer
 from include.ledger.engine import open_ledger
+from include.ledger.metadata import metadata
 from include.ledger.migrate import migrate
+from tests.fakes.ledgers import from_a_template
 
 
 @pytest.fixture(scope="session")
 def mariadb(need: Callable[[str], str]) -> Iterator[MariaDbServer]:
-    """One server for the whole suite; every test gets a database of its own.
+    """One server for the whole suite; what migrates gets a database of its own.
 
     Its files are not below pytest's temporary folder: each start of pytest, in any checkout, makes that folder private
     again, and the account that the server runs as could open no further table.
@@ -29,9 +32,15 @@ def mariadb(need: Callable[[str], str]) -> Iterator[MariaDbServer]:
 
 
 @pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.server("mariadbd"))])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str | None]]:
+def kind(request: pytest.FixtureRequest) -> str:
+    """Each kind of database in turn."""
+    return str(request.param)
+
+
+@pytest.fixture
+def address(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, str | None]]:
     """URL and password of an empty ledger."""
-    if request.param == "sqlite":
+    if kind == "sqlite":
         yield f"sqlite:///{tmp_path}/ledger.db", None
         return
     server = request.getfixturevalue("mariadb")
@@ -50,7 +59,34 @@ def empty(address):
 
 
 @pytest.fixture
-def ledger(empty):
-    """An engine on a migrated ledger."""
+def fresh(empty: Engine) -> Engine:
+    """An engine on a migrated ledger that nobody used before, whose server has no statistics of other rows."""
     migrate(empty)
     return empty
+
+
+@pytest.fixture(scope="session")
+def on_server(mariadb: MariaDbServer) -> Iterator[Engine]:
+    """An engine on a migrated ledger of the server, which all tests share."""
+    engine = open_ledger(mariadb.create_database("nightshift_shared"), password=mariadb.password)
+    migrate(engine)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def ledger(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """An engine on a migrated ledger without rows."""
+    if kind == "sqlite":
+        engine = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+        with pytest.MonkeyPatch.context() as patch:
+            from_a_template(patch)
+            migrate(engine)
+        yield engine
+        engine.dispose()
+        return
+    engine = request.getfixturevalue("on_server")
+    yield engine
+    with engine.begin() as connection:
+        for table in reversed(metadata.sorted_tables):
+            connection.execute(table.delete())

@@ -78,11 +78,11 @@ def test_the_destinations_are_those_of_the_newest_that_was_published_its_own_pla
     assert earlier_destinations(ledger, asked) == tuple(place(n, "P1", p).destination for n, p in wanted)
 
 
-def test_publications_are_found_by_their_artifacts_and_not_by_a_walk_through_all_of_them(ledger):
-    filled(ledger)
-    asked = records.publication(ledger, place(BUILDS, "P1", "opt"))
+def test_publications_are_found_by_their_artifacts_and_not_by_a_walk_through_all_of_them(fresh):
+    filled(fresh)
+    asked = records.publication(fresh, place(BUILDS, "P1", "opt"))
     assert asked is not None
-    read = plans(ledger, asked)
+    read = plans(fresh, asked)
     of_publications = [line for line in read if "publications" in line]
     assert len(of_publications) == 2
     assert all("ix_publications_artifact" in line for line in of_publications), read

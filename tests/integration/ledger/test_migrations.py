@@ -80,7 +80,7 @@ def test_many_processes_may_migrate_at_once(address, empty):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        for _ in range(4)
+        for _ in range(3)
     ]
     for process in started:
         assert process.stdout.readline() == "ready\n"
@@ -150,7 +150,7 @@ def test_names_and_words_of_earlier_versions_become_codes_and_reasons(empty):
     assert shown == [(*one[:4], Skip(one[4]) if one[4] else None, one[5]) for one in OUTCOMES]
 
 
-@pytest.mark.parametrize("address", [pytest.param("mariadb", marks=pytest.mark.server("mariadbd"))], indirect=True)
+@pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.server("mariadbd"))], indirect=True)
 def test_every_column_of_a_server_is_of_the_kind_that_its_contents_need(ledger):
     """Names by every byte in four-byte Unicode, digests in ASCII, instants with microseconds, rows that can grow.
 
