@@ -23,7 +23,7 @@ from gatewaying.stock import Merged
 from plot import Series, line_plot
 from publishing import lab
 from publishing.machine import description
-from publishing.repositories import NESTED_CATALOGS, REFLOG_ROWS, TAGS, Templates
+from publishing.repositories import Past, Templates
 
 from include.cvmfs.commit import REFLOG_KEY
 
@@ -42,7 +42,7 @@ def main() -> int:
     options = _options()
     machine = description()
     print(f"machine: {machine}")
-    templates = Templates(Path(tempfile.gettempdir()) / "nightshift-bench-repositories")
+    templates = Templates(Path(tempfile.gettempdir()) / "nightshift-bench-repositories", Past(options.past_share))
     folder = Path(tempfile.mkdtemp(prefix="nightshift-bench-"))
     try:
         with lab.store(options.store, folder, 64) as place:
@@ -66,7 +66,7 @@ def _introduce(options: argparse.Namespace, url: str, folder: Path) -> None:
     print(
         f"store {options.store} ({url}), gateway state in {folder} (real disk, flushed), "
         f"{options.processes} load processes beside the gateway's\n"
-        f"past: {REFLOG_ROWS} reflog rows, {TAGS} tags, {NESTED_CATALOGS} nested catalogs"
+        f"past: {Past(options.past_share)}"
     )
 
 
@@ -79,8 +79,10 @@ def _measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
         f"transactions/s one by one, two to a pair; stock, measured elsewhere: {STOCK['stock_lease_pairs_per_s']})",
         flush=True,
     )
-    singles = {revisions: bench.single(revisions, tags, options.turns) for revisions, tags in SINGLES}
-    for (revisions, tags), load in zip(SINGLES, singles.values(), strict=True):
+    past = bench.templates.past
+    pasts = {past.of(revisions): past.of(tags) for revisions, tags in SINGLES}
+    singles = {revisions: bench.single(revisions, tags, options.turns) for revisions, tags in pasts.items()}
+    for (revisions, tags), load in zip(pasts.items(), singles.values(), strict=True):
         print(
             f"one publisher at {revisions:,} revisions, {tags:,} tags: commit p50 "
             f"{percentile(load.commit_ms, 0.5):.1f} p95 {percentile(load.commit_ms, 0.95):.1f} ms, lease to "
@@ -205,6 +207,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--entries", type=int, nargs="+", default=[10_000, 100_000], help="entries of each; the last goes into the JSON"
     )
+    parser.add_argument("--past-share", type=float, default=1.0, help="how much of the past, for a short trial")
     parser.add_argument("--curve", type=int, default=1, help="0: only the full number of publishers, and no files")
     parser.add_argument(
         "--results", default=str(Path(__file__).parent / "results"), help="folder for plots and figures"

@@ -18,7 +18,7 @@ from typing import Any
 
 from publishing import lab
 from publishing.machine import Ran, description
-from publishing.repositories import EMPTY, NESTED_CATALOGS, PAST, REFLOG_ROWS, TAGS, Templates, summary
+from publishing.repositories import EMPTY, PAST, Past, Templates, summary
 from publishing.rounds import Bench, Round
 from publishing.trees import Shape
 
@@ -39,10 +39,10 @@ def main() -> int:
         f"{options.connections} connections, {options.rounds} rounds"
     )
     cache = Path(tempfile.gettempdir()) / "nightshift-bench-repositories"
-    templates = Templates(cache)
+    templates = Templates(cache, Past(options.past_share))
     if options.past:
-        past = summary(lab.Place((cache / PAST).as_uri()).open())
-        print(f"the past: {past}, {TAGS} tags (wanted: {NESTED_CATALOGS} catalogs, {REFLOG_ROWS} rows)")
+        past = summary(lab.Place((templates.folder / PAST).as_uri()).open())
+        print(f"the past: {past} (wanted: {templates.past})")
     base = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
     scratch = Path(tempfile.mkdtemp(prefix="nightshift-bench-", dir=base))
     folder = Path(tempfile.mkdtemp(prefix="nightshift-bench-"))
@@ -155,6 +155,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--past", type=int, default=1, help="0: no comparison with an empty repository")
+    parser.add_argument("--past-share", type=float, default=1.0, help="how much of the past, for a short trial")
     parser.add_argument("--index", type=int, default=1, help="0: without the content index")
     return parser.parse_args()
 

@@ -16,7 +16,7 @@ from typing import Any
 from plot import Series, line_plot
 from publishing import lab
 from publishing.machine import description, run
-from publishing.repositories import PAST, Templates
+from publishing.repositories import PAST, Past, Templates
 from publishing.rounds import Bench, several
 from publishing.trees import Shape, write_tarball
 
@@ -36,7 +36,7 @@ def main() -> int:
     print(
         f"machine: {machine}\n{shape.files} files of {shape.file_bytes} B in {shape.folders} folders, {options.store}"
     )
-    templates = Templates(Path(tempfile.gettempdir()) / "nightshift-bench-repositories")
+    templates = Templates(Path(tempfile.gettempdir()) / "nightshift-bench-repositories", Past())
     base = Path("/dev/shm") if Path("/dev/shm").is_dir() else None
     scratch = Path(tempfile.mkdtemp(prefix="nightshift-bench-", dir=base))
     folder = Path(tempfile.mkdtemp(prefix="nightshift-bench-"))

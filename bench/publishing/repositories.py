@@ -11,6 +11,7 @@ import shutil
 import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,9 +35,6 @@ from include.storage.store import Store
 FQRN = "bench.nightshift.test"
 SILENT = "silent.nightshift.test"
 PAST, EMPTY = "past", "empty"
-REFLOG_ROWS = 50_000
-TAGS = 200
-NESTED_CATALOGS = 3_000
 TOP = "/nightlies"
 _SLOTS = 30
 _OLDEST_S = 5 * 86_400  # a whitelist is good for 30 days
@@ -44,16 +42,42 @@ _FORM = "3"  # changes when the templates do
 _DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, mtime=1_780_000_000, linkcount=2)
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What years of use leave behind. ``share``: of what is measured; a test of the benchmark does with little."""
+
+    share: float = 1.0
+
+    @property
+    def reflog_rows(self) -> int:
+        return self.of(50_000)
+
+    @property
+    def tags(self) -> int:
+        return self.of(200)
+
+    @property
+    def nested_catalogs(self) -> int:
+        return max(self.of(3_000), 3 * _SLOTS + 1)
+
+    def of(self, number: int) -> int:
+        return round(self.share * number)
+
+    def __str__(self) -> str:
+        return f"{self.reflog_rows} reflog rows, {self.tags} tags, {self.nested_catalogs} nested catalogs"
+
+
 class Templates:
     """Makes both repositories under ``folder``, or takes those that an earlier run left there."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.keys = folder / "keys"
-        done = folder / "done"
+    def __init__(self, folder: Path, past: Past) -> None:
+        self.folder = folder if past == Past() else folder.with_name(f"{folder.name}-{past.share}")
+        self.past = past
+        self.keys = self.folder / "keys"
+        done = self.folder / "done"
         fresh = done.exists() and done.read_text() == _FORM and time.time() - done.stat().st_mtime < _OLDEST_S
         if not fresh:
-            shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
             self.keys.mkdir(parents=True)
             self._make()
             done.write_text(_FORM)
@@ -84,13 +108,13 @@ class Templates:
         now = int(time.time())
         reflog = Reflog.load(store.get(REFLOG_KEY))
         draw = random.Random(7)
-        missing = REFLOG_ROWS - len(reflog) - _SLOTS - 2
+        missing = self.past.reflog_rows - len(reflog) - _SLOTS - 2
         kinds = (RefType.CATALOG, RefType.CATALOG, RefType.HISTORY)
         hashes = (ObjectHash(draw.randbytes(20), SHA1, kinds[n % 3].suffix) for n in range(missing))
         reflog.add_all([Ref(name, kinds[n % 3], now - missing + n) for n, name in enumerate(hashes)])
         store.put(REFLOG_KEY, reflog.to_bytes())
-        tags = [NewTag(f"build-{number:04d}", "a build of the past") for number in range(TAGS - 2)]
-        builds = (NESTED_CATALOGS - 2 * _SLOTS - 1) // _SLOTS
+        tags = [NewTag(f"build-{number:04d}", "a build of the past") for number in range(self.past.tags - 2)]
+        builds = (self.past.nested_catalogs - 2 * _SLOTS - 1) // _SLOTS
         for slot in range(_SLOTS):
             head = read_head(store, FQRN)
             edit = Edit(CatalogCache(store), head.manifest.root)

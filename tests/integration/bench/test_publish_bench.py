@@ -23,7 +23,7 @@ KEYS = [
 def test_it_ends_in_one_line_of_json(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "bench/publish.py", "--files", "200", "--folders", "2", "--rounds", "1"]
     done = subprocess.run(
-        [*command, "--store", (tmp_path / "store").as_uri(), "--past", "0"],
+        [*command, "--store", (tmp_path / "store").as_uri(), "--past", "0", "--past-share", "0.02"],
         capture_output=True, text=True, timeout=200, env={**os.environ, "TMPDIR": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
