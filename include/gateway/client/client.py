@@ -10,7 +10,7 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 API_VERSION = 2
-COVERED_HEADER = "X-Nightshift-Body-Signature"
 WAITING_HEADER = "X-Nightshift-Waiting"
 OFFERS_HEADER, BODY_SIGNATURE, REPEATED_ACQUIRE = "X-Nightshift-Offers", "body-signature", "repeated-acquire"
 SIGNATURE_HEADER = "X-Nightshift-Body-Signature"
@@ -82,14 +81,11 @@ class GatewayClient:
         self._can_renew: bool | None = None
         self._lifetime_s: float | None = None
         self._is_ours: bool | None = None
-        self._takes_signed_bodies = False
         self._offers = ""
         self._unanswered: dict[tuple[LeasePath, str], str] = {}
         """By path and hostname, the number of the request for a lease whose reply was lost."""
         self._sign_body = partial(sign_body, secret)
         self._holdings = Holdings()
-        # the protocol's own signature leaves the bodies of these calls uncovered; a stock gateway ignores this one
-        self._signature: Callable[[str, bytes], str] = lambda token, body: sign_body(secret, token, body)
         self._transport = Transport(
             base_url,
             lambda message: authorization(key_id, secret, message),
@@ -180,7 +176,6 @@ class GatewayClient:
         sent_at = time.monotonic()
         reply = self._acquired(call, place, hostname, request)
         members = reply.members or {}
-        self._takes_signed_bodies = BODY_SIGNATURE in self._offers
         if reply.status == 200 and members.get("status") == "path_busy":
             self._busy(reply, place, hostname)
         self._unanswered.pop((place, hostname), None)
@@ -223,9 +218,9 @@ class GatewayClient:
             raise NotOffered(f"{what}: this gateway renews no leases; {NotOffered.hint}", **self._verdict.about(lease))
         body = b"" if wanted_s is None else json.dumps({"expires_in_sec": wanted_s}).encode()
         sent_at = time.monotonic()
-        signed, covered = lease.token.encode(), self._covered(lease, body)
+        signed, headers = lease.token.encode(), self._body_signed(lease, body)
         reply = self._send(
-            Call("PATCH", f"/leases/{lease.token}", what, signed=signed, body=body, repeatable=True, headers=covered)
+            Call("PATCH", f"/leases/{lease.token}", what, signed=signed, body=body, repeatable=True, headers=headers)
         )
         if reply.status in (404, 405):
             self._can_renew = False
@@ -276,7 +271,7 @@ class GatewayClient:
             signed=lease.token.encode(),
             body=body,
             timeout_s=self._commit_timeout_s,
-            headers={SIGNATURE_HEADER: self._sign_body(lease.token, body)} if self._takes_signed_bodies else {},
+            headers=self._body_signed(lease, body),
         )
         began = time.monotonic()
         self._holdings.committing(lease, True)
@@ -348,8 +343,9 @@ class GatewayClient:
                 self._holdings.ended(lease, Event.ABANDONED, f"not dropped: {type(error).__name__}")
             self._holdings.forget(lease)
 
-    def _covered(self, lease: Lease, body: bytes) -> dict[str, str]:
-        return {COVERED_HEADER: self._signature(lease.token, body)}
+    def _body_signed(self, lease: Lease, body: bytes) -> dict[str, str]:
+        """The header that covers the body, which the protocol's own signature leaves out; if the gateway takes it."""
+        return {SIGNATURE_HEADER: self._sign_body(lease.token, body)} if BODY_SIGNATURE in self._offers else {}
 
     # -- time
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import requests
 
 from include.cvmfs.hashes import ObjectHash
 from include.gateway import errors
@@ -307,3 +308,29 @@ def test_the_body_of_a_commit_is_covered_by_a_signature(gateway: RunningGateway,
     monkeypatch.undo()
     assert gateway.committer.orders == []
     assert client.commit(lease, OLD, NEW) == 1
+
+
+class Signing(requests.Session):
+    """Notes which calls on a lease carry a signature of their body."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.signed: dict[str, bool] = {}
+
+    def request(self, method: Any, url: Any, **settings: Any) -> requests.Response:  # type: ignore[override]
+        if "/leases/" in url:
+            self.signed[method] = "X-Nightshift-Body-Signature" in settings["headers"]
+        return super().request(method, url, **settings)
+
+
+def test_bodies_are_signed_for_a_gateway_that_offers_it_and_for_no_other(
+    gateway: RunningGateway, start_stock: Callable[..., tuple[StockGateway, GatewayClient]]
+) -> None:
+    stock, _ = start_stock(renews=True)
+    for url, key, offers in ((gateway.url, ("rootkey", "root-secret"), True), (stock.url, ("k", "s3cr3t"), False)):
+        session = Signing()
+        with GatewayClient(url, *key, session=session) as client:
+            lease = client.acquire(REPOSITORY, "/a", hostname="h")
+            client.renew(lease)
+            client.commit(lease, OLD, NEW)
+        assert session.signed == {"PATCH": offers, "POST": offers}
