@@ -79,7 +79,6 @@ class GatewayClient:
         self._commit_margin_s = commit_margin_s
         self._longest_commit_s = 0.0
         self._can_renew: bool | None = None
-        self._lifetime_s: float | None = None
         self._is_ours: bool | None = None
         self._offers = ""
         self._unanswered: dict[tuple[LeasePath, str], str] = {}
@@ -231,7 +230,8 @@ class GatewayClient:
             self._holdings.lost(lease, lost)
             raise
         self._can_renew = True
-        renewed = replace(lease, expires_monotonic=deadline_of(reply, sent_at) or self._later(sent_at, wanted_s))
+        ends = deadline_of(reply, sent_at) or self._holdings.later(sent_at, wanted_s)
+        renewed = replace(lease, expires_monotonic=ends)
         self._holdings.renewed(renewed, sent_at=sent_at, trace=reply.trace)
         return renewed
 
@@ -328,8 +328,9 @@ class GatewayClient:
         A commit in it is bounded by what the lease lasts when it begins: while it runs nothing is renewed.
         A drop that fails is only logged: what the block did or raised matters more, and the lease ends by itself.
         """
-        lease = self._timed(self.acquire(repository, path, hostname=hostname))
-        keeper = Keeper(lease, self.renew, lambda: self._left_s(lease)[1], lambda: self._holdings.may_be_renewed(lease))
+        holdings = self._holdings
+        lease = holdings.with_deadline(self.acquire(repository, path, hostname=hostname), self._asked_left_s)
+        keeper = Keeper(lease, self.renew, lambda: holdings.left_s(lease)[1], lambda: holdings.may_be_renewed(lease))
         if self._can_renew is not False:
             keeper.start()
         try:
@@ -349,43 +350,23 @@ class GatewayClient:
 
     # -- time
 
-    def _timed(self, lease: Lease) -> Lease:
-        """The lease with its deadline. A stock gateway tells it only if asked, by the wall clock: its own, so that it
-        does not matter how right that is. What leases last is asked once."""
-        if lease.expires_monotonic is not None:
-            return lease
-        held = self._holdings.known(lease)
-        if self._lifetime_s is None:
-            asked_at, what = time.monotonic(), f"end of the lease on {lease.full_path}"
-            try:
-                reply = self._send(Call("GET", f"/leases/{lease.token}", what, repeatable=True))
-                expires = LeaseInfo.parse((reply.members or {})["data"]).expires
-                # a Date has no fractions: up to a second of it may be over already
-                left_s = (expires - parsedate_to_datetime(reply.headers["Date"])).total_seconds() - 1
-            except (GatewayError, ValueError, KeyError, TypeError):
-                return lease
-            self._lifetime_s = asked_at + left_s - (held.since if held else asked_at)
-        return self._holdings.timed(lease, (held.since if held else time.monotonic()) + self._lifetime_s)
-
-    def _left_s(self, lease: Lease) -> tuple[float | None, float | None]:
-        """What is left of a lease, and what it lasts; each None if nobody knows."""
-        held = self._holdings.known(lease)
-        if held is None:
-            ends = lease.expires_monotonic
-            return (None if ends is None else ends - time.monotonic()), lease.lifetime_s
-        return held.left_s(time.monotonic()), held.lifetime_s
-
-    def _later(self, sent_at: float, wanted_s: int | None) -> float | None:
-        """A deadline after a renewal by a gateway that says only what its own clock will show then."""
-        lasts = [one for one in (self._lifetime_s, wanted_s) if one is not None]
-        return sent_at + min(lasts) if self._lifetime_s is not None else None
+    def _asked_left_s(self, lease: Lease) -> float | None:
+        """What is left of a lease by the gateway's own wall clock, however right that is; None without an answer."""
+        what = f"end of the lease on {lease.full_path}"
+        try:
+            reply = self._send(Call("GET", f"/leases/{lease.token}", what, repeatable=True))
+            expires = LeaseInfo.parse((reply.members or {})["data"]).expires
+            # a Date has no fractions: up to a second of it may be over already
+            return (expires - parsedate_to_datetime(reply.headers["Date"])).total_seconds() - 1
+        except (GatewayError, ValueError, KeyError, TypeError):
+            return None
 
     def _require_time(self, lease: Lease, what: str) -> None:
         """Begin no commit that cannot end before the lease does. Raises LeaseLost, LeaseEnding."""
         held = self._holdings.known(lease)
         if held is not None and held.lost is not None:
             raise LeaseLost(f"{what}: {held.lost}", reason=held.lost.reason, **self._verdict.about(lease))
-        left_s, lasts_s = self._left_s(lease)
+        left_s, lasts_s = self._holdings.left_s(lease)
         if left_s is None:
             return
         needed_s = max(self._commit_margin_s, self._longest_commit_s)
@@ -393,7 +374,7 @@ class GatewayClient:
         if left_s < needed_s and self._can_renew is not False:
             try:
                 self.renew(lease)
-                left_s = self._left_s(lease)[0] or 0.0
+                left_s = self._holdings.left_s(lease)[0] or 0.0
             except NotOffered:
                 pass
         if left_s < needed_s:

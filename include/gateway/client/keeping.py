@@ -59,6 +59,7 @@ class Holdings:
     def __init__(self) -> None:
         self._held: dict[str, Held] = {}
         self._ended: OrderedDict[str, None] = OrderedDict()
+        self._lifetime_s: float | None = None
         self._lock = threading.Lock()
 
     def granted(self, lease: Lease, *, sent_at: float, trace: str | None) -> None:
@@ -71,6 +72,19 @@ class Holdings:
         with self._lock:
             return self._held.get(lease.token)
 
+    def with_deadline(self, lease: Lease, ask_left_s: Callable[[Lease], float | None]) -> Lease:
+        """The lease with its deadline. A stock gateway names it only if asked; what its leases last is asked once."""
+        if lease.expires_monotonic is not None:
+            return lease
+        held = self.known(lease)
+        if self._lifetime_s is None:
+            asked_at = time.monotonic()
+            left_s = ask_left_s(lease)
+            if left_s is None:
+                return lease
+            self._lifetime_s = asked_at + left_s - (held.since if held else asked_at)
+        return self.timed(lease, (held.since if held else time.monotonic()) + self._lifetime_s)
+
     def timed(self, lease: Lease, ends: float) -> Lease:
         """The lease, with a deadline that was asked for after it was granted."""
         timed = replace(lease, expires_monotonic=ends)
@@ -78,6 +92,20 @@ class Holdings:
             if (held := self._held.get(lease.token)) is not None:
                 held.lease = timed
         return timed
+
+    def left_s(self, lease: Lease) -> tuple[float | None, float | None]:
+        """What is left of a lease, and what it lasts; each None if nobody knows."""
+        held, now = self.known(lease), time.monotonic()
+        if held is None:
+            ends = lease.expires_monotonic
+            return (None if ends is None else ends - now), lease.lifetime_s
+        return held.left_s(now), held.lifetime_s
+
+    def later(self, sent_at: float, wanted_s: int | None) -> float | None:
+        """A deadline after a renewal by a gateway that says only what its own clock will show then."""
+        if self._lifetime_s is None:
+            return None
+        return sent_at + (self._lifetime_s if wanted_s is None else min(self._lifetime_s, wanted_s))
 
     def renewed(self, lease: Lease, *, sent_at: float, trace: str | None) -> None:
         with self._lock:
