@@ -18,7 +18,7 @@ from gatewaying.processes import serve
 from publishing.repositories import FQRN, SILENT
 
 from include.gateway.auth import authorization
-from include.gateway.client.transport import API
+from include.gateway.protocol import API
 
 
 class Connection:

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from include.gateway.protocol import API
 from include.lab import lifecycle
 from include.lab.environment import ADMIN, MARK, Lab, of_a_lab
 
@@ -134,7 +135,7 @@ def show_places(lab: Lab, *, airflow: bool) -> None:
     if airflow:
         table.add_row("Airflow", f"{lab.airflow_url}  login {ADMIN}, password {lab.secrets.admin_password}")
     table.add_row("S3 store", f"{lab.s3_url}  keys in {lab.place.secrets}")
-    table.add_row("gateway", f"{lab.gateway_url}/api/v1")
+    table.add_row("gateway", f"{lab.gateway_url}{API}")
     table.add_row("logs", str(lab.place.log))
     table.add_row("stop", "make down, or nightshift lab down")
     console.print(table)

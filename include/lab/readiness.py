@@ -7,6 +7,7 @@ from typing import Self
 import requests
 
 from include.errors import NightshiftError
+from include.gateway.protocol import API
 
 Question = Callable[[], str | None]
 
@@ -80,7 +81,7 @@ def weed_answers(url: str, access_key: str, secret_key: str) -> str | None:
 
 def gateway_answers(url: str) -> str | None:
     """The gateway service welcomes, and is healthy."""
-    for path, key, value in (("/api/v1", "welcome", None), ("/health", "service", "nightshift-gateway")):
+    for path, key, value in ((API, "welcome", None), ("/health", "service", "nightshift-gateway")):
         answer = _get(url + path)
         if isinstance(answer, str):
             return answer

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 
+from include.gateway.protocol import API
 from include.lab import components
 from include.lab.components import Component
 from include.lab.environment import Lab
@@ -71,7 +72,7 @@ def weed_ports(ports: Ports) -> WeedPorts:
 def gateway(lab: Lab) -> Service:
     """The repository gateway."""
     program = Program(components.GATEWAY.name, resolved(components.GATEWAY))
-    return Service(program, ("gateway",), lambda: gateway_answers(lab.gateway_url), f"{lab.gateway_url}/api/v1")
+    return Service(program, ("gateway",), lambda: gateway_answers(lab.gateway_url), f"{lab.gateway_url}{API}")
 
 
 def postgres(lab: Lab) -> Service:

@@ -9,6 +9,7 @@ from include.gateway.client import GatewayClient
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import AccessRefused, PathBusy, RepositoryDisabled
 from include.gateway.holders import TaskName
+from include.gateway.protocol import API
 from include.preflight.findings import Finding, Severity
 from include.preflight.stores import TIMEOUT_S, skew
 from include.publishers.connect import Connections
@@ -41,7 +42,7 @@ def look_at_gateway(connections: Connections, fqrn: str) -> Iterator[Finding]:
                 yield Finding("gateway", f"{fqrn} administrator", Severity.ERROR, str(error).rstrip("."), cure)
             else:
                 yield Finding("gateway", f"{fqrn} administrator", Severity.OK, f"takes key {key.login}")
-    yield from skew("gateway of", fqrn, f"{url}/api/v1")
+    yield from skew("gateway of", fqrn, f"{url}{API}")
 
 
 def leases(connections: Connections, fqrn: str) -> Iterator[Finding]:

@@ -6,7 +6,6 @@ where the gateway does that. What became of each lease is told to the logger of 
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import time
@@ -22,10 +21,11 @@ from urllib.parse import quote
 import requests
 
 from include.cvmfs.hashes import CATALOG, ObjectHash
+from include.gateway import protocol
 from include.gateway.auth import authorization, sign_body
 from include.gateway.client.audit import Event
 from include.gateway.client.keeping import Holdings, Keeper
-from include.gateway.client.transport import API, Call, Reply, Transport
+from include.gateway.client.transport import Call, Reply, Transport
 from include.gateway.client.values import Lease, LeaseInfo, RepositoryInfo
 from include.gateway.client.verdict import Verdict, deadline_of, epoch_of, queue_of
 from include.gateway.duration import seconds
@@ -40,16 +40,13 @@ from include.gateway.errors import (
 )
 from include.gateway.holders import TaskName
 from include.gateway.paths import LeasePath, checked_path, overlap
+from include.gateway.protocol import Offer, lease_path
 
 if TYPE_CHECKING:
     from include.cvmfs.commit import NewTag
 
 log = logging.getLogger(__name__)
 
-API_VERSION = 2
-WAITING_HEADER = "X-Nightshift-Waiting"
-OFFERS_HEADER, BODY_SIGNATURE, REPEATED_ACQUIRE = "X-Nightshift-Offers", "body-signature", "repeated-acquire"
-SIGNATURE_HEADER = "X-Nightshift-Body-Signature"
 COMMIT_MARGIN_S = 5.0
 _GREETING_S, _UNANSWERED = 5.0, 1000
 
@@ -80,7 +77,7 @@ class GatewayClient:
         self._longest_commit_s = 0.0
         self._can_renew: bool | None = None
         self._is_ours: bool | None = None
-        self._offers = ""
+        self._offers: frozenset[Offer] = frozenset()
         self._unanswered: dict[tuple[LeasePath, str], str] = {}
         """By path and hostname, the number of the request for a lease whose reply was lost."""
         self._sign_body = partial(sign_body, secret)
@@ -132,13 +129,13 @@ class GatewayClient:
         Raises AccessRefused if the gateway does not take them, and other GatewayErrors.
         """
         token, what = token_urlsafe(48), f"trial of key {self.key_id}"
-        call = Call("DELETE", f"/leases/{token}", what, signed=token.encode(), repeatable=True)
+        call = Call("DELETE", lease_path(token), what, signed=token.encode(), repeatable=True)
         with suppress(LeaseLost):
             self._verdict.require_ok(self._send(call), what)
 
     def repositories(self) -> list[RepositoryInfo]:
         """What the gateway serves, by name."""
-        reply = self._call(Call("GET", "/repos", "list of repositories", repeatable=True))
+        reply = self._call(Call("GET", protocol.REPOSITORIES, "list of repositories", repeatable=True))
         return self._verdict.parsed(
             reply,
             "list of repositories",
@@ -147,7 +144,7 @@ class GatewayClient:
 
     def leases(self) -> list[LeaseInfo]:
         """The leases that are held now, whoever holds them, by path."""
-        reply = self._call(Call("GET", "/leases", "list of leases", repeatable=True))
+        reply = self._call(Call("GET", protocol.LEASES, "list of leases", repeatable=True))
         return self._verdict.parsed(
             reply, "list of leases", lambda data: [LeaseInfo.parse(data[path]) for path in sorted(data)]
         )
@@ -168,10 +165,8 @@ class GatewayClient:
         place = LeasePath(repository, checked_path(path))
         what = f"lease on {place} with key {self.key_id}"
         request = self._unanswered.get((place, hostname)) or secrets.token_hex(16)
-        body = json.dumps(
-            {"path": str(place), "api_version": str(API_VERSION), "hostname": hostname, "request": request}
-        ).encode()
-        call = Call("POST", "/leases", what, signed=body, body=body, headers={WAITING_HEADER: "1"})
+        body = protocol.AcquireBody(str(place), str(protocol.API_VERSION), hostname, request).format()
+        call = Call("POST", protocol.LEASES, what, signed=body, body=body, headers={protocol.WAITING_HEADER: "1"})
         sent_at = time.monotonic()
         reply = self._acquired(call, place, hostname, request)
         members = reply.members or {}
@@ -182,10 +177,11 @@ class GatewayClient:
         token = members.get("session_token")
         if not isinstance(token, str) or not token or not _safe_in_url(token):
             self._verdict.unexpected(reply, what)
-        version = members.get("max_api_version", API_VERSION)
+        version = members.get("max_api_version")
         ends = deadline_of(reply, sent_at)
         lease = Lease(
-            token, repository, place.path, hostname, self.key_id, version if isinstance(version, int) else API_VERSION,
+            token, repository, place.path, hostname, self.key_id,
+            max_api_version=version if isinstance(version, int) else protocol.API_VERSION,
             expires_monotonic=ends, lifetime_s=None if ends is None else ends - sent_at, epoch=epoch_of(reply),
         )  # fmt: skip
         self._holdings.granted(lease, sent_at=sent_at, trace=reply.trace)
@@ -208,18 +204,18 @@ class GatewayClient:
         if self._is_ours is None:
             with suppress(GatewayError):
                 self._send(Call("GET", "", "greeting", timeout_s=_GREETING_S))
-        return REPEATED_ACQUIRE in self._offers
+        return Offer.REPEATED_ACQUIRE in self._offers
 
     def renew(self, lease: Lease, *, wanted_s: int | None = None) -> Lease:
         """Let the lease last ``wanted_s`` from now, or as long as the gateway allows. Raises NotOffered, LeaseLost."""
         what = f"renewal of the lease on {lease.full_path}"
         if self._can_renew is False:
             raise NotOffered(f"{what}: this gateway renews no leases; {NotOffered.hint}", **self._verdict.about(lease))
-        body = b"" if wanted_s is None else json.dumps({"expires_in_sec": wanted_s}).encode()
+        body = protocol.format_renewal(wanted_s)
         sent_at = time.monotonic()
         signed, headers = lease.token.encode(), self._body_signed(lease, body)
         reply = self._send(
-            Call("PATCH", f"/leases/{lease.token}", what, signed=signed, body=body, repeatable=True, headers=headers)
+            Call("PATCH", lease_path(lease.token), what, signed=signed, body=body, repeatable=True, headers=headers)
         )
         if reply.status in (404, 405):
             self._can_renew = False
@@ -254,19 +250,16 @@ class GatewayClient:
         """
         what = f"commit on {lease.full_path} with key {self.key_id}"
         self._require_time(lease, what)
-        body = json.dumps(
-            {
-                "old_root_hash": old_root.with_suffix(CATALOG).text,
-                "new_root_hash": new_root.with_suffix(CATALOG).text,
-                "tag_name": tag.name if tag else "",
-                "tag_channel": 0,
-                "tag_description": tag.description if tag else "",
-                **({"generation": generation} if generation else {}),
-            }
-        ).encode()
+        body = protocol.CommitBody(
+            old_root.with_suffix(CATALOG).text,
+            new_root.with_suffix(CATALOG).text,
+            tag.name if tag else "",
+            tag.description if tag else "",
+            generation,
+        ).format()
         call = Call(
             "POST",
-            f"/leases/{lease.token}",
+            lease_path(lease.token),
             what,
             signed=lease.token.encode(),
             body=body,
@@ -303,7 +296,7 @@ class GatewayClient:
         if self._holdings.has_ended(lease):
             return False
         what = f"drop of the lease on {lease.full_path}"
-        call = Call("DELETE", f"/leases/{lease.token}", what, signed=lease.token.encode(), repeatable=True)
+        call = Call("DELETE", lease_path(lease.token), what, signed=lease.token.encode(), repeatable=True)
         reply = self._send(call)
         try:
             self._verdict.require_ok(reply, what, lease)
@@ -316,9 +309,9 @@ class GatewayClient:
     def drop_by_path(self, repository: str, path: str) -> None:
         """End every lease at and below ``path``, whoever holds it; needs an admin key."""
         place = LeasePath(repository, checked_path(path))
-        url = f"/leases-by-path/{place}"
+        url = f"{protocol.LEASES_BY_PATH}/{place}"
         what = f"end of all leases below {place} with key {self.key_id}"
-        call = Call("DELETE", quote(url), what, signed=(API + url).encode(), repeatable=True)
+        call = Call("DELETE", quote(url), what, signed=(protocol.API + url).encode(), repeatable=True)
         self._verdict.require_ok(self._send(call), what, place)
 
     @contextmanager
@@ -346,7 +339,9 @@ class GatewayClient:
 
     def _body_signed(self, lease: Lease, body: bytes) -> dict[str, str]:
         """The header that covers the body, which the protocol's own signature leaves out; if the gateway takes it."""
-        return {SIGNATURE_HEADER: self._sign_body(lease.token, body)} if BODY_SIGNATURE in self._offers else {}
+        if Offer.BODY_SIGNATURE not in self._offers:
+            return {}
+        return {protocol.BODY_SIGNATURE_HEADER: self._sign_body(lease.token, body)}
 
     # -- time
 
@@ -354,7 +349,7 @@ class GatewayClient:
         """What is left of a lease by the gateway's own wall clock, however right that is; None without an answer."""
         what = f"end of the lease on {lease.full_path}"
         try:
-            reply = self._send(Call("GET", f"/leases/{lease.token}", what, repeatable=True))
+            reply = self._send(Call("GET", lease_path(lease.token), what, repeatable=True))
             expires = LeaseInfo.parse((reply.members or {})["data"]).expires
             # a Date has no fractions: up to a second of it may be over already
             return (expires - parsedate_to_datetime(reply.headers["Date"])).total_seconds() - 1
@@ -390,7 +385,7 @@ class GatewayClient:
         reply = self._transport.send(call)
         if self._is_ours is None and reply.status < 500:
             self._is_ours = reply.trace is not None
-        self._offers = reply.headers.get(OFFERS_HEADER) or self._offers
+        self._offers = protocol.parse_offers(reply.headers.get(protocol.OFFERS_HEADER, "")) or self._offers
         return reply
 
     def _call(self, call: Call) -> Reply:

@@ -15,8 +15,7 @@ from requests.adapters import HTTPAdapter
 from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
 
 from include.gateway.errors import GatewayUnreachable, ReplyLost, redact
-
-API = "/api/v1"
+from include.gateway.protocol import API, TRACE_HEADER
 
 _CONNECTIONS = 16
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
@@ -50,7 +49,7 @@ class Reply:
 
     @property
     def trace(self) -> str | None:
-        return self.headers.get("X-Nightshift-Trace")
+        return self.headers.get(TRACE_HEADER)
 
 
 class Authorize(Protocol):

@@ -17,11 +17,9 @@ from include.gateway.errors import (
     leaf_of,
 )
 from include.gateway.paths import LeasePath
+from include.gateway.protocol import EPOCH_HEADER, EXPIRES_HEADER
 
 T = TypeVar("T")
-
-EXPIRES_HEADER = "X-Nightshift-Expires-In"
-EPOCH_HEADER = "X-Nightshift-Epoch"
 
 
 class Verdict:

@@ -10,12 +10,13 @@ from starlette.responses import Response
 
 from include.gateway.errors import BadLeasePath
 from include.gateway.paths import LeasePath
+from include.gateway.protocol import OFFERS_HEADER
 from include.gateway.service import replies
 from include.gateway.service.config import ConfigError
 from include.gateway.service.reading import is_utf8, read_body
 from include.gateway.service.replies import Malformed, Refused
 from include.gateway.service.requests import parse_collection, parse_enable
-from include.gateway.service.serving import OFFERS, OFFERS_HEADER, Serving
+from include.gateway.service.serving import OFFERS, Serving
 from include.gateway.service.tracing import note
 
 WELCOME = "You are in an open field on the west side of a white house with a boarded front door."

@@ -18,6 +18,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from include.gateway.protocol import (
+    API,
+    COLLECTION,
+    LEASES,
+    LEASES_BY_PATH,
+    PAYLOADS,
+    RELOAD,
+    REPOSITORIES,
+    WAITING,
+)
 from include.gateway.service import replies
 from include.gateway.service.admin_calls import AdminCalls
 from include.gateway.service.clock import Clock, SystemClock
@@ -28,7 +38,7 @@ from include.gateway.service.lease_table import LeaseTable
 from include.gateway.service.points import OnPoint, from_environment, pass_by
 from include.gateway.service.replies import Malformed, Refused
 from include.gateway.service.routing import allowed_methods, redirect_target
-from include.gateway.service.serving import API, ReadConfig, Serving
+from include.gateway.service.serving import ReadConfig, Serving
 from include.gateway.service.status_calls import StatusCalls
 from include.gateway.service.tracing import Tracing, note
 from include.gateway.service.writer import StateError
@@ -107,21 +117,21 @@ def routes(serving: Serving) -> list[tuple[str, str, Handler]]:
         ("GET", "/metrics", status.metrics),
         ("GET", "/openapi.json", status.openapi),
         ("GET", API, admin.welcome),
-        ("GET", f"{API}/repos", admin.repositories),
-        ("GET", f"{API}/repos/{{name}}", admin.repository),
-        ("POST", f"{API}/repos/{{name}}", admin.enable),
-        ("GET", f"{API}/leases", leases.leases),
-        ("POST", f"{API}/leases", leases.acquire),
-        ("GET", f"{API}/leases/{{token}}", leases.lease),
-        ("POST", f"{API}/leases/{{token}}", leases.commit),
-        ("PATCH", f"{API}/leases/{{token}}", leases.renew),
-        ("DELETE", f"{API}/leases/{{token}}", leases.drop),
-        ("DELETE", f"{API}/leases-by-path/{{path:path}}", admin.drop_by_path),
-        ("GET", f"{API}/waiting", leases.waiting),
-        ("POST", f"{API}/payloads", serving.payloads.legacy),
-        ("POST", f"{API}/payloads/{{token}}", serving.payloads.by_token),
-        ("POST", f"{API}/gc", admin.collect),
-        ("POST", f"{API}/reload", admin.reload),
+        ("GET", f"{API}{REPOSITORIES}", admin.repositories),
+        ("GET", f"{API}{REPOSITORIES}/{{name}}", admin.repository),
+        ("POST", f"{API}{REPOSITORIES}/{{name}}", admin.enable),
+        ("GET", f"{API}{LEASES}", leases.leases),
+        ("POST", f"{API}{LEASES}", leases.acquire),
+        ("GET", f"{API}{LEASES}/{{token}}", leases.lease),
+        ("POST", f"{API}{LEASES}/{{token}}", leases.commit),
+        ("PATCH", f"{API}{LEASES}/{{token}}", leases.renew),
+        ("DELETE", f"{API}{LEASES}/{{token}}", leases.drop),
+        ("DELETE", f"{API}{LEASES_BY_PATH}/{{path:path}}", admin.drop_by_path),
+        ("GET", f"{API}{WAITING}", leases.waiting),
+        ("POST", f"{API}{PAYLOADS}", serving.payloads.legacy),
+        ("POST", f"{API}{PAYLOADS}/{{token}}", serving.payloads.by_token),
+        ("POST", f"{API}{COLLECTION}", admin.collect),
+        ("POST", f"{API}{RELOAD}", admin.reload),
     ]
 
 

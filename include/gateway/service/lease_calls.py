@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from include.gateway.duration import SECOND, format_duration, format_time
 from include.gateway.paths import LeasePath
+from include.gateway.protocol import EPOCH_HEADER, EXPIRES_HEADER, OFFERS_HEADER, WAITING_HEADER
 from include.gateway.service import replies
 from include.gateway.service.freezes import Freezes
 from include.gateway.service.lease_rows import LeaseRow
@@ -18,13 +19,10 @@ from include.gateway.service.points import Point
 from include.gateway.service.reading import read_body, remote_of
 from include.gateway.service.replies import INVALID_LEASE, Malformed, Refused
 from include.gateway.service.requests import CommitRequest, LeaseRequest, checked_token, parse_renewal
-from include.gateway.service.serving import OFFERS, OFFERS_HEADER, WAITING_HEADER, Serving
+from include.gateway.service.serving import OFFERS, Serving
 from include.gateway.service.tokens import token_of
 from include.gateway.service.tracing import note
 from include.gateway.service.waiting import Place
-
-EXPIRES_HEADER = "X-Nightshift-Expires-In"
-EPOCH_HEADER = "X-Nightshift-Epoch"
 
 
 class LeaseCalls:
@@ -103,7 +101,7 @@ class LeaseCalls:
         order = CommitRequest.parse(body)
         serving.on_point(Point.REQUEST_READ)
         revision = await serving.commits.commit(digest_of(checked_token(token)), order, serving.owner_or_admin(key_id))
-        note(request, "committed", key=key_id, revision=revision, new_root=order.new_root)
+        note(request, "committed", key=key_id, revision=revision, new_root=order.new_root_hash)
         serving.on_point(Point.REPLYING)
         return replies.ok(final_revision=revision)
 

@@ -6,7 +6,18 @@ from functools import cache
 from typing import Any
 
 from include.gateway.paths import PATH_BYTES
-from include.gateway.service.serving import API, SIGNATURE_HEADER, WAITING_HEADER
+from include.gateway.protocol import (
+    API,
+    BODY_SIGNATURE_HEADER,
+    COLLECTION,
+    LEASES,
+    LEASES_BY_PATH,
+    PAYLOADS,
+    RELOAD,
+    REPOSITORIES,
+    WAITING,
+    WAITING_HEADER,
+)
 
 Schema = dict[str, Any]
 
@@ -104,7 +115,7 @@ _PARAMETERS: dict[str, Schema] = {
         "schema": {"type": "string", "pattern": "^[0-9]{1,9}$"}, "description": "Bytes of the JSON before the pack.",
     },
     "waiting": {"name": WAITING_HEADER, "in": "header", "required": False, "schema": _TEXT},
-    "covered": {"name": SIGNATURE_HEADER, "in": "header", "required": False, "schema": _TEXT},
+    "covered": {"name": BODY_SIGNATURE_HEADER, "in": "header", "required": False, "schema": _TEXT},
 }  # fmt: skip
 # Method, path, what it is, parameters, body, answer with HTTP 200, other statuses that it answers on its own.
 _CALLS: tuple[tuple[str, str, str, tuple[str, ...], str | None, Schema | None, tuple[int, ...]], ...] = (
@@ -115,28 +126,28 @@ _CALLS: tuple[tuple[str, str, str, tuple[str, ...], str | None, Schema | None, t
     ("get", "/metrics", "Figures for Prometheus.", (), None, None, ()),
     ("get", "/openapi.json", "This description.", (), None, {"type": "object"}, ()),
     ("get", API, "A greeting.", (), None, {**_object({"welcome": _TEXT}), "additionalProperties": False}, ()),
-    ("get", f"{API}/repos", "The repositories.", (), None,
+    ("get", f"{API}{REPOSITORIES}", "The repositories.", (), None,
      _said(data={"type": "object", "additionalProperties": _REPOSITORY}), ()),
-    ("get", f"{API}/repos/{{name}}", "A repository.", ("name",), None, _said(data=_REPOSITORY), ()),
-    ("post", f"{API}/repos/{{name}}", "Enable or disable it.", ("name",), "enable", _said(), ()),
-    ("get", f"{API}/leases", "The leases.", (), None,
+    ("get", f"{API}{REPOSITORIES}/{{name}}", "A repository.", ("name",), None, _said(data=_REPOSITORY), ()),
+    ("post", f"{API}{REPOSITORIES}/{{name}}", "Enable or disable it.", ("name",), "enable", _said(), ()),
+    ("get", f"{API}{LEASES}", "The leases.", (), None,
      _said(data={"type": "object", "additionalProperties": _LEASE}), ()),
-    ("post", f"{API}/leases", "Take a lease.", ("waiting",), "acquire",
+    ("post", f"{API}{LEASES}", "Take a lease.", ("waiting",), "acquire",
      {"anyOf": [_said(session_token=_TEXT, max_api_version={"type": "integer"}), _BUSY]}, ()),
-    ("get", f"{API}/leases/{{token}}", "A lease.", ("token",), None,
+    ("get", f"{API}{LEASES}/{{token}}", "A lease.", ("token",), None,
      {**_object({"data": _LEASE}), "additionalProperties": False}, (500,)),
-    ("post", f"{API}/leases/{{token}}", "Commit under a lease.", ("token", "covered"), "commit",
+    ("post", f"{API}{LEASES}/{{token}}", "Commit under a lease.", ("token", "covered"), "commit",
      _said(final_revision={"type": "integer"}), ()),
-    ("patch", f"{API}/leases/{{token}}", "Renew a lease.", ("token", "covered"), "renew",
+    ("patch", f"{API}{LEASES}/{{token}}", "Renew a lease.", ("token", "covered"), "renew",
      _said(data={**_object({"expires": _TEXT}), "additionalProperties": False}), ()),
-    ("delete", f"{API}/leases/{{token}}", "Give a lease back.", ("token",), None, _said(), ()),
-    ("delete", f"{API}/leases-by-path/{{path}}", "End all leases at and below a path.", ("path",), None, _said(), ()),
-    ("get", f"{API}/waiting", "Who waits for a busy path.", (), None,
+    ("delete", f"{API}{LEASES}/{{token}}", "Give a lease back.", ("token",), None, _said(), ()),
+    ("delete", f"{API}{LEASES_BY_PATH}/{{path}}", "End all leases at and below a path.", ("path",), None, _said(), ()),
+    ("get", f"{API}{WAITING}", "Who waits for a busy path.", (), None,
      _said(data={"type": "array", "items": _WAITER}), ()),
-    ("post", f"{API}/payloads", "An object pack; the message holds the token.", ("size",), "payload", _said(), (408,)),
-    ("post", f"{API}/payloads/{{token}}", "An object pack.", ("token", "size"), "payload", _said(), (408,)),
-    ("post", f"{API}/gc", "Refused: the collector runs beside the gateway.", (), "collect", _said(), ()),
-    ("post", f"{API}/reload", "Read keys and repositories again.", (), "reload",
+    ("post", f"{API}{PAYLOADS}", "An object pack; the message holds the token.", ("size",), "payload", _said(), (408,)),
+    ("post", f"{API}{PAYLOADS}/{{token}}", "An object pack.", ("token", "size"), "payload", _said(), (408,)),
+    ("post", f"{API}{COLLECTION}", "Refused: the collector runs beside the gateway.", (), "collect", _said(), ()),
+    ("post", f"{API}{RELOAD}", "Read keys and repositories again.", (), "reload",
      _said(repositories={"type": "array", "items": _TEXT}), ()),
 )  # fmt: skip
 _SIGNED = {"post", "patch", "delete"}

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.hashes import CATALOG, ObjectHash
 from include.cvmfs.history import NOT_IN_A_LINE
+from include.gateway import protocol
 from include.gateway.errors import BadLeasePath
 from include.gateway.paths import LeasePath
+from include.gateway.protocol import MAX_VERSION, MIN_VERSION, parse_members, texts_of
 from include.gateway.service.replies import INVALID_LEASE, Malformed, Refused
 
+T = TypeVar("T")
+
 BODY_BYTES = 64 * 1024
-MIN_VERSION, MAX_VERSION = 2, 3
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _SIZE = re.compile(r"[0-9]{1,18}")
@@ -36,10 +39,8 @@ class LeaseRequest:
     @classmethod
     def parse(cls, body: bytes, *, remote: str) -> LeaseRequest:
         """Raises Malformed (HTTP 400) or Refused. ``remote`` stands in for an absent hostname."""
-        members = _json_object(body)
-        path, version, hostname, request = (
-            _text(members, name) for name in ("path", "api_version", "hostname", "request")
-        )
+        sent = _read(protocol.AcquireBody.parse, body)
+        version, hostname = sent.api_version, sent.hostname
         if not _INTEGER.fullmatch(version):
             raise Malformed(400, "invalid request body")
         if int(version) < MIN_VERSION:
@@ -49,32 +50,25 @@ class LeaseRequest:
                 f"invalid hostname: at most {_HOSTNAME_CHARACTERS} characters, none of them a control character"
             )
         try:
-            lease = LeasePath.parse(path)
+            lease = LeasePath.parse(sent.path)
         except BadLeasePath as error:
             raise Refused(str(error)) from None
-        return cls(lease, min(int(version), MAX_VERSION), hostname or remote, request)
+        return cls(lease, min(int(version), MAX_VERSION), hostname or remote, sent.request)
 
 
-@dataclass(frozen=True, slots=True)
-class CommitRequest:
-    """Body of ``POST /leases/<token>``; hashes as sent. ``generation``: our own member, which stock gateways ignore."""
+class CommitRequest(protocol.CommitBody):
+    """Body of ``POST /leases/<token>``. The hashes are looked at only once the lease is known: ``roots``."""
 
-    old_root: str
-    new_root: str
-    tag_name: str
-    tag_description: str
-    generation: str = ""
+    __slots__ = ()
 
     @classmethod
     def parse(cls, body: bytes) -> CommitRequest:
-        """Raises Malformed (HTTP 400). The hashes are looked at only once the lease is known: ``roots``."""
-        members = _json_object(body)
-        names = ("old_root_hash", "new_root_hash", "tag_name", "tag_description", "generation")
-        return cls(*(_text(members, name) for name in names))
+        """Raises Malformed (HTTP 400)."""
+        return _read(super().parse, body)
 
     def roots(self) -> tuple[ObjectHash, ObjectHash]:
         """Both root hashes. Raises Refused naming the member."""
-        return _root("old_root_hash", self.old_root), _root("new_root_hash", self.new_root)
+        return _root("old_root_hash", self.old_root_hash), _root("new_root_hash", self.new_root_hash)
 
     def check_tag(self) -> None:
         """Raises Refused for a tag that no history can hold."""
@@ -96,10 +90,8 @@ class PayloadMessage:
     @classmethod
     def parse(cls, body: bytes) -> PayloadMessage:
         """Raises Malformed (HTTP 400)."""
-        members = _json_object(body)
-        token, digest, size, _ = (
-            _text(members, name) for name in ("session_token", "payload_digest", "header_size", "api_version")
-        )
+        names = ("session_token", "payload_digest", "header_size", "api_version")
+        token, digest, size, _ = _read(lambda data: texts_of(data, *names), body)
         if not _SIZE.fullmatch(size):
             raise Malformed(400, "invalid header_size")
         return cls(token, digest, int(size))
@@ -107,7 +99,7 @@ class PayloadMessage:
 
 def parse_enable(body: bytes) -> bool:
     """Body of ``POST /repos/<name>``. Raises Malformed."""
-    enable = _json_object(body).get("enable", False)
+    enable = _read(parse_members, body).get("enable", False)
     if not isinstance(enable, bool):
         raise Malformed(400, "invalid request body")
     return enable
@@ -115,19 +107,13 @@ def parse_enable(body: bytes) -> bool:
 
 def parse_collection(body: bytes) -> str:
     """Body of ``POST /gc``: the repository. Raises Malformed."""
-    return _text(_json_object(body), "repo")
+    [repository] = _read(lambda data: texts_of(data, "repo"), body)
+    return repository
 
 
 def parse_renewal(body: bytes) -> float | None:
     """Body of ``PATCH /leases/<token>``: the seconds asked for, or ``None``. Raises Malformed."""
-    if not body:
-        return None
-    wanted = _json_object(body).get("expires_in_sec")
-    if wanted is None or wanted == 0:
-        return None
-    if isinstance(wanted, bool) or not isinstance(wanted, int) or not 0 < wanted < 2**31:
-        raise Malformed(400, "invalid request body")
-    return float(wanted)
+    return _read(protocol.parse_renewal, body)
 
 
 def checked_token(text: str) -> str:
@@ -147,24 +133,8 @@ def _root(name: str, text: str) -> ObjectHash:
     return found.with_suffix(CATALOG)
 
 
-def _json_object(body: bytes) -> dict[str, Any]:
+def _read(parse: Callable[[bytes], T], body: bytes) -> T:
     try:
-        value = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
-    except (ValueError, RecursionError):
+        return parse(body)
+    except ValueError:
         raise Malformed(400, "invalid request body") from None
-    if not isinstance(value, dict):
-        raise Malformed(400, "invalid request body")
-    return value
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)
-
-
-def _text(members: dict[str, Any], name: str) -> str:
-    value = members.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise Malformed(400, "invalid request body")
-    return value

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from include.gateway.auth import body_signature_fits
+from include.gateway.protocol import BODY_SIGNATURE_HEADER, Offer, format_offers
 from include.gateway.service.access import Access
 from include.gateway.service.commits import CommitQueue, Committer
 from include.gateway.service.config import ConfigError, ServiceConfig
@@ -25,13 +26,8 @@ from include.gateway.service.waiting import WaitingList
 
 log = logging.getLogger(__name__)
 
-API = "/api/v1"
-SIGNATURE_HEADER = "X-Nightshift-Body-Signature"
-WAITING_HEADER = "X-Nightshift-Waiting"
-"""Whoever sends it with an acquire is told in the reply where he stands in the waiting list."""
-OFFERS_HEADER = "X-Nightshift-Offers"
-OFFERS = "body-signature, renewal, repeated-acquire, waiting-list"
-"""What this service has beyond the stock one, in the reply to ``GET /api/v1`` and to every acquire."""
+OFFERS = format_offers(frozenset(Offer))
+"""This service has all of them."""
 
 ReadConfig = Callable[[], ServiceConfig]
 
@@ -79,10 +75,10 @@ class Serving:
 
     def require_signed_body(self, request: Request, key_id: str, token: str, body: bytes) -> None:
         """A signature that covers the body is not needed, but if it is there it must fit. Raises Refused."""
-        offered = request.headers.get(SIGNATURE_HEADER)
+        offered = request.headers.get(BODY_SIGNATURE_HEADER)
         if offered is not None and not body_signature_fits(offered, self.access.secret(key_id), token, body):
             self.limiter.refused(_host(request))
-            raise Refused("invalid_hmac", f"{SIGNATURE_HEADER} does not fit the body")
+            raise Refused("invalid_hmac", f"{BODY_SIGNATURE_HEADER} does not fit the body")
 
     def admin(self, request: Request, message: bytes, repository: str = "") -> str:
         """The id of the admin key that signed ``message``; without a repository, of one of the gateway's own."""

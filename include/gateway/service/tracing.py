@@ -10,12 +10,12 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from include.gateway.protocol import TRACE_HEADER
 from include.gateway.service.limits import Limiter, Limits
 from include.gateway.service.log import TRACE
 from include.gateway.service.metrics import Metrics
 from include.gateway.service.replies import Malformed, plain
 
-HEADER = "X-Nightshift-Trace"
 _EVENT = "nightshift.event"
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Tracing:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (HEADER.lower().encode(), trace.encode())]
+                message["headers"] = [*message["headers"], (TRACE_HEADER.lower().encode(), trace.encode())]
             await send(message)
 
         try:
