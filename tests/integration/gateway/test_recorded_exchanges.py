@@ -155,7 +155,7 @@ def test_the_recording_is_read_whole() -> None:
 
 def test_every_recorded_exchange_is_answered_as_the_stock_gateway_did(start_gateway: Callable[..., object]) -> None:
     clock = ManualClock()
-    service = start_gateway(clock=clock)
+    service = start_gateway(clock=clock, max_lease_time_s=8.0)  # as it was recorded
     replay = Replay(service.url)  # type: ignore[attr-defined]
     now = EXCHANGES[0].at
     skipped_drop = False
