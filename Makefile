@@ -110,7 +110,7 @@ SEED ?= 1
 PART ?= gateway
 SOAK_S ?= 1200
 
-soak: $(STAMP)  ## a part of what takes long, drawn afresh, for SOAK_S seconds [PART=gateway|engine|airflow SOAK_S=1200]
+soak: $(STAMP)  ## a part of what takes long, drawn afresh, for SOAK_S seconds [PART=gateway|engine|airflow|cases SOAK_S=1200]
 	@$(BIN)/python -m tests.soak.run --part $(PART) --seconds $(SOAK_S)
 
 soak-status: $(STAMP)  ## the last result of each part of the soak; fails if one failed, is missing or older than 14 days

@@ -49,7 +49,7 @@ def on_s3(folder: Path, server: S3Server, **more: object) -> Iterator[ProcessSit
 
 @pytest.fixture(
     params=["file", pytest.param("weed", marks=pytest.mark.server("weed")),
-            pytest.param("radosgw", marks=pytest.mark.server("radosgw"))]
+            pytest.param("radosgw", marks=[pytest.mark.server("radosgw"), pytest.mark.thorough])]
 )  # fmt: skip
 def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ProcessSite]:
     """A site on each kind of store that keeps conditional writes."""

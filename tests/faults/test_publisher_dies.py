@@ -67,9 +67,11 @@ ACCEPTED: dict[str, Point] = {
 }
 
 
-def points(*tables: dict[str, Point]) -> pytest.MarkDecorator:
-    named = {name: point for table in tables for name, point in table.items()}
-    return pytest.mark.parametrize("point", named.values(), ids=named.keys())
+def points(named: dict[str, Point], *, first: int | None = None) -> pytest.MarkDecorator:
+    """All of them; those after the ``first`` few only show again what these show."""
+    marks = [() if first is None or place < first else pytest.mark.thorough for place in range(len(named))]
+    cases = [pytest.param(point, marks=mark, id=name) for (name, point), mark in zip(named.items(), marks, strict=True)]
+    return pytest.mark.parametrize("point", cases)
 
 
 def killed(site: ProcessSite, ways: Ways, point: Point, **order: object) -> str:
@@ -126,7 +128,7 @@ def test_killed_under_its_lease_it_is_waited_for_and_then_replaced(site: Process
     site.goes_on()
 
 
-@points(LEASED)
+@points(LEASED, first=1)
 def test_while_a_dead_publishers_lease_lasts_the_others_go_on_and_nothing_is_leased_longer(
     site: ProcessSite, ways: Ways, point: Point
 ) -> None:
@@ -160,7 +162,7 @@ def test_killed_before_it_drops_the_lease_of_work_that_stood_already_it_blocks_u
 
 
 @points(ACCEPTED)
-@pytest.mark.parametrize("tag", ["", "b1"], ids=["", "tagged"])
+@pytest.mark.parametrize("tag", [pytest.param("", marks=pytest.mark.thorough, id=""), pytest.param("b1", id="tagged")])
 def test_killed_after_its_commit_was_accepted_its_work_is_found_done(
     site: ProcessSite, ways: Ways, point: Point, tag: str
 ) -> None:
@@ -201,10 +203,19 @@ def test_a_commit_that_arrives_after_its_senders_death_counts_and_is_found_done(
 # -- stopped, not dead: an old process that comes back when others have long gone on
 
 LATE: dict[str, Point] = {**BEFORE, **LEASED}
+BY_ITS_RETRY = {"in the middle of its uploads", "before its commit arrives"}
+"""Where the work of its own retry is met; where it meets a newer artifact shows at each point the same and more."""
+WOKEN = [
+    pytest.param(
+        point, newer, id=f"{'a newer artifact' if newer else 'its retry'}-{name}",
+        marks=() if newer or name in BY_ITS_RETRY else pytest.mark.thorough,
+    )
+    for name, point in LATE.items()
+    for newer in (False, True)
+]  # fmt: skip
 
 
-@points(LATE)
-@pytest.mark.parametrize("newer", [False, True], ids=["its retry", "a newer artifact"])
+@pytest.mark.parametrize(("point", "newer"), WOKEN)
 def test_an_old_process_that_wakes_up_after_others_published_reverts_and_doubles_nothing(
     site: ProcessSite, ways: Ways, point: Point, newer: bool
 ) -> None:

@@ -64,9 +64,18 @@ def test_cut_connections_in_prepare_and_publish_are_survived_and_counted(
     assert_published(site)
 
 
-@pytest.mark.parametrize("path", [CATALOGS, r"/data/../\w+H$", REFLOG, MANIFEST])
-@pytest.mark.parametrize("after", [False, True], ids=["before the store got it", "after the store had done it"])
-@pytest.mark.parametrize("how", ["cut", "503"])
+TROUBLE = [
+    pytest.param(
+        how, after, path, id=f"{how}-{'after the store had done it' if after else 'before the store got it'}-{path}",
+        marks=() if how == "cut" or path == MANIFEST else pytest.mark.thorough,
+    )
+    for how in ("cut", "503")
+    for after in (False, True)
+    for path in (CATALOGS, r"/data/../\w+H$", REFLOG, MANIFEST)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("how", "after", "path"), TROUBLE)
 def test_trouble_with_any_write_of_the_gateway_is_survived_and_makes_one_revision(
     site: ProcessSite, behind: FaultProxy, path: str, after: bool, how: str
 ) -> None:
@@ -130,7 +139,7 @@ def test_a_publisher_that_may_not_write_catalogs_gives_its_lease_back(
     assert_published(site)
 
 
-@pytest.mark.parametrize("path", [CATALOGS, REFLOG, MANIFEST])
+@pytest.mark.parametrize("path", [CATALOGS, pytest.param(REFLOG, marks=pytest.mark.thorough), MANIFEST])
 def test_a_gateway_that_may_not_write_says_what_and_switches_nothing(
     site: ProcessSite, behind: FaultProxy, path: str
 ) -> None:

@@ -12,6 +12,7 @@ from include.lab.servers.ceph import ObjectStore
 from include.lab.servers.radosgw import RadosgwServer
 from include.lab.servers.s3 import S3Server
 from include.lab.servers.weed import WeedServer
+from include.storage import retry
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.file import FileStore
 from include.storage.options import Credentials
@@ -22,7 +23,14 @@ from tests.fakes.faultproxy import FaultProxy
 BUCKET = "nights"
 OWNER = Credentials("nightshift", "not-a-secret")
 USERS = {role.value: Credentials(role.value, f"{role.value}-not-a-secret") for role in Role if role is not Role.READER}
-S3_SERVERS = [pytest.param(name, marks=pytest.mark.server(name)) for name in ("weed", "radosgw")]
+S3 = ("weed", "radosgw")
+S3_SERVERS = [pytest.param(name, marks=pytest.mark.server(name)) for name in S3]
+AGAIN_ON_S3 = pytest.mark.parametrize(
+    "any_store",
+    ["file", *(pytest.param(name, marks=[pytest.mark.server(name), pytest.mark.thorough]) for name in S3)],
+    indirect=True,
+)
+"""For tests whose subject is no store: what differs between stores is tested in ``storage``."""
 _numbers = itertools.count()
 
 
@@ -89,8 +97,9 @@ def any_public_url(any_store: Store, request: pytest.FixtureRequest, s3_prefix: 
 
 
 @pytest.fixture
-def s3_proxy(s3_server: S3Server) -> Iterator[FaultProxy]:
-    """A proxy before the S3 server that does harm when told to."""
+def s3_proxy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """A proxy before the S3 server that does harm when told to; stores pause for a moment before they try again."""
+    monkeypatch.setattr(retry, "FIRST_PAUSE_S", retry.FIRST_PAUSE_S / 10)
     with FaultProxy(s3_server.endpoint) as proxy:
         yield proxy
 

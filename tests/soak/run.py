@@ -2,6 +2,7 @@
 
 `gateway`: the state machine of the gateway with fresh draws. `engine`: the property tests of the repository format with
 fresh draws, and damaged input to all readers. `airflow`: the drills of tests/soak/airflow on a whole deployment.
+`cases`: the tests that are marked `thorough`, which `make test` leaves out.
 
 A part makes at least one round, and another one if there is time for it. It ends with code 1 at the first round that
 fails; a failing example then becomes an explicit one of the tests. The result goes into bench/results/soak.json.
@@ -54,7 +55,11 @@ def airflow() -> bool:
     return python("pytest", "tests/soak/airflow", "-v", CI="true")  # a drill that is skipped has shown nothing
 
 
-PARTS: dict[str, Callable[[], bool]] = {"gateway": gateway, "engine": engine, "airflow": airflow}
+def cases() -> bool:
+    return python("pytest", "tests", "-m", "thorough", "-q", "-n", "2", "--dist", "loadfile", CI="true")
+
+
+PARTS: dict[str, Callable[[], bool]] = {"gateway": gateway, "engine": engine, "airflow": airflow, "cases": cases}
 
 
 def python(module: str, *arguments: str, **environment: str) -> bool:

@@ -109,42 +109,58 @@ class Deployment:
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    """One that a test starts and ends as it likes."""
     deployment = Deployment(tmp_path)
     yield deployment
     deployment.stop()
 
 
-def test_commits_reach_a_real_repository_and_merge(deployment: Deployment) -> None:
-    deployment.serve()
-    client, base = deployment.client, deployment.head().manifest.root
-    for number, path in enumerate(("/a", "/b"), 1):
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Deployment, subprocess.Popen[bytes]]]:
+    """One whose gateway runs; each test has directories of its own, and leaves keys and process as they are."""
+    deployment = Deployment(tmp_path_factory.mktemp("served"))
+    yield deployment, deployment.serve()
+    deployment.stop()
+
+
+@pytest.fixture
+def running(served: tuple[Deployment, subprocess.Popen[bytes]]) -> Deployment:
+    return served[0]
+
+
+def test_commits_reach_a_real_repository_and_merge(running: Deployment) -> None:
+    client, first = running.client, running.head().manifest
+    for number, path in enumerate(("/a", "/b"), first.revision + 1):
         # Both are derived from the first revision: the second commit must keep what the first one made.
         with client.lease(FQRN, path, hostname="h") as lease:
-            new = deployment.add_directory(path, base)
-            assert client.commit(lease, base, new, tag=NewTag(f"t{number}", "d")) == number
-            assert client.commit(lease, base, new, tag=NewTag(f"t{number}", "d")) == number
-    public = format_public_key(deployment.master.public_key())
-    repository = Repository.open(deployment.store, fqrn=FQRN, public_keys=[public])
-    assert repository.manifest.revision == 2
+            new = running.add_directory(path, first.root)
+            assert client.commit(lease, first.root, new, tag=NewTag(f"t{number}", "d")) == number
+            assert client.commit(lease, first.root, new, tag=NewTag(f"t{number}", "d")) == number
+    public = format_public_key(running.master.public_key())
+    repository = Repository.open(running.store, fqrn=FQRN, public_keys=[public])
+    assert repository.manifest.revision == first.revision + 2
     assert all(repository.lookup(path) for path in ("/a", "/b"))
 
 
-def test_a_root_that_was_never_stored_is_named_and_the_lease_still_good(deployment: Deployment) -> None:
-    deployment.serve()
-    client, base = deployment.client, deployment.head().manifest.root
-    with client.lease(FQRN, "/a", hostname="h") as lease:
+def test_a_root_that_was_never_stored_is_named_and_the_lease_still_good(running: Deployment) -> None:
+    client, before = running.client, running.head().manifest
+    with client.lease(FQRN, "/c", hostname="h") as lease:
         with pytest.raises(errors.RootMissing, match="data/11/"):
-            client.commit(lease, base, ObjectHash.parse("1" * 40))
-        assert client.commit(lease, base, deployment.add_directory("/a", base)) == 1
+            client.commit(lease, before.root, ObjectHash.parse("1" * 40))
+        new = running.add_directory("/c", before.root)
+        assert client.commit(lease, before.root, new) == before.revision + 1
 
 
+@pytest.mark.thorough
 def test_leases_survive_kill_9_and_are_committed_after_it(deployment: Deployment) -> None:
     process = deployment.serve()
+    [committer] = committers(process)
     base = deployment.head().manifest.root
     lease = deployment.client.acquire(FQRN, "/a", hostname="h")
     before = deployment.client.leases()
     process.send_signal(signal.SIGKILL)
     process.wait(30)
+    committer.wait(30)  # it does not outlive its gateway
     with pytest.raises(errors.GatewayUnreachable):
         GatewayClient(f"http://127.0.0.1:{deployment.port}", "night", "night-secret", retries=0).leases()
     deployment.serve()
@@ -155,8 +171,10 @@ def test_leases_survive_kill_9_and_are_committed_after_it(deployment: Deployment
     assert deployment.client.commit(lease, base, deployment.add_directory("/a", base)) == 1
 
 
-def test_a_second_gateway_on_the_same_state_refuses_to_start(deployment: Deployment) -> None:
-    first = deployment.serve()
+def test_a_second_gateway_on_the_same_state_refuses_to_start(
+    served: tuple[Deployment, subprocess.Popen[bytes]],
+) -> None:
+    deployment, first = served
     second = deployment.command("serve", "--port", "0")
     _, said = second.communicate(timeout=60)
     assert second.returncode == 1
@@ -165,29 +183,27 @@ def test_a_second_gateway_on_the_same_state_refuses_to_start(deployment: Deploym
     deployment.client.ping()
 
 
-def test_it_stops_cleanly_and_logs_lines_of_json_without_tokens(deployment: Deployment) -> None:
+def test_it_reads_keys_again_stops_cleanly_and_logs_lines_of_json_without_tokens(deployment: Deployment) -> None:
     process = deployment.serve()
+    said = keys_are_read_again(deployment, process)
     tokens = []
     for _ in range(3):
         with deployment.client.lease(FQRN, "/a", hostname="run/task") as lease:
             tokens.append(lease.token)
     process.terminate()
-    _, said = process.communicate(timeout=30)
+    said += process.communicate(timeout=60)[1]
     assert process.returncode in (0, -signal.SIGTERM)
     lines = [json.loads(line) for line in said.decode().splitlines()]
-    granted = [line for line in lines if line["event"] == "lease granted"]
-    assert len(granted) == 3
-    assert granted[0]["path"] == f"{FQRN}/a"
-    assert granted[0]["hostname"] == "run/task"
+    granted = [line for line in lines if line["event"] == "lease granted" and line["hostname"] == "run/task"]
+    assert [line["path"] for line in granted] == [f"{FQRN}/a"] * 3
     assert len({line["trace"] for line in granted}) == 3
     assert not any(token[:52] in said.decode() for token in tokens)
 
 
-def test_leases_are_shown_as_a_table_and_as_json(deployment: Deployment) -> None:
-    deployment.serve()
-    with deployment.client.lease(FQRN, "/a", hostname="[run]/task"):
-        shown, said = deployment.command("leases", "--json").communicate(timeout=60)
-        table, _ = deployment.command("leases").communicate(timeout=60)
+def test_leases_are_shown_as_a_table_and_as_json(running: Deployment) -> None:
+    with running.client.lease(FQRN, "/a", hostname="[run]/task"):
+        shown, said = running.command("leases", "--json").communicate(timeout=60)
+        table, _ = running.command("leases").communicate(timeout=60)
     [row] = json.loads(shown)
     assert (row["path"], row["key"], row["holder"]) == (f"{FQRN}/a", "night", "[run]/task")
     assert 0 < row["seconds_left"] <= 60
@@ -204,42 +220,48 @@ def test_without_any_key_it_does_not_start_and_names_the_cure(deployment: Deploy
     assert "<fqrn>.gw" in said.decode()
 
 
-def test_a_hang_up_reads_keys_again_and_bad_ones_change_nothing(deployment: Deployment) -> None:
-    process = deployment.serve()
+def keys_are_read_again(deployment: Deployment, process: subprocess.Popen[bytes]) -> bytes:
+    """On a hang-up; keys that are bad change nothing. What the gateway said."""
     assert process.stderr is not None
-    keys = deployment.folder / "keys"
-    (keys / f"{FQRN}.gw").chmod(0o600)
-    (keys / f"{FQRN}.gw").write_text("no key at all")
-    process.send_signal(signal.SIGHUP)
-    events = (json.loads(line)["event"] for line in process.stderr if line.startswith(b"{"))
-    assert next(event for event in events if "configuration" in event) == "configuration refused, the old one stays"
-    deployment.client.acquire(FQRN, "/a", hostname="h")
-    (keys / f"{FQRN}.gw").write_text("plain_text night another-secret\n")
-    process.send_signal(signal.SIGHUP)
-    assert next(event for event in events if "configuration" in event) == "configuration read again"
+    said = b""
+
+    def hang_up() -> str:
+        nonlocal said
+        process.send_signal(signal.SIGHUP)
+        for line in process.stderr or ():
+            said += line
+            if "configuration" in (event := json.loads(line)["event"]):
+                return str(event)
+        raise AssertionError("the gateway ended")
+
+    good = deployment.folder / "keys" / f"{FQRN}.gw"
+    before = good.read_text()
+    good.chmod(0o600)
+    good.write_text("no key at all")
+    assert hang_up() == "configuration refused, the old one stays"
+    deployment.client.drop(deployment.client.acquire(FQRN, "/a", hostname="h"))
+    good.write_text("plain_text night another-secret\n")
+    assert hang_up() == "configuration read again"
     with pytest.raises(errors.BadSignature):
         deployment.client.acquire(FQRN, "/b", hostname="h")
+    good.write_text(before)
+    assert hang_up() == "configuration read again"
+    return said
 
 
 def committers(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
     return [child for child in psutil.Process(process.pid).children() if "apart_worker" in " ".join(child.cmdline())]
 
 
-def test_commits_are_made_in_a_process_of_their_own_that_is_started_again(deployment: Deployment) -> None:
-    process = deployment.serve()
-    client, base = deployment.client, deployment.head().manifest.root
-    for revision, path in enumerate(("/a", "/b", "/c"), 1):
+def test_commits_are_made_in_a_process_of_their_own_that_is_started_again(
+    served: tuple[Deployment, subprocess.Popen[bytes]],
+) -> None:
+    deployment, process = served
+    client, before = deployment.client, deployment.head().manifest
+    for revision, path in enumerate(("/e", "/f"), before.revision + 1):
         with client.lease(FQRN, path, hostname="h") as lease:
-            new = deployment.add_directory(path, base)
-            assert client.commit(lease, base, new) == revision
+            new = deployment.add_directory(path, before.root)
+            assert client.commit(lease, before.root, new) == revision
         [committer] = committers(process)
         committer.kill()
         committer.wait(30)
-
-
-def test_no_committer_outlives_a_killed_gateway(deployment: Deployment) -> None:
-    process = deployment.serve()
-    [committer] = committers(process)
-    process.send_signal(signal.SIGKILL)
-    process.wait(30)
-    committer.wait(30)

@@ -13,7 +13,9 @@ from include.cvmfs.edit import Edit
 from include.cvmfs.errors import DestinationError
 from include.gateway.errors import PathBusy
 from tests.fakes.site import BUILD, DESTINATIONS, Site
+from tests.integration.conftest import AGAIN_ON_S3
 
+pytestmark = AGAIN_ON_S3
 DIRECTORY = Dirent("", 0o40755, size=4096, linkcount=2)
 FILES = {"bin/tool": b"#!/bin/sh\n", "lib/a": b"a" * 100, "lib/.cvmfscatalog": b""}
 

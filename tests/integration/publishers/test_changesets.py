@@ -29,8 +29,10 @@ from include.gateway.errors import BaseMoved, CommitFailed, CommitUnclear
 from include.storage.store import Store
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.site import BUILD, DESTINATIONS, NESTED
+from tests.integration.conftest import AGAIN_ON_S3
 from tests.integration.publishers.conftest import ThreadSite
 
+pytestmark = AGAIN_ON_S3
 NOW = datetime.now(UTC)
 DESTINATION = DESTINATIONS[0]
 FILES = {"bin/run": b"#!/bin/sh\n", "lib/data": b"x" * 1000}

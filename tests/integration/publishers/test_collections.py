@@ -19,8 +19,10 @@ from include.gateway.client import Lease
 from include.nightlies.steps.known import known_objects, leave_condemned
 from tests.fakes.collector import Collector
 from tests.fakes.site import DESTINATIONS, FQRN, NESTED, SIGNER
+from tests.integration.conftest import AGAIN_ON_S3
 from tests.integration.publishers.conftest import ThreadSite
 
+pytestmark = AGAIN_ON_S3
 NOW = datetime.now(UTC)
 OLD, NEW = DESTINATIONS[0], DESTINATIONS[1]
 SHARED = {"lib/shared.so": b"in both " * 400}

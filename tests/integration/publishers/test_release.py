@@ -8,8 +8,10 @@ import pytest
 
 from include.gateway.errors import PathBusy
 from tests.fakes.site import BUILD, DESTINATIONS
+from tests.integration.conftest import AGAIN_ON_S3
 from tests.integration.publishers.conftest import ThreadSite
 
+pytestmark = AGAIN_ON_S3
 NOW = datetime.now(UTC)
 FILES = {"file": b"content"}
 

@@ -12,6 +12,7 @@ from include.cvmfs.artifact import open_artifact
 from include.cvmfs.changeset import Changeset
 from include.cvmfs.prepare import Base
 from include.publishers.connect import Connections
+from include.publishers.server import upkeep
 from tests.fakes.builds import tree
 from tests.fakes.node import PublisherNode
 from tests.fakes.site import FQRN
@@ -24,9 +25,12 @@ def now() -> datetime:
 
 
 @pytest.fixture
-def node(tmp_path: Path, request: pytest.FixtureRequest, need: Callable[[str], str]) -> Iterator[PublisherNode]:
+def node(
+    tmp_path: Path, request: pytest.FixtureRequest, need: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[PublisherNode]:
     """A node behind a stock gateway, or behind what the test's parameter says."""
     need("sshd")
+    monkeypatch.setattr(upkeep, "_PAUSE_S", 0.05)
     made = PublisherNode(tmp_path, getattr(request, "param", "stock"))
     made.start()
     yield made

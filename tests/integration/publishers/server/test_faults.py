@@ -70,7 +70,7 @@ def test_a_busy_path_tells_how_long_and_the_next_try_has_it(node: PublisherNode)
 def test_a_busy_path_is_waited_for_within_the_time_given(node: PublisherNode) -> None:
     publisher = reserved(node, busy_wait_s=30)
     lease = node.lease(ALPHA)
-    threading.Timer(0.5, lease.unlink).start()
+    threading.Timer(0.2, lease.unlink).start()
     publish(node, publisher)
     assert node.calls("transaction")[-1][1:3] == ["-t", "30"]
     assert_done_once(node)
@@ -178,7 +178,7 @@ def test_a_publication_that_stands_although_publish_failed_counts(node: Publishe
 
 def test_a_command_that_hangs_is_ended_on_the_node(node: PublisherNode) -> None:
     publisher = reserved(node)
-    slow = node.publisher({"time_limit_s": 1})
+    slow = node.publisher({"time_limit_s": 3})
     node.fault("publish", "hang")
     with pytest.raises(errors.CommandHung, match="time_limit_s"):
         publish(node, slow)
@@ -404,19 +404,22 @@ site.publisher(changeset.repository).publish(changeset, owner="killed", now=date
 """
 
 
-@pytest.mark.parametrize(("verb", "what"), [("tar", "wait"), ("publish", "cut-slow"), ("publish", "hang")])
+@pytest.mark.parametrize(
+    ("verb", "what"),
+    [("tar", "wait"), pytest.param("publish", "cut-slow", marks=pytest.mark.thorough), ("publish", "hang")],
+)
 def test_after_kill_9_of_a_publisher_the_next_one_goes_on_without_hands(
     node: PublisherNode, verb: str, what: str
 ) -> None:
-    publisher = reserved(node, time_limit_s=4, busy_wait_s=30)
-    site = node.connections({"time_limit_s": 4})
+    publisher = reserved(node, busy_wait_s=60)
+    site = node.connections({"time_limit_s": 6})
     changeset = packed(site, ALPHA, FILES)
     file = node.folder / "changeset.json"
     file.write_bytes(changeset.format())
     node.fault(verb, what)
     command = [sys.executable, "-c", _KILLED, str(max(node.folder.glob("site-*.yaml"))), str(file)]
     process = subprocess.Popen(command, cwd=Path.cwd())
-    _until(lambda: _unpacking(node) if verb == "tar" else not (node.root / "faults" / verb).exists(), 60)
+    _until(lambda: _unpacking(node) if verb == "tar" else not (node.root / "faults" / verb).exists())
     process.kill()
     process.wait()
     threading.Timer(1.0, (node.root / "go-on").touch).start()
@@ -428,7 +431,7 @@ def _unpacking(node: PublisherNode) -> bool:
     return not (node.root / "faults" / "tar").exists()
 
 
-def _until(happened: Callable[[], bool], limit_s: float = 20) -> None:
+def _until(happened: Callable[[], bool], limit_s: float = 60) -> None:
     deadline = time.monotonic() + limit_s
     while not happened():
         assert time.monotonic() < deadline, "it did not happen"
