@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -71,7 +71,11 @@ class Counts:
         )
 
 
-NAMES = tuple(field.name for field in fields(Counts))
+# also the names of the counters in catalogs and changesets, in the order of the fields
+NAMES = (
+    "regular", "symlink", "special", "dir", "nested", "chunked", "chunks", "file_size", "chunked_size", "xattr",
+    "external", "external_file_size",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -80,23 +80,67 @@ class Deed:
         return f"{folder_of(self.path)}/{self.revision}-{run}.json"
 
     def to_json(self) -> dict[str, Any]:
-        at = self.published_at.astimezone(UTC).isoformat(timespec="microseconds")
-        return {"format": FORMAT} | asdict(self) | {"published_at": at}
+        return {
+            "format": FORMAT,
+            "repository": self.repository,
+            "path": self.path,
+            "revision": self.revision,
+            "run_id": self.run_id,
+            "holder": self.holder,
+            "publisher": self.publisher,
+            "key_id": self.key_id,
+            "published_at": self.published_at.astimezone(UTC).isoformat(timespec="microseconds"),
+            "root_hash": self.root_hash,
+            "nested_hash": self.nested_hash,
+            "changeset": self.changeset,
+            "source": self.source,
+            "artifact_sha256": self.artifact_sha256,
+            "slot": self.slot,
+            "build_id": self.build_id,
+            "project": self.project,
+            "platform": self.platform,
+            "kind": self.kind,
+            "came_from": self.came_from,
+            "from_build": self.from_build,
+            "leads_to": self.leads_to,
+            "before": self.before,
+            "reason": self.reason,
+        }
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Deed:
         """Raises ValueError, KeyError or TypeError for another shape."""
         if value.get("format") != FORMAT:
             raise ValueError(f"is not of format {FORMAT}")
-        # what can be left out is in no document of before it was known
-        found = {
-            one.name: value[one.name] if one.default is MISSING else value.get(one.name, one.default)
-            for one in fields(cls)
-        }
-        at = datetime.fromisoformat(found["published_at"])
-        if at.tzinfo is None or not isinstance(found["revision"], int):
+        at = datetime.fromisoformat(value["published_at"])
+        if at.tzinfo is None or not isinstance(value["revision"], int):
             raise ValueError("has no time with a zone, or no revision")
-        return cls(**{**found, "published_at": at, "kind": Kind(found["kind"])})
+        return cls(
+            repository=value["repository"],
+            path=value["path"],
+            revision=value["revision"],
+            run_id=value["run_id"],
+            holder=value["holder"],
+            publisher=value["publisher"],
+            key_id=value["key_id"],
+            published_at=at,
+            # what can be left out is in no document of before it was known
+            root_hash=value.get("root_hash"),
+            nested_hash=value.get("nested_hash"),
+            changeset=value.get("changeset"),
+            source=value.get("source"),
+            artifact_sha256=value.get("artifact_sha256"),
+            slot=value.get("slot"),
+            build_id=value.get("build_id"),
+            project=value.get("project"),
+            platform=value.get("platform"),
+            kind=Kind(value.get("kind", Kind.TREE)),
+            came_from=value.get("came_from"),
+            from_build=value.get("from_build"),
+            leads_to=value.get("leads_to"),
+            before=value.get("before"),
+            reason=value.get("reason"),
+        )
 
 
 @dataclass(frozen=True, slots=True)

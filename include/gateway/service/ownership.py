@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from include.gateway.service.clock import SystemClock
@@ -57,16 +57,33 @@ class Owner:
         return cls(secrets.token_hex(16), socket.gethostname(), os.getpid(), SystemClock().boot, since)
 
     def format(self) -> bytes:
-        return json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True).encode() + b"\n"
+        document = {
+            "format": FORMAT,
+            "id": self.id,
+            "host": self.host,
+            "pid": self.pid,
+            "boot": self.boot,
+            "since": self.since,
+            "count": self.count,
+        }
+        return json.dumps(document, sort_keys=True).encode() + b"\n"
 
     @classmethod
     def parse(cls, data: bytes) -> Owner | None:
         """None for what is no such document: then nobody renews it either."""
         try:
-            fields = json.loads(data)
-            if fields.pop("format") != FORMAT:
+            found = json.loads(data)
+            if found.pop("format") != FORMAT:
                 return None
-            return cls(**fields)
+            owner = cls(
+                id=found.pop("id"),
+                host=found.pop("host"),
+                pid=found.pop("pid"),
+                boot=found.pop("boot"),
+                since=found.pop("since"),
+                count=found.pop("count", 0),
+            )
+            return None if found else owner
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
