@@ -7,7 +7,6 @@ import stat as modes
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -123,7 +122,12 @@ def get(
 
         done = run_get(tree, path, folder, options=options, progress=progress)
     if as_json:
-        typer.echo(json.dumps(asdict(done), indent=1))
+        facts = {
+            "files": done.files, "bytes": done.bytes, "kept": done.kept, "directories": done.directories,
+            "symlinks": done.symlinks, "hardlinks": done.hardlinks, "specials": done.specials, "skipped": done.skipped,
+            "notes": done.notes,
+        }  # fmt: skip
+        typer.echo(json.dumps(facts, indent=1))
     else:
         for note in done.notes:
             typer.echo(f"note: {note}", err=True)

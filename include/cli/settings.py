@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -45,6 +45,15 @@ class Checked:
     problem: str | None = None
     notes: tuple[str, ...] = ()
 
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "seen": self.seen,
+            "problem": self.problem,
+            "notes": list(self.notes),
+        }
+
 
 @dataclass(slots=True)
 class Report:
@@ -66,7 +75,7 @@ def check(
     """Check the file, its connections, the ledger and each store. Exit code 1 on any problem."""
     report = check_site(EnvSecrets(), try_stores=stores)
     if as_json:
-        document = {"file": report.file, "good": report.good, "checked": [asdict(one) for one in report.checked]}
+        document = {"file": report.file, "good": report.good, "checked": [one.to_json() for one in report.checked]}
         typer.echo(json.dumps(document, indent=1))
     else:
         _print(report)

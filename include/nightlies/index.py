@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -49,6 +49,17 @@ class Artifact:
     def name(self) -> str:
         return f"{self.project}/{self.platform}"
 
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "project": self.project,
+            "platform": self.platform,
+            "url": self.url,
+            "size": self.size,
+            "sha256": self.sha256,
+            "dependencies": list(self.dependencies),
+            "priority": self.priority,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
@@ -62,6 +73,19 @@ class Rejected:
     position: int
     project: str | None = None
     platform: str | None = None
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Rejected:
+        return cls(value["name"], value["reason"], value["position"], value["project"], value["platform"])
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "reason": self.reason,
+            "position": self.position,
+            "project": self.project,
+            "platform": self.platform,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +167,7 @@ class BuildIndex:
         if self.base is not None:
             base = {"build_id": self.base.build_id, "date": self.base.date.isoformat()}
             document |= {"partial": True, "base": base}
-        document["artifacts"] = [asdict(artifact) for artifact in self.artifacts]
+        document["artifacts"] = [artifact.to_json() for artifact in self.artifacts]
         return json.dumps(document, indent=1).encode() + b"\n"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -29,7 +29,13 @@ class Finding:
     cure: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"severity": self.severity.value}
+        return {
+            "check": self.check,
+            "subject": self.subject,
+            "severity": self.severity.value,
+            "seen": self.seen,
+            "cure": self.cure,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from enum import Enum
 from typing import Any
@@ -36,7 +36,6 @@ class Fate(Enum):
         return self in {Fate.PUBLISHED, Fate.UNCHANGED}
 
 
-_LATER = {"code", "blocked_by"}
 _FATES = {
     State.PUBLISHED: Fate.PUBLISHED,
     State.UNCHANGED: Fate.UNCHANGED,
@@ -79,13 +78,29 @@ class Line:
         return f"{self.project}/{self.platform}"
 
     def to_json(self) -> dict[str, Any]:
-        times = {name: getattr(self, name) for name in ("began_at", "ended_at")}
-        # members that came later are left out where there is nothing to say
-        values = {name: value for name, value in asdict(self).items() if value is not None or name not in _LATER}
-        return values | {
+        values = {
+            "project": self.project,
+            "platform": self.platform,
             "fate": self.fate.value,
-            **{name: when.isoformat() if when else None for name, when in times.items()},
+            "reason": self.reason,
+            "required": self.required,
+            "build_id": self.build_id,
+            "inherited": self.inherited,
+            "files": self.files,
+            "bytes": self.bytes,
+            "bytes_uploaded": self.bytes_uploaded,
+            "revision": self.revision,
+            "seconds": self.seconds,
+            "began_at": self.began_at.isoformat() if self.began_at else None,
+            "ended_at": self.ended_at.isoformat() if self.ended_at else None,
+            "run": self.run,
+            "log": self.log,
+            "error_class": self.error_class,
+            "mended": self.mended,
         }
+        # members that came later are left out where there is nothing to say
+        later = {"code": self.code, "blocked_by": self.blocked_by}
+        return values | {name: value for name, value in later.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)

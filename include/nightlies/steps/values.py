@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
@@ -45,11 +45,17 @@ class Night:
         )
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {
+        return {
+            "run": self.run,
+            "slot": self.slot,
             "date": self.date.isoformat(),
+            "reason": self.reason,
             "projects": list(self.projects),
             "platforms": list(self.platforms),
+            "dry_run": self.dry_run,
+            "number": self.number,
             "earlier": list(self.earlier),
+            "last": self.last,
         }
 
 
@@ -74,7 +80,30 @@ class Item:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Item:
-        return cls(**{**value, "needs": tuple(value.get("needs", ()))})
+        return cls(
+            name=value["name"],
+            destination=value["destination"],
+            source=value["source"],
+            sha256=value.get("sha256"),
+            size=value.get("size"),
+            needs=tuple(value.get("needs", ())),
+            inherits=value.get("inherits"),
+            linked=value.get("linked", False),
+            store=value.get("store"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "destination": self.destination,
+            "source": self.source,
+            "sha256": self.sha256,
+            "size": self.size,
+            "needs": list(self.needs),
+            "inherits": self.inherits,
+            "linked": self.linked,
+            "store": self.store,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +141,17 @@ class Batch:
         )
 
     def to_json(self) -> dict[str, Any]:
-        # the name is for whoever looks at the task; it is derived again when read
-        items = [asdict(item) | {"needs": list(item.needs)} for item in self.items]
-        return asdict(self) | {"items": items, "nested": list(self.nested), "name": self.name}
+        return {
+            "run": self.run,
+            "repository": self.repository,
+            "items": [item.to_json() for item in self.items],
+            "nested": list(self.nested),
+            "replace": self.replace,
+            "tag": self.tag,
+            "dry_run": self.dry_run,
+            # for people who read the task; it is derived again when read
+            "name": self.name,
+        }
 
 
 @dataclass(frozen=True, slots=True)
