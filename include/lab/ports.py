@@ -4,34 +4,40 @@ import itertools
 import os
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from include.lab.errors import LabError, PortTaken
 
 LOOPBACK = "127.0.0.1"
 OFFSET = "NIGHTSHIFT_PORT_OFFSET"
 LARGEST_OFFSET = 30_000
+_VARIABLE = "variable"
+
+
+def _moved_by(name: str, default: int) -> Any:
+    """A port that the environment variable of this name moves."""
+    return field(default=default, metadata={_VARIABLE: f"NIGHTSHIFT_{name}_PORT"})
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
     """One number per listening socket; all defaults lie below the kernel's range of outgoing ports."""
 
-    s3: int = 8433
-    s3_grpc: int = 18433
-    weed_master: int = 21333
-    weed_master_grpc: int = 31333
-    weed_volume: int = 21080
-    weed_volume_grpc: int = 31080
-    weed_filer: int = 21888
-    weed_filer_grpc: int = 31888
-    weed_admin: int = 21646
-    weed_admin_grpc: int = 31646
-    gateway: int = 4929
-    postgres: int = 15432
-    airflow: int = 8080
+    s3: int = _moved_by("S3", 8433)
+    s3_grpc: int = _moved_by("S3_GRPC", 18433)
+    weed_master: int = _moved_by("WEED_MASTER", 21333)
+    weed_master_grpc: int = _moved_by("WEED_MASTER_GRPC", 31333)
+    weed_volume: int = _moved_by("WEED_VOLUME", 21080)
+    weed_volume_grpc: int = _moved_by("WEED_VOLUME_GRPC", 31080)
+    weed_filer: int = _moved_by("WEED_FILER", 21888)
+    weed_filer_grpc: int = _moved_by("WEED_FILER_GRPC", 31888)
+    weed_admin: int = _moved_by("WEED_ADMIN", 21646)
+    weed_admin_grpc: int = _moved_by("WEED_ADMIN_GRPC", 31646)
+    gateway: int = _moved_by("GATEWAY", 4929)
+    postgres: int = _moved_by("POSTGRES", 15432)
+    airflow: int = _moved_by("AIRFLOW", 8080)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
@@ -61,7 +67,7 @@ class Ports:
     @classmethod
     def unused(cls) -> Self:
         """Ports that nobody uses at the moment, for a lab beside another one."""
-        names = [field.name for field in fields(cls)]
+        names = [one.name for one in fields(cls)]
         held = [socket.socket() for _ in names]
         try:
             for one in held:
@@ -77,7 +83,7 @@ class Ports:
 
 def variable(name: str) -> str:
     """The environment variable that moves a port."""
-    return f"NIGHTSHIFT_{name.upper()}_PORT"
+    return next(str(one.metadata[_VARIABLE]) for one in fields(Ports) if one.name == name)
 
 
 def check_free(ports: Ports, names: Iterable[str]) -> None:

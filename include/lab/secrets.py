@@ -5,28 +5,34 @@ import hashlib
 import hmac
 import os
 import secrets
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from include.lab.errors import SecretsDamaged
 
+_VARIABLE = "variable"
 JWT_BYTES = 64  # Airflow warns below this length on every process
+
+
+def _kept_as(name: str) -> Any:
+    """A field that the file has under this name."""
+    return field(repr=False, metadata={_VARIABLE: f"NIGHTSHIFT_SECRET_{name}"})
 
 
 @dataclass(frozen=True, slots=True)
 class LabSecrets:
     """All secrets; none shows in a representation."""
 
-    admin_password: str = field(repr=False)
-    postgres_password: str = field(repr=False)
-    s3_access_key: str = field(repr=False)
-    s3_secret_key: str = field(repr=False)
-    gateway_key_id: str = field(repr=False)
-    gateway_key_secret: str = field(repr=False)
-    jwt_secret: str = field(repr=False)
-    api_secret_key: str = field(repr=False)
-    fernet_key: str = field(repr=False)
+    admin_password: str = _kept_as("ADMIN_PASSWORD")
+    postgres_password: str = _kept_as("POSTGRES_PASSWORD")
+    s3_access_key: str = _kept_as("S3_ACCESS_KEY")
+    s3_secret_key: str = _kept_as("S3_SECRET_KEY")
+    gateway_key_id: str = _kept_as("GATEWAY_KEY_ID")
+    gateway_key_secret: str = _kept_as("GATEWAY_KEY_SECRET")
+    jwt_secret: str = _kept_as("JWT_SECRET")
+    api_secret_key: str = _kept_as("API_SECRET_KEY")
+    fernet_key: str = _kept_as("FERNET_KEY")
 
     @property
     def gateway_admin_secret(self) -> str:
@@ -68,18 +74,18 @@ class LabSecrets:
             if separator and not line.startswith("#"):
                 values[key.strip()] = value.strip()
         try:
-            found = {one.name: values[_variable(one.name)] for one in fields(cls)}
+            found = {one.name: values[one.metadata[_VARIABLE]] for one in fields(cls)}
         except KeyError as missing:
             raise SecretsDamaged(
                 f"{name} lacks {missing.args[0]}: restore the file, or remove it together with the state beside it"
             ) from missing
-        if empty := [_variable(key) for key, value in found.items() if not value]:
+        if empty := [one.metadata[_VARIABLE] for one in fields(cls) if not found[one.name]]:
             raise SecretsDamaged(f"{name} has no value for {', '.join(empty)}: restore the file")
         return cls(**found)
 
     def format(self) -> str:
         lines = ["# Made by `nightshift lab up`. The state beside this file needs these secrets: keep both or neither."]
-        lines += [f"{_variable(key)}={value}" for key, value in asdict(self).items()]
+        lines += [f"{one.metadata[_VARIABLE]}={getattr(self, one.name)}" for one in fields(self)]
         return "\n".join(lines) + "\n"
 
 
@@ -105,7 +111,3 @@ def load_or_create(path: Path) -> LabSecrets:
     if path.stat().st_mode & 0o077:
         path.chmod(0o600)
     return LabSecrets.parse(text, name=str(path))
-
-
-def _variable(name: str) -> str:
-    return f"NIGHTSHIFT_SECRET_{name.upper()}"
