@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-MARK = "corpus.json"
+MARK, SUMS = "corpus.json", "SHA256SUMS"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,13 @@ def folders() -> list[Path]:
 def newest() -> Path:
     """What the present code must write as well; of older commits it only has to read."""
     return folders()[-1]
+
+
+def sums(folder: Path) -> str:
+    """The SHA-256 of every file of a corpus, as `sha256sum` writes them."""
+    files = sorted(file.relative_to(folder) for file in folder.rglob("*") if file.is_file() and file.suffix != ".pyc")
+    lines = [f"{hashlib.sha256((folder / file).read_bytes()).hexdigest()}  {file}\n" for file in files]
+    return "".join(line for line in lines if not line.endswith(f"  {SUMS}\n"))
 
 
 def keys_folder() -> Path:

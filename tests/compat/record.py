@@ -17,7 +17,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.compat.corpus import HERE, MARK, as_text, keys_folder
+from tests.compat.corpus import HERE, MARK, SUMS, as_text, keys_folder, sums
 
 ROOT = HERE.parents[1]
 PRODUCT = ("dags", "hooks", "include", "operators", "plugins", "sensors", "triggers", "pyproject.toml")
@@ -150,6 +150,7 @@ def main() -> None:
         if name in wanted:
             (folder / name).mkdir()
             part(folder / name)
+    (folder / SUMS).write_text(sums(folder))
 
 
 def _git(*words: str) -> str:
