@@ -14,6 +14,7 @@ import pymysql
 import pytest
 from sqlalchemy import Engine
 
+from include.cvmfs.changeset import Changeset
 from include.interventions import freezes
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
@@ -193,6 +194,23 @@ def facts(ledger: Engine) -> dict[str, Any]:
         "provenance": [[one.to_json(), key] for one, key in deeds],
         "links by path": links_by_path(ledger, FQRN),
     }  # fmt: skip
+
+
+def go_on(ledger: Engine) -> None:
+    """What is open in it is finished: a publication, a question, an artifact that was taken back."""
+    waiting = PublicationKey(FQRN, "/by/hand", BY_HAND)
+    moved = records.move(
+        ledger, waiting, State.PREPARING, phase=Phase.PREPARE, try_number=1, now=AT + HOUR, reason="begun"
+    )
+    assert (moved.state, moved.prepare_try) == (State.PREPARING, 1)
+    (asked,) = questions.of_run(ledger, BY_HAND)
+    settled = questions.settle(ledger, asked.id, Answer.REJECTED, now=AT + HOUR, by="shift")
+    assert settled.answer is Answer.REJECTED
+    (old,) = builds.builds_of(ledger, "main", BEFORE)
+    assert undone.lift(ledger, [old.artifacts[0].id], now=AT + HOUR) == 1
+    prepared = builds.changeset(ledger, CHANGESET.digest)
+    assert prepared is not None
+    assert Changeset.parse(prepared.body) == CHANGESET
 
 
 def _build(one: builds.BuildRecord) -> list[Any]:

@@ -11,7 +11,7 @@ import pytest
 
 from include.lab.servers.mariadb import MariaDbServer
 from tests.compat.corpus import folders, newest, same_json
-from tests.compat.ledgers import connector, facts, fill, filled_sqlite, load_server, opened
+from tests.compat.ledgers import connector, facts, fill, filled_sqlite, go_on, load_server, opened
 from tests.compat.sqldump import load_into, rows_by_table
 from tests.integration.ledger.conftest import mariadb
 
@@ -27,21 +27,23 @@ def recorded(folder: Path) -> Any:
 
 
 @FOLDERS
-def test_a_ledger_of_sqlite_is_migrated_and_read(folder: Path, tmp_path: Path) -> None:
+def test_a_ledger_of_sqlite_is_migrated_and_read_and_goes_on(folder: Path, tmp_path: Path) -> None:
     load_into(tmp_path / "ledger.db", (folder / "ledger" / "sqlite.sql").read_bytes())
     with opened(f"sqlite:///{tmp_path}/ledger.db") as ledger:
         assert json.loads(json.dumps(facts(ledger))) == recorded(folder)
+        go_on(ledger)
 
 
 @pytest.mark.server("mariadbd")
 @FOLDERS
-def test_a_ledger_of_mariadb_is_migrated_and_read(folder: Path, mariadb: MariaDbServer) -> None:
+def test_a_ledger_of_mariadb_is_migrated_and_read_and_goes_on(folder: Path, mariadb: MariaDbServer) -> None:
     name = f"nightshift_compat_{uuid.uuid4().hex[:12]}"
     url = mariadb.create_database(name)
     try:
         load_server(connector(url, mariadb.password), (folder / "ledger" / "mariadb.sql").read_bytes())
         with opened(url, mariadb.password) as ledger:
             assert json.loads(json.dumps(facts(ledger))) == recorded(folder)
+            go_on(ledger)
     finally:
         mariadb.drop_database(name)
 
