@@ -31,7 +31,10 @@ LONG = (
     "dags/test_nightly_install.py",
     "dags/test_publication.py",
     "integration/publishers/server/test_faults.py",
-    "integration/publishers/test_changesets.py",
+    "faults/test_gateway_dies.py",
+    "faults/test_store_trouble.py",
+    "faults/test_publisher_dies.py",
+    "integration/gateway/test_gateway_process.py",
     "integration/publishers/server/test_table.py",
 )
 

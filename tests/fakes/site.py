@@ -144,14 +144,14 @@ class Job:
             return None
         return self.said[-1]
 
-    def wait_for(self, *fields: str, timeout_s: float = 40) -> dict[str, Any]:
+    def wait_for(self, *fields: str, timeout_s: float = 60) -> dict[str, Any]:
         """The next answer that has one of these fields. Fails if the process ends without one."""
         while (line := self._next(timeout_s)) is not None:
             if line.keys() & set(fields):
                 return line
         raise AssertionError(f"the process ended without saying {' or '.join(fields)}: {self.said}")
 
-    def outcome(self, timeout_s: float = 40) -> dict[str, Any]:
+    def outcome(self, timeout_s: float = 60) -> dict[str, Any]:
         """The last thing it said, once it has ended."""
         while self._next(timeout_s) is not None:
             pass
@@ -231,7 +231,7 @@ class ProcessSite(Site):
         port: int | None = None,
         die_at: str = "",
         apart: bool = False,
-        patience_s: float = 40,
+        patience_s: float = 60,
     ) -> Job:
         """A gateway process, ready; on the port of the one before unless told otherwise.
 

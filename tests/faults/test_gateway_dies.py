@@ -80,7 +80,7 @@ def test_a_gateway_killed_at_any_step_leaves_one_revision_or_the_other_and_its_n
     assert site.reflog_is_ahead() == (step in AHEAD)
 
     site.start_gateway()
-    again = publisher(site, owner="second try", patience_s=40)
+    again = publisher(site, owner="second try", patience_s=60)
     again.wait_for("prepared")
     again.wait_for("busy")  # the lease outlived the gateway
     site.after_expiry()
@@ -169,7 +169,7 @@ def test_a_lease_that_expires_after_the_last_look_blocks_its_path_until_the_swit
 ) -> None:
     first, held = held_at(site, behind, REACHED[Step.BEFORE_SWITCH])
     site.after_expiry()
-    other = publisher(site, owner="second try", patience_s=40)
+    other = publisher(site, owner="second try", patience_s=60)
     other.wait_for("busy")
     held.release()
     assert first.outcome()["revision"] == 2

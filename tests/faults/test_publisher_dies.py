@@ -91,7 +91,7 @@ def killed(site: ProcessSite, ways: Ways, point: Point, **order: object) -> str:
 
 def published_once(site: ProcessSite, tree: str, **order: object) -> dict:
     """A fresh process publishes the tree, when the old lease has expired; exactly one revision brought it."""
-    again = site.start("publish", owner="second try", tree=tree, destination=DESTINATION, patience_s=40, **order)
+    again = site.start("publish", owner="second try", tree=tree, destination=DESTINATION, patience_s=60, **order)
     waited = "busy" in again.wait_for("busy", "revision", "error")
     if waited:
         site.after_expiry()
@@ -253,7 +253,7 @@ def test_an_old_process_that_wakes_up_after_its_commit_was_replaced_reverts_noth
     old.pause()
     held.release()
     newer = str(site.tree("newer", {"bin/run": b"newer"}))
-    replaced = site.start("publish", tree=newer, destination=DESTINATION, owner="newer", patience_s=20).outcome()
+    replaced = site.start("publish", tree=newer, destination=DESTINATION, owner="newer", patience_s=60).outcome()
     assert replaced.get("revision") == 3, replaced
     after = site.files()
     old.go_on()
@@ -266,10 +266,18 @@ def test_an_old_process_that_wakes_up_after_its_commit_was_replaced_reverts_noth
 def test_in_real_time_a_killed_publishers_path_is_busy_until_its_lease_expires(site: ProcessSite, ways: Ways) -> None:
     assert site.gateway is not None
     site.gateway.kill()
-    site.max_lease_time_s = 2.0
+    site.max_lease_time_s = 4.0
     site.start_gateway()
-    tree = killed(site, ways, LEASED["while it reads the manifest under its lease"])
-    again = site.start("publish", owner="second try", tree=tree, destination=DESTINATION, patience_s=20)
+    tree = str(site.tree("tree", FILES))
+    first = site.start("publish", tree=tree, destination=DESTINATION)
+    held = ways.hold_after_lease("GET", MANIFEST)
+    held.wait()
+    asked = ways.to_gateway.hold(method="POST", path=LEASES)
+    again = site.start("publish", owner="second try", tree=tree, destination=DESTINATION, patience_s=60)
+    asked.wait()  # and its first question is answered before the lease has ended
+    first.kill()
+    drop(held)
+    asked.release()
     busy = again.wait_for("busy")["busy"]
     assert 0 < busy <= site.max_lease_time_s
     assert again.outcome()["revision"] == 2
@@ -279,7 +287,7 @@ def test_in_real_time_a_killed_publishers_path_is_busy_until_its_lease_expires(s
 def test_two_processes_that_reserve_one_build_at_the_same_time_make_it_once(site: ProcessSite, ways: Ways) -> None:
     build = "/nightlies/main/b2"
     destinations = [f"{build}/{project}/x86_64" for project in ("alpha", "beta")]
-    order = {"destinations": destinations, "nested": ["/nightlies/main", build], "patience_s": 20}
+    order = {"destinations": destinations, "nested": ["/nightlies/main", build], "patience_s": 60}
     first = site.start("reserve", **order)
     held = ways.behind.hold(method="PUT", path=MANIFEST)
     held.wait()
