@@ -43,7 +43,7 @@ def defer_with(checkout: Path, script: Path, site: CompatSite) -> dict[str, Any]
     }
     done = subprocess.run(
         [sys.executable, str(script), str(site.folder)],
-        cwd=checkout, env=environment, capture_output=True, text=True, timeout=120,
+        cwd=checkout, env=environment, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])

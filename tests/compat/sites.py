@@ -26,6 +26,8 @@ from tests.fakes.builds import Build, tree
 KEY = ("worker", "not-a-secret")
 ADMINISTRATOR = ("administrator", "not-a-secret-either")
 DAY = date(2026, 11, 21)
+LEASE_S = 900
+"""Longer than an earlier checkout takes to import Airflow on a busy machine."""
 CONFIGURATION = """
 ledger: "sqlite:///{folder}/ledger.db"
 paths: {{var: "{folder}/var"}}
@@ -90,7 +92,7 @@ def running(folder: Path) -> Iterator[CompatSite]:
     repository = RepositoryConfig(lambda: store, signer, (GatewayKey(*KEY),))
     administrator = GatewayKey(*ADMINISTRATOR, admin=True)
     config = ServiceConfig(
-        folder / "gateway.db", {FQRN: repository}, port=0, max_lease_time_s=60, keys=(administrator,)
+        folder / "gateway.db", {FQRN: repository}, port=0, max_lease_time_s=LEASE_S, keys=(administrator,)
     )
     ready, stop, urls = threading.Event(), threading.Event(), list[str]()
 
