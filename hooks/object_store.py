@@ -29,7 +29,7 @@ class ObjectStoreHook(BaseHook):
     def get_conn(self, url: str = "") -> Store:
         """The store at `url` (`s3://bucket/prefix`); without one, the bucket that the connection's extra names.
 
-        Raises MissingConnection, BadConnection or BadStoreUrl.
+        Raises MissingConnection, BadConnection or StoreError.
         """
         from include.settings.errors import BadConnection
         from include.settings.secrets import connection_variable

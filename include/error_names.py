@@ -8,28 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from include.errors import code_of
-
 CODES: Mapping[str, str] = {
     "AccessRefused": "access-refused",
     "AdminKeyNeeded": "admin-key-required",
-    "AlreadyExists": "object-exists",
     "AnotherPublish": "node-publish-active",
     "ArtifactDirectory": "artifact-is-directory",
     "ArtifactMissing": "artifact-missing",
     "ArtifactSize": "artifact-size-mismatch",
     "BadConnection": "connection-invalid",
-    "BadDestination": "destination-template-invalid",
     "BadFreeze": "freeze-invalid",
     "BadIndex": "index-invalid",
     "BadIndexKey": "index-key-unusable",
     "BadKey": "object-key-invalid",
     "BadLeasePath": "lease-path-invalid",
-    "BadLedgerUrl": "ledger-url-invalid",
-    "BadName": "name-invalid",
     "BadRequest": "request-invalid",
     "BadSignature": "request-signature-invalid",
-    "BadStoreUrl": "store-url-invalid",
     "BaseChanged": "base-changed",
     "BaseMoved": "commit-base-changed",
     "BaseUnusable": "base-build-unusable",
@@ -62,7 +55,6 @@ CODES: Mapping[str, str] = {
     "FilesOpen": "node-files-open",
     "Forbidden": "store-forbidden",
     "FormatError": "format-invalid",
-    "FoundingFailed": "repository-not-creatable",
     "GateClosed": "artifacts-missing",
     "GatewayError": "gateway-error",
     "GatewayUnreachable": "gateway-unreachable",
@@ -71,12 +63,7 @@ CODES: Mapping[str, str] = {
     "HostKeyUnknown": "host-key-unknown",
     "IllegalMove": "illegal-move",
     "IncompatibleVersion": "incompatible-version",
-    "IndexElsewhere": "index-of-other-build",
-    "IndexField": "index-field-invalid",
-    "IndexNotJson": "index-not-json",
-    "IndexUnsigned": "index-unsigned",
     "InputRefused": "node-request-refused",
-    "InterventionError": "intervention-error",
     "InvalidSettings": "settings-invalid",
     "KeyFileError": "key-file-unusable",
     "KeyNotAllowed": "key-not-allowed",
@@ -84,17 +71,14 @@ CODES: Mapping[str, str] = {
     "KeyUnusable": "node-key-unusable",
     "LayoutChanged": "catalog-layout-changed",
     "LeaseEnding": "lease-ending",
-    "LeaseExpired": "lease-expired-before-commit",
     "LeaseLost": "lease-lost",
     "LeaseSpent": "lease-spent",
     "LeaseUndropped": "node-lease-not-dropped",
     "LeasesLeft": "leases-left",
     "LedgerError": "ledger-error",
     "LedgerUnavailable": "ledger-unavailable",
-    "LedgerVersion": "ledger-version-unknown",
     "LoginRefused": "node-login-refused",
     "Lossy": "publication-lossy",
-    "MailFailed": "mail-failed",
     "ManifestConflict": "manifest-conflict",
     "ManifestMoved": "commit-manifest-conflict",
     "MergeError": "merge-conflict",
@@ -167,8 +151,6 @@ CODES: Mapping[str, str] = {
     "SyncFailed": "node-sync-failed",
     "TagError": "tag-invalid",
     "TagRefused": "commit-tag-refused",
-    "TargetError": "target-unwritable",
-    "TooManyWriters": "too-many-writers",
     "TransactionOpen": "node-transaction-open",
     "TrustError": "not-trusted",
     "Unavailable": "store-unavailable",
@@ -178,34 +160,51 @@ CODES: Mapping[str, str] = {
     "UnknownChoice": "choice-unknown",
     "UnknownOnNode": "node-repository-unknown",
     "UnknownRepository": "unknown-repository",
-    "UnknownSetting": "setting-unknown",
     "Unsupported": "store-operation-unsupported",
     "WaitedTooLong": "waited-too-long",
-    "WebhookFailed": "webhook-failed",
     "WhitelistError": "whitelist-invalid",
     "WhitelistExpired": "whitelist-expired",
     "WorkReverted": "changes-reverted",
-    "WrongSignature": "index-signature-invalid",
 }
-"""Codes by names of classes. Several names of one code: the classes were merged."""
+"""Codes by names of classes."""
+
+MERGED: Mapping[str, str] = {
+    "AlreadyExists": "store-error",
+    "BadDestination": "night-error",
+    "BadLedgerUrl": "ledger-error",
+    "BadName": "night-error",
+    "BadStoreUrl": "store-error",
+    "FoundingFailed": "publisher-error",
+    "IndexElsewhere": "index-invalid",
+    "IndexField": "index-invalid",
+    "IndexNotJson": "index-invalid",
+    "IndexUnsigned": "index-invalid",
+    "InterventionError": "freeze-invalid",
+    "LeaseExpired": "commit-error",
+    "LedgerVersion": "ledger-error",
+    "MailFailed": "notification-error",
+    "TargetError": "cvmfs-error",
+    "TooManyWriters": "publisher-error",
+    "UnknownSetting": "settings-error",
+    "WebhookFailed": "notification-error",
+    "WrongSignature": "index-invalid",
+}
+"""The same for classes that are others now."""
 
 
 def code_of_name(name: str) -> str:
     """The code of an error that was stored under the name of its class; a name that was never ours is its own."""
-    return CODES.get(name, name)
+    return CODES.get(name) or MERGED.get(name, name)
 
 
 def names_of_code(code: str) -> tuple[str, ...]:
     """The names under which errors of this code were stored."""
-    return _NAMES.get(code, ())
+    return tuple(name for names in (CODES, MERGED) for name, one in names.items() if one == code)
 
 
-def name_of(error: BaseException | type[BaseException]) -> str:
-    """What is written where documents promise the name of a class."""
-    kind = error if isinstance(error, type) else type(error)
-    return next(iter(names_of_code(code_of(kind))), kind.__name__)
+def name_of_code(code: str) -> str:
+    """What is written where documents promise the name of a class; a code that came later is its own name."""
+    return _NAMES.get(code, code)
 
 
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    code: tuple(name for name, one in CODES.items() if one == code) for code in CODES.values()
-}
+_NAMES: Mapping[str, str] = {code: name for name, code in CODES.items()}

@@ -16,7 +16,7 @@ async def configured(slot: str) -> Callable[[], Connections]:
     """Clients for the slot's builds and the ledger, anew whenever the configuration differs; called in threads.
 
     Connections are looked up here and then by the event loop, which a look-up must not block. What is returned raises
-    as this does: UnknownSetting once the slot is not configured, MissingConnection, BadConnection, InvalidSettings.
+    as this does: SettingsError once the slot is not configured, MissingConnection, BadConnection, InvalidSettings.
     """
     from include.publishers.connect import Connections
     from include.settings.load import load

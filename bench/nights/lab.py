@@ -67,7 +67,7 @@ class BenchLab:
         return start(self.api, self.dag_id, day, say)
 
     def follow(self, run_id: str, seconds: float) -> Snapshot:
-        """Wait until a run has ended, and say now and then how far it is. Raises NightFailed."""
+        """Wait until a run has ended, and say now and then how far it is. Raises LabError."""
         began, said = time.monotonic(), float("-inf")
 
         def show(seen: Snapshot) -> None:

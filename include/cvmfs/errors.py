@@ -18,14 +18,12 @@ CvmfsError
 │   └── SourceLimitExceeded(member, detail)
 ├── DestinationError(path, detail)        nothing can be hung there, or nothing is there to take away
 │   └── NotReserved(path, detail)         its place is not there (any more); reserve it, then publish
-├── TargetError(path, detail)             a place on this machine's disk where nothing can be written
 ├── TagError(name, detail)                a tag that cannot be made, moved or found
 ├── MergeError(path, detail)              two changes of one base that exclude each other
 └── CommitError                           the switch to a new revision did not happen; the old one stands
     ├── ManifestConflict(fqrn, detail)    another writer switched first             (retryable)
     ├── BaseChanged(path, detail)         the destination is not what we derived from  (retryable)
     ├── UnknownBase(fqrn, detail)         what we derived from is no revision of the repository
-    ├── LeaseExpired(path, detail)        the lease ran out before the switch       (retryable)
     ├── PrepareAgain                      the changeset can no longer be published; its tree can   (retryable)
     │   ├── ChangesetExpired(path, detail)    older than a changeset may become
     │   ├── LayoutChanged(path, detail)   its catalogs have another layout than the repository's now
@@ -207,17 +205,6 @@ class NotReserved(DestinationError):
         super().__init__(path, f"{detail}; reserve it, then publish")
 
 
-class TargetError(CvmfsError):
-    """``path`` is a place on this machine's disk."""
-
-    code = "target-unwritable"
-
-    def __init__(self, path: str, detail: str) -> None:
-        super().__init__(f"{path}: {detail}")
-        self.path = path
-        self.detail = detail
-
-
 class TagError(CvmfsError):
     """``name`` is the tag's name."""
 
@@ -293,20 +280,6 @@ class UnknownBase(CommitError):
     def __init__(self, fqrn: str, detail: str) -> None:
         super().__init__(f"repository {fqrn}: {detail}")
         self.fqrn = fqrn
-        self.detail = detail
-
-
-class LeaseExpired(CommitError):
-    """The lease on ``path`` ran out before the switch; take a new one."""
-
-    code = "lease-expired-before-commit"
-    retryable = True
-
-    def __init__(
-        self, path: str, detail: str = "the lease ran out before the commit; take a new one and commit again"
-    ) -> None:
-        super().__init__(f"{path}: {detail}")
-        self.path = path
         self.detail = detail
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from include.cvmfs.compression import Compression
 from include.cvmfs.dirent import Dirent
-from include.cvmfs.errors import CatalogError, TargetError
+from include.cvmfs.errors import CatalogError, CvmfsError
 from include.cvmfs.hashes import ObjectHash, path_hash
 from include.cvmfs.names import name_fault
 from include.cvmfs.objects import hasher
@@ -82,7 +82,7 @@ def get(
 ) -> Got:
     """Write what stands at ``path`` to ``target``: a directory's content into it, a single file as it.
 
-    What else is in ``target`` stays. Raises TargetError when something there is in the way, above all a symlink where
+    What else is in ``target`` stays. Raises CvmfsError when something there is in the way, above all a symlink where
     a directory belongs; CatalogError for names that lead elsewhere; and what reading a tree raises.
     """
     path = clean_path(path)
@@ -198,7 +198,7 @@ class _Getting:
                 os.mkdir(place, 0o700)  # noqa: PTH102
             elif not stat.S_ISDIR(there.st_mode):
                 kind = "symlink, which could lead out of the target," if stat.S_ISLNK(there.st_mode) else "file"
-                raise TargetError(os.fsdecode(place), f"a {kind} stands where a directory belongs; remove it")
+                raise CvmfsError(f"{os.fsdecode(place)}: a {kind} stands where a directory belongs; remove it")
             elif there.st_mode & 0o700 != 0o700:
                 os.chmod(place, 0o700)  # noqa: PTH101 - of an earlier run; its own mode comes last
         except OSError as fault:
@@ -325,7 +325,7 @@ class _Getting:
         except OverflowError as fault:
             owner = f"uid {entry.uid}, gid {entry.gid}, mtime {entry.mtime}"
             what = f"has an owner or time that this system cannot hold ({owner}); publish it again with sound ones"
-            raise TargetError(os.fsdecode(place), what) from fault
+            raise CvmfsError(f"{os.fsdecode(place)}: {what}") from fault
         except OSError as fault:
             raise _trouble(place, fault) from fault
 
@@ -346,12 +346,12 @@ def _lstat(place: bytes) -> os.stat_result | None:
 
 
 def _only(place: bytes, kind: int) -> os.stat_result | None:
-    """What is there of this kind; anything else is taken away, but a directory never. Raises TargetError, OSError."""
+    """What is there of this kind; anything else is taken away, but a directory never. Raises CvmfsError, OSError."""
     there = _lstat(place)
     if there is None or stat.S_IFMT(there.st_mode) == kind:
         return there
     if stat.S_ISDIR(there.st_mode):
-        raise TargetError(os.fsdecode(place), "a directory stands where something else belongs; remove it")
+        raise CvmfsError(f"{os.fsdecode(place)}: a directory stands where something else belongs; remove it")
     os.unlink(place)  # noqa: PTH108
     return None
 
@@ -376,10 +376,10 @@ def _time_ns(entry: Dirent) -> int:
     return entry.mtime * 1_000_000_000 + (entry.mtime_ns or 0)
 
 
-def _trouble(place: bytes, fault: OSError) -> TargetError:
+def _trouble(place: bytes, fault: OSError) -> CvmfsError:
     cure = {
         errno.ENOSPC: "free some space and run it again: it goes on where it stopped",
         errno.EACCES: "choose a target that you may write to",
         errno.EPERM: "choose a target that you own, or leave out --owners",
     }.get(fault.errno or 0, "cure that and run it again: it goes on where it stopped")
-    return TargetError(os.fsdecode(place), f"cannot be written ({fault.strerror}); {cure}")
+    return CvmfsError(f"{os.fsdecode(place)}: cannot be written ({fault.strerror}); {cure}")

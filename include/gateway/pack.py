@@ -1,13 +1,9 @@
 """Object packs, version 2: the body of a payload (docs/formats.md, object packs). Read as a stream, and written.
 
 PackError
-├── PackFormatError     the header is not one: wrong line, order or count
-│   ├── HeaderTooBig    more objects, or a longer header, than a pack may have
-│   └── NamedObject     an object under a name of its own: only those named by their hash are taken
-├── HeaderDigestError   the header is not the one that the message announced
-├── ObjectCorrupt       an object has not the hash that it is announced by
-├── PackTruncated       the pack ends before all announced objects have come
-└── TrailingBytes       bytes follow the last object
+└── PackFormatError     the header is not one: wrong line, order or count
+    ├── HeaderTooBig    more objects, or a longer header, than a pack may have
+    └── NamedObject     an object under a name of its own: only those named by their hash are taken
 """
 
 from __future__ import annotations
@@ -50,22 +46,6 @@ class HeaderTooBig(PackFormatError):
 
 class NamedObject(PackFormatError):
     code = "pack-object-named"
-
-
-class HeaderDigestError(PackError):
-    code = "pack-header-digest-mismatch"
-
-
-class ObjectCorrupt(PackError):
-    code = "pack-object-damaged"
-
-
-class PackTruncated(PackError):
-    code = "pack-truncated"
-
-
-class TrailingBytes(PackError):
-    code = "pack-trailing-bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +144,7 @@ class PackReader:
         yield from self._empty_ones()
         while len(view):
             if self._current is None:
-                raise TrailingBytes(f"{len(view)} or more bytes follow the last object of the pack")
+                raise PackError(f"{len(view)} or more bytes follow the last object of the pack")
             taken = bytes(view[: self._left])
             view = view[len(taken) :]
             self._left -= len(taken)
@@ -173,12 +153,12 @@ class PackReader:
             yield from self._empty_ones()
 
     def finish(self) -> None:
-        """The pack has ended. Raises PackTruncated."""
+        """The pack has ended. Raises PackError."""
         if self.header is None:
-            raise PackTruncated(f"the pack ends after {len(self._text)} of {self._header_size} bytes of its header")
+            raise PackError(f"the pack ends after {len(self._text)} of {self._header_size} bytes of its header")
         if self._current is not None:
             rest = sum(one.size for one in self._pending)
-            raise PackTruncated(
+            raise PackError(
                 f"the pack ends {self._left + rest} bytes too early, in object {self._current.hash.text} "
                 f"after {self._current.size - self._left} of {self._current.size} bytes"
             )
@@ -188,7 +168,7 @@ class PackReader:
             return False
         found = hashlib.sha1(self._text, usedforsecurity=False).hexdigest()
         if not hmac.compare_digest(found.encode(), self._digest.encode("utf-8", "replace")):
-            raise HeaderDigestError(
+            raise PackError(
                 f"the header of {self._header_size} bytes has the SHA-1 {found}, announced was {self._digest[:40]!r}"
             )
         self.header = PackHeader.parse(bytes(self._text))
@@ -214,7 +194,7 @@ class PackReader:
         if self._left:
             return Piece(current, data, last=False)
         if self._state.finish() != current.hash.digest:
-            raise ObjectCorrupt(f"object {current.hash.text} of {current.size} bytes has another hash")
+            raise PackError(f"object {current.hash.text} of {current.size} bytes has another hash")
         self._next()
         return Piece(current, data, last=True)
 

@@ -1,21 +1,13 @@
-"""What can be wrong with an intervention, besides what stores, gateways and settings say.
-
-InterventionError
-└── BadFreeze(fqrn, detail)     a freeze without a reason, or that ends before it begins
-"""
+"""What can be wrong with an intervention, besides what stores, gateways and settings say."""
 
 from __future__ import annotations
 
 from include.errors import NightshiftError
 
 
-class InterventionError(NightshiftError):
-    """Base of everything in this file; names the repository and the cure."""
+class BadFreeze(NightshiftError):
+    """A freeze without a reason, or that ends before it begins."""
 
-    code = "intervention-error"
-
-
-class BadFreeze(InterventionError):
     code = "freeze-invalid"
 
     def __init__(self, fqrn: str, detail: str) -> None:

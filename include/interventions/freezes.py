@@ -64,7 +64,7 @@ def freeze(
 ) -> Changed:
     """Freeze a repository, and have it in the ledger; nothing happens if it is frozen just so.
 
-    Raises BadFreeze, UnknownSetting, Conflict if somebody else did the same in this moment, and what stores raise.
+    Raises BadFreeze, SettingsError, Conflict if somebody else did the same in this moment, and what stores raise.
     """
     store = connections.manifest_store(fqrn)
     try:

@@ -60,7 +60,7 @@ def pack_build(
         progress: called as each archive is stored.
 
     Raises:
-        BuildSourceMissing: the machine lacks a project.
+        LabError: the machine lacks a project.
         StoreError: the store refused.
     """
     projects, platforms = tuple(projects) or PROJECTS, tuple(platforms) or default_platforms()

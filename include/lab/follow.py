@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from include.lab.airflow_api import AirflowApi
-from include.lab.errors import NightFailed
+from include.lab.errors import LabError
 
 POLL_S = 1.0
 RUN_ENDED = {"success", "failed"}
@@ -66,7 +66,7 @@ def follow(
     """Looks at a run once a second until it ends.
 
     Raises:
-        NightFailed: it did not end in time; the run goes on.
+        LabError: it did not end in time; the run goes on.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -75,6 +75,6 @@ def follow(
         if seen.ended:
             return seen
         if time.monotonic() > deadline:
-            raise NightFailed(f"run {run_id} of {dag_id} has not ended after {timeout_s:.0f} s: look at it in Airflow")
+            raise LabError(f"run {run_id} of {dag_id} has not ended after {timeout_s:.0f} s: look at it in Airflow")
         # Airflow offers no event stream for a run's tasks.
         time.sleep(POLL_S)

@@ -73,7 +73,7 @@ def up(lab: Lab, *, airflow: bool, say: Say) -> Timings:
     """Starts what does not run yet, and returns when everything answers as itself.
 
     Raises:
-        PortTaken: before anything is started.
+        LabError: before anything is started.
         LabError: the lab runs with other settings, or another command is at it.
         ServiceFailed: a service ended or does not answer; what started stays, for its logs.
     """
@@ -113,7 +113,7 @@ def down(lab: Lab, *, say: Say) -> int:
     """Stops everything and proves it; returns how many services ran.
 
     Raises:
-        LeftRunning: a process of the lab cannot be ended.
+        LabError: a process of the lab cannot be ended.
     """
     with _alone(lab):
         return _down(lab, say)

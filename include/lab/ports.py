@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from include.lab.errors import LabError, PortTaken
+from include.lab.errors import LabError
 
 LOOPBACK = "127.0.0.1"
 OFFSET = "NIGHTSHIFT_PORT_OFFSET"
@@ -87,7 +87,7 @@ def variable(name: str) -> str:
 
 
 def check_free(ports: Ports, names: Iterable[str]) -> None:
-    """Raises PortTaken, which names every one of these ports that are in use, and how to move them."""
+    """Raises LabError, which names every one of these ports that are in use, and how to move them."""
     taken: dict[str, int] = {name: getattr(ports, name) for name in names if not _can_listen(getattr(ports, name))}
     if not taken:
         return
@@ -102,7 +102,15 @@ def check_free(ports: Ports, names: Iterable[str]) -> None:
     for name, port in taken.items():
         by = holder(port)
         lines.append(f"{port} for {name}{f' by {by}' if by else ''}")
-    raise PortTaken(lines, offset, exports)
+    together = [f"  export NIGHTSHIFT_PORT_OFFSET={offset}    # all ports, or"] if offset else []
+    message = [
+        f"{len(lines)} {'port is' if len(lines) == 1 else 'ports are'} taken:",
+        *(f"  {line}" for line in lines),
+        "End these programs, or choose other ports:",
+        *together,
+        *(f"  export {line}" for line in exports),
+    ]
+    raise LabError("\n".join(message))
 
 
 def holder(port: int) -> str | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from include.lab.errors import SecretsDamaged
+from include.lab.errors import LabError
 
 _VARIABLE = "variable"
 JWT_BYTES = 64  # Airflow warns below this length on every process
@@ -66,7 +66,7 @@ class LabSecrets:
         """Reads `NIGHTSHIFT_SECRET_<NAME>=value` lines.
 
         Raises:
-            SecretsDamaged: a secret is missing or empty.
+            LabError: a secret is missing or empty.
         """
         values: dict[str, str] = {}
         for line in text.splitlines():
@@ -76,11 +76,11 @@ class LabSecrets:
         try:
             found = {one.name: values[one.metadata[_VARIABLE]] for one in fields(cls)}
         except KeyError as missing:
-            raise SecretsDamaged(
+            raise LabError(
                 f"{name} lacks {missing.args[0]}: restore the file, or remove it together with the state beside it"
             ) from missing
         if empty := [one.metadata[_VARIABLE] for one in fields(cls) if not found[one.name]]:
-            raise SecretsDamaged(f"{name} has no value for {', '.join(empty)}: restore the file")
+            raise LabError(f"{name} has no value for {', '.join(empty)}: restore the file")
         return cls(**found)
 
     def format(self) -> str:

@@ -15,7 +15,7 @@ from datetime import date
 from enum import Enum
 from pathlib import Path
 
-from include.lab.errors import BuildSourceMissing
+from include.lab.errors import LabError
 
 INTERPRETER = "python"
 # The largest packages of the environment and some small ones; with the interpreter more than 10,000 files a platform.
@@ -80,7 +80,7 @@ def project_files(project: str) -> list[SourceFile]:
     """The files of a project, sorted by path.
 
     Raises:
-        BuildSourceMissing: the machine has no such package.
+        LabError: the machine has no such package.
     """
     if project == INTERPRETER:
         files = [*_interpreter_files()]
@@ -88,7 +88,7 @@ def project_files(project: str) -> list[SourceFile]:
         root = Path(sysconfig.get_path("purelib")) / project
         if not root.is_dir():
             cure = "name packages of the environment in the slot's projects, or run make venv"
-            raise BuildSourceMissing(project, str(root), cure)
+            raise LabError(f"project {project}: nothing to pack at {root}; {cure}")
         files = [*_tree(root, f"{_library()}/site-packages/{project}", _LEFT_OUT)]
     return sorted(files, key=lambda file: file.path)
 

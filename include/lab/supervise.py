@@ -16,7 +16,7 @@ from typing import Any
 from supervisor.xmlrpc import Faults, SupervisorTransport
 
 from include.lab.environment import MARK, Place
-from include.lab.errors import LeftRunning, ServiceFailed, SupervisorFailed
+from include.lab.errors import LabError, ServiceFailed, SupervisorFailed
 
 START_S = 15.0
 POLL_S = 0.1
@@ -219,7 +219,7 @@ def end_marked(place: Place, *, patience_s: float = 5.0) -> None:
     """Ends what a lab left running, first kindly.
 
     Raises:
-        LeftRunning: processes survived SIGKILL, or belong to another user.
+        LabError: processes survived SIGKILL, or belong to another user.
     """
     for how, patience in ((signal.SIGTERM, patience_s), (signal.SIGKILL, patience_s)):
         deadline = time.monotonic() + patience
@@ -232,7 +232,8 @@ def end_marked(place: Place, *, patience_s: float = 5.0) -> None:
             time.sleep(POLL_S)
         if not pids:
             return
-    raise LeftRunning(marked_processes(place))
+    left = ", ".join(map(str, marked_processes(place)))
+    raise LabError(f"still running: {left}: end them with kill -9")
 
 
 def _info(raw: Any) -> ProcessInfo:

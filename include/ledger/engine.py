@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError
 
-from include.ledger.errors import BadLedgerUrl, LedgerUnavailable
+from include.ledger.errors import LedgerError, LedgerUnavailable
 
 Bind = Engine | Connection
 """An engine (the function is a transaction of its own) or a connection (it joins the caller's transaction)."""
@@ -36,7 +36,7 @@ class Address(Protocol):
 
 
 def open_ledger(address: str | URL | Address, *, login: str | None = None, password: str | None = None) -> Engine:
-    """An engine on the ledger; connects to nothing yet. Tables are made by `migrate`. Raises BadLedgerUrl.
+    """An engine on the ledger; connects to nothing yet. Tables are made by `migrate`. Raises LedgerError.
 
     `login` and `password` replace those of the address.
     """
@@ -49,7 +49,7 @@ def open_ledger(address: str | URL | Address, *, login: str | None = None, passw
         return _open_sqlite(url)
     if url.drivername == "mysql+pymysql":
         return _open_mysql(url)
-    raise BadLedgerUrl(shown(url), f"{url.drivername} is not supported")
+    raise _unusable(shown(url), f"{url.drivername} is not supported")
 
 
 def shown(url: URL) -> str:
@@ -58,7 +58,7 @@ def shown(url: URL) -> str:
 
 
 def shown_address(address: str | URL | Address) -> str:
-    """The URL of an address for messages. Raises BadLedgerUrl."""
+    """The URL of an address for messages. Raises LedgerError."""
     return shown(_url(address))
 
 
@@ -121,7 +121,7 @@ def _url(address: str | URL | Address) -> URL:
         url = make_url(text)
     except (ArgumentError, ValueError):
         # not quoted and not chained: what cannot be parsed cannot be cleared of its password
-        raise BadLedgerUrl("(not shown)", "cannot be parsed") from None
+        raise _unusable("(not shown)", "cannot be parsed") from None
     if isinstance(address, str):
         return url
     if address.login is not None:
@@ -131,11 +131,11 @@ def _url(address: str | URL | Address) -> URL:
 
 def _open_sqlite(url: URL) -> Engine:
     if url.database in (None, "", ":memory:"):
-        raise BadLedgerUrl(shown(url), "a ledger in memory is lost with its process")
+        raise _unusable(shown(url), "a ledger in memory is lost with its process")
     try:
         Path(str(url.database)).absolute().parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadLedgerUrl(shown(url), f"its folder cannot be made: {error.strerror}") from None
+        raise _unusable(shown(url), f"its folder cannot be made: {error.strerror}") from None
     engine = create_engine(url, connect_args={"timeout": BUSY_TIMEOUT_S})
 
     @event.listens_for(engine, "connect")
@@ -160,7 +160,7 @@ def _open_sqlite(url: URL) -> Engine:
 
 def _open_mysql(url: URL) -> Engine:
     if not url.database:
-        raise BadLedgerUrl(shown(url), "names no database")
+        raise _unusable(shown(url), "names no database")
     engine = create_engine(
         url,
         connect_args={"charset": "utf8mb4", "connect_timeout": 10},
@@ -176,3 +176,9 @@ def _open_mysql(url: URL) -> Engine:
             cursor.execute("SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'")
 
     return engine
+
+
+def _unusable(url: str, what: str) -> LedgerError:
+    return LedgerError(
+        f"ledger {url}: {what}. Use sqlite:///path/ledger.db or mysql+pymysql://login@host:port/database.", url=url
+    )

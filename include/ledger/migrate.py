@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Engine, inspect, text
 
 from include.ledger.engine import reading, shown, writing
-from include.ledger.errors import LedgerUnavailable, LedgerVersion
+from include.ledger.errors import LedgerError, LedgerUnavailable
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -26,7 +26,7 @@ LOCK_TIMEOUT_S = 60
 def migrate(engine: Engine) -> str:
     """Make or change the tables as needed and return the version that they now have.
 
-    Raises LedgerVersion when the ledger is newer than this code, LedgerUnavailable when it cannot be reached or locked.
+    Raises LedgerError when the ledger is newer than this code, LedgerUnavailable when it cannot be reached or locked.
     """
     head, known = _versions()
     if _behind(engine, head, known):
@@ -58,7 +58,9 @@ def _versions() -> tuple[str, frozenset[str]]:
 def _behind(engine: Engine, head: str, known: frozenset[str]) -> bool:
     found = version(engine)
     if found is not None and found not in known:
-        raise LedgerVersion(shown(engine.url), found, head)
+        url = shown(engine.url)
+        what = f"ledger {url}: its tables have version {found}, this code knows up to {head}. "
+        raise LedgerError(f"{what}Install the newer Nightshift that made them, or name another ledger.", url=url)
     return found != head
 
 

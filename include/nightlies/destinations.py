@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 from string import Formatter
 
-from include.nightlies.errors import BadDestination
+from include.nightlies.errors import NightlyError
 from include.nightlies.names import check_name
 from include.settings.model import Slot
 from include.settings.names import NAME
@@ -15,14 +15,14 @@ from include.settings.templates import MAX_DESTINATION_LENGTH, fields, fill
 
 
 def destination(slot: Slot, build_id: str, project: str, platform: str, *, build_date: date | None = None) -> str:
-    """The absolute path of one artifact, without a trailing slash; raises BadName or BadDestination."""
+    """The absolute path of one artifact, without a trailing slash; raises NightlyError."""
     values = _build_values(slot, slot.destination, build_id, build_date)
     values["project"] = check_name("project", project)
     values["platform"] = check_name("platform", platform)
     path = fill(slot.destination, values)
     if len(path) > MAX_DESTINATION_LENGTH:
         what = f"the destination of {project}/{platform} is longer than {MAX_DESTINATION_LENGTH} characters"
-        raise BadDestination(slot.name, what, "Shorten the slot's `destination` or the names.")
+        raise NightlyError(f"slot {slot.name}: {what}. Shorten the slot's `destination` or the names.")
     return path
 
 
@@ -79,5 +79,7 @@ def _build_values(slot: Slot, template: str, build_id: str, build_date: date | N
     if build_date is not None:
         values["date"] = build_date.isoformat()
     elif "date" in fields(template):
-        raise BadDestination(slot.name, "its destination has {date} and no date was given", "Pass the build's date.")
+        raise NightlyError(
+            f"slot {slot.name}: its destination has {{date}} and no date was given. Pass the build's date."
+        )
     return values

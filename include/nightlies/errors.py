@@ -1,16 +1,9 @@
 """What can be wrong with a night, its index, its dates and its records.
 
 NightlyError
-├── BadName               a name that may not become a component of a path
 ├── BadIndex              a build's index as a whole cannot be used
-│   ├── IndexNotJson      it is no JSON object
-│   ├── IndexField        a field is missing, of another type, or out of bounds
-│   ├── IndexElsewhere    it belongs to another slot or date than it was read for
-│   ├── IndexUnsigned     the slot asks for a signature, and there is none beside it
-│   └── WrongSignature    the signature beside it is not one of the slot's key over these bytes
 ├── BadIndexKey           the key that indices are checked with is none
 ├── PlanRefused           an artifact of a build that cannot be planned; the others are
-├── BadDestination        a destination cannot be made of these names
 ├── BuildDateUnknown      nothing says which date's build is meant
 ├── BuildDateRefused      a build date that the run may not have
 ├── BuildMissing          there is no build for that slot and date (yet: may be tried again)
@@ -44,15 +37,6 @@ class NightlyError(NightshiftError):
     code = "night-error"
 
 
-class BadName(NightlyError):
-    code = "name-invalid"
-
-    def __init__(self, kind: str, name: str, fault: str) -> None:
-        self.kind = kind
-        self.name = name
-        super().__init__(f"{kind} {name!r} {fault}. Rename it: names become components of paths.")
-
-
 class BadIndex(NightlyError):
     """`file` is the index's key or URL; `artifact` its position and name where one is concerned."""
 
@@ -62,40 +46,6 @@ class BadIndex(NightlyError):
         self.file = file
         self.what = what
         super().__init__(f"index {file}: {what}. {cure}")
-
-
-class IndexNotJson(BadIndex):
-    code = "index-not-json"
-
-
-class IndexField(BadIndex):
-    code = "index-field-invalid"
-
-    def __init__(self, file: str, field: str, what: str, cure: str) -> None:
-        self.field = field
-        super().__init__(file, f"`{field}` {what}", cure)
-
-
-class IndexElsewhere(BadIndex):
-    code = "index-of-other-build"
-
-
-class IndexUnsigned(BadIndex):
-    code = "index-unsigned"
-
-    def __init__(self, file: str, signature: str) -> None:
-        super().__init__(file, f"has no signature at {signature}", "Let the builder sign it, and write both.")
-
-
-class WrongSignature(BadIndex):
-    code = "index-signature-invalid"
-
-    def __init__(self, file: str) -> None:
-        cure = (
-            "If it stays so, somebody else wrote the index, or the slot's `index_signature` names another key than "
-            "the builder's. Nothing of it is taken."
-        )
-        super().__init__(file, "is not what its signature is over", cure)
 
 
 class BadIndexKey(NightlyError):
@@ -110,14 +60,6 @@ class BadIndexKey(NightlyError):
 
 class PlanRefused(NightlyError):
     code = "plan-refused"
-
-
-class BadDestination(NightlyError):
-    code = "destination-template-invalid"
-
-    def __init__(self, slot: str, what: str, cure: str) -> None:
-        self.slot = slot
-        super().__init__(f"slot {slot}: {what}. {cure}")
 
 
 class BuildDateUnknown(NightlyError):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from include.nightlies.errors import IndexElsewhere, IndexField, IndexNotJson
+from include.nightlies.errors import BadIndex
 from include.settings.names import name_fault
 from include.storage.kinds import SCHEMES
 
@@ -135,17 +135,15 @@ class BuildIndex:
         document = _document(data, file)
         fields = _Fields(document, file)
         if fields.get("format", int) != FORMAT:
-            raise IndexField(
-                file, "format", f"is not {FORMAT}", "Write the index in that format, or update Nightshift."
-            )
+            raise BadIndex(file, f"`format` is not {FORMAT}", "Write the index in that format, or update Nightshift.")
         found_slot, build_id = fields.name("slot"), fields.name("build_id")
         if found_slot != slot:
             what = f"belongs to slot {found_slot!r}, not {slot!r}"
-            raise IndexElsewhere(file, what, "Correct `slot`, or put the index where that slot looks for it.")
+            raise BadIndex(file, what, "Correct `slot`, or put the index where that slot looks for it.")
         found_date = fields.date("date")
         if build_date is not None and found_date != build_date:
             what = f"is of {found_date}, not of {build_date}"
-            raise IndexElsewhere(file, what, "Correct `date`, or put the index where that date is looked for.")
+            raise BadIndex(file, what, "Correct `date`, or put the index where that date is looked for.")
         complete = fields.get("complete", bool)
         base, serial, created = fields.base(build_id), fields.serial(), fields.created()
         artifacts, rejected = _artifacts(fields.get("artifacts", list), store)
@@ -172,7 +170,7 @@ class BuildIndex:
 
 
 class _Fields:
-    """The fields of the document itself, each missing or wrong one an IndexField."""
+    """The fields of the document itself, each missing or wrong one an BadIndex."""
 
     def __init__(self, document: Mapping[str, Any], file: str, within: str = "") -> None:
         self._document = document
@@ -236,8 +234,8 @@ class _Fields:
             raise self._fault("created", f"{_brief(text)} is not an instant", cure)
         return value.astimezone(datetime.UTC)
 
-    def _fault(self, name: str, what: str, cure: str) -> IndexField:
-        return IndexField(self._file, self._within + name, what, cure)
+    def _fault(self, name: str, what: str, cure: str) -> BadIndex:
+        return BadIndex(self._file, f"`{self._within}{name}` {what}", cure)
 
 
 _KINDS: Mapping[type, str] = {
@@ -253,17 +251,17 @@ _KINDS: Mapping[type, str] = {
 
 def _document(data: bytes, file: str) -> Mapping[str, Any]:
     if len(data) > MAX_INDEX_BYTES:
-        raise IndexNotJson(file, f"is larger than {MAX_INDEX_BYTES} bytes", "Split the build into several.")
+        raise BadIndex(file, f"is larger than {MAX_INDEX_BYTES} bytes", "Split the build into several.")
     try:
         document = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
-        raise IndexNotJson(file, f"is not UTF-8 at byte {error.start}", "Write it anew; it may be truncated.") from None
+        raise BadIndex(file, f"is not UTF-8 at byte {error.start}", "Write it anew; it may be truncated.") from None
     except RecursionError:
-        raise IndexNotJson(file, "is nested too deeply", "Write it as docs/formats.md says, build index.") from None
+        raise BadIndex(file, "is nested too deeply", "Write it as docs/formats.md says, build index.") from None
     except ValueError as error:
-        raise IndexNotJson(file, f"is not JSON: {error}", "Write it anew; it may be truncated.") from None
+        raise BadIndex(file, f"is not JSON: {error}", "Write it anew; it may be truncated.") from None
     if not isinstance(document, dict):
-        raise IndexNotJson(file, f"is {_kind(document)}, not an object", "See docs/formats.md, build index.")
+        raise BadIndex(file, f"is {_kind(document)}, not an object", "See docs/formats.md, build index.")
     return document
 
 

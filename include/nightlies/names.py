@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from include.nightlies.errors import BadName
+from include.nightlies.errors import NightlyError
 from include.settings.names import name_fault
 
 
 def check_name(kind: str, text: str) -> str:
-    """`text` itself if it may name a `kind` (slot, build, project, platform); else BadName."""
+    """`text` itself if it may name a `kind` (slot, build, project, platform); else NightlyError."""
     fault = name_fault(text)
     if fault:
-        raise BadName(kind, text, fault)
+        raise NightlyError(f"{kind} {text!r} {fault}. Rename it: names become components of paths.")
     return text

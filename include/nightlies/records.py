@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from include.error_names import code_of_name, name_of
+from include.error_names import code_of_name, name_of_code
 from include.errors import code_of
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.errors import IllegalMove, PublicationUnknown, StaleAttempt
@@ -69,7 +69,7 @@ class Figures:
 class Publication:
     """One row of the ledger: what became of one destination in one run.
 
-    `code`: of the error that ended it; `error_class`: the name of its class, for people. `blocked_by`: the artifact
+    `code`: of the error that ended it; `error_class`: what it was known by before codes. `blocked_by`: the artifact
     that it depends on and that was not published.
     """
 
@@ -226,7 +226,7 @@ def move(
             values = _recorded(figures or Figures(), row) | {
                 "state": to.value,
                 "reason": reason[:_REASON_LENGTH],
-                "error_class": None if error is None else name_of(error),
+                "error_class": None if error is None else name_of_code(code_of(error)),
                 "code": None if error is None else code_of(error),
                 "skip_reason": None if skip is None else skip.value,
                 "blocked_by": blocked_by,

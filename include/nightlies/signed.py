@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-from include.nightlies.errors import BadIndexKey, WrongSignature
+from include.nightlies.errors import BadIndex, BadIndexKey
 
 MIN_RSA_BITS = 2048
 MAX_SIGNATURE_BYTES = 16 << 10
@@ -34,9 +34,9 @@ def public_key(path: Path) -> IndexKey:
 
 
 def require_signature(data: bytes, signature: bytes, key: IndexKey, *, file: str) -> None:
-    """Raise WrongSignature unless `signature`, raw or in base64, is the key's over `data`."""
+    """Raise BadIndex unless `signature`, raw or in base64, is the key's over `data`."""
     if len(signature) > MAX_SIGNATURE_BYTES:
-        raise WrongSignature(file)
+        raise _wrong(file)
     for candidate in (signature, _from_base64(signature)):
         if candidate is None:
             continue
@@ -48,7 +48,7 @@ def require_signature(data: bytes, signature: bytes, key: IndexKey, *, file: str
         except InvalidSignature:
             continue
         return
-    raise WrongSignature(file)
+    raise _wrong(file)
 
 
 def _from_base64(text: bytes) -> bytes | None:
@@ -56,3 +56,11 @@ def _from_base64(text: bytes) -> bytes | None:
         return base64.b64decode(b"".join(text.split()), validate=True)
     except (binascii.Error, ValueError):
         return None
+
+
+def _wrong(file: str) -> BadIndex:
+    cure = (
+        "If it stays so, somebody else wrote the index, or the slot's `index_signature` names another key than the "
+        "builder's. Nothing of it is taken."
+    )
+    return BadIndex(file, "is not what its signature is over", cure)

@@ -7,7 +7,7 @@ import ssl
 from email.message import EmailMessage
 from email.utils import formatdate, make_msgid
 
-from include.notify.errors import MailFailed
+from include.notify.errors import NotifyError
 from include.notify.message import Message
 from include.settings.errors import BadConnection
 from include.settings.model import Mail
@@ -18,7 +18,7 @@ MAX_SUBJECT = 200
 
 
 def send_mail(settings: Mail, connection: Connection, message: Message) -> None:
-    """Hand one message to the server. Raises MailFailed, BadConnection."""
+    """Hand one message to the server. Raises NotifyError, BadConnection."""
     scheme = (connection.schema or "").lower()
     variable = connection_variable(connection.id)
     if scheme not in _PORTS:
@@ -41,9 +41,9 @@ def send_mail(settings: Mail, connection: Connection, message: Message) -> None:
                 server.login(connection.login, connection.password)
             server.send_message(composed(settings, message))
     except smtplib.SMTPResponseException as error:
-        raise MailFailed(f"{host}:{port}", f"answers {error.smtp_code}") from None
+        raise _failed(host, port, f"answers {error.smtp_code}") from None
     except (OSError, smtplib.SMTPException) as error:
-        raise MailFailed(f"{host}:{port}", f"{type(error).__name__}: {error}") from None
+        raise _failed(host, port, f"{type(error).__name__}: {error}") from None
 
 
 def composed(settings: Mail, message: Message) -> EmailMessage:
@@ -58,3 +58,7 @@ def composed(settings: Mail, message: Message) -> EmailMessage:
     if message.html is not None:
         mail.add_alternative(message.html, subtype="html")
     return mail
+
+
+def _failed(host: str, port: int, detail: str) -> NotifyError:
+    return NotifyError(f"mail server {host}:{port}: {detail}. Check the connection of `notify.mail`.")

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-from include.notify.errors import WebhookFailed
+from include.notify.errors import NotifyError
 from include.notify.message import Message
 from include.settings.model import Webhook
 from include.settings.secrets import Connection
@@ -31,7 +31,7 @@ def post(
     now_s: int,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Send one message; again after a growing pause if the service is away or says 429 or 5xx. Raises WebhookFailed.
+    """Send one message; again after a growing pause if the service is away or says 429 or 5xx. Raises NotifyError.
 
     A redirect is not followed: the signature is for whom the connection names. ``now_s``: Unix time that is signed.
     """
@@ -54,9 +54,9 @@ def post(
                     return
                 fault = f"HTTP {reply.status_code}"
                 if reply.status_code != 429 and reply.status_code < 500:
-                    raise WebhookFailed(host, fault)
+                    raise _failed(host, fault)
             if not left:
-                raise WebhookFailed(host, f"{fault}, {settings.retries + 1} times")
+                raise _failed(host, f"{fault}, {settings.retries + 1} times")
             sleep(PAUSE_S * 2 ** (settings.retries - left))
 
 
@@ -68,3 +68,7 @@ def signature(secret: str, time_s: int, body: bytes) -> str:
 def cause_of(key: str) -> str:
     """What stands for a cause in headers and in the ledger's index."""
     return hashlib.sha256(key.encode()).hexdigest()
+
+
+def _failed(host: str, detail: str) -> NotifyError:
+    return NotifyError(f"webhook at {host}: {detail}. Check the connection of `notify.webhook`.")

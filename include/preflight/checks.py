@@ -25,7 +25,7 @@ def checks_of(
     logs: Path | None = None,
     asked: Asked = airflow_has_all,
 ) -> list[Check]:
-    """The checks for a site, or for one slot of it. Raises UnknownSetting for a slot that there is not.
+    """The checks for a site, or for one slot of it. Raises SettingsError for a slot that there is not.
 
     `logs`: where Airflow keeps the logs of tasks; by default what the environment says. `asked`: whether Airflow has
     a connection that the secrets do not have.

@@ -60,7 +60,7 @@ def ask(connections: Connections, repository: str, path: str, *, limit: int = 1)
     """Who published a path or the nearest tree above it, and what links on the way lead to; the newest first for each.
 
     Documents that the ledger does not have come last. A repository that cannot be read is no reason to say nothing:
-    then `now` says why. Raises UnknownSetting and LedgerError.
+    then `now` says why. Raises SettingsError and LedgerError.
     """
     head: Repository | None
     try:

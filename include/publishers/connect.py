@@ -16,7 +16,7 @@ from include.cvmfs.repository import Repository
 from include.gateway.client import GatewayClient
 from include.publishers.base import Publisher
 from include.publishers.capabilities import Loss, Way
-from include.publishers.errors import NotSupported, TooManyWriters
+from include.publishers.errors import NotSupported, PublisherError
 from include.publishers.stock import StockPublisher
 from include.publishers.stores import credentials_of, options_of
 from include.settings.ledger import open_site_ledger
@@ -58,7 +58,7 @@ class Connections:
         return self.store(self.site.repository(fqrn).store, Role.GATEWAY).child(fqrn)
 
     def manifest_store(self, fqrn: str, *, quick: bool = False) -> Store:
-        """A repository's store for the one who switches its manifest. Raises TooManyWriters.
+        """A repository's store for the one who switches its manifest. Raises PublisherError.
 
         ``quick``: with short time-outs and no repetitions, for a look.
         """
@@ -67,7 +67,7 @@ class Connections:
         writers = [f"writer {number + 1}" for number in range(settings.manifest_writers)]
         verdict = require_single_writer(traits, store=settings.store, repository=fqrn, writers=writers)
         if not verdict.allowed:
-            raise TooManyWriters(fqrn, verdict.reason)
+            raise PublisherError(fqrn, verdict.reason)
         return self._opened(settings.store, Role.GATEWAY, single_writer=len(writers) == 1, quick=quick).child(fqrn)
 
     def repository(self, fqrn: str) -> Repository:

@@ -3,9 +3,7 @@
 PublisherError
 ├── NotSupported(fqrn, detail)      an operation that this way to publish does not have
 ├── Lossy(fqrn, detail)             it would lose something on the way, and the settings do not allow that
-├── WorkReverted(fqrn, detail)      a revision changed what was not leased: others' work may be lost
-├── TooManyWriters(fqrn, detail)    two may switch the manifest, and the store would not keep them apart
-└── FoundingFailed(fqrn, detail)    the repository cannot be created, or its keys do not belong to it
+└── WorkReverted(fqrn, detail)      a revision changed what was not leased: others' work may be lost
 
 LeasesLeft(faults)                  leases that nobody ends, over several repositories
 """
@@ -52,15 +50,3 @@ class LeasesLeft(NightshiftError):
     def __init__(self, faults: list[str]) -> None:
         super().__init__("; ".join(faults))
         self.faults = faults
-
-
-class TooManyWriters(PublisherError):
-    """The settings allow more manifest writers than the store can keep apart."""
-
-    code = "too-many-writers"
-
-
-class FoundingFailed(PublisherError):
-    """A repository cannot be had with these keys in this store."""
-
-    code = "repository-not-creatable"

@@ -30,7 +30,7 @@ from include.cvmfs.keys import (
     save_signer,
 )
 from include.publishers.connect import Connections
-from include.publishers.errors import FoundingFailed
+from include.publishers.errors import PublisherError
 from include.publishers.stores import credentials_of, options_of, try_store
 from include.settings.model import Repository
 from include.settings.traits import record_traits, recorded_traits
@@ -71,23 +71,23 @@ def found_repository(connections: Connections, fqrn: str, *, say: Say, mtime_ns:
 
     ``mtime_ns``: one that is created keeps nanoseconds, as it also does if its trees are to be prepared with them.
 
-    Nothing is written before the store has answered, and taken what is written to it. Raises FoundingFailed if it is
+    Nothing is written before the store has answered, and taken what is written to it. Raises PublisherError if it is
     there and its keys are not, if they belong to another gateway connection, or if its store can only be read;
     StoreError, KeyFileError, MissingConnection, BadConnection.
     """
     repository, folder = connections.site.repository(fqrn), connections.site.gateway.keys
     if repository.server is not None and repository.server.behind != "nightshift":
         cure = f"create it there (cvmfs_server mkfs on {repository.server.host}, or on the gateway's machine)"
-        raise FoundingFailed(fqrn, f"its keys and its storage belong to its publisher node; {cure}")
+        raise PublisherError(fqrn, f"its keys and its storage belong to its publisher node; {cure}")
     store = connections.gateway_store(fqrn)
     if not store.writable:
         cure = "name a store with s3:// or file:// in its settings"
         where = connections.site.store(repository.store).url
-        raise FoundingFailed(fqrn, f"store {repository.store}, {where}, can only be read; {cure}")
+        raise PublisherError(fqrn, f"store {repository.store}, {where}, can only be read; {cure}")
     there = store.exists(MANIFEST_KEY)
     key = _gateway_key(connections, repository, folder)
     if there and not KeyFile.CERTIFICATE.path(folder, fqrn).exists():
-        raise FoundingFailed(
+        raise PublisherError(
             fqrn, f"it is in {store.url}, but its keys are not in {folder}: restore them, or empty the store"
         )
     if not there:
@@ -140,7 +140,7 @@ def _gateway_key(connections: Connections, repository: Repository, folder: Path)
     if not path.exists():
         return wanted
     if load_gateway_key(path) != wanted:
-        raise FoundingFailed(
+        raise PublisherError(
             repository.fqrn,
             f"{path} and the connection {repository.gateway} hold different keys: remove the file if the connection is "
             "right, or correct the connection (that of the embedded services is made from their secrets.env)",

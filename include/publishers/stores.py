@@ -51,7 +51,7 @@ def options_of(store: Store, *, traits: Traits | None = None, single_writer: boo
 
 
 def plain_store(site: Site, secrets: Secrets, name: str) -> storage.Store:
-    """A store opened without what an earlier trial saw. Raises BadStoreUrl, MissingConnection or BadConnection."""
+    """A store opened without what an earlier trial saw. Raises StoreError, MissingConnection or BadConnection."""
     settings = site.store(name)
     return open_store(settings.url, credentials=credentials_of(settings, secrets), options=options_of(settings))
 

@@ -3,7 +3,6 @@
 SettingsError
 ├── SettingsFileMissing    there is no file where one was looked for
 ├── InvalidSettings        the file has problems; all of them at once, each with file, line and cure
-├── UnknownSetting         a slot, store or repository was asked for that the file does not have
 ├── MissingConnection      a connection is named but not defined
 └── BadConnection          a connection is defined but cannot be read
 
@@ -59,17 +58,6 @@ class InvalidSettings(SettingsError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: (problem.line, problem.key)))
         super().__init__("\n".join(str(problem) for problem in self.problems))
-
-
-class UnknownSetting(SettingsError):
-    code = "setting-unknown"
-
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        self.kind = kind
-        self.name = name
-        self.known = tuple(sorted(known))
-        listed = ", ".join(self.known) or "none"
-        super().__init__(f"unknown {kind} {name!r}; the configuration has: {listed}. Use one of these or add it there.")
 
 
 class MissingConnection(SettingsError):

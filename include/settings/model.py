@@ -20,7 +20,7 @@ from pydantic import (
     model_validator,
 )
 
-from include.settings.errors import UnknownSetting
+from include.settings.errors import SettingsError
 from include.settings.templates import fields
 from include.settings.texts import (
     ConnectionId,
@@ -492,15 +492,15 @@ class Site(_Block):
         return {key: {**block, "name": key} if isinstance(block, Mapping) else block for key, block in value.items()}
 
     def store(self, name: str) -> Store:
-        """The store of that name; UnknownSetting names those that there are."""
+        """The store of that name; SettingsError names those that there are."""
         return _pick("store", self.stores, name)
 
     def repository(self, fqrn: str) -> Repository:
-        """The repository of that name; UnknownSetting names those that there are."""
+        """The repository of that name; SettingsError names those that there are."""
         return _pick("repository", self.repositories, fqrn)
 
     def slot(self, name: str) -> Slot:
-        """The slot of that name; UnknownSetting names those that there are."""
+        """The slot of that name; SettingsError names those that there are."""
         return _pick("slot", self.slots, name)
 
 
@@ -508,4 +508,7 @@ def _pick(kind: str, blocks: Mapping[str, BlockT], name: str) -> BlockT:
     try:
         return blocks[name]
     except KeyError:
-        raise UnknownSetting(kind, name, blocks) from None
+        listed = ", ".join(sorted(blocks)) or "none"
+        raise SettingsError(
+            f"unknown {kind} {name!r}; the configuration has: {listed}. Use one of these or add it there."
+        ) from None

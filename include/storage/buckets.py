@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from include.storage.errors import BadStoreUrl, Forbidden, Rejected, StoreError, Unavailable
+from include.storage.errors import Forbidden, Rejected, StoreError, Unavailable
 from include.storage.open import DEFAULTS, split_s3_url
 from include.storage.options import Credentials, StoreOptions
 from include.storage.refusals import BY_CODE, BY_STATUS, DROPPED, Failure, Refusal
@@ -159,7 +159,7 @@ def _translate(error: Any, bucket: str) -> StoreError:
     code = error.response["Error"].get("Code", "")
     status = error.response["ResponseMetadata"]["HTTPStatusCode"]
     if code == "InvalidBucketName":
-        return BadStoreUrl(f"bucket {bucket}: the store does not take this name; choose another", key="")
+        return StoreError(f"bucket {bucket}: the store does not take this name; choose another", key="")
     refusal = BY_CODE.get(code) or BY_STATUS.get(status)
     if refusal is None:
         leaf = Unavailable if status >= 500 else Rejected

@@ -3,15 +3,13 @@
 StoreError(message, key)
 ├── NotFound            no such object
 │   └── BucketMissing   nor any other: the bucket itself is not there
-├── AlreadyExists       an object stands where none may stand
 ├── Conflict            a conditional replace lost: another writer came first
 ├── Forbidden           credentials missing, wrong or not sufficient
 ├── Unavailable         429, 5xx, time-out, dropped connection; ``cause`` says which   (retryable)
 ├── StoreFull           no space left, or a quota is used up
 ├── Unsupported         this store cannot do that (an HTTP store does not write)
 ├── Rejected            the store refused the request for another reason
-├── BadKey              a key that is never sent to a store
-└── BadStoreUrl         a URL that names no store
+└── BadKey              a key that is never sent to a store
 """
 
 from __future__ import annotations
@@ -39,12 +37,6 @@ class BucketMissing(NotFound):
     """There is no bucket of this name, so that nothing can be concluded about the object."""
 
     code = "store-bucket-missing"
-
-
-class AlreadyExists(StoreError):
-    """An object of this key is there already."""
-
-    code = "object-exists"
 
 
 class Conflict(StoreError):
@@ -99,9 +91,3 @@ class BadKey(StoreError):
     """A key that is empty, absolute, too long, has an empty, ``.`` or ``..`` component, a NUL or a backslash."""
 
     code = "object-key-invalid"
-
-
-class BadStoreUrl(StoreError):
-    """A store URL that cannot be used. The message never repeats credentials found in it."""
-
-    code = "store-url-invalid"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from include.storage.errors import BadStoreUrl
+from include.storage.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,15 @@ SCHEMES: Mapping[str, StoreKind] = {"file": FILE, "s3": S3, "http": HTTP, "https
 
 
 def kind_of(url: str) -> StoreKind:
-    """The kind of the store at ``url``, by its scheme alone. Raises BadStoreUrl for one that names no kind."""
+    """The kind of the store at ``url``, by its scheme alone. Raises StoreError for one that names no kind."""
     scheme, separator, _ = url.partition("://")
     if not separator:
-        raise BadStoreUrl(
+        raise StoreError(
             f"store URL {shown(url)!r}: no scheme; write file:///folder, s3://bucket/prefix or http://…", key=""
         )
     kind = SCHEMES.get(scheme.lower())
     if kind is None:
-        raise BadStoreUrl(f"store URL {shown(url)!r}: unknown scheme {scheme!r}; use {_listed()}", key="")
+        raise StoreError(f"store URL {shown(url)!r}: unknown scheme {scheme!r}; use {_listed()}", key="")
     return kind
 
 

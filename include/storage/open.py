@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from include.storage.errors import BadKey, BadStoreUrl
+from include.storage.errors import BadKey, StoreError
 from include.storage.kinds import FILE, HTTP, S3, StoreKind, kind_of, shown
 from include.storage.options import Credentials, StoreOptions, Traits
 from include.storage.store import Store, check_prefix
@@ -18,7 +18,7 @@ DEFAULTS = StoreOptions()
 
 
 def open_store(url: str, *, credentials: Credentials | None = None, options: StoreOptions = DEFAULTS) -> Store:
-    """The store at ``url``. Nothing is sent or created yet; BadStoreUrl says what is wrong with the URL.
+    """The store at ``url``. Nothing is sent or created yet; StoreError says what is wrong with the URL.
 
     ``s3://`` without credentials is read anonymously. ``http(s)://`` takes none: it is for public reading.
     """
@@ -29,14 +29,14 @@ def split_s3_url(url: str) -> tuple[str, str]:
     """Bucket and prefix of ``s3://bucket/prefix``; the prefix without slashes at its ends, "" for the whole bucket."""
     bucket, _, prefix = url.partition("://")[2].partition("/")
     if not _BUCKET.fullmatch(bucket):
-        raise BadStoreUrl(
+        raise StoreError(
             f"store URL {shown(url)!r}: no usable bucket name; write s3://bucket/prefix, and the host as 'endpoint'",
             key="",
         )
     try:
         return bucket, check_prefix(prefix)
     except BadKey as error:
-        raise BadStoreUrl(f"store URL {shown(url)!r}: {error}", key="") from None
+        raise StoreError(f"store URL {shown(url)!r}: {error}", key="") from None
 
 
 def _open_file(url: str, credentials: Credentials | None, options: StoreOptions) -> Store:  # noqa: ARG001
@@ -44,10 +44,10 @@ def _open_file(url: str, credentials: Credentials | None, options: StoreOptions)
 
     host, slash, path = url.partition("://")[2].partition("/")
     if not slash or host not in ("", "localhost"):
-        raise BadStoreUrl(f"store URL {url!r}: write file:///absolute/folder, with three slashes", key="")
+        raise StoreError(f"store URL {url!r}: write file:///absolute/folder, with three slashes", key="")
     folder = "/" + unquote(path).strip("/")
     if "\0" in folder or ".." in folder.split("/"):
-        raise BadStoreUrl(f'store URL {url!r}: the folder may not contain ".." or a NUL', key="")
+        raise StoreError(f'store URL {url!r}: the folder may not contain ".." or a NUL', key="")
     return FileStore(Path(folder), fsync=options.fsync)
 
 
@@ -78,11 +78,11 @@ def _check_http(url: str, what: str = "store URL") -> None:
     except ValueError:
         usable = False
     if not usable:
-        raise BadStoreUrl(f"{what} {shown(url)!r}: write http://host:port or https://host", key="")
+        raise StoreError(f"{what} {shown(url)!r}: write http://host:port or https://host", key="")
     if parts.username is not None or parts.password is not None:
-        raise BadStoreUrl(f"{what} {shown(url)!r}: credentials do not belong into a URL; use a connection", key="")
+        raise StoreError(f"{what} {shown(url)!r}: credentials do not belong into a URL; use a connection", key="")
     if parts.query or parts.fragment:
-        raise BadStoreUrl(f"{what} {shown(url)!r}: a store has neither query nor fragment", key="")
+        raise StoreError(f"{what} {shown(url)!r}: a store has neither query nor fragment", key="")
 
 
 OPENERS: Mapping[StoreKind, Callable[[str, Credentials | None, StoreOptions], Store]] = {

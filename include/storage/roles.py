@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from include.storage.errors import BadStoreUrl
+from include.storage.errors import StoreError
 from include.storage.kinds import S3, kind_of
 from include.storage.open import split_s3_url
 
@@ -42,7 +42,7 @@ class Server(enum.Enum):
         """The name of a user. `account`: AWS's twelve digits, or radosgw's tenant."""
         match self:
             case Server.AWS if len(account) != 12 or not account.isdigit():
-                raise BadStoreUrl("an AWS principal needs the account's twelve digits: give --account", key="")
+                raise StoreError("an AWS principal needs the account's twelve digits: give --account", key="")
             case Server.SEAWEEDFS:
                 account = account or "000000000000"  # that of identities which name none
         return f"arn:aws:iam::{account}:user/{user}"
@@ -108,7 +108,7 @@ def user_policy(url: str, repositories: Iterable[str], role: Role) -> dict[str, 
 
 def _places(url: str, repositories: Iterable[str]) -> tuple[str, list[str]]:
     if kind_of(url) is not S3:
-        raise BadStoreUrl(f"{url}: policies are for s3:// stores; a folder is guarded by its permissions", key="")
+        raise StoreError(f"{url}: policies are for s3:// stores; a folder is guarded by its permissions", key="")
     bucket, prefix = split_s3_url(url)
     return bucket, [f"{prefix}/{fqrn}" if prefix else fqrn for fqrn in repositories]
 

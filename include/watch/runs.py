@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from include.error_names import code_of_name, names_of_code
+from include.error_names import code_of_name, name_of_code
 from include.errors import code_of
 from include.ledger.errors import LedgerError
 from include.nightlies import builds, questions, records
@@ -62,8 +62,7 @@ class Fault:
 
     def to_json(self) -> dict[str, Any]:
         """What the ledger keeps of it until its run has ended."""
-        name = next(iter(names_of_code(self.code)), self.code)
-        return {"task": self.task, "error_class": name, "text": self.text, "subject": self.subject}
+        return {"task": self.task, "error_class": name_of_code(self.code), "text": self.text, "subject": self.subject}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 from airflow.sdk.exceptions import ParamValidationError
 
-from include.settings.errors import UnknownSetting
+from include.settings.errors import SettingsError
 from tests.dags.conftest import FQRN, MiniSite, Run
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
 from tests.fakes.builds import Build, packed, tree
@@ -232,10 +232,10 @@ def test_an_unknown_slot_or_repository_is_refused_by_name(site: MiniSite) -> Non
     with pytest.raises(ParamValidationError, match=rf"param repository: 'none' is not one of \['{FQRN}'\]"):
         site.run("publication", repository="none", path="/a", source="s3://builds/a.tar.gz")
     with pytest.raises(
-        UnknownSetting, match=r"unknown slot 'weekly'; .* has: linked, main, required\. Use one of these"
+        SettingsError, match=r"unknown slot 'weekly'; .* has: linked, main, required\. Use one of these"
     ):
         site.connections.site.slot("weekly")
-    with pytest.raises(UnknownSetting, match=rf"unknown repository 'none'; .* has: {FQRN}\. Use one of these"):
+    with pytest.raises(SettingsError, match=rf"unknown repository 'none'; .* has: {FQRN}\. Use one of these"):
         site.connections.repository("none")
 
 

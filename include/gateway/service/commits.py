@@ -66,7 +66,6 @@ class Committer(Protocol):
 # What a failed commit is called on the wire; the words of the stock gateway where it has one. The first fit counts.
 REASONS: tuple[tuple[type[Exception], str], ...] = (
     (LeaseGone, INVALID_LEASE),
-    (cvmfs.LeaseExpired, INVALID_LEASE),
     (cvmfs.MergeError, "merge_error"),
     (cvmfs.BaseChanged, "base_mismatch"),
     (cvmfs.UnknownBase, "unknown_root"),

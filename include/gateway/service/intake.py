@@ -14,7 +14,7 @@ from typing import BinaryIO, cast
 
 from include.cvmfs.hashes import CATALOG
 from include.cvmfs.upload import Budget, Uploader
-from include.gateway.pack import PackObject, PackReader, PackTruncated, TrailingBytes
+from include.gateway.pack import PackError, PackObject, PackReader
 from include.gateway.service.payload_rows import Received
 from include.storage.store import Store
 
@@ -65,7 +65,7 @@ class Intake:
                 self._spool(piece.data)
 
     def finish(self) -> Received:
-        """All objects are stored, and flushed, when this returns. Raises as ``feed``, and PackTruncated."""
+        """All objects are stored, and flushed, when this returns. Raises as ``feed``, and PackError."""
         self._reader.finish()
         self._compare_length()
         self._uploader.__exit__(None, None, None)
@@ -89,7 +89,7 @@ class Intake:
         if self._length is None or self._length == announced:
             return
         says = f"Content-Length leaves {self._length} bytes for the pack, its header announces {announced}"
-        raise (PackTruncated if self._length < announced else TrailingBytes)(says)
+        raise PackError(says)
 
     def _store(self, one: PackObject, data: bytes) -> None:
         identity = (one.hash.digest, one.hash.suffix)

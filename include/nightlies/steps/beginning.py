@@ -31,7 +31,7 @@ class FirstArtifacts:
         """The dates whose index lists an artifact now, and did not at any look before.
 
         An index that did not change is not read again, one that cannot be read is looked at again once it did. Raises
-        UnknownSetting once the slot is not configured any more, StoreError.
+        SettingsError once the slot is not configured any more, StoreError.
         """
         connections = self.connect()
         slot = connections.site.slot(self.slot)

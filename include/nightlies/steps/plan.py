@@ -53,7 +53,7 @@ def plan_night(
     The last pass of a night takes all; one before it only what is new, and nothing of the build that a partial one
     stands on.
     What the repository's current revision, checked by its signature, holds already is settled as `unchanged` without
-    being read again. Raises UnknownSetting, BuildMissing, BadIndex, UnknownChoice, BuildMoved, BaseUnusable,
+    being read again. Raises SettingsError, BuildMissing, BadIndex, UnknownChoice, BuildMoved, BaseUnusable,
     BuildOvertaken, or what a store raises; nothing is recorded then.
     """
     slot = connections.site.slot(night.slot)
@@ -133,7 +133,7 @@ def plan_publication(
 ) -> Plan:
     """One tree or tarball by hand, as a run of one batch. `source` is a URL in one of the configured stores.
 
-    Raises UnknownSetting, SourceNotAllowed, DestinationError or TagError before anything is done.
+    Raises SettingsError, SourceNotAllowed, DestinationError or TagError before anything is done.
     """
     connections.site.repository(repository)
     locate(connections, source)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from datetime import date
 
-from include.nightlies.errors import BadIndex, BuildMissing, IndexUnsigned
+from include.nightlies.errors import BadIndex, BuildMissing
 from include.nightlies.index import MAX_INDEX_BYTES, BuildIndex
 from include.nightlies.signed import MAX_SIGNATURE_BYTES, public_key, require_signature
 from include.publishers.connect import Connections
@@ -28,7 +28,7 @@ def index_place(slot: Slot, build_date: date) -> str:
 def read_index(connections: Connections, slot: Slot, wanted: date) -> tuple[BuildIndex, str]:
     """The build of a slot's date and the URL of its index.
 
-    Raises BuildMissing, BadIndex (with IndexUnsigned and WrongSignature, where the slot asks for a signature), or
+    Raises BuildMissing, BadIndex (where the slot asks for a signature, also for a missing or wrong one), or
     StoreError.
     """
     store, key = connections.store(slot.store), index_place(slot, wanted)
@@ -42,7 +42,8 @@ def read_index(connections: Connections, slot: Slot, wanted: date) -> tuple[Buil
         try:
             signature = _bounded(store, key + signer.suffix, MAX_SIGNATURE_BYTES)
         except NotFound:
-            raise IndexUnsigned(url, url + signer.suffix) from None
+            what = f"has no signature at {url}{signer.suffix}"
+            raise BadIndex(url, what, "Let the builder sign it, and write both.") from None
         require_signature(data, signature, public_key(signer.public_key), file=url)
     within = connections.site.store(slot.store).url
     return BuildIndex.parse(data, slot=slot.name, build_date=wanted, file=url, store=within), url

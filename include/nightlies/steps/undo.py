@@ -138,7 +138,7 @@ class UndoPlan:
 
 
 def plan_undo(connections: Connections, wish: Wish) -> UndoPlan:
-    """What undoing would do to the current revision. Raises UnknownSetting, BuildUnknown, UnknownChoice."""
+    """What undoing would do to the current revision. Raises SettingsError, BuildUnknown, UnknownChoice."""
     slot = connections.site.slot(wish.slot)
     build = builds.build(connections.ledger, slot.name, wish.build_id)
     if build is None:

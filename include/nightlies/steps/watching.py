@@ -57,7 +57,7 @@ class Watch:
     _notes: list[str] = field(default_factory=list)
 
     def look(self, now: datetime) -> Decision:
-        """What the night does next. Raises UnknownSetting once the slot is not configured any more."""
+        """What the night does next. Raises SettingsError once the slot is not configured any more."""
         connections = self.connect()
         slot = connections.site.slot(self.night.slot)
         try:

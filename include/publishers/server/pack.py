@@ -18,7 +18,7 @@ from typing import BinaryIO
 from include.cvmfs.catalog import MARKER
 from include.cvmfs.changeset import Changeset
 from include.cvmfs.compression import Compression
-from include.cvmfs.errors import TargetError
+from include.cvmfs.errors import CvmfsError
 from include.cvmfs.owners import OwnerMap, fixed
 from include.cvmfs.prepare import DEFAULTS, NO_BASE, Base, PrepareOptions, Progress, prepare
 from include.cvmfs.source import (
@@ -82,7 +82,7 @@ class Packing:
     ) -> Changeset:
         """Keep ``source`` for a destination. Nothing is sent anywhere.
 
-        Raises SourceError, DestinationError, Lossy for what the way to the repository would drop, and TargetError if
+        Raises SourceError, DestinationError, Lossy for what the way to the repository would drop, and CvmfsError if
         this machine's disk cannot take it.
         """
         checked_destination(destination)
@@ -115,7 +115,7 @@ class Packing:
                 Path(name).replace(self._path(changeset))
             return changeset
         except OSError as fault:
-            raise TargetError(str(self.folder), f"cannot keep the packed tree ({fault}); free space there") from fault
+            raise CvmfsError(f"{self.folder}: cannot keep the packed tree ({fault}); free space there") from fault
         finally:
             Path(name).unlink(missing_ok=True)
 

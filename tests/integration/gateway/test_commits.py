@@ -12,6 +12,7 @@ from include.cvmfs import errors as cvmfs
 from include.cvmfs.hashes import ObjectHash
 from include.gateway import errors
 from include.gateway.client import GatewayClient
+from include.gateway.service.lease_table import LeaseGone
 from include.gateway.service.points import Point
 from include.storage.errors import Unavailable
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
@@ -233,7 +234,7 @@ def test_once_it_switches_nobody_gets_the_path_until_the_commit_has_ended(
         (cvmfs.MergeError("/a", "both changed it"), errors.MergeFailed),
         (cvmfs.ManifestConflict(REPOSITORY), errors.ManifestMoved),
         (cvmfs.BaseChanged("/a", "swept"), errors.BaseMoved),
-        (cvmfs.LeaseExpired("/a"), errors.LeaseLost),
+        (LeaseGone("its lease ended"), errors.LeaseLost),
         (cvmfs.ReflogError(REPOSITORY, "missing"), errors.ReflogMissing),
         (cvmfs.ObjectMissing("data/11/11C"), errors.RootMissing),
         (cvmfs.TagError("v1", "exists"), errors.TagRefused),

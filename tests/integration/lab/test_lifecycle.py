@@ -16,7 +16,7 @@ import pytest
 
 from include.lab import lifecycle
 from include.lab.environment import Lab, Place
-from include.lab.errors import LabError, PortTaken
+from include.lab.errors import LabError
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.postgres import Postgres
 from include.lab.secrets import load_or_create
@@ -102,7 +102,7 @@ def test_a_taken_port_stops_the_start_before_anything_runs(lab: Lab) -> None:
     with socket.socket() as taken:
         taken.bind((LOOPBACK, lab.ports.gateway))
         taken.listen()
-        with pytest.raises(PortTaken, match=rf"(?s){lab.ports.gateway}.*{os.getpid()}.*NIGHTSHIFT_GATEWAY_PORT"):
+        with pytest.raises(LabError, match=rf"(?s){lab.ports.gateway}.*{os.getpid()}.*NIGHTSHIFT_GATEWAY_PORT"):
             lifecycle.up(lab, airflow=False, say=silent)
     assert not Supervisor(lab.place).running()
 

@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
 from include.notify import webhook
-from include.notify.errors import MailFailed, WebhookFailed
+from include.notify.errors import NotifyError
 from include.notify.mail import send_mail
 from include.notify.message import Event, Message
 from include.notify.notifier import Notifier, Said
@@ -116,7 +116,7 @@ def test_a_service_that_is_ill_for_a_moment_is_called_again(hook_server: HookSer
 def test_a_service_that_refuses_is_named_without_its_url(hook_server: HookServer, status: int, calls: int) -> None:
     hook_server.answers = [status] * 9
     connection = Connection("hook", host=hook_server.url, password=SECRET)
-    with pytest.raises(WebhookFailed, match=f"HTTP {status}") as failed:
+    with pytest.raises(NotifyError, match=f"HTTP {status}") as failed:
         webhook.post(HOOK, connection, MESSAGE, now_s=1, sleep=lambda _: None)
     assert len(hook_server.calls) == calls
     assert "not-to-be-shown" not in str(failed.value)
@@ -144,7 +144,7 @@ def test_who_names_nobody_to_be_told_still_finds_it_in_the_ledger(ledger: Engine
 
 
 def test_a_mail_server_that_is_away_is_named() -> None:
-    with pytest.raises(MailFailed, match=r"127\.0\.0\.1:1"):
+    with pytest.raises(NotifyError, match=r"127\.0\.0\.1:1"):
         send_mail(MAIL, Connection("smtp", host="127.0.0.1", port=1), MESSAGE)
 
 

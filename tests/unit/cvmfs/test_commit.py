@@ -22,7 +22,7 @@ from include.cvmfs.commit import (
 )
 from include.cvmfs.create import create_repository
 from include.cvmfs.edit import Edit
-from include.cvmfs.errors import LeaseExpired, ManifestConflict, ObjectDamaged, ReflogError, RepositoryError, TagError
+from include.cvmfs.errors import CommitError, ManifestConflict, ObjectDamaged, ReflogError, RepositoryError, TagError
 from include.cvmfs.hashes import ObjectHash, hash_bytes
 from include.cvmfs.keys import generate_master, generate_repository_key
 from include.cvmfs.reflog import Reflog, RefType
@@ -155,9 +155,9 @@ def test_a_lease_that_ran_out_during_the_commit_stops_it(store: MemoryStore) -> 
     before = store.objects[MANIFEST_KEY]
 
     def expired() -> None:
-        raise LeaseExpired("/a")
+        raise CommitError("/a")
 
-    with pytest.raises(LeaseExpired):
+    with pytest.raises(CommitError):
         commit(store, *change(store, "/a"), "/a", before_switch=expired)
     assert store.objects[MANIFEST_KEY] == before
 

@@ -10,7 +10,7 @@ import pytest
 from include.cvmfs.check import check
 from include.cvmfs.commit import MANIFEST_KEY, REFLOG_KEY, NewTag, Step, commit_change, read_head
 from include.cvmfs.create import create_repository
-from include.cvmfs.errors import LeaseExpired, TagError
+from include.cvmfs.errors import CommitError, TagError
 from include.cvmfs.hashes import Algorithm
 from include.storage.errors import Unavailable
 from tests.fakes.memorystore import MemoryStore
@@ -59,9 +59,9 @@ def test_a_commit_that_is_stopped_before_its_switch_leaves_manifest_and_reflog_a
     before = {key: store.objects[key] for key in (MANIFEST_KEY, REFLOG_KEY)}
 
     def expired() -> None:
-        raise LeaseExpired("/a")
+        raise CommitError("/a")
 
-    with pytest.raises(LeaseExpired):
+    with pytest.raises(CommitError):
         commit(store, *change(store, "/a"), "/a", before_switch=expired)
     assert {key: store.objects[key] for key in before} == before
     assert check(opened(store)).ok
@@ -72,9 +72,9 @@ def test_a_reflog_that_another_writer_took_further_is_not_put_back(store: Memory
 
     def expired() -> None:
         commit(store, *rival, "/b")
-        raise LeaseExpired("/a")
+        raise CommitError("/a")
 
-    with pytest.raises(LeaseExpired):
+    with pytest.raises(CommitError):
         commit(store, *change(store, "/a"), "/a", before_switch=expired)
     assert opened(store).manifest.revision == 1
     assert check(opened(store)).ok

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from include.cvmfs.compression import Compression
-from include.cvmfs.errors import CatalogError, ObjectDamaged, ObjectMissing, TargetError
+from include.cvmfs.errors import CatalogError, CvmfsError, ObjectDamaged, ObjectMissing
 from include.cvmfs.get import GetOptions, GetProgress, get
 from include.cvmfs.hashes import Algorithm
 from include.cvmfs.repository import Repository
@@ -109,7 +109,7 @@ def test_a_symlink_in_the_target_is_never_followed(mini: MiniRepository, tmp_pat
     target = tmp_path / "target"
     target.mkdir()
     (target / "sw").symlink_to(outside)
-    with pytest.raises(TargetError, match="a symlink, which could lead out of the target, stands where a directory"):
+    with pytest.raises(CvmfsError, match="a symlink, which could lead out of the target, stands where a directory"):
         get(opened(mini), "/", target)
     assert list(outside.iterdir()) == []
     (target / "sw").unlink()
@@ -146,7 +146,7 @@ def test_names_that_lead_elsewhere_are_refused(name: str, tmp_path: Path) -> Non
 
 def test_a_directory_is_not_replaced_by_a_file(mini: MiniRepository, tmp_path: Path) -> None:
     (tmp_path / "readme").mkdir()
-    with pytest.raises(TargetError, match="readme: a directory stands where something else belongs; remove it"):
+    with pytest.raises(CvmfsError, match="readme: a directory stands where something else belongs; remove it"):
         get(opened(mini), "/", tmp_path)
 
 
@@ -186,7 +186,7 @@ def test_set_uid_bits_are_kept_only_with_owners(tmp_path: Path) -> None:
     [
         ("mtime = 'x'", CatalogError, "^/readme: damaged catalog [0-9a-f]{40}: entry 'readme': mtime is not a number$"),
         ("flags = NULL", CatalogError, "^/readme: damaged catalog [0-9a-f]{40}: entry 'readme': flags is NULL$"),
-        ("uid = 4611686018427387904", TargetError, "cannot hold"),
+        ("uid = 4611686018427387904", CvmfsError, "cannot hold"),
     ],
 )
 def test_times_and_owners_that_nobody_can_have_are_refused_by_name(

@@ -11,7 +11,7 @@ from include.cvmfs.check import check
 from include.cvmfs.commit import MANIFEST_KEY, Change, Head, NewTag, Step, commit_group, read_head, store_all
 from include.cvmfs.create import create_repository
 from include.cvmfs.edit import Edit
-from include.cvmfs.errors import BaseChanged, LeaseExpired, ManifestConflict, MergeError, TagError, UnknownBase
+from include.cvmfs.errors import BaseChanged, CommitError, ManifestConflict, MergeError, TagError, UnknownBase
 from include.cvmfs.hashes import CATALOG, ObjectHash, hash_bytes
 from include.cvmfs.lineage import Lineage
 from include.cvmfs.records import REFLOG_KEY, Records
@@ -145,10 +145,10 @@ def test_a_lease_that_ended_right_before_the_switch_is_taken_out_and_the_rest_is
 
     def fence(numbers: Sequence[int]) -> Mapping[int, Exception]:
         asked.append(list(numbers))
-        return {1: LeaseExpired("/d1")} if 1 in numbers else {}
+        return {1: CommitError("/d1")} if 1 in numbers else {}
 
     changes = [wanted(store, f"/d{number}", f"v{number}") for number in range(3)]
-    assert revisions(signer.commit(*changes, fence=fence)) == [1, LeaseExpired, 1]
+    assert revisions(signer.commit(*changes, fence=fence)) == [1, CommitError, 1]
     assert asked == [[0, 1, 2], [0, 2]]
     assert names(store) == {"d0", "d2"}
     assert {tag.name for tag in opened(store).history().tags()} == {"trunk", "trunk-previous", "v0", "v2"}
@@ -159,8 +159,8 @@ def test_a_lease_that_ended_right_before_the_switch_is_taken_out_and_the_rest_is
 
 def test_when_nobody_is_left_nothing_is_switched(store: MemoryStore, signer: Signer) -> None:
     before = dict(store.objects)
-    gone = signer.commit(wanted(store, "/a"), fence=lambda numbers: dict.fromkeys(numbers, LeaseExpired("/a")))
-    assert revisions(gone) == [LeaseExpired]
+    gone = signer.commit(wanted(store, "/a"), fence=lambda numbers: dict.fromkeys(numbers, CommitError("/a")))
+    assert revisions(gone) == [CommitError]
     assert {key: store.objects[key] for key in (MANIFEST_KEY, REFLOG_KEY)} == {
         key: before[key] for key in (MANIFEST_KEY, REFLOG_KEY)
     }

@@ -12,18 +12,14 @@ from include.cvmfs.hashes import Algorithm, ObjectHash, hash_bytes
 from include.gateway.pack import (
     MAX_HEADER_BYTES,
     MAX_OBJECTS,
-    HeaderDigestError,
     HeaderTooBig,
     NamedObject,
-    ObjectCorrupt,
     Pack,
     PackError,
     PackFormatError,
     PackHeader,
     PackObject,
     PackReader,
-    PackTruncated,
-    TrailingBytes,
     packs,
 )
 
@@ -104,7 +100,7 @@ def test_a_wrong_byte_in_an_object_is_found_before_it_is_complete() -> None:
     data = bytearray(sent(pack))
     data[-1] ^= 1
     reader, complete = PackReader(len(VECTOR), pack.digest), []
-    with pytest.raises(ObjectCorrupt, match="e8ec3d88"):
+    with pytest.raises(PackError, match="e8ec3d88"):
         complete += [piece.object.hash for piece in reader.feed(bytes(data)) if piece.last]
     pieces = PackReader(len(VECTOR), pack.digest).feed(bytes(data))
     assert next(pieces).object.hash == hash_bytes(HELLO)
@@ -114,28 +110,28 @@ def test_a_wrong_byte_in_an_object_is_found_before_it_is_complete() -> None:
 @pytest.mark.parametrize("cut", [1, 50, len(VECTOR), len(VECTOR) + 5, len(VECTOR) + 14, len(VECTOR) + 21])
 def test_a_pack_that_ends_early_is_refused_also_at_the_border_of_an_object(cut: int, block: int) -> None:
     pack = pack_of(HELLO, EMPTY)
-    with pytest.raises(PackTruncated, match="ends"):
+    with pytest.raises(PackError, match="ends"):
         read(sent(pack)[:cut], pack, block)
 
 
 def test_what_is_missing_is_said_in_bytes() -> None:
     pack = pack_of(HELLO, EMPTY)
-    with pytest.raises(PackTruncated, match=r"ends 12 bytes too early, in object 5798f7f4.* after 10 of 14 bytes"):
+    with pytest.raises(PackError, match=r"ends 12 bytes too early, in object 5798f7f4.* after 10 of 14 bytes"):
         read(sent(pack)[:-12], pack)
 
 
 @pytest.mark.parametrize("block", [1, 7, 1 << 20])
 def test_bytes_after_the_last_object_are_refused(block: int) -> None:
     for pack in (pack_of(HELLO, EMPTY), pack_of()):
-        with pytest.raises(TrailingBytes):
+        with pytest.raises(PackError, match="follow the last object"):
             read(sent(pack) + b"x", pack, block)
 
 
 def test_a_header_that_was_not_announced_is_refused() -> None:
     reader = PackReader(len(VECTOR), "0" * 40)
-    with pytest.raises(HeaderDigestError, match="77b10f5a"):
+    with pytest.raises(PackError, match="77b10f5a"):
         list(reader.feed(VECTOR))
-    with pytest.raises(HeaderDigestError):
+    with pytest.raises(PackError, match="has the SHA-1"):
         list(PackReader(len(VECTOR) - 1, pack_of(HELLO, EMPTY).digest).feed(VECTOR))
 
 
@@ -143,7 +139,7 @@ def test_nothing_at_all_is_a_pack_without_objects() -> None:
     reader = PackReader(0, "da39a3ee5e6b4b0d3255bfef95601890afd80709")
     assert list(reader.feed(b"")) == []
     reader.finish()
-    with pytest.raises(HeaderDigestError):
+    with pytest.raises(PackError, match="has the SHA-1"):
         PackReader(0, "0" * 40)
 
 

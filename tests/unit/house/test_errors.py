@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
+from include.error_names import CODES, MERGED
 from include.errors import Concern, NightshiftError
 from include.watch.failures import SUBJECTS
 from tests.fakes.airflowhome import ROOT
@@ -93,6 +94,13 @@ def test_every_error_has_a_code_of_its_own() -> None:
     assert [code for code, count in Counter(codes.values()).items() if count > 1] == []
 
 
+def test_names_that_were_stored_have_codes_of_today() -> None:
+    known = {kind.code for kind in kinds().values()}
+    assert {*CODES.values(), *MERGED.values()} - known == set()
+    assert CODES.keys() & MERGED.keys() == set()
+    assert len(set(CODES.values())) == len(CODES)
+
+
 def test_every_error_of_the_library_survives_the_way_to_another_process() -> None:
     for kind in loaded().values():
         error = kind.__new__(kind)
@@ -104,6 +112,64 @@ def test_every_error_of_the_library_survives_the_way_to_another_process() -> Non
 def test_an_alert_knows_every_error_that_concerns_the_site() -> None:
     known = {one for module in SUBJECTS for one in vars(module).values() if isinstance(one, type)}
     assert {kind for kind in loaded().values() if kind.concern is not Concern.ARTIFACT} - known == set()
+
+
+TOLD_APART = frozenset({
+    # failures of a publication
+    "artifact-is-directory", "artifact-size-mismatch", "catalog-layout-changed", "changes-reverted",
+    "changeset-expired", "failed-in-earlier-step", "objects-collected", "operation-not-supported",
+    "packed-tree-missing", "plan-refused", "publication-lossy", "publication-unknown", "source-limit-exceeded",
+    "source-not-allowed",
+    # failures of a task
+    "approval-too-late", "base-build-unusable", "batch-failed", "build-date-refused", "build-date-unknown",
+    "build-unknown", "choice-unknown", "illegal-move", "question-answered", "repository-problems", "reserve-failed",
+    "stale-attempt", "undo-refused",
+})  # fmt: skip
+"""Codes by which people tell causes apart in the ledger and in alerts, where no program does. It may only shrink."""
+ATTRIBUTES = {"retryable", "outage", "concern", "hint"}
+
+
+def named() -> set[Name]:
+    """The errors that the product names other than to define, import, annotate or raise them."""
+    found: set[Name] = set()
+    for folder in FOLDERS:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            tree, module = ast.parse(file.read_text()), ".".join(file.relative_to(ROOT).with_suffix("").parts)
+            known = {node.name: (module, node.name) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+            known |= {
+                name.asname or name.name: (str(node.module), name.name)
+                for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for name in node.names
+            }  # fmt: skip
+            passed = {id(one) for node in ast.walk(tree) for place in _elsewhere(node) for one in ast.walk(place)}
+            for node in ast.walk(tree):
+                if id(node) in passed:
+                    continue
+                if isinstance(node, ast.Name) and node.id in known:
+                    found.add(known[node.id])
+                elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in known:
+                    found.add((".".join(known[node.value.id]), node.attr))
+    return found
+
+
+def _elsewhere(node: ast.AST) -> list[ast.AST]:
+    """Parts of a node where the name of a class is no decision."""
+    if isinstance(node, ast.Call):
+        # the class itself, not its arguments: `isinstance` has it there
+        return [node.func]
+    if isinstance(node, ast.ClassDef):
+        return [*node.bases]
+    places = [getattr(node, name, None) for name in ("annotation", "returns")]
+    return [one for one in places if isinstance(one, ast.AST)]
+
+
+def test_a_leaf_differs_from_its_parent_in_more_than_its_name() -> None:
+    handled, above = named(), {one for kind in kinds().values() for one in kind.ours}
+    alike = {
+        kind.code for name, kind in kinds().items()
+        if name not in above | handled | SIGNALS and kind.ours != (ROOT_CLASS,)
+        and not ATTRIBUTES & {one for one, _ in kind.constants()}
+    }  # fmt: skip
+    assert alike == TOLD_APART
 
 
 FOREIGN_TEXTS = {"include/publishers/server/connection.py": 1}

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from include.lab.archive import Job, pack
 from include.lab.build import pack_build
-from include.lab.errors import BuildSourceMissing
+from include.lab.errors import LabError
 from include.lab.software import (
     CHANGE_PERIOD_DAYS,
     Platform,
@@ -150,7 +150,7 @@ def test_big_projects_are_cut_into_catalogs() -> None:
 
 
 def test_a_project_that_the_machine_lacks_is_named_with_the_cure() -> None:
-    with pytest.raises(BuildSourceMissing, match=r"project no_such_package: nothing to pack at .*make venv"):
+    with pytest.raises(LabError, match=r"project no_such_package: nothing to pack at .*make venv"):
         project_files("no_such_package")
 
 

@@ -8,7 +8,7 @@ from cryptography.fernet import Fernet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.lab.errors import SecretsDamaged
+from include.lab.errors import LabError
 from include.lab.secrets import JWT_BYTES, LabSecrets, load_or_create
 
 WORDS = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1)
@@ -40,14 +40,14 @@ def test_a_missing_secret_is_named_and_the_file_is_left_alone(tmp_path: Path) ->
     load_or_create(path)
     text = "".join(line for line in path.read_text().splitlines(keepends=True) if "FERNET" not in line)
     path.write_text(text)
-    with pytest.raises(SecretsDamaged, match=r"lacks NIGHTSHIFT_SECRET_FERNET_KEY: restore"):
+    with pytest.raises(LabError, match=r"lacks NIGHTSHIFT_SECRET_FERNET_KEY: restore"):
         load_or_create(path)
     assert path.read_text() == text
 
 
 def test_an_empty_secret_is_refused() -> None:
     text = LabSecrets.generate().format().replace("JWT_SECRET=", "JWT_SECRET=\n#")
-    with pytest.raises(SecretsDamaged, match="JWT_SECRET"):
+    with pytest.raises(LabError, match="JWT_SECRET"):
         LabSecrets.parse(text, name="x")
 
 

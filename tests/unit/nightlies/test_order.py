@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.nightlies.destinations import build_directory, destination, overlapping
-from include.nightlies.errors import BadDestination, BadName, DependencyCycle, UnknownChoice
+from include.nightlies.errors import DependencyCycle, NightlyError, UnknownChoice
 from include.nightlies.index import Artifact
 from include.nightlies.names import check_name
 from include.nightlies.order import in_order, select
@@ -76,7 +76,7 @@ def test_a_destination_follows_the_slots_template():
     assert destination(slot(), "b42", "Gaudi", "x86_64-opt") == "/nightlies/main/b42/Gaudi/x86_64-opt"
     by_date = slot("/n/{date}/{platform}/{project}")
     assert destination(by_date, "b", "p", "x", build_date=date(2026, 11, 21)) == "/n/2026-11-21/x/p"
-    with pytest.raises(BadDestination, match="no date"):
+    with pytest.raises(NightlyError, match="no date"):
         destination(by_date, "b", "p", "x")
 
 
@@ -89,9 +89,9 @@ def test_the_directory_of_a_build_is_what_its_artifacts_share():
 @pytest.mark.parametrize("bad", ["..", ".", "", "a/b", "-x", "a b", "ü", "x" * 129, "a\n", "{slot}"])
 def test_no_name_leaves_its_place(bad):
     for arguments in ((bad, "p", "x"), ("b", bad, "x"), ("b", "p", bad)):
-        with pytest.raises(BadName):
+        with pytest.raises(NightlyError):
             destination(slot(), *arguments)
-    with pytest.raises(BadName, match="Rename"):
+    with pytest.raises(NightlyError, match="Rename"):
         check_name("project", bad)
 
 

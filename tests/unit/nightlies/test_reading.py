@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from include.nightlies.errors import BuildMissing, IndexNotJson
+from include.nightlies.errors import BadIndex, BuildMissing
 from include.nightlies.index import MAX_INDEX_BYTES
 from include.nightlies.steps.reading import LOOKS, read_again, read_index
 from include.publishers.connect import Connections
@@ -56,7 +56,7 @@ def test_of_an_endless_index_no_more_is_read_than_an_index_may_have(connections:
     place.touch()
     os.truncate(place, 1 << 40)  # sparse: takes no room
     store = connections.store("builds")
-    with pytest.raises(IndexNotJson, match=f"is larger than {MAX_INDEX_BYTES} bytes"):
+    with pytest.raises(BadIndex, match=f"is larger than {MAX_INDEX_BYTES} bytes"):
         read_index(connections, connections.site.slot("main"), DAY)
     assert store.counters.bytes_got <= MAX_INDEX_BYTES + (1 << 20)
 
@@ -82,6 +82,6 @@ def test_an_index_that_is_just_written_is_looked_at_again_and_then_taken_or_refu
     assert read_again(connections, slot, DAY, pause=then(WHOLE))[0].build_id == "b1"
     assert len(waited) == 1
     place.write_bytes(half)
-    with pytest.raises(IndexNotJson):
+    with pytest.raises(BadIndex):
         read_again(connections, slot, DAY, pause=then(half))
     assert len(waited) == LOOKS

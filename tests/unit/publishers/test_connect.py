@@ -11,7 +11,7 @@ import pytest
 
 from include.publishers.capabilities import Way
 from include.publishers.connect import Connections
-from include.publishers.errors import TooManyWriters
+from include.publishers.errors import PublisherError
 from include.publishers.stores import connection_of
 from include.settings.load import load
 from include.settings.model import GatewayKind, Server, Store
@@ -54,17 +54,17 @@ def seen(connections: Connections, traits: Traits) -> None:
 
 def test_two_writers_need_a_store_that_was_tried(connections: Connections) -> None:
     with pytest.raises(
-        TooManyWriters, match=r"store cvmfs has not been tried.*Run `nightshift settings check`"
+        PublisherError, match=r"store cvmfs has not been tried.*Run `nightshift settings check`"
     ) as caught:
         connections.manifest_store(FQRN)
     assert caught.value.fqrn == FQRN
     assert "writer 1, writer 2" in str(caught.value)
-    assert not TooManyWriters.retryable
+    assert not PublisherError.retryable
 
 
 def test_two_writers_are_refused_where_conditional_replace_is_ignored(connections: Connections) -> None:
     seen(connections, IGNORES)
-    with pytest.raises(TooManyWriters, match=r"ignores conditional replace.*Set `manifest_writers: 1` for nights"):
+    with pytest.raises(PublisherError, match=r"ignores conditional replace.*Set `manifest_writers: 1` for nights"):
         connections.manifest_store(FQRN)
 
 
@@ -77,7 +77,7 @@ def test_two_writers_may_share_a_store_that_keeps_them_apart(connections: Connec
 def test_what_was_seen_last_counts(connections: Connections) -> None:
     seen(connections, KEEPS)
     seen(connections, IGNORES)
-    with pytest.raises(TooManyWriters):
+    with pytest.raises(PublisherError):
         connections.manifest_store(FQRN)
 
 

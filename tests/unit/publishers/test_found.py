@@ -17,7 +17,7 @@ from include.cvmfs.layout import Layout
 from include.cvmfs.repository import Repository
 from include.cvmfs.vouching import Voucher
 from include.publishers.connect import Connections
-from include.publishers.errors import FoundingFailed
+from include.publishers.errors import PublisherError
 from include.publishers.found import found_repository, found_stores
 from include.settings.errors import MissingConnection
 from include.settings.load import parse
@@ -74,7 +74,7 @@ def test_a_repository_is_created_once_with_all_its_keys(connected: Callable[...,
     ("store", "error"),
     [
         ('{url: "file:blocked/store"}', StoreError),
-        ('{url: "http://127.0.0.1:1/store"}', FoundingFailed),
+        ('{url: "http://127.0.0.1:1/store"}', PublisherError),
         ('{url: "s3://store", endpoint: "http://127.0.0.1:1", retries: 0, timeout_s: 2}', StoreError),
         ('{url: "s3://store", endpoint: "http://127.0.0.1:1", connection: nobody}', MissingConnection),
     ],
@@ -89,7 +89,7 @@ def test_nothing_is_written_where_the_store_cannot_be_used(
 
 
 def test_a_store_that_can_only_be_read_is_named_with_the_cure(connected: Callable[..., Connections]) -> None:
-    with pytest.raises(FoundingFailed, match=r"store main, http://127.0.0.1:1/store, can only be read; name a store"):
+    with pytest.raises(PublisherError, match=r"store main, http://127.0.0.1:1/store, can only be read; name a store"):
         found(connected('{url: "http://127.0.0.1:1/store"}'))
 
 
@@ -98,7 +98,7 @@ def test_the_key_of_another_gateway_is_refused_before_anything_is_written(
 ) -> None:
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / f"{FQRN}.gw").write_text("plain_text key1 another\n")
-    with pytest.raises(FoundingFailed, match="different keys"):
+    with pytest.raises(PublisherError, match="different keys"):
         found(connected())
     assert keys(tmp_path) == [f"{FQRN}.gw"]
     assert not (tmp_path / "store" / FQRN).exists()
@@ -108,7 +108,7 @@ def test_a_repository_without_its_keys_is_not_made_anew(connected: Callable[...,
     found(connected())
     for path in (tmp_path / "keys").iterdir():
         path.unlink()
-    with pytest.raises(FoundingFailed, match="restore them"):
+    with pytest.raises(PublisherError, match="restore them"):
         found(connected())
     assert keys(tmp_path) == []
 
@@ -169,7 +169,7 @@ def test_a_repository_of_a_publisher_node_is_not_founded_here(connected: Callabl
     )
     changed = site.site.repository(FQRN).model_copy(update={"publisher": Publisher.CVMFS_SERVER, "server": node})
     there = Connections(site.site.model_copy(update={"repositories": {FQRN: changed}}), site.secrets)
-    with pytest.raises(FoundingFailed, match=r"cvmfs_server mkfs on node\.example\.org"):
+    with pytest.raises(PublisherError, match=r"cvmfs_server mkfs on node\.example\.org"):
         found(there)
     assert not list(site.site.paths.root.rglob("*.key"))
 

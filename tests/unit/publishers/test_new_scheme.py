@@ -30,7 +30,7 @@ from include.publishers.found import found_stores
 from include.settings.load import load
 from include.settings.model import Limits
 from include.settings.secrets import EnvSecrets
-from include.storage.errors import BadStoreUrl
+from include.storage.errors import StoreError
 from include.storage.roles import bucket_policy
 from tests.fakes.archives import archive, file
 from tests.fakes.farstore import FarStore, register
@@ -100,7 +100,7 @@ def test_it_is_given_no_bucket_and_no_policy(connections: Connections) -> None:
     said: list[str] = []
     found_stores(connections, {"main"}, say=said.append)
     assert said == []
-    with pytest.raises(BadStoreUrl, match="policies are for s3://"):
+    with pytest.raises(StoreError, match="policies are for s3://"):
         bucket_policy("far://pool", [FQRN], {})
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from include.cvmfs.artifact import open_artifact
 from include.cvmfs.changeset import Changeset
 from include.cvmfs.directory import DirectorySource
-from include.cvmfs.errors import DestinationError, SourceError, TargetError
+from include.cvmfs.errors import CvmfsError, DestinationError, SourceError
 from include.cvmfs.layout import Layout
 from include.cvmfs.owners import IdMap, OwnerMap
 from include.cvmfs.prepare import PrepareOptions
@@ -186,7 +186,7 @@ def test_what_was_never_published_goes_after_two_days(tmp_path: Path) -> None:
 
 def test_a_disk_that_cannot_take_the_tree_is_named(tmp_path: Path) -> None:
     (tmp_path / "packed").write_bytes(b"in the way")
-    with pytest.raises((TargetError, OSError)):
+    with pytest.raises((CvmfsError, OSError)):
         pack(packing(tmp_path), [file("a")])
 
 

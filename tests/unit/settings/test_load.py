@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from include.settings.errors import InvalidSettings, SettingsFileMissing, UnknownSetting
+from include.settings.errors import InvalidSettings, SettingsError, SettingsFileMissing
 from include.settings.load import load, parse, project_root
 from include.settings.marked import read
 from include.settings.model import Publisher
@@ -249,7 +249,7 @@ def test_file_stores_become_absolute(parsed, tmp_path):
 def test_asking_for_what_is_not_there_lists_what_is(parsed):
     site = parsed()
     for ask in (site.slot, site.store, site.repository):
-        with pytest.raises(UnknownSetting, match="'nope'"):
+        with pytest.raises(SettingsError, match="'nope'"):
             ask("nope")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.sent import JournaledStore, SentJournal
-from include.storage.errors import BadStoreUrl
+from include.storage.errors import StoreError
 from include.storage.file import FileStore
 from include.storage.kinds import FILE, HTTP, S3, SCHEMES, StoreKind, kind_of
 from include.storage.open import OPENERS, open_store
@@ -39,7 +39,7 @@ def test_only_folders_are_local_and_only_http_is_read_only() -> None:
 
 @pytest.mark.parametrize("url", ["", "folder/x", "file:/x", "far://pool/x", "://x"])
 def test_a_url_of_no_known_scheme_is_of_no_kind(url: str) -> None:
-    with pytest.raises(BadStoreUrl):
+    with pytest.raises(StoreError):
         kind_of(url)
 
 

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from include.storage.errors import BadStoreUrl
+from include.storage.errors import StoreError
 from include.storage.roles import GRANTS, SID, Role, Server, bucket_policy, user_policy
 
 URL, FQRN = "s3://nights/site", "n.example.org"
@@ -72,11 +72,11 @@ def test_servers_name_users_in_their_own_way() -> None:
     assert Server.RADOSGW.principal("a", "tenant") == "arn:aws:iam::tenant:user/a"
     assert Server.SEAWEEDFS.principal("a") == "arn:aws:iam::000000000000:user/a"
     assert Server.AWS.principal("a", "123456789012") == "arn:aws:iam::123456789012:user/a"
-    with pytest.raises(BadStoreUrl, match="twelve digits: give --account"):
+    with pytest.raises(StoreError, match="twelve digits: give --account"):
         Server.AWS.principal("a")
 
 
 @pytest.mark.parametrize("url", ["file:///srv/store", "http://127.0.0.1:80/nights", "s3://"])
 def test_what_is_not_an_s3_store_has_no_policies(url: str) -> None:
-    with pytest.raises(BadStoreUrl):
+    with pytest.raises(StoreError):
         bucket_policy(url, [FQRN], {})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from include.settings.errors import MissingConnection, UnknownSetting
+from include.settings.errors import MissingConnection, SettingsError
 from triggers.configured import configured
 
 
@@ -54,7 +54,7 @@ def test_a_connection_that_is_not_there_and_a_slot_that_is_gone_are_said_by_name
         with pytest.raises(MissingConnection, match="nowhere"):
             await asyncio.to_thread(connect)
         write(site, "old", slot="dev")
-        with pytest.raises(UnknownSetting, match="main"):
+        with pytest.raises(SettingsError, match="main"):
             await asyncio.to_thread(connect)
 
     asyncio.run(look())

@@ -14,7 +14,7 @@ from include.nightlies.index import Artifact, BuildIndex
 from include.nightlies.records import PublicationKey
 from include.nightlies.states import Phase, State
 from include.nightlies.steps.errors import ArtifactMissing
-from include.notify.errors import WebhookFailed
+from include.notify.errors import NotifyError
 from include.notify.message import Event, Message
 from include.notify.notifier import Notifier
 from include.notify.records import alerts_since, append_note, claim, seen_since
@@ -45,7 +45,7 @@ class Told(list[Message]):
 
     def send(self, message: Message, _: datetime) -> None:
         if self.fails:
-            raise WebhookFailed("hook", "HTTP 500")
+            raise NotifyError("HTTP 500")
         self.append(message)
 
 
