@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.exceptions import AirflowSkipException
 
+from include.nightlies import questions
+from operators.approve import ApproveOperator
 from operators.base import NightshiftOperator
 from operators.begin import HeardOperator
 from operators.night import NightPlanOperator
@@ -22,7 +27,9 @@ from sensors.place import PlaceSensor
 from tests.compat.corpus import folders
 from tests.compat.deferring import checkout_of, defer_with, event_of, resume, waiting
 from tests.compat.keys import FQRN
+from tests.compat.ledgers import BY_HAND, opened
 from tests.compat.sites import DAY, CompatSite, running
+from tests.compat.sqldump import load_into
 from tests.fakes.taskcontext import task_context
 
 NIGHT = {
@@ -130,3 +137,25 @@ def test_a_watcher_still_says_which_night_begins(deferred: Deferred) -> None:
     heard = SimpleNamespace(extra={"from_trigger": True, "payload": event})
     context = {**task_context(), "triggering_asset_events": {"index_watched": [heard]}}
     assert HeardOperator(task_id="heard", slot="watched").execute(context) == [event["date"]]
+
+
+@pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.name)
+@pytest.mark.parametrize(("chosen", "answer"), [("Approve", "approved"), ("Reject", "rejected")])
+def test_a_question_that_waited_for_its_answer_is_settled(
+    folder: Path, chosen: str, answer: str, tmp_path: Path
+) -> None:
+    """Airflow keeps such a task in a state of its own, and calls it back by the name of a method of its operator."""
+    with running(tmp_path / "site") as site:
+        load_into(site.folder / "ledger.db", (folder / "ledger" / "sqlite.sql").read_bytes())
+        with opened(f"sqlite:///{site.folder}/ledger.db") as ledger:
+            (asked,) = questions.of_run(ledger, BY_HAND)
+            question = {"id": asked.id, "number": asked.number, "open": True, "why": "it is asked"}
+            event = {
+                "chosen_options": [chosen], "params_input": {"comment": "why"}, "timedout": False,
+                "responded_by_user": {"id": "1", "name": "shift"}, "responded_at": datetime.now(UTC),
+            }  # fmt: skip
+            task = ApproveOperator(task_id="approve", question=question)
+            with pytest.raises(AirflowSkipException) if answer == "rejected" else nullcontext():
+                task.resume_execution("execute_complete", {"event": event}, task_context())
+            (settled,) = questions.of_run(ledger, BY_HAND)
+            assert (settled.answer.value, settled.answered_by, settled.comment) == (answer, "shift (1)", "why")
