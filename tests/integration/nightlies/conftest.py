@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from include.cvmfs.check import Report, check
 from include.cvmfs.commit import fence
 from include.cvmfs.create import create_repository
-from include.cvmfs.keys import format_public_key, generate_master, generate_repository_key
 from include.gateway.client import GatewayClient
 from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.server import serve
 from include.lab.servers.weed import WeedServer
 from include.nightlies.records import Publication, publications_of_run
-from include.nightlies.steps.plan import plan_night
+from include.nightlies.steps.errors import ReserveFailed
+from include.nightlies.steps.plan import plan_night, plan_publication
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import PublishOutcome, publish_batch
 from include.nightlies.steps.reserve import reserve_run
@@ -32,11 +35,10 @@ from include.storage.probe import probe
 from include.storage.store import Store, Traits
 from tests.fakes.builds import Build, tree
 from tests.fakes.collector import Collector
+from tests.fakes.site import FQRN, MASTER, PUBLIC_KEY, SIGNER
 from tests.integration.conftest import BUCKET, OWNER
 
-FQRN = "nights.example.org"
-MASTER = generate_master()
-SIGNER = generate_repository_key(FQRN, datetime.now(UTC))
+_runs = itertools.count()
 KEY = GatewayKey("worker", "not-a-secret")
 _SITE = """
 ledger: "sqlite:///{folder}/ledger.db"
@@ -94,9 +96,31 @@ class Nights:
         assert not outcome.busy
         return {str(one.project): one for one in outcome.done}
 
+    def by_hand(self, path: str, data: bytes, **wanted: Any) -> Publication:
+        """Publish a tarball by hand, as a run of its own as far as its steps let it; what became of it."""
+        store, run = self.connections.store("cvmfs"), f"publication/{next(_runs)}"
+        store.put(f"{run}.tar.gz", data)
+        plan = plan_publication(
+            self.connections, run=run, repository=FQRN, path=path, source=f"{store.url}/{run}.tar.gz", try_number=1,
+            clock=now, **wanted,
+        )  # fmt: skip
+        (batch,) = plan.batches
+        if not self.prepare(batch).failures and not batch.dry_run:
+            with suppress(ReserveFailed):  # which the publication's reason repeats
+                self.publish(batch)
+        return self.publication(batch)
+
     def publication(self, batch: Batch) -> Publication:
-        (found,) = publications_of_run(self.connections.ledger, batch.run)
+        (found,) = self.publications(batch.run)
         return found
+
+    def publications(self, run: str) -> tuple[Publication, ...]:
+        return tuple(publications_of_run(self.connections.ledger, run))
+
+    def reason(self, batch: Batch, name: str) -> str:
+        """Why the publication of an artifact is in the state it is in."""
+        (item,) = (item for item in batch.items if item.name == name)
+        return next(one.reason for one in self.publications(batch.run) if one.destination == item.destination)
 
     @property
     def store(self) -> Store:
@@ -127,7 +151,7 @@ def nights(
 ) -> Iterator[Nights]:
     store = weed.store(BUCKET, f"{s3_prefix}/{FQRN}")
     create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=now())
-    (tmp_path / "repository.pub").write_bytes(format_public_key(MASTER.public_key()))
+    (tmp_path / "repository.pub").write_bytes(PUBLIC_KEY)
     repository = RepositoryConfig(lambda: store.with_traits(traits), lambda: SIGNER, (KEY,))
     config = ServiceConfig(tmp_path / "gateway.db", {FQRN: repository}, port=0, max_lease_time_s=30)
     ready, stop, urls = threading.Event(), threading.Event(), list[str]()
