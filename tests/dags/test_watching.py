@@ -50,9 +50,9 @@ def test_a_night_that_airflow_never_began_is_told(site: MiniSite) -> None:
         (
             "publication",
             {"repository": FQRN, "path": "/alerts/1", "source": "s3://elsewhere/1.tar.gz"},
-            "SourceNotAllowed",
+            "source-not-allowed",
         ),
-        ("undo_build", {"slot": "main", "build_id": "none", "reason": "a test"}, "BuildUnknown"),
+        ("undo_build", {"slot": "main", "build_id": "none", "reason": "a test"}, "build-unknown"),
     ],
 )
 def test_a_run_by_hand_that_fails_sends_an_alert_with_its_cause(
