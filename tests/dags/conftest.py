@@ -11,18 +11,19 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from airflow.dag_processing.dagbag import BundleDagBag, DagBag
 from airflow.sdk import DAG
 from airflow.utils.state import DagRunState
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from include.cvmfs.create import create_repository
-from include.cvmfs.keys import format_public_key, generate_master, generate_repository_key
 from include.gateway.client import GatewayClient
 from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.server import serve
@@ -34,10 +35,11 @@ from include.settings.secrets import EnvSecrets
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.options import Credentials
 from tests.fakes.builds import Build
+from tests.fakes.site import FQRN, MASTER, PUBLIC_KEY, SIGNER
 
-FQRN = "nights.example.org"
 KEY = ("worker", "not-a-secret")
 ADMIN = ("administrator", "not-a-secret-either")
+BUNDLE = "dags-folder"  # what Airflow calls its own folder of DAGs
 
 
 @dataclass
@@ -47,12 +49,16 @@ class MiniSite:
     folder: Path
     connections: Connections
     gateway_url: str
-    dags: dict[str, DAG] = field(default_factory=dict)
+    bag: DagBag
     environment: dict[str, str] = field(default_factory=dict)
     defaults: dict[str, dict[str, object]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.defaults = {name: _defaults(dag) for name, dag in self.dags.items()}
+
+    @property
+    def dags(self) -> dict[str, DAG]:
+        return self.bag.dags
 
     def drop(self, build: Build) -> None:
         """Put a build into the store as a build system would: the index last."""
@@ -88,6 +94,7 @@ class MiniSite:
             return dag.create_dagrun(
                 run_id=run_id, run_type=kind, logical_date=at, data_interval=(at, at), run_after=at,
                 triggered_by=DagRunTriggeredByType.BACKFILL, state=DagRunState.RUNNING, session=session,
+                conf=dict(self.defaults[dag_id]),
             )  # fmt: skip
 
         with pytest.MonkeyPatch.context() as patch:  # test() begins runs by hand
@@ -118,9 +125,7 @@ class MiniSite:
             for variable, value in self.environment.items():
                 patch.setenv(variable, value)
             dag = self.dags[dag_id]
-            with pytest.MonkeyPatch.context() as quiet:
-                # test() hands it the serialized DAG, and fails where a parameter has no default; Airflow does not
-                quiet.setattr("airflow.models.dagrun.DagRun.produce_dag_callback", lambda *_, **__: None)
+            with as_recorded():
                 run = dag.test(run_after=datetime.now(UTC), **options)  # type: ignore[arg-type]
             if run.state == "failed" and dag.on_failure_callback is not None:
                 dag.on_failure_callback({"dag": dag, "run_id": run.run_id, "dag_run": run, "reason": "task_failure"})
@@ -147,6 +152,18 @@ class Run:
         return {f"{one.project}/{one.platform}": one.state.value for one in self.publications.values()}
 
 
+@contextmanager
+def as_recorded() -> Iterator[None]:
+    """Let ``dag.test()`` take the DAGs as ``record`` left them; it would read all files anew before every run."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("airflow.dag_processing.bundles.manager.DagBundlesManager.get_all_dag_bundles", lambda _: ())
+        # each look at a parameter checks its JSON schema itself again; test_contracts.py does that once
+        patch.setattr("jsonschema.Draft202012Validator.check_schema", lambda *_, **__: None)
+        # test() hands it the serialized DAG, and fails where a parameter has no default; Airflow does not
+        patch.setattr("airflow.models.dagrun.DagRun.produce_dag_callback", lambda *_, **__: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def weed(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[WeedServer]:
     need("weed")
@@ -162,13 +179,11 @@ def weed(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -
 def site(weed: WeedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniSite]:
     """The site, its repository created, its gateway running, and its DAGs read by Airflow."""
     folder = tmp_path_factory.mktemp("site")
-    now = datetime.now(UTC)
     store = weed.store("cvmfs", FQRN)
-    master, signer = generate_master(), generate_repository_key(FQRN, now)
-    create_repository(store, FQRN, master=master, signer=signer, now=now)
-    (folder / "repository.pub").write_bytes(format_public_key(master.public_key()))
+    create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=datetime.now(UTC))
+    (folder / "repository.pub").write_bytes(PUBLIC_KEY)
     (folder / "trees").mkdir()
-    with _gateway(folder, store, signer) as url:
+    with _gateway(folder, store, SIGNER) as url:
         port = url.rpartition(":")[2].partition("/")[0]
         file = folder / "site.yaml"
         file.write_text(_SITE.format(folder=folder, endpoint=weed.endpoint, fqrn=FQRN))
@@ -182,8 +197,9 @@ def site(weed: WeedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             for name, value in environment.items():
                 patch.setenv(name, value)
             connections = Connections(load(), EnvSecrets({**os.environ}))
-            dags = _airflow()
-        yield MiniSite(folder, connections, url, dags, environment)
+            bag = read_dags()
+        record(bag)
+        yield MiniSite(folder, connections, url, bag, environment)
         connections.ledger.dispose()
 
 
@@ -204,14 +220,24 @@ def _connection(kind: str, **more: object) -> str:
     return json.dumps({"conn_type": kind, "login": KEY[0], "password": KEY[1], **more})
 
 
-def _airflow() -> dict[str, DAG]:
-    from airflow.dag_processing.dagbag import DagBag
+def read_dags() -> DagBag:
+    """The DAGs of the site that the environment names."""
+    folder = airflowhome.ROOT / "dags"
+    bag = BundleDagBag(str(folder), bundle_path=folder, bundle_name=BUNDLE)
+    assert bag.import_errors == {}
+    return bag
+
+
+def record(bag: DagBag) -> None:
+    """Write DAGs into Airflow's database, which is made if need be, in the place of others of their names."""
+    from airflow.dag_processing.bundles.manager import DagBundlesManager
+    from airflow.dag_processing.dagbag import sync_bag_to_db
     from airflow.utils.db import initdb
 
-    initdb()
-    bag = DagBag(str(airflowhome.ROOT / "dags"))
-    assert bag.import_errors == {}
-    return dict(bag.dags)
+    if not (HOME / "airflow.db").exists():
+        initdb()
+        DagBundlesManager().sync_bundles_to_db()
+    sync_bag_to_db(bag, BUNDLE, None)
 
 
 class _gateway:  # noqa: N801 - used as a function

@@ -22,7 +22,7 @@ from include.notify.records import alerts_since
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
-from tests.dags.conftest import FQRN, MiniSite, _airflow
+from tests.dags.conftest import FQRN, MiniSite, read_dags, record
 from tests.fakes.builds import Build, tree
 
 pytestmark = pytest.mark.server("weed")
@@ -38,9 +38,11 @@ def asking(site: MiniSite) -> Iterator[MiniSite]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        connections, dags = Connections(load(), EnvSecrets({**os.environ})), _airflow()
-    yield MiniSite(site.folder, connections, site.gateway_url, dags, environment)
+        connections, bag = Connections(load(), EnvSecrets({**os.environ})), read_dags()
+    record(bag)
+    yield MiniSite(site.folder, connections, site.gateway_url, bag, environment)
     connections.ledger.dispose()
+    record(site.bag)
 
 
 @dataclass
@@ -124,7 +126,9 @@ def _build(day: int, *projects: str) -> Build:
     return build
 
 
-def test_a_night_publishes_what_was_approved_though_another_artifact_of_it_failed(asking: MiniSite) -> None:
+def test_a_night_publishes_what_was_approved_and_a_build_is_undone_after_a_yes_and_stays_after_a_no(
+    asking: MiniSite,
+) -> None:
     asking.drop(_build(1, "A", "B").lose("B", "x86_64"))
     before = asking.revision()
     with anna(asking, "Approve") as person:
@@ -142,14 +146,23 @@ def test_a_night_publishes_what_was_approved_though_another_artifact_of_it_faile
     assert (question.answer, question.answered_by, question.comment) == (Answer.APPROVED, "anna", "seen by anna")
     assert question.digest in shown.body
 
+    before = asking.revision()
+    form = {"slot": "main", "build_id": "b20260601", "reason": "it crashes", "dry_run": False, "approval": False}
+    with anna(asking, "Reject") as person:
+        kept = asking.run("undo_build", **form)
+    (shown,) = person.seen
+    assert "A/x86_64: /nightlies/main/b20260601/A/x86_64 (2 files" in shown.body
+    assert (kept.tasks["approve[0]"], kept.tasks["undo"], asking.revision()) == ("skipped", "skipped", before)
+    with anna(asking, "Approve"):
+        gone = asking.run("undo_build", **form)
+    assert (gone.tasks["undo"], asking.revision()) == ("success", before + 1)
+    assert asking.connections.head(FQRN).lookup("/nightlies/main/b20260601") is None
 
-@pytest.mark.parametrize(("says", "fate"), [("Reject", "rejected by anna"), (None, "had no answer by its deadline")])
-def test_a_tree_by_hand_is_skipped_with_the_reason_and_people_are_told(
-    asking: MiniSite, says: str | None, fate: str
-) -> None:
+
+def test_a_tree_by_hand_without_an_answer_is_skipped_with_the_reason_and_people_are_told(asking: MiniSite) -> None:
     asking.drop(_build(2, "A"))
     before, begun = asking.revision(), datetime.now(UTC) - timedelta(seconds=1)
-    with anna(asking, says) as person:
+    with anna(asking, None) as person:
         run = asking.run(
             "publication", repository=FQRN, path="/by/hand/asked",
             source="s3://builds/main/2026-06-02/b20260602/A-x86_64.tar.gz",
@@ -158,43 +171,24 @@ def test_a_tree_by_hand_is_skipped_with_the_reason_and_people_are_told(
     assert (run.state, asking.revision(), asking.leases()) == ("failed", before, [])
     (publication,) = run.publications.values()
     assert publication.state.value == "skipped"
-    assert fate in publication.reason
+    assert "had no answer by its deadline" in publication.reason
     assert run.tasks["approve[0]"] == run.tasks["reserve"] == run.tasks["tree.publish"] == "skipped"
     told = [one for one in alerts_since(asking.connections.ledger, begun) if one.event == Event.APPROVAL.value]
     (asked, refused) = sorted(told, key=lambda one: one.first_seen_at)
     assert "/by/hand/asked" in asked.text
-    assert fate in refused.text
+    assert "had no answer by its deadline" in refused.text
     assert "clear the task" in refused.text
 
 
-def test_a_build_is_undone_after_a_yes_and_stays_after_a_no(asking: MiniSite) -> None:
-    asking.drop(_build(3, "A"))
-    with anna(asking, "Approve"):
-        assert asking.run("nightly_install_main", build_date="2026-06-03").state == "success"
-    before = asking.revision()
-    form = {"slot": "main", "build_id": "b20260603", "reason": "it crashes", "dry_run": False, "approval": False}
-    with anna(asking, "Reject") as person:
-        kept = asking.run("undo_build", **form)
-    (shown,) = person.seen
-    assert "A/x86_64: /nightlies/main/b20260603/A/x86_64 (2 files" in shown.body
-    assert (kept.tasks["approve[0]"], kept.tasks["undo"], asking.revision()) == ("skipped", "skipped", before)
-    with anna(asking, "Approve"):
-        gone = asking.run("undo_build", **form)
-    assert (gone.tasks["undo"], asking.revision()) == ("success", before + 1)
-    assert asking.connections.head(FQRN).lookup("/nightlies/main/b20260603") is None
-
-
-def test_without_a_build_nobody_is_asked_and_only_what_looked_for_it_fails(asking: MiniSite) -> None:
-    run = asking.run("nightly_install_main", build_date="2031-01-02")
+def test_without_a_build_nobody_is_asked_and_the_gate_says_where_it_was_looked_for(
+    asking: MiniSite, capfd: pytest.CaptureFixture[str]
+) -> None:
+    capfd.readouterr()
+    run = asking.run("nightly_install_main", build_date="2031-01-01")
     assert {name for name, state in run.tasks.items() if state == "failed"} == {"find_build", "gate"}
     assert run.tasks["ask"] == "skipped"
-
-
-def test_a_dry_run_asks_nobody(asking: MiniSite) -> None:
-    asking.drop(_build(4, "A"))
-    with anna(asking, "Approve") as person:
-        run = asking.run("nightly_install", slot="main", build_date="2026-06-04", dry_run=True)
-    assert (person.seen, run.states(), run.tasks["gate"]) == ([], {"A/x86_64": "skipped"}, "skipped")
+    missing = "slot main has no build for 2031-01-01: nothing at s3://builds/main/2031-01-01/index.json. Check the date"
+    assert f"- task find_build failed: {missing}" in capfd.readouterr().out, "the gate repeats it"
 
 
 def test_only_where_somebody_may_be_asked_a_run_waits_for_all_that_is_prepared(

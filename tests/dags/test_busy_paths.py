@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from datetime import UTC, datetime
+from typing import Any, NoReturn
 
 import pytest
 
@@ -14,6 +15,7 @@ from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.values import Batch
+from operators.publish import CvmfsPublishOperator
 from tests.dags.conftest import FQRN, MiniSite
 from tests.fakes.builds import Build, tree
 
@@ -24,22 +26,30 @@ def clock() -> datetime:
     return datetime.now(UTC)
 
 
-def test_a_busy_path_is_waited_for_in_the_triggerer_and_then_published(site: MiniSite) -> None:
+def test_a_busy_path_is_waited_for_in_the_triggerer_and_then_published(
+    site: MiniSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     build = Build("2026-09-06").add("Busy", "x86_64", tree({"a": b"a"}))
     site.drop(build)
+    place = build.destination("Busy", "x86_64")
+    # reserving passes by what is reserved already, publishing does not
+    site.connections.publisher(FQRN).reserve([place], nested=[], owner="another run", now=clock())
+    deferred, defer = threading.Event(), CvmfsPublishOperator.defer
+
+    def seen(self: CvmfsPublishOperator, **kwargs: Any) -> NoReturn:
+        deferred.set()
+        defer(self, **kwargs)
+
+    monkeypatch.setattr(CvmfsPublishOperator, "defer", seen)
     with site.client() as client:
-        # what is held is the project's directory: reserving passes it by, publishing does not
-        reserved = Build("2026-09-06").add("Other", "x86_64", tree({"b": b"b"}))
-        site.drop(reserved)
-        assert site.run("nightly_install_main", build_date="2026-09-06").state == "success"
-        site.drop(Build("2026-09-06").add("Other", "x86_64", tree({"b": b"c"})))
-        lease = client.acquire(FQRN, build.destination("Other", "x86_64"), hostname="somebody else")
-        timer = threading.Timer(11.0, client.drop, args=(lease,))
-        timer.start()
+        lease = client.acquire(FQRN, place, hostname="somebody else")
+        holder = threading.Thread(target=lambda: deferred.wait(60) and client.drop(lease))
+        holder.start()
         run = site.run("nightly_install_main", build_date="2026-09-06")
-        timer.join()
+        holder.join()
+    assert deferred.is_set()
     assert run.state == "success", run
-    assert run.states() == {"Other/x86_64": "published"}
+    assert run.states() == {"Busy/x86_64": "published"}
     assert site.leases() == []
 
 

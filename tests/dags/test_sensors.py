@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
+from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 
 from sensors.base import NightshiftSensor
 from sensors.lease import LeaseFreeSensor
 from sensors.objects import ObjectSensor
 from sensors.place import PlaceSensor
-from tests.dags.conftest import FQRN, MiniSite
+from tests.dags.conftest import FQRN, MiniSite, as_recorded, record
 
 pytestmark = pytest.mark.server("weed")
 KEY, PATH = "sensed/{{ params.name }}", "/sensed/{{ params.name }}"
@@ -29,14 +30,11 @@ def waiting(dag_id: str, *, timeout_s: float) -> DAG:
 
 def states(dag: DAG) -> dict[str, str]:
     """Run a DAG that is in no file."""
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
-
-    DagBundlesManager().sync_bundles_to_db()
     bag = DagBag(str(Path(__file__).parent / "no-such-folder"))
     bag.bag_dag(dag)
-    sync_bag_to_db(bag, "dags-folder", None)
-    run = dag.test(run_after=datetime.now(UTC))
+    record(bag)
+    with as_recorded():
+        run = dag.test(run_after=datetime.now(UTC))
     return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
 
 

@@ -85,18 +85,11 @@ class Scheduler:
 @pytest.fixture
 def scheduler(site: MiniSite) -> Iterator[Scheduler]:
     """Airflow's database knows the DAGs and the pools of a machine with two cores."""
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
     from airflow.models.dag import DagModel
     from airflow.models.pool import Pool
     from airflow.utils.session import create_session
     from sqlalchemy import update
 
-    manager = DagBundlesManager()
-    manager.sync_bundles_to_db()
-    for bundle in manager.get_all_dag_bundles():
-        bag = BundleDagBag(dag_folder=bundle.path, bundle_path=bundle.path, bundle_name=bundle.name)
-        sync_bag_to_db(bag, bundle.name, None)
     with create_session() as session:
         session.execute(update(DagModel).where(DagModel.dag_id == DAG_ID).values(is_paused=False))
     for pool in pools(site.connections.site, cores=CORES):
