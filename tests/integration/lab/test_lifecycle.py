@@ -20,13 +20,7 @@ from include.lab.errors import LabError
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.postgres import Postgres
 from include.lab.secrets import load_or_create
-from include.lab.services import services
-from include.lab.supervise import ProcessState, Supervisor, marked_processes
-from include.preflight.findings import Severity
-from include.preflight.pools import look_at_pools
-from include.settings.load import load
-from include.settings.pools import pools
-from include.settings.secrets import EnvSecrets
+from include.lab.supervise import Supervisor, marked_processes
 
 
 def silent(_: str) -> None:
@@ -34,7 +28,8 @@ def silent(_: str) -> None:
 
 
 @pytest.fixture
-def lab(tmp_path: Path) -> Iterator[Lab]:
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
+    monkeypatch.setattr(lifecycle, "STORAGE_READY_S", 120.0)  # other tests share the machine
     place = Place(tmp_path / "var")
     lab = Lab(place, Ports.unused(), load_or_create(place.secrets))
     yield lab
@@ -51,36 +46,26 @@ def pids(lab: Lab) -> dict[str, int]:
 
 
 @pytest.mark.server("weed")
-def test_store_and_gateway_come_up_answer_as_themselves_and_go_down_without_a_trace(lab: Lab) -> None:
+def test_store_and_gateway_come_up_are_restored_after_kills_and_go_down_without_a_trace(lab: Lab) -> None:
     lifecycle.up(lab, airflow=False, say=silent)
     assert good(lab) == {"weed", "gateway"}
     first = pids(lab)
     groups = {os.getpgid(pid) for pid in first.values()}
     assert groups == set(first.values()), "each is the leader of a process group of its own"
     assert lab.place.socket("supervisor.sock").stat().st_mode & 0o777 == 0o700
+    assert_no_secret_is_shown(lab)
 
     lifecycle.up(lab, airflow=False, say=silent)
     assert pids(lab) == first, "up again leaves alone what runs"
+    moved = Lab(lab.place, Ports.unused(), lab.secrets)
+    with pytest.raises(LabError, match="other settings or ports: nightshift lab down first"):
+        lifecycle.up(moved, airflow=False, say=silent)
 
-    assert lifecycle.down(lab, say=silent) == 2
-    assert not marked_processes(lab.place)
-    assert lifecycle.down(lab, say=silent) == 0
-
-
-@pytest.mark.server("weed")
-def test_no_secret_is_visible_in_the_process_table_or_the_logs(lab: Lab) -> None:
+    os.kill(first["gateway"], signal.SIGKILL)
     lifecycle.up(lab, airflow=False, say=silent)
-    seen = subprocess.run(["ps", "-eww", "-o", "args="], capture_output=True, text=True, check=True).stdout
-    seen += "".join(path.read_text(errors="replace") for path in lab.place.log.iterdir())
-    seen += (lab.place.run / "supervisord.conf").read_text()
-    for name, secret in asdict(lab.secrets).items():
-        if name not in {"gateway_key_id", "s3_access_key"}:  # names of keys, which logs may say
-            assert secret not in seen, name
+    assert good(lab) == {"weed", "gateway"}
+    assert pids(lab)["weed"] == first["weed"]
 
-
-@pytest.mark.server("weed")
-def test_after_the_process_manager_is_killed_up_ends_the_orphans_and_starts_anew(lab: Lab) -> None:
-    lifecycle.up(lab, airflow=False, say=silent)
     orphans = pids(lab)
     os.kill(int((lab.place.run / "supervisord.pid").read_text()), signal.SIGKILL)
     told: list[str] = []
@@ -89,13 +74,19 @@ def test_after_the_process_manager_is_killed_up_ends_the_orphans_and_starts_anew
     assert good(lab) == {"weed", "gateway"}
     assert not set(orphans.values()) & set(pids(lab).values())
 
+    assert lifecycle.down(lab, say=silent) == 2
+    assert not marked_processes(lab.place)
+    assert lifecycle.down(lab, say=silent) == 0
 
-@pytest.mark.server("weed")
-def test_a_service_that_is_killed_is_started_again(lab: Lab) -> None:
-    lifecycle.up(lab, airflow=False, say=silent)
-    os.kill(pids(lab)["gateway"], signal.SIGKILL)
-    lifecycle.up(lab, airflow=False, say=silent)
-    assert good(lab) == {"weed", "gateway"}
+
+def assert_no_secret_is_shown(lab: Lab) -> None:
+    """Neither in the process table nor in the logs."""
+    seen = subprocess.run(["ps", "-eww", "-o", "args="], capture_output=True, text=True, check=True).stdout
+    seen += "".join(path.read_text(errors="replace") for path in lab.place.log.iterdir())
+    seen += (lab.place.run / "supervisord.conf").read_text()
+    for name, secret in asdict(lab.secrets).items():
+        if name not in {"gateway_key_id", "s3_access_key"}:  # names of keys, which logs may say
+            assert secret not in seen, name
 
 
 def test_a_taken_port_stops_the_start_before_anything_runs(lab: Lab) -> None:
@@ -107,14 +98,6 @@ def test_a_taken_port_stops_the_start_before_anything_runs(lab: Lab) -> None:
     assert not Supervisor(lab.place).running()
 
 
-@pytest.mark.server("weed")
-def test_services_that_run_on_other_ports_are_not_mistaken_for_these(lab: Lab) -> None:
-    lifecycle.up(lab, airflow=False, say=silent)
-    moved = Lab(lab.place, Ports.unused(), lab.secrets)
-    with pytest.raises(LabError, match="other settings or ports: nightshift lab down first"):
-        lifecycle.up(moved, airflow=False, say=silent)
-
-
 def test_a_program_that_cannot_run_is_named_with_its_log(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     from include.lab import components
 
@@ -124,9 +107,11 @@ def test_a_program_that_cannot_run_is_named_with_its_log(lab: Lab, monkeypatch: 
         lifecycle.up(lab, airflow=False, say=silent)
 
 
-@pytest.fixture
-def postgres(tmp_path: Path) -> Postgres:
-    server = Postgres(tmp_path / "pg", Ports.unused().postgres, "pass word'%", tmp_path / "initdb.log")
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Postgres:
+    """A cluster; no server runs on it."""
+    folder = tmp_path_factory.mktemp("postgres")
+    server = Postgres(folder / "pg", Ports.unused().postgres, "pass word'%", folder / "initdb.log")
     server.prepare()
     return server
 
@@ -180,58 +165,16 @@ def test_postgres_starts_again_after_a_reboot_gave_its_pid_to_another_program(po
     stop(started(postgres))
 
 
-@pytest.mark.parametrize("above", [0o700, 0o755])
-def test_postgres_works_in_a_folder_that_only_we_may_enter_and_not_as_root(above: int) -> None:
+def test_postgres_works_in_a_folder_that_only_we_may_enter_and_not_as_root() -> None:
     with tempfile.TemporaryDirectory(prefix="nightshift-") as outer:
-        Path(outer).chmod(above)
         closed = Path(outer) / "closed"
         closed.mkdir(mode=0o700)
-        works_and_stays_closed(closed)
-
-
-def works_and_stays_closed(closed: Path) -> None:
-    server = Postgres(closed / "pg", Ports.unused().postgres, "secret", closed / "initdb.log")
-    server.prepare()
-    process = started(server)
-    try:
-        assert Path(f"/proc/{process.pid}").stat().st_uid != 0
-        assert closed.stat().st_mode & 0o777 == 0o700, "nothing was opened to everybody"
-    finally:
-        stop(process)
-
-
-def viewer_sees_pools_and_changes_none(lab: Lab) -> None:
-    """What `nightshift preflight` finds of pools in this lab, and what the user may do whom it asks as."""
-    from include.lab.airflow_api import AirflowApi
-    from include.lab.environment import VIEWER
-
-    environment = lab.environment()
-    site = load(environ=environment)
-    found = {one.subject: one.severity for one in look_at_pools(site, EnvSecrets(environment))}
-    assert found == {pool.name: Severity.OK for pool in pools(site)}
-    viewer = AirflowApi(lab.airflow_url, VIEWER, lab.secrets.viewer_password)
-    with pytest.raises(LabError, match="403"):
-        viewer.put_pool({"name": "control", "slots": 1, "description": "", "include_deferred": False})
-
-
-@pytest.mark.slow
-@pytest.mark.server("weed")
-def test_airflow_comes_up_with_its_pools_and_is_itself(lab: Lab) -> None:
-    from include.lab.airflow_api import AirflowApi
-    from include.lab.environment import ADMIN
-
-    lifecycle.up(lab, airflow=True, say=silent)
-    assert good(lab) == {one.name for one in services(lab, airflow=True)}
-    states = {one.name: one.state for one in lifecycle.status(lab)}
-    assert set(states.values()) == {ProcessState.RUNNING}
-    api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
-    api.wait_for_dag("nightly_install", timeout_s=90)
-    assert not api.import_errors()
-    with pytest.raises(LabError, match="refuses the login"):
-        AirflowApi(lab.airflow_url, ADMIN, "guess").import_errors()
-    viewer_sees_pools_and_changes_none(lab)
-    seen = subprocess.run(["ps", "-eww", "-o", "args="], capture_output=True, text=True, check=True).stdout
-    for name, secret in asdict(lab.secrets).items():
-        assert secret not in seen, name
-    timings = lifecycle.up(lab, airflow=True, say=silent)
-    assert "airflow db migrate" not in timings.steps
+        server = Postgres(closed / "pg", Ports.unused().postgres, "secret", closed / "initdb.log")
+        server.prepare()
+        process = started(server)
+        try:
+            assert Path(f"/proc/{process.pid}").stat().st_uid != 0
+            for folder in (Path(outer), closed):
+                assert folder.stat().st_mode & 0o777 == 0o700, "nothing was opened to everybody"
+        finally:
+            stop(process)

@@ -6,7 +6,6 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -125,63 +124,58 @@ def retained(lab: Lab, monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
     return done.output
 
 
-def test_what_is_older_goes_with_its_tasks_xcoms_and_logs_and_what_is_newer_stays(
+def test_what_is_older_goes_and_what_is_newer_or_of_a_run_that_has_not_ended_stays(
     lab: Lab, database: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    a_run(database, "old", days=61, state="success")
+    a_run(database, "before", days=90, state="success")
+    a_run(database, "waits", days=70, state="queued")
+    a_run(database, "since", days=65, state="success")
     a_run(database, "new", days=59, state="success")
     logs = lab.place.airflow_home / "logs" / "dag_id=nightly"
-    for name, days in (("old", 61), ("new", 59)):
+    for name, days in (("before", 90), ("since", 65), ("new", 59)):
         file = logs / f"run_id={name}" / "attempt=1.log"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("a line")
         at = (NOW - timedelta(days=days)).timestamp()
         os.utime(file, (at, at))
     assert "would go: 1 log files" in retained(lab, monkeypatch, "--dry-run")
-    assert left(database) == everywhere("old", "new")
+    assert left(database) == everywhere("before", "waits", "since", "new")
+    said = retained(lab, monkeypatch)
+    assert "nightly waits, which has not ended" in said
+    assert "removed: 1 log files" in said
+    assert left(database) == everywhere("waits", "since", "new")
+
+    runs = reflected(database).tables["dag_run"]
+    with database.begin() as connection:
+        connection.execute(runs.update().where(runs.c.run_id == "waits").values(state="success"))
     assert "removed: 1 log files" in retained(lab, monkeypatch)
     assert left(database) == everywhere("new")
     assert [path.name for path in logs.iterdir() if any(path.iterdir())] == ["run_id=new"]
-    # a second time nothing is left to go
-    assert "removed: 0 log files" in retained(lab, monkeypatch)
-    assert left(database) == everywhere("new")
 
 
-@pytest.mark.parametrize("state", ["running", "queued"])
-def test_a_run_that_has_not_ended_keeps_all_it_has_however_old(
-    lab: Lab, database: Engine, monkeypatch: pytest.MonkeyPatch, state: str
+@pytest.mark.parametrize(
+    ("state", "task_days", "since"), [("running", None, 70), ("queued", None, 70), ("running", 80, 80)]
+)
+def test_the_oldest_of_a_run_that_has_not_ended_is_found_and_of_one_that_was_cleared_its_oldest_task(
+    lab: Lab, database: Engine, state: str, task_days: int | None, since: int
 ) -> None:
-    a_run(database, "before", days=90, state="success")
-    a_run(database, "waits", days=70, state=state)
-    a_run(database, "since", days=65, state="success")
-    assert "nightly waits, which has not ended" in retained(lab, monkeypatch)
-    assert left(database) == everywhere("waits", "since")
-
-
-def test_a_cleared_run_keeps_the_tasks_that_were_not_cleared(
-    lab: Lab, database: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    a_run(database, "cleared", days=1, state="running", task_days=80)
-    a_run(database, "before", days=90, state="success")
-    found = oldest_at_work(lab.environment()[DATABASE])
+    url = lab.environment()[DATABASE]
+    assert oldest_at_work(url) is None
+    a_run(database, "ended", days=90, state="failed")
+    a_run(database, "open", days=70 if task_days is None else 1, state=state, task_days=task_days)
+    a_run(database, "younger", days=2, state="running")
+    found = oldest_at_work(url)
     assert found is not None
-    assert (found.run, (NOW - found.since).days) == ("cleared", 80)
-    retained(lab, monkeypatch)
-    assert left(database) == everywhere("cleared")
+    assert (found.run, (NOW - found.since).days) == ("open", since)
 
 
-def test_a_database_that_does_not_answer_takes_nothing_away(lab: Lab, database: Engine) -> None:
-    a_run(database, "old", days=61, state="success")
-    nowhere = {**lab.environment(), DATABASE: "postgresql+psycopg2://u:hunter2@127.0.0.1:1/d"}
+def test_a_database_that_does_not_answer_is_said_without_its_password() -> None:
     with pytest.raises(LabError, match="does not answer") as caught:
-        oldest_at_work(nowhere[DATABASE])
+        oldest_at_work("postgresql+psycopg2://u:hunter2@127.0.0.1:1/d")
     assert "hunter2" not in str(caught.value)
-    with pytest.raises(LabError, match="airflow db clean ended with code"):
-        clean_database(nowhere, NOW, dry_run=False)
-    assert left(database)["dag_run"] == {"old"}
 
 
-def test_a_table_that_cannot_be_cleaned_is_told(lab: Lab, database: Engine, tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_cleaned_is_told(lab: Lab, database: Engine) -> None:
     a_run(database, "old", days=61, state="success")
     with database.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE holds (run INTEGER REFERENCES dag_run (id) ON DELETE RESTRICT)")

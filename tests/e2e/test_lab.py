@@ -1,0 +1,57 @@
+"""What `nightshift lab up` brings up with Airflow, on the deployment: its pools, its users, no secret to be seen."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import asdict
+
+import pytest
+
+from include.lab import lifecycle
+from include.lab.airflow_api import AirflowApi
+from include.lab.environment import ADMIN, VIEWER
+from include.lab.errors import LabError
+from include.lab.services import services
+from include.lab.supervise import ProcessState
+from include.preflight.findings import Severity
+from include.preflight.pools import look_at_pools
+from include.settings.load import load
+from include.settings.pools import pools
+from include.settings.secrets import EnvSecrets
+from tests.e2e.deployment import Deployment
+
+pytestmark = [pytest.mark.server("weed"), pytest.mark.slow]
+
+
+def test_all_services_answer_and_a_second_start_changes_none(deployment: Deployment) -> None:
+    before = {one.name: one for one in lifecycle.status(deployment.lab)}
+    assert before.keys() == {one.name for one in services(deployment.lab, airflow=True)}
+    assert {one.name: one.wrong for one in before.values() if not one.good} == {}
+    assert {one.state for one in before.values()} == {ProcessState.RUNNING}
+    timings = lifecycle.up(deployment.lab, airflow=True, say=print)
+    assert "airflow db migrate" not in timings.steps
+    assert {one.name: one.pid for one in lifecycle.status(deployment.lab)} == {
+        one.name: one.pid for one in before.values()
+    }
+
+
+def test_no_dag_fails_to_be_read_and_a_wrong_password_is_refused(deployment: Deployment) -> None:
+    assert not deployment.api.import_errors()
+    with pytest.raises(LabError, match="refuses the login"):
+        AirflowApi(deployment.lab.airflow_url, ADMIN, "guess").import_errors()
+
+
+def test_the_user_of_preflight_sees_the_pools_and_changes_none(deployment: Deployment) -> None:
+    lab, environment = deployment.lab, deployment.lab.environment()
+    site = load(environ=environment)
+    found = {one.subject: one.severity for one in look_at_pools(site, EnvSecrets(environment))}
+    assert found == {pool.name: Severity.OK for pool in pools(site)}
+    viewer = AirflowApi(lab.airflow_url, VIEWER, lab.secrets.viewer_password)
+    with pytest.raises(LabError, match="403"):
+        viewer.put_pool({"name": "control", "slots": 1, "description": "", "include_deferred": False})
+
+
+def test_no_secret_is_in_the_process_table(deployment: Deployment) -> None:
+    seen = subprocess.run(["ps", "-eww", "-o", "args="], capture_output=True, text=True, check=True).stdout
+    for name, secret in asdict(deployment.lab.secrets).items():
+        assert secret not in seen, name
