@@ -61,9 +61,15 @@ def snapshot(state: str, instances: list[dict[str, Any]]) -> Snapshot:
 
 
 def follow(
-    api: AirflowApi, dag_id: str, run_id: str, *, show: Callable[[Snapshot], None], timeout_s: float
+    api: AirflowApi,
+    dag_id: str,
+    run_id: str,
+    *,
+    show: Callable[[Snapshot], None],
+    timeout_s: float,
+    poll_s: float = POLL_S,
 ) -> Snapshot:
-    """Looks at a run once a second until it ends.
+    """Looks at a run every `poll_s` seconds until it ends.
 
     Raises:
         LabError: it did not end in time; the run goes on.
@@ -77,4 +83,4 @@ def follow(
         if time.monotonic() > deadline:
             raise LabError(f"run {run_id} of {dag_id} has not ended after {timeout_s:.0f} s: look at it in Airflow")
         # Airflow offers no event stream for a run's tasks.
-        time.sleep(POLL_S)
+        time.sleep(poll_s)

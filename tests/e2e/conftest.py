@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.browser import Browser, logged_in
 from tests.e2e.deployment import Deployment
 
 HERE = Path(__file__).parent
@@ -36,3 +37,18 @@ def deployment(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFact
     finally:
         made.stop()
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="session")
+def browser(
+    need: Callable[[str], str], deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Browser]:
+    """One browser with one login."""
+    with logged_in(
+        deployment.lab,
+        chromium=need("chromium"),
+        driver=need("chromedriver"),
+        profile=tmp_path_factory.mktemp("profile"),
+        screens=tmp_path_factory.mktemp("screens"),
+    ) as made:
+        yield made

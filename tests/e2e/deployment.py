@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,12 +36,13 @@ FQRN = "nights.example.org"
 LEASE_S = 10
 HEARTBEAT_TIMEOUT_S = 12
 RUN_S = 240.0
+POLL_S = 0.3
 PROXY_HOLDS_S = 240.0
 
 
 @dataclass(frozen=True, slots=True)
 class TestLab(Lab):
-    """A lab whose programs see the proxies, notice killed tasks sooner, and have the plugin of the kill tests."""
+    """A lab whose programs see the proxies, notice much sooner, and have the plugin of the kill tests."""
 
     __test__ = False  # not a test, whatever its name
 
@@ -54,8 +55,13 @@ class TestLab(Lab):
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.plugins),
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": str(HEARTBEAT_TIMEOUT_S),
             "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
-            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
             "AIRFLOW__WORKERS__SOCKET_CLEANUP_TIMEOUT": "5",
+            # a DAG that a test has changed is seen at once, a deadline soon, and so is that the scheduler is up
+            "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "1",
+            "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+            # reading all files once a minute is a tenth of two cores; tests that change a file have it read
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "600",
         }
 
     def environment(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -124,14 +130,26 @@ class Deployment:
 
     def follow(self, dag_id: str, run_id: str, timeout_s: float = RUN_S) -> Snapshot:
         """Wait until a run has ended."""
-        return follow(self.api, dag_id, run_id, show=lambda _: None, timeout_s=timeout_s)
+        return follow(self.api, dag_id, run_id, show=lambda _: None, timeout_s=timeout_s, poll_s=POLL_S)
 
     def wait_until(self, true: Callable[[], bool], what: str, timeout_s: float) -> None:
         """Wait for what Airflow tells nobody."""
         deadline = time.monotonic() + timeout_s
         while not true():
             assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
-            time.sleep(0.5)
+            time.sleep(POLL_S)
+
+    def read_files(self, dag_ids: Iterable[str], timeout_s: float) -> None:
+        """Have the files of these DAGs read now; by itself Airflow does so seldom."""
+        before = {dag_id: self.rest("GET", f"/dags/{dag_id}") for dag_id in dag_ids}
+        for dag in before.values():
+            self.api._call("PUT", f"/api/v2/parseDagFile/{dag['file_token']}")
+
+        def read() -> bool:
+            now = {dag_id: self.rest("GET", f"/dags/{dag_id}") for dag_id in before}
+            return all(now[one]["last_parsed_time"] > before[one]["last_parsed_time"] for one in before)
+
+        self.wait_until(read, f"{', '.join(before)}: read again", timeout_s)
 
     def tasks(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
         return self.api.task_instances(dag_id, run_id)
@@ -235,6 +253,6 @@ repositories:
 slots:
   main: {{repository: {FQRN}, store: builds, schedule: "0 2 * * *", timezone: Europe/Zurich}}
   faults: {{repository: {FQRN}, store: builds}}
-  machine: {{repository: {FQRN}, store: builds, schedule: "0 3 * * *", projects: [typer, rich, idna]}}
+  machine: {{repository: {FQRN}, store: builds, schedule: "0 3 * * *", projects: [typer, rich]}}
   early: {{repository: {FQRN}, store: builds, begins: artifact, poll_s: 600, gather_s: 0.5}}
 {slot_text("dev", FQRN)}"""

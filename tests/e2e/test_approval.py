@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,17 +17,20 @@ from include.nightlies.records import publications_of_run
 from include.notify.message import Event
 from include.notify.records import alerts_since
 from include.settings.pools import NIGHTLY
+from tests.e2e.browser import Browser
 from tests.e2e.deployment import FQRN, Deployment
-from tests.e2e.test_browser import Browser, browser
-from tests.fakes.builds import Build, tree
+from tests.fakes.builds import tree
 
-pytestmark = [pytest.mark.server("weed"), pytest.mark.slow]
+pytestmark = [
+    pytest.mark.server("weed"),
+    pytest.mark.server("chromium"),
+    pytest.mark.server("chromedriver"),
+    pytest.mark.slow,
+]
 
-__all__ = ["browser"]
 DAG = "publication"
-READ = (DAG, "nightly_install")
-DATE = "2026-05-01"
-DEADLINE_MINUTES = 1  # the shorter the sooner this ends, the longer the slower a machine may be
+READ = (DAG, "nightly_install")  # one of each file whose DAGs have another shape then
+MINUTES, SOON_MINUTES = 10, 1
 READ_S = 200.0
 WAITING = "awaiting_input"
 
@@ -36,7 +40,7 @@ def asking(deployment: Deployment) -> Iterator[Deployment]:
     """The deployment, whose repository asks for approval for a while: nothing of it is started anew."""
     file = deployment.folder / "site.yaml"
     before = file.read_text()
-    block = f"    gateway: gateway\n    approval: {{deadline_minutes: {DEADLINE_MINUTES}, approvers: [admin]}}\n"
+    block = f"    gateway: gateway\n    approval: {{deadline_minutes: {MINUTES}, approvers: [admin]}}\n"
     try:
         file.write_text(before.replace("    gateway: gateway\n", block))
         read_again(deployment, asks=True)
@@ -47,21 +51,51 @@ def asking(deployment: Deployment) -> Iterator[Deployment]:
 
 
 def read_again(deployment: Deployment, *, asks: bool) -> None:
-    """Have the files read until the DAGs are of that shape: Airflow keeps a new one at most every thirty seconds."""
+    """Have the files read until the DAGs are of that shape."""
+
+    def other() -> list[str]:
+        tasks = {dag_id: deployment.rest("GET", f"/dags/{dag_id}/tasks")["tasks"] for dag_id in READ}
+        return [dag_id for dag_id, found in tasks.items() if ("ask" in {one["task_id"] for one in found}) is not asks]
+
     deadline = time.monotonic() + READ_S
-    for dag_id in READ:
-        while (
-            "ask" in {one["task_id"] for one in deployment.rest("GET", f"/dags/{dag_id}/tasks")["tasks"]}
-        ) is not asks:
-            before = deployment.rest("GET", f"/dags/{dag_id}")
-            deployment.api._call("PUT", f"/api/v2/parseDagFile/{before['file_token']}")
-            deployment.wait_until(
-                lambda dag_id=dag_id, before=before: (
-                    deployment.rest("GET", f"/dags/{dag_id}")["last_parsed_time"] > before["last_parsed_time"]
-                ),
-                f"{dag_id} is read again",
-                deadline - time.monotonic(),
-            )
+    while still := other():
+        deployment.read_files(still, deadline - time.monotonic())
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A run whose question stays without an answer, and what was held for it when it had been asked."""
+
+    run: str
+    begun: datetime
+    leases: list[str]
+    revisions: tuple[int, int]
+    slots: dict[str, int]
+
+
+@pytest.fixture(scope="module")
+def late(asking: Deployment) -> Waiting:
+    """Nobody answers this one, and its deadline is soon; meanwhile the other tests go on."""
+    begun, before = datetime.now(UTC) - timedelta(seconds=1), asking.revision()
+    # the task reads the file when it asks
+    file = asking.folder / "site.yaml"
+    text = file.read_text()
+    file.write_text(text.replace(f"deadline_minutes: {MINUTES}", f"deadline_minutes: {SOON_MINUTES}"))
+    try:
+        asking.trigger(DAG, "late", repository=FQRN, path="/asked/late", source=dropped(asking, b"late"))
+        asked(asking, "late", 0)
+    finally:
+        file.write_text(text)
+    pools = {one["name"]: one["occupied_slots"] for one in asking.rest("GET", "/pools")["pools"]}
+    held = {name: pools[name] for name in NIGHTLY}
+    return Waiting("late", begun, asking.leases(), (before, asking.revision()), held)
+
+
+def dropped(deployment: Deployment, content: bytes) -> str:
+    """The URL of a tarball in the store."""
+    store, name = deployment.connections.store("builds"), f"asked/{content.decode()}.tar.gz"
+    store.put(name, tree({"a": content}))
+    return f"{store.url}/{name}"
 
 
 def state(deployment: Deployment, run: str, task: str, map_index: int = -1) -> str | None:
@@ -104,44 +138,15 @@ def fate(deployment: Deployment, run: str) -> tuple[str, str]:
     return one.state.value, one.reason
 
 
-@pytest.mark.server("chromium")
-@pytest.mark.server("chromedriver")
-def test_the_question_is_a_table_in_the_browser_and_is_approved_without_a_comment(
-    asking: Deployment, browser: Browser
-) -> None:
-    build = Build(DATE, slot="asked").add("A", "x86_64", tree({"a": b"seen"}))
-    asking.drop(build)
-    source = f"s3://builds/asked/{DATE}/{build.build_id}/A-x86_64.tar.gz"
-    # the task reads it when it asks: a browser may be slower than the answers of the other test
-    file = asking.folder / "site.yaml"
-    text = file.read_text()
-    file.write_text(text.replace(f"deadline_minutes: {DEADLINE_MINUTES}", "deadline_minutes: 10"))
-    try:
-        asking.trigger(DAG, "seen", repository=FQRN, path="/asked/seen", source=source)
-        asked(asking, "seen", 0)
-    finally:
-        file.write_text(text)
-    browser.open(f"/dags/{DAG}/runs/seen/tasks/approve/mapped/0/required_actions")
-    browser.wait_for_text("table thead", "Destination")
-    rows = [row.text for row in browser.driver.find_elements(By.CSS_SELECTOR, "table tbody tr")]
-    browser.screenshot("approval")
-    assert len(rows) == 1
-    assert rows[0].startswith("/asked/seen /asked/seen 2 files, ")
-    assert browser.link("Run and its logs") == f"{asking.lab.airflow_url}/dags/{DAG}/runs/seen"
-    browser.press("Approve")
-    assert asking.follow(DAG, "seen").state == "success"
-    (question_of_run,) = questions.of_run(asking.connections.ledger, f"{DAG}/seen")
-    assert (question_of_run.answer, question_of_run.comment) == (Answer.APPROVED, "")
+def test_a_question_that_waits_holds_no_lease_and_no_slot_and_nothing_is_published(late: Waiting) -> None:
+    assert late.leases == []
+    assert late.revisions[0] == late.revisions[1]
+    assert late.slots == dict.fromkeys(NIGHTLY, 0)
 
 
-def test_a_no_then_a_yes_to_the_question_asked_anew_while_nobody_answers_another(asking: Deployment) -> None:
-    build = Build(DATE, slot="asked").add("A", "x86_64", tree({"a": b"approved"}))
-    asking.drop(build)
-    source = f"s3://builds/asked/{DATE}/{build.build_id}/A-x86_64.tar.gz"
-    before, begun = asking.revision(), datetime.now(UTC) - timedelta(seconds=1)
-
+def test_a_no_then_a_yes_in_the_browser_to_the_question_asked_anew(asking: Deployment, browser: Browser) -> None:
     # a no
-    asking.trigger(DAG, "answered", repository=FQRN, path="/asked/answered", source=source)
+    asking.trigger(DAG, "answered", repository=FQRN, path="/asked/answered", source=dropped(asking, b"approved"))
     shown = asked(asking, "answered", 0)
     assert shown["subject"] == f"Publish /asked/answered to {FQRN}?"
     assert "| `/asked/answered` | `/asked/answered` | `2 files" in shown["body"]
@@ -152,15 +157,7 @@ def test_a_no_then_a_yes_to_the_question_asked_anew_while_nobody_answers_another
     assert "rejected by admin" in fate(asking, "answered")[1]
     assert "not today" in fate(asking, "answered")[1]
 
-    # another one waits, and nothing is held for it
-    asking.trigger(DAG, "late", repository=FQRN, path="/asked/late", source=source)
-    asked(asking, "late", 0)
-    assert (asking.leases(), asking.revision()) == ([], before)
-    pools = {one["name"]: one for one in asking.rest("GET", "/pools")["pools"] if one["name"] in NIGHTLY}
-    assert {name: one["occupied_slots"] for name, one in pools.items()} == dict.fromkeys(NIGHTLY, 0)
-    assert state(asking, "late", "approve", 0) == WAITING
-
-    # asked anew, and a yes
+    # asked anew
     asking.rest(
         "POST", f"/dags/{DAG}/clearTaskInstances",
         json={
@@ -171,18 +168,31 @@ def test_a_no_then_a_yes_to_the_question_asked_anew_while_nobody_answers_another
     again = asked(asking, "answered", 1)
     assert again["response_received"] is False
     assert state(asking, "answered", "approve", 0) == "success"  # that question is none any more
-    answer(asking, "answered", 1, "Approve", "now it is")
+
+    # the question is a table, and a yes needs no comment
+    browser.open(f"/dags/{DAG}/runs/answered/tasks/approve/mapped/1/required_actions")
+    browser.wait_for_text("table thead", "Destination")
+    rows = [row.text for row in browser.driver.find_elements(By.CSS_SELECTOR, "table tbody tr")]
+    browser.screenshot("approval")
+    assert len(rows) == 1
+    assert rows[0].startswith("/asked/answered /asked/answered 2 files, ")
+    assert browser.link("Run and its logs") == f"{asking.lab.airflow_url}/dags/{DAG}/runs/answered"
+    browser.press("Approve")
     assert asking.follow(DAG, "answered").state == "success"
     assert fate(asking, "answered")[0] == "published"
     assert asking.connections.repository(FQRN).read("/asked/answered/a") == b"approved"
     first, second = questions.of_run(asking.connections.ledger, f"{DAG}/answered")
-    assert (first.answer, second.answer, second.comment) == (Answer.REJECTED, Answer.APPROVED, "now it is")
+    assert (first.answer, second.answer, second.comment) == (Answer.REJECTED, Answer.APPROVED, "")
 
-    # nobody answered the other one
-    assert asking.follow(DAG, "late").state == "failed"
-    assert "had no answer by its deadline" in fate(asking, "late")[1]
-    assert state(asking, "late", "approve", 0) == "skipped"
+
+def test_without_an_answer_by_its_deadline_a_tree_is_skipped_and_people_are_told(
+    asking: Deployment, late: Waiting
+) -> None:
+    assert asking.follow(DAG, late.run).state == "failed"
+    assert "had no answer by its deadline" in fate(asking, late.run)[1]
+    assert state(asking, late.run, "approve", 0) == "skipped"
     assert asking.connections.head(FQRN).lookup("/asked/late") is None
-    told = {one.title for one in alerts_since(asking.connections.ledger, begun) if one.event == Event.APPROVAL.value}
+    alerts = alerts_since(asking.connections.ledger, late.begun)
+    told = {one.title for one in alerts if one.event == Event.APPROVAL.value}
     assert f"nobody answered: Publish /asked/late to {FQRN}?" in told
     assert asking.leases() == []

@@ -39,6 +39,7 @@ def test_a_night_begins_with_its_first_artifact_and_goes_on_when_it_is_told_of_t
     # nobody triggers anything: the watcher of the triggerer finds the index
     for dag_id in (DAG, EVENTS):
         deployment.api.unpause(dag_id)
+    deployment.read_files([EVENTS], APPEARS_S)  # only then Airflow starts the watcher of an unpaused DAG
 
     def there(run_id: str) -> bool:
         return any(run["dag_run_id"] == run_id for run in deployment.api.runs(DAG, prefix=run_id))
