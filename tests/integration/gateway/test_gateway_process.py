@@ -37,6 +37,7 @@ from include.storage.open import open_store
 from include.storage.store import Store
 
 FQRN = "nightlies.example.org"
+LONGEST_S = 200  # for a command that takes 5 s on a machine of its own
 ROOT = Path(__file__).parents[3]
 
 
@@ -104,7 +105,7 @@ class Deployment:
         for process in self.processes:
             if process.poll() is None:
                 process.terminate()
-            process.communicate(timeout=30)
+            process.communicate(timeout=LONGEST_S)
 
 
 @pytest.fixture
@@ -159,8 +160,8 @@ def test_leases_survive_kill_9_and_are_committed_after_it(deployment: Deployment
     lease = deployment.client.acquire(FQRN, "/a", hostname="h")
     before = deployment.client.leases()
     process.send_signal(signal.SIGKILL)
-    process.wait(30)
-    committer.wait(30)  # it does not outlive its gateway
+    process.wait(LONGEST_S)
+    committer.wait(LONGEST_S)  # it does not outlive its gateway
     with pytest.raises(errors.GatewayUnreachable):
         GatewayClient(f"http://127.0.0.1:{deployment.port}", "night", "night-secret", retries=0).leases()
     deployment.serve()
@@ -176,7 +177,7 @@ def test_a_second_gateway_on_the_same_state_refuses_to_start(
 ) -> None:
     deployment, first = served
     second = deployment.command("serve", "--port", "0")
-    _, said = second.communicate(timeout=60)
+    _, said = second.communicate(timeout=LONGEST_S)
     assert second.returncode == 1
     assert f"is in use by process {first.pid}: stop that gateway" in said.decode()
     assert b"Traceback" not in said
@@ -191,7 +192,7 @@ def test_it_reads_keys_again_stops_cleanly_and_logs_lines_of_json_without_tokens
         with deployment.client.lease(FQRN, "/a", hostname="run/task") as lease:
             tokens.append(lease.token)
     process.terminate()
-    said += process.communicate(timeout=60)[1]
+    said += process.communicate(timeout=LONGEST_S)[1]
     assert process.returncode in (0, -signal.SIGTERM)
     lines = [json.loads(line) for line in said.decode().splitlines()]
     granted = [line for line in lines if line["event"] == "lease granted" and line["hostname"] == "run/task"]
@@ -202,8 +203,8 @@ def test_it_reads_keys_again_stops_cleanly_and_logs_lines_of_json_without_tokens
 
 def test_leases_are_shown_as_a_table_and_as_json(running: Deployment) -> None:
     with running.client.lease(FQRN, "/a", hostname="[run]/task"):
-        shown, said = running.command("leases", "--json").communicate(timeout=60)
-        table, _ = running.command("leases").communicate(timeout=60)
+        shown, said = running.command("leases", "--json").communicate(timeout=LONGEST_S)
+        table, _ = running.command("leases").communicate(timeout=LONGEST_S)
     [row] = json.loads(shown)
     assert (row["path"], row["key"], row["holder"]) == (f"{FQRN}/a", "night", "[run]/task")
     assert 0 < row["seconds_left"] <= 60
@@ -214,7 +215,7 @@ def test_leases_are_shown_as_a_table_and_as_json(running: Deployment) -> None:
 def test_without_any_key_it_does_not_start_and_names_the_cure(deployment: Deployment) -> None:
     (deployment.folder / "keys" / f"{FQRN}.gw").unlink()
     process = deployment.command("serve")
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 1
     assert "create " in said.decode()
     assert "<fqrn>.gw" in said.decode()
@@ -264,4 +265,4 @@ def test_commits_are_made_in_a_process_of_their_own_that_is_started_again(
             assert client.commit(lease, before.root, new) == revision
         [committer] = committers(process)
         committer.kill()
-        committer.wait(30)
+        committer.wait(LONGEST_S)

@@ -141,7 +141,7 @@ def test_a_forked_process_can_use_a_store_or_is_told_why_not(
 ) -> None:
     s3_store.put("a", b"1")
     command = [sys.executable, "-c", FORKING, public_url, before]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert said in done.stdout
 
 
