@@ -22,7 +22,7 @@ from include.lab.airflow_api import AirflowApi
 from include.lab.environment import ADMIN, VIEWER, Lab
 from include.lab.errors import LabError, ServiceFailed
 from include.lab.ports import check_free
-from include.lab.readiness import NotReady, Wrong, wait
+from include.lab.readiness import ServiceNotReady, Wrong, wait
 from include.lab.servers.weed_command import left_sockets
 from include.lab.services import Service, postgres_server, resolved, services, weed_ports
 from include.lab.supervise import ProcessState, Supervisor, end_marked, marked_processes
@@ -188,7 +188,7 @@ def _start(supervisor: Supervisor, group: list[Service], timeout_s: float, timin
     with timings.measure(name):
         try:
             wait(first.answers, alive=lambda: _dead(supervisor, group, pids), timeout_s=timeout_s)
-        except NotReady as why:
+        except ServiceNotReady as why:
             culprit = next((one for one in group if one.name in why.services), first)
             raise ServiceFailed(name, str(why), str(supervisor.place.log / f"{culprit.name}.log")) from None
 

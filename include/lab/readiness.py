@@ -28,7 +28,7 @@ class Wrong(str):
         return wrong
 
 
-class NotReady(NightshiftError):
+class ServiceNotReady(NightshiftError):
     """A service did not become ready; the message says why. `services`: as in `Wrong`."""
 
     code = "lab-service-not-ready"
@@ -42,7 +42,7 @@ def wait(question: Question, *, alive: Question, timeout_s: float) -> float:
     """Asks until the answer is None; returns the seconds that took.
 
     Raises:
-        NotReady: the process is gone for good (`alive` says why), or the time is over.
+        ServiceNotReady: the process is gone for good (`alive` says why), or the time is over.
     """
     began = time.monotonic()
     while True:
@@ -51,9 +51,9 @@ def wait(question: Question, *, alive: Question, timeout_s: float) -> float:
         if why is None:
             return now - began
         if dead := alive():
-            raise NotReady(dead, dead)
+            raise ServiceNotReady(dead, dead)
         if now - began > timeout_s:
-            raise NotReady(f"not ready after {timeout_s:.0f} s: {why}", why)
+            raise ServiceNotReady(f"not ready after {timeout_s:.0f} s: {why}", why)
         # No event tells that another program answers.
         time.sleep(POLL_S)
 

@@ -16,7 +16,7 @@ from include.publishers.capabilities import Operation
 
 
 @dataclass(frozen=True, slots=True)
-class Concern:
+class LossyEntry:
     """An entry that would not arrive as it is; ``breaks``: the receiver dies of it, whatever is allowed."""
 
     path: str
@@ -24,20 +24,20 @@ class Concern:
     breaks: bool = False
 
 
-def concerns(old: View, new: View, lease: str) -> Iterator[Concern]:
+def concerns(old: View, new: View, lease: str) -> Iterator[LossyEntry]:
     """What gets lost of the change ``old`` -> ``new`` inside the lease. Catalogs that are swapped are not walked."""
     for path, before, after in _differing(old, new, lease):
         if before is not None and before.is_regular and before.linkcount > 1:
-            yield Concern(path, Operation.ENTRY_HARD_LINKS, breaks=True)
+            yield LossyEntry(path, Operation.ENTRY_HARD_LINKS, breaks=True)
         elif any(one is not None and one.is_special for one in (before, after)):
-            yield Concern(path, Operation.ENTRY_SPECIALS)
+            yield LossyEntry(path, Operation.ENTRY_SPECIALS)
         elif after is not None and after.is_regular and after.linkcount > 1:
-            yield Concern(path, Operation.ENTRY_HARD_LINKS)
+            yield LossyEntry(path, Operation.ENTRY_HARD_LINKS)
         elif before is not None and after is not None and _compared(before) == _compared(after):
             if (before.uid, before.gid) != (after.uid, after.gid):
-                yield Concern(path, Operation.ENTRY_OWNERS)
+                yield LossyEntry(path, Operation.ENTRY_OWNERS)
             if before.xattr != after.xattr:
-                yield Concern(path, Operation.ENTRY_XATTRS)
+                yield LossyEntry(path, Operation.ENTRY_XATTRS)
 
 
 def stands(new: View, after: View, lease: str) -> bool:

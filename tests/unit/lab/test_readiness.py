@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.lab.readiness import NotReady, Wrong, wait
+from include.lab.readiness import ServiceNotReady, Wrong, wait
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,6 @@ from include.lab.readiness import NotReady, Wrong, wait
 def test_a_service_that_does_not_become_ready_is_named(
     answer: str, dead: str | None, services: tuple[str, ...]
 ) -> None:
-    with pytest.raises(NotReady) as caught:
+    with pytest.raises(ServiceNotReady) as caught:
         wait(lambda: answer, alive=lambda: dead, timeout_s=0)
     assert caught.value.services == services
