@@ -21,15 +21,17 @@ PROXIES = ("HTTP_PROXY", "http_proxy")
 HERE = Path(__file__).parent
 MIGRATE = "include.ledger.migrate"
 LONG = (
-    "integration/lab/test_lifecycle.py",
-    "dags/test_links_and_undo.py",
-    "integration/bench/test_gateway_bench.py",
-    "faults/test_gateway_machine.py",
     "integration/lab/test_retain.py",
-    "integration/bench/test_night_bench.py",
+    "faults/test_gateway_machine.py",
+    "integration/bench/test_gateway_bench.py",
+    "integration/bench/test_publish_bench.py",
     "faults/test_gateway_points.py",
+    "dags/test_links_and_undo.py",
+    "dags/test_open_night.py",
+    "integration/lab/test_lifecycle.py",
     "dags/test_nightly_install.py",
-    "dags/test_publication.py",
+    "dags/test_contracts.py",
+    "integration/lab/test_ceph.py",
     "integration/publishers/server/test_faults.py",
     "faults/test_gateway_dies.py",
     "faults/test_store_trouble.py",
