@@ -25,7 +25,7 @@ from publishing import lab
 from publishing.machine import description
 from publishing.repositories import Past, Templates
 
-from include.cvmfs.commit import REFLOG_KEY
+from include.cvmfs.commit.commit import REFLOG_KEY
 
 CURVE = (1, 2, 4, 8, 16, 32)
 SINGLES = ((0, 0), (1_000, 0), (10_000, 1_000))  # revisions, tags

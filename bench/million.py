@@ -24,10 +24,10 @@ from publishing.machine import Ran, description, start
 from publishing.places import Place
 from publishing.repositories import FQRN
 
-from include.cvmfs.check import Report, check
-from include.cvmfs.create import create_repository
-from include.cvmfs.keys import format_public_key, generate_master, generate_repository_key, save_signer
-from include.cvmfs.repository import Repository
+from include.cvmfs.check.check import Report, check
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key, save_signer
+from include.cvmfs.revision.repository import Repository
 
 ENTRIES_PER_FOLDER = 1000
 ALIKE = 64

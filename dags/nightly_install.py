@@ -13,10 +13,9 @@ from airflow.sdk import DAG, AssetAlias, CronTriggerTimetable, Param, TriggerRul
 from include.settings.load import load
 from include.settings.model import Site, Slot
 from operators.alerts import alert_failed_run
-from operators.forms import choice
 from operators.night import INHERITED, AnnounceOperator, GateOperator, LinksOperator, NightPlanOperator, slot_asset
 from operators.passes import NextPassOperator
-from operators.publishing import default_args, publishing_tasks
+from operators.publishing import choice, default_args, publishing_tasks
 from sensors.build import BuildSensor
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 
-from include.preflight.schedule import hour_before_first
+from include.care.preflight.schedule import hour_before_first
 from include.settings.load import load
 from operators.alerts import alert_failed_run
 from operators.preflight import PreflightOperator

@@ -12,9 +12,8 @@ from airflow.sdk import DAG, Param, TriggerRule
 from include.settings.load import load
 from include.settings.model import Site
 from operators.alerts import alert_failed_run
-from operators.forms import choice
 from operators.night import GateOperator, PublicationPlanOperator
-from operators.publishing import default_args, publishing_tasks
+from operators.publishing import choice, default_args, publishing_tasks
 
 DOC = """
 ### Publish one tree or tarball

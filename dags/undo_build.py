@@ -11,8 +11,7 @@ from include.settings.load import load
 from include.settings.model import Site
 from operators.alerts import alert_failed_run
 from operators.approve import approve_each
-from operators.forms import choice
-from operators.publishing import default_args
+from operators.publishing import choice, default_args
 from operators.undo import UndoLookOperator, UndoOperator
 
 NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"

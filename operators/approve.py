@@ -112,7 +112,7 @@ class ApproveOperator(NightshiftOperator, HITLOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Airflow hands over the answer, or says that there was none by the deadline."""
-        from include.nightlies.approval import Answer
+        from include.nightlies.rules.approval import Answer
         from include.nightlies.steps.approve import settle_question, tell_refused
 
         answer, by, comment = Answer.EXPIRED, None, ""
@@ -151,7 +151,7 @@ def approve_each(questions: Any) -> Any:
 
 def questions_to_map(connections: Connections, run: str, asked: Asked) -> list[dict[str, Any]]:
     """One element for each question of the run so far; only the one that was asked just now is open."""
-    from include.nightlies import questions
+    from include.nightlies.records import questions
 
     if not asked.go:
         raise AirflowSkipException(asked.why)

@@ -9,7 +9,7 @@ from airflow.sdk import Asset, AssetWatcher
 from airflow.sdk.exceptions import AirflowSkipException
 
 from operators.base import NightshiftOperator, clock
-from operators.runs import start_once
+from operators.passes import start_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def index_asset(slot: Slot) -> Asset:
     """What a slot's indices are called among Airflow's assets: whoever writes one may tell so (docs/formats.md)."""
-    from include.nightlies.begin import by_artifact
+    from include.nightlies.rules.begin import by_artifact
     from triggers.begin import FirstArtifactTrigger
 
     watcher = AssetWatcher(name=f"first_{slot.name}", trigger=FirstArtifactTrigger(slot.name, slot.poll_s))
@@ -49,7 +49,7 @@ class HeardOperator(NightshiftOperator):
         self.slot = slot
 
     def execute(self, context: Context) -> list[str]:
-        from include.nightlies.begin import by_artifact, dates, tick_of
+        from include.nightlies.rules.begin import by_artifact, dates, tick_of
 
         slot, now = self.connections().site.slot(self.slot), clock()
         if not by_artifact(slot):
@@ -99,7 +99,7 @@ class BeginNightOperator(NightshiftOperator):
         self.day = day
 
     def execute(self, context: Context) -> NoReturn:  # noqa: ARG002
-        from include.nightlies.begin import first_pass
+        from include.nightlies.rules.begin import first_pass
 
         if not self.day:
             raise AirflowSkipException("nothing to begin")

@@ -100,10 +100,9 @@ class GateOperator(NightshiftOperator):
         self.of_night = of_night
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from include.nightlies.begin import ELSEWHERE
+        from include.nightlies.rules.begin import ELSEWHERE
         from include.nightlies.steps.errors import GateClosed
-        from include.nightlies.steps.gate import gate
-        from include.nightlies.steps.pass_gate import gate_of_pass
+        from include.nightlies.steps.gate import gate, gate_of_pass
         from include.nightlies.steps.values import Night
 
         run = run_name(context)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 
 from hooks.cause import why_no_build
 from operators.base import NightshiftOperator, clock
-from operators.runs import start_once
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -33,8 +33,8 @@ class NextPassOperator(NightshiftOperator):
         self.plan = plan
 
     def execute(self, context: Context) -> NoReturn:
-        from include.nightlies.begin import ELSEWHERE
-        from include.nightlies.passes import Pass
+        from include.nightlies.rules.begin import ELSEWHERE
+        from include.nightlies.rules.passes import Pass
         from include.nightlies.steps.values import Night
 
         if self.night is None:
@@ -56,3 +56,23 @@ class NextPassOperator(NightshiftOperator):
             note=f"Pass {following.number} of the night of {night.date}, slot {night.slot}, after {context['run_id']}: "
             f"waits for what is new in the index, until {until} at most.",
         )
+
+
+def start_once(dag_id: str, run_id: str, *, conf: Mapping[str, Any], note: str) -> NoReturn:
+    """End the task that calls this by having Airflow start the run; skipped if a run of that id is there already.
+
+    Nobody waits for the run. `note`: what people read on its page.
+    """
+    raise DagRunTriggerException(
+        trigger_dag_id=dag_id,
+        dag_run_id=run_id,
+        conf=dict(conf),
+        reset_dag_run=False,
+        skip_when_already_exists=True,
+        wait_for_completion=False,
+        allowed_states=[],
+        failed_states=[],
+        poke_interval=0,
+        deferrable=False,
+        note=note,
+    )

@@ -19,10 +19,10 @@ class PreflightOperator(NightshiftOperator):
     ui_color = "#e0e7ff"
 
     def execute(self, context: Context) -> dict[str, int]:
-        from include.preflight.checks import checks_of
-        from include.preflight.findings import NotReady, Severity
-        from include.preflight.run import run
-        from include.watch.preflight import tell
+        from include.care.preflight.checks import checks_of
+        from include.care.preflight.findings import NotReady, Severity
+        from include.care.preflight.run import run
+        from include.care.watch.preflight import tell
 
         connections = self.connections()
         report = run(checks_of(connections, context["params"].get("slot"), logs=log_folder()))

@@ -14,7 +14,7 @@ from operators.links import SourceLink
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.cvmfs.prepare import Progress
+    from include.cvmfs.ingest.prepare import Progress
     from include.nightlies.steps.values import Item, Outcome
 
 PROGRESS_EVERY_S = 10.0

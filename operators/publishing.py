@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import TaskGroup, TriggerRule, task_group
+from airflow.sdk import Param, TaskGroup, TriggerRule, task_group
 
 from hooks.priority import NightFirst
 from hooks.retry import RetryByKind
@@ -144,3 +145,9 @@ def default_args(*, retries: int = 2, priority: int = 10) -> dict[str, Any]:
         "execution_timeout": timedelta(minutes=30),
         "on_failure_callback": note_failure,
     }
+
+
+def choice(names: Iterable[str], **schema: Any) -> Param:
+    """One of these names: the only one by default; where there are several, the field is required and empty."""
+    known = sorted(names)
+    return Param(*known[:1] if len(known) == 1 else (), type="string", enum=known, **schema)

@@ -49,6 +49,6 @@ class WritingOperator(NightshiftOperator):
 
 
 def _is_frozen(connections: Connections, repository: str) -> bool:
-    from include.cvmfs.freeze import look
+    from include.cvmfs.coordination.freeze import look
 
     return look(connections.repository_store(repository), datetime.now(UTC)) is not None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from include.gateway.errors import PathBusy
-    from include.nightlies.steps.undo import Wish
+    from include.nightlies.undo.undo import Wish
     from include.publishers.connect import Connections
 
 
@@ -35,8 +35,8 @@ class UndoLookOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         from include.nightlies.steps.approve import Asked
-        from include.nightlies.steps.undo import plan_undo
-        from include.nightlies.steps.undo_approval import ask_undo
+        from include.nightlies.undo.approval import ask_undo
+        from include.nightlies.undo.undo import plan_undo
 
         connections, run = self.connections(), run_name(context)
         plan = plan_undo(connections, wish_of(context))
@@ -65,8 +65,8 @@ class UndoOperator(LeaseTaskOperator):
 
     def attempt(self, context: Context, connections: Connections) -> Mapping[str, PathBusy]:
         from include.gateway.errors import PathBusy
-        from include.nightlies.steps.undo import undo
-        from include.nightlies.steps.undo_approval import require_undo_approved
+        from include.nightlies.undo.approval import require_undo_approved
+        from include.nightlies.undo.undo import undo
 
         if context["params"]["dry_run"]:
             raise AirflowSkipException("dry run: see the task before; nothing is undone")
@@ -92,7 +92,7 @@ class UndoOperator(LeaseTaskOperator):
 
 def wish_of(context: Context) -> Wish:
     """What the run's parameters ask for."""
-    from include.nightlies.steps.undo import Instead, Wish
+    from include.nightlies.undo.undo import Instead, Wish
 
     params = context["params"]
     return Wish(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from include.watch.alerts import Runs, Tick
+    from include.care.watch.alerts import Runs, Tick
 
 
 AT_ONCE = 40
@@ -28,7 +28,7 @@ class WatchOperator(NightshiftOperator):
     ui_color = "#e0e7ff"
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from include.watch.watch import watch
+        from include.care.watch.watch import watch
 
         airflow = AskAirflow(context["ti"])
         done = watch(self.connections(), now=clock(), airflow=airflow, log_of=log_of, logs=log_folder())
@@ -53,14 +53,14 @@ def log_of(run: str) -> str:
 
 
 class AskAirflow:
-    """Asks about runs by Airflow's interface for tasks. Implements `include.watch.alerts.Airflow`."""
+    """Asks about runs by Airflow's interface for tasks. Implements `include.care.watch.alerts.Airflow`."""
 
     def __init__(self, ti: Any) -> None:
         self._ti = ti
 
     def runs_of(self, night: Tick) -> Runs:
         """Of whatever began the night, and of all its passes after that."""
-        from include.watch.alerts import Runs
+        from include.care.watch.alerts import Runs
 
         by_schedule: dict[str, Any] = {"logical_dates": [night.at]}
         begun: list[dict[str, Any]] = [by_schedule, {"run_ids": [night.first_runs[1]]}]
@@ -78,7 +78,7 @@ class AskAirflow:
 
     def _passes(self, night: Tick, first: str) -> list[str]:
         """The ids that passes after the first may have, as many as there are runs, and some more."""
-        from include.nightlies.passes import Pass
+        from include.nightlies.rules.passes import Pass
 
         found: list[str] = []
         while True:

@@ -17,7 +17,7 @@ from triggers.night import NightTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.nightlies.passes import Decision, Pass
+    from include.nightlies.rules.passes import Decision, Pass
     from include.nightlies.steps.values import Night
     from include.publishers.connect import Connections
     from include.settings.model import Slot
@@ -58,8 +58,8 @@ class BuildSensor(NightshiftSensor):
 
     def _find(self, context: Context, connections: Connections) -> dict[str, Any]:
         from include.nightlies.errors import BuildMissing, NightlyError
-        from include.nightlies.passes import Turn
-        from include.nightlies.steps.reading import read_again
+        from include.nightlies.rules.passes import Turn
+        from include.nightlies.steps.sources import read_again
         from include.nightlies.steps.watching import Watch
         from include.settings.errors import SettingsError
 
@@ -91,7 +91,7 @@ class BuildSensor(NightshiftSensor):
         )
 
     def _found(self, context: Context, connections: Connections, event: dict[str, Any]) -> dict[str, Any]:
-        from include.nightlies.passes import Decision, Turn
+        from include.nightlies.rules.passes import Decision, Turn
         from include.settings.errors import SettingsError
 
         if "error" in event:
@@ -105,7 +105,7 @@ class BuildSensor(NightshiftSensor):
 
     def _leave_to_the_first(self, context: Context, settings: Slot, night: Night) -> None:
         """Skip a scheduled run whose night its first artifact has begun, in a run of its own."""
-        from include.nightlies.begin import ELSEWHERE, first_run_id
+        from include.nightlies.rules.begin import ELSEWHERE, first_run_id
         from include.settings.model import Begins
 
         if settings.begins is not Begins.EITHER or str(context["dag_run"].run_type) != "scheduled":
@@ -120,8 +120,8 @@ class BuildSensor(NightshiftSensor):
         self, night: Night, turn: Pass, found: Decision, connections: Connections, settings: Slot
     ) -> dict[str, Any]:
         from include.nightlies.errors import BuildMissing
-        from include.nightlies.passes import Turn
-        from include.nightlies.steps.reading import read_again
+        from include.nightlies.rules.passes import Turn
+        from include.nightlies.steps.sources import read_again
 
         self.log.info("pass %d of the night: %s", night.number, found.reason)
         if found.turn is Turn.LAST:
@@ -142,8 +142,8 @@ def night_of(context: Context, slot: Slot, now: datetime) -> tuple[Night, Pass]:
 
     Raises BuildDateUnknown, BuildDateRefused.
     """
-    from include.nightlies.builddate import require_allowed, resolve_build_date
-    from include.nightlies.passes import Pass
+    from include.nightlies.rules.build_date import require_allowed, resolve_build_date
+    from include.nightlies.rules.passes import Pass
     from include.nightlies.steps.values import Night
 
     params, run = context["params"], context["dag_run"]
@@ -183,7 +183,7 @@ def night_of(context: Context, slot: Slot, now: datetime) -> tuple[Night, Pass]:
 
 def wait_until(context: Context, slot: Slot, now: datetime) -> datetime | None:
     """When the night ends that this run begins, whatever its index says then; None: it waits for nothing."""
-    from include.nightlies.passes import cutoff
+    from include.nightlies.rules.passes import cutoff
 
     minutes, run = context["params"].get("wait_minutes"), context["dag_run"]
     if minutes is not None:

@@ -12,7 +12,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from triggers.configured import configured
 
 if TYPE_CHECKING:
-    from include.nightlies.passes import Decision, Pass
+    from include.nightlies.rules.passes import Decision, Pass
     from include.nightlies.steps.watching import Watch
 
 FIRST_PAUSE_S = 1.0
@@ -46,7 +46,7 @@ class NightTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event: the `turn` (go or last) and the `reason`; or the `error` that ended the waiting."""
-        from include.nightlies.passes import Pass, Turn
+        from include.nightlies.rules.passes import Pass, Turn
 
         turn = Pass.from_json(self.turn)
         await self._rest(turn.after)
@@ -125,7 +125,7 @@ class NightTrigger(BaseTrigger):
         return is_retryable(error, otherwise=False) or isinstance(error, InvalidSettings | SettingsFileMissing)
 
     def _waiting(self, error: Exception) -> Decision:
-        from include.nightlies.passes import Pass, Seen, decide
+        from include.nightlies.rules.passes import Pass, Seen, decide
 
         until = Pass.from_json(self.turn).until
         return decide(Seen(problem=str(error)), now=datetime.now(UTC), until=until, fresh_since=None, gather=None)

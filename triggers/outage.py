@@ -36,7 +36,7 @@ class OutlastsOutages:
 
     def outlasting(self, connections: Connections, work: Callable[[], T]) -> T:
         """What `work` returns; an outage that it meets defers the task, which then begins again by `outage_over`."""
-        from include.nightlies.outages import is_outage
+        from include.nightlies.rules.outages import is_outage
 
         began = time.monotonic()
         try:
@@ -62,6 +62,6 @@ class OutlastsOutages:
 
 
 def _planned(connections: Connections) -> tuple[float, ...]:
-    from include.nightlies.outages import pauses
+    from include.nightlies.rules.outages import pauses
 
     return pauses(connections.site.outage_minutes * 60.0)

@@ -28,7 +28,7 @@ class ThawTrigger(StoreTrigger):
         return site.repository(self.repository).store
 
     def _look(self, connections: Connections) -> str | None:
-        from include.cvmfs.freeze import look
+        from include.cvmfs.coordination.freeze import look
 
         frozen = look(connections.repository_store(self.repository), datetime.now(UTC))
         return None if frozen else f"{self.repository} is frozen no more"

@@ -13,10 +13,10 @@ from typing import Any
 from publishing.places import Place
 from publishing.repositories import FQRN, TOP
 
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.prepare import prepare
-from include.cvmfs.repository import Repository
-from include.cvmfs.tarball import TarSource
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import prepare
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.sources.tarball import TarSource
 from include.gateway.client import GatewayClient
 from include.publishers.native import NativePublisher
 

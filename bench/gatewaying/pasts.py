@@ -7,13 +7,13 @@ import time
 
 from publishing.repositories import EMPTY, FQRN, TOP, Templates
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import REFLOG_KEY, NewTag, read_head, switch
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
-from include.cvmfs.hashes import SHA1, ObjectHash
-from include.cvmfs.keys import load_signer
-from include.cvmfs.reflog import Ref, Reflog, RefType
+from include.cvmfs.commit.commit import REFLOG_KEY, NewTag, read_head, switch
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import SHA1, ObjectHash
+from include.cvmfs.format.keys import load_signer
+from include.cvmfs.format.reflog import Ref, Reflog, RefType
 from include.storage.store import Store
 
 _KINDS = (RefType.CATALOG, RefType.CATALOG, RefType.HISTORY)  # rows that a commit leaves in the reflog

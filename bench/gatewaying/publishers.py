@@ -19,12 +19,12 @@ from gatewaying.processes import serve
 from publishing.places import Place
 from publishing.repositories import FQRN
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import MANIFEST_KEY
-from include.cvmfs.edit import Edit
-from include.cvmfs.generation import look
-from include.cvmfs.manifest import Manifest
-from include.cvmfs.repository import Repository
+from include.cvmfs.commit.commit import MANIFEST_KEY
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.coordination.generation import look
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.manifest import Manifest
+from include.cvmfs.revision.repository import Repository
 from include.gateway.client import GatewayClient
 from include.gateway.errors import GatewayError
 

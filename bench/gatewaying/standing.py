@@ -10,10 +10,10 @@ from typing import Any
 from publishing.places import Place
 from publishing.repositories import FQRN
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.check import check
-from include.cvmfs.repository import Repository
-from include.cvmfs.view import View
+from include.cvmfs.check.check import check
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.view import View
 
 _TOLD = 5
 

@@ -14,13 +14,13 @@ from gatewaying.changes import reserve
 from publishing.places import Place
 from publishing.repositories import FQRN
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import read_head
-from include.cvmfs.compression import compress
-from include.cvmfs.counters import Counts
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
-from include.cvmfs.hashes import Algorithm, ObjectHash, hash_bytes, path_hash
+from include.cvmfs.commit.commit import read_head
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.compression import compress
+from include.cvmfs.format.counters import Counts
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes, path_hash
 from include.gateway.client import GatewayClient
 
 TOP = "/stock"

@@ -8,7 +8,7 @@ import io
 import tarfile
 from collections.abc import Mapping
 
-from include.nightlies.index import Artifact
+from include.nightlies.rules.index import Artifact
 from include.storage.store import Store
 
 PLATFORMS = 4

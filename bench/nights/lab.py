@@ -25,10 +25,10 @@ from include.lab.environment import ADMIN, ROOT, Lab
 from include.lab.follow import Snapshot, follow
 from include.lab.night import start, today
 from include.lab.ports import Ports
-from include.nightlies.builds import changeset
-from include.nightlies.index import Artifact, BuildIndex
-from include.nightlies.records import Publication, publications_of_run
-from include.nightlies.steps.reading import index_place
+from include.nightlies.records.builds import changeset
+from include.nightlies.records.publications import Publication, publications_of_run
+from include.nightlies.rules.index import Artifact, BuildIndex
+from include.nightlies.steps.sources import index_place
 from include.publishers.connect import Connections
 from include.publishers.found import found_repository, found_stores
 from include.settings.load import load

@@ -26,8 +26,8 @@ from typing import Any
 from publishing.places import Place
 from publishing.repositories import FQRN
 
-from include.cvmfs.prepare import prepare
-from include.cvmfs.tarball import TarSource
+from include.cvmfs.ingest.prepare import prepare
+from include.cvmfs.sources.tarball import TarSource
 from include.storage.errors import Unsupported
 from include.storage.kinds import FILE
 from include.storage.store import Counters, Store

@@ -11,9 +11,9 @@ from pathlib import Path
 from publishing.places import Place
 from publishing.repositories import FQRN, SILENT
 
-from include.cvmfs.keys import load_signer
+from include.cvmfs.format.keys import load_signer
 from include.gateway.service import GatewayKey, Recipe, RepositoryConfig, ServiceConfig
-from include.gateway.service.server import serve
+from include.gateway.service.http.server import serve
 from include.storage.open import Credentials, StoreOptions, open_store
 from include.storage.store import Store
 

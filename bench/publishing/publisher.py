@@ -17,12 +17,12 @@ from typing import Any
 from publishing.places import Place
 from publishing.repositories import FQRN
 
-from include.cvmfs.digests import DigestSet
-from include.cvmfs.prepare import Base, PrepareOptions, prepare
-from include.cvmfs.repository import Repository
-from include.cvmfs.tarball import TarSource
+from include.cvmfs.format.digests import DigestSet
+from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.sources.tarball import TarSource
 from include.gateway.client import GatewayClient
-from include.nightlies.steps.known import known_objects
+from include.nightlies.steps.known_objects import known_objects
 from include.publishers.native import NativePublisher
 
 

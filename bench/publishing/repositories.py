@@ -15,20 +15,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import REFLOG_KEY, NewTag, read_head, switch
-from include.cvmfs.create import create_repository
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
-from include.cvmfs.hashes import CATALOG, SHA1, ObjectHash
-from include.cvmfs.keys import (
+from include.cvmfs.commit.commit import REFLOG_KEY, NewTag, read_head, switch
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import CATALOG, SHA1, ObjectHash
+from include.cvmfs.format.keys import (
     format_public_key,
     generate_master,
     generate_repository_key,
     load_signer,
     save_signer,
 )
-from include.cvmfs.reflog import Ref, Reflog, RefType
+from include.cvmfs.format.reflog import Ref, Reflog, RefType
 from include.storage.open import open_store
 from include.storage.store import Store
 

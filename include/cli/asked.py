@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from include.preflight.airflow import Asked, ask_api
+from include.care.preflight.airflow import Asked, ask_api
 from include.settings.model import Site
 from include.settings.secrets import Secrets
 

@@ -18,7 +18,7 @@ from include.settings.model import Repository, Site
 from include.settings.secrets import EnvSecrets, Secrets
 
 if TYPE_CHECKING:
-    from include.cvmfs.keys import Signer
+    from include.cvmfs.format.keys import Signer
     from include.gateway.service import GatewayKey, ServiceConfig
 
 app = typer.Typer(no_args_is_help=True)
@@ -36,7 +36,7 @@ def serve(
     SIGHUP reads keys and repositories again; what cannot be served is refused, and the old ones stay.
     """
     from include.gateway.service import log
-    from include.gateway.service.server import serve as serve_gateway
+    from include.gateway.service.http.server import serve as serve_gateway
 
     config = served_config(port)
     log.log_to()
@@ -185,7 +185,7 @@ def _admin_keys(site: Site, served: list[str], secrets: Secrets) -> tuple[Gatewa
 
 
 def _key_file(file: Path) -> tuple[str, str]:
-    from include.cvmfs.keys import load_gateway_key
+    from include.cvmfs.format.keys import load_gateway_key
 
     key = load_gateway_key(file)
     return key.key_id, key.secret
@@ -193,7 +193,7 @@ def _key_file(file: Path) -> tuple[str, str]:
 
 def _signer(site: Site, repository: Repository) -> Callable[[], Signer]:
     def read() -> Signer:
-        from include.cvmfs.keys import load_signer
+        from include.cvmfs.format.keys import load_signer
 
         return load_signer(site.gateway.keys, repository.fqrn, reflog_checksum=repository.reflog_checksum)
 

@@ -12,8 +12,8 @@ import typer
 from include.cli.repo_open import AsJson, connections, holder, printable, refusing, span
 
 if TYPE_CHECKING:
-    from include.cvmfs.freeze import Freeze
-    from include.interventions.freezes import Standing
+    from include.care.freezes.freezes import Standing
+    from include.cvmfs.coordination.freeze import Freeze
 
 Repository = Annotated[
     str | None, typer.Argument(metavar="FQRN", help="The name of a repository of the configuration.")
@@ -42,7 +42,7 @@ def freeze(
         return
     if fqrn is None or reason is None:
         raise typer.BadParameter("say which repository and why: nightshift freeze FQRN --reason TEXT; or --list")
-    from include.interventions import freezes
+    from include.care.freezes import freezes
     from include.ledger.errors import LedgerError
 
     now = datetime.now(UTC).replace(microsecond=0)
@@ -73,7 +73,7 @@ def thaw(
     as_json: AsJson = False,
 ) -> None:
     """End a repository's freeze. What waits for it goes on by itself. Run again, it changes nothing."""
-    from include.interventions import freezes
+    from include.care.freezes import freezes
 
     with refusing():
         done = freezes.thaw(connections(), fqrn, who=holder(), now=datetime.now(UTC).replace(microsecond=0))
@@ -86,7 +86,7 @@ def thaw(
 
 
 def _show(fqrn: str | None, *, as_json: bool, history: bool) -> None:
-    from include.interventions import freezes
+    from include.care.freezes import freezes
 
     with refusing():
         site = connections()

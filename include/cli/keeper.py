@@ -72,8 +72,8 @@ def repair(
 
     Exit code 1: objects are still missing, each named.
     """
-    from include.cvmfs.repair import repair_metadata, repair_reflog
-    from include.cvmfs.stock_checksum import stale_checksum
+    from include.cvmfs.commit.repair import repair_metadata, repair_reflog
+    from include.cvmfs.commit.stock_checksum import stale_checksum
     from include.publishers.capabilities import Operation
 
     others = reflog or metadata or objects is not None
@@ -132,8 +132,8 @@ def resign(
     as_json: AsJson = False,
 ) -> None:
     """Sign the whitelist for another while. For the holder of the master key, which no publisher or gateway needs."""
-    from include.cvmfs.keys import KeyFile, load_master, parse_certificate
-    from include.cvmfs.resign import resign as run_resign
+    from include.cvmfs.commit.resign import resign as run_resign
+    from include.cvmfs.format.keys import KeyFile, load_master, parse_certificate
 
     with refusing():
         site = connections()
@@ -171,7 +171,7 @@ def import_keys(
     as_json: AsJson = False,
 ) -> None:
     """Take over the keys of a repository that stock tools made, once they are seen to be those of the live one."""
-    from include.cvmfs.keyimport import import_keys as run_import
+    from include.cvmfs.commit.import_keys import import_keys as run_import
 
     with refusing():
         site = connections()

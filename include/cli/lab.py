@@ -143,9 +143,9 @@ def show_places(lab: Lab, *, airflow: bool) -> None:
 
 def show_paused(lab: Lab) -> None:
     """Prints which DAGs have to be unpaused for nights to run by themselves."""
+    from include.care.preflight.findings import Severity
+    from include.care.preflight.paused import UNPAUSE, judged_paused, needed
     from include.lab.airflow_api import AirflowApi
-    from include.preflight.findings import Severity
-    from include.preflight.paused import UNPAUSE, judged_paused, needed
     from include.settings.load import load
 
     paused = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password).paused()

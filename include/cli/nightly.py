@@ -76,9 +76,9 @@ def summary(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Say what became of a night, as the ledger has it now. Exit code 1 if something required is missing."""
+    from include.care.watch.records import read_summary, store_summary
+    from include.care.watch.render import to_text
     from include.cli.repo_open import connections, refusing
-    from include.watch.records import read_summary, store_summary
-    from include.watch.render import to_text
 
     now = datetime.now(UTC)
     with refusing():

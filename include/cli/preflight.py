@@ -10,7 +10,7 @@ import typer
 from include.cli.repo_open import AsJson, connections, refusing
 
 if TYPE_CHECKING:
-    from include.preflight.findings import Report
+    from include.care.preflight.findings import Report
 
 _UNFOLDED = 10_000
 
@@ -24,9 +24,9 @@ def preflight(
 
     A probe object is put and deleted in each repository's store, a probe lease taken and given back at its gateway.
     """
+    from include.care.preflight.checks import checks_of
+    from include.care.preflight.run import run
     from include.cli.asked import defined_in_airflow
-    from include.preflight.checks import checks_of
-    from include.preflight.run import run
 
     with refusing():
         site = connections()
@@ -44,7 +44,7 @@ def _print(report: Report) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from include.preflight.findings import Severity
+    from include.care.preflight.findings import Severity
 
     console = Console(highlight=False)
     if not console.is_terminal:

@@ -28,8 +28,8 @@ from include.cli.repo_open import (
 )
 
 if TYPE_CHECKING:
-    from include.cvmfs.check import Report
-    from include.cvmfs.repository import Repository
+    from include.cvmfs.check.check import Report
+    from include.cvmfs.revision.repository import Repository
 
 app = typer.Typer(no_args_is_help=True)
 COMMANDS: tuple[Callable[..., None], ...] = (
@@ -77,7 +77,7 @@ def check(
 @app.command()
 def info(target: Target, key: Keys = None, fqrn: Fqrn = None, as_json: AsJson = False) -> None:
     """Show what the manifest says, who vouches for it, and how much the catalogs count."""
-    from include.cvmfs.resign import expiry_warning
+    from include.cvmfs.commit.resign import expiry_warning
 
     with refusing():
         repository = open_target(target, key, fqrn)
@@ -97,8 +97,8 @@ def info(target: Target, key: Keys = None, fqrn: Fqrn = None, as_json: AsJson = 
 def _checked(
     target: str, keys: list[Path] | None, fqrn: str | None, *, quick: bool, contents: bool, tag: str | None
 ) -> Report:
-    from include.cvmfs.check import Progress
-    from include.cvmfs.check import check as run_check
+    from include.cvmfs.check.check import Progress
+    from include.cvmfs.check.check import check as run_check
 
     with bars() as show:
 
@@ -111,7 +111,7 @@ def _checked(
 
 
 def _reflog_is_wrong(report: Report) -> bool:
-    from include.cvmfs.findings import Subject
+    from include.cvmfs.check.findings import Subject
 
     return any(problem.subject is Subject.REFLOG for problem in report.problems)
 
@@ -119,7 +119,7 @@ def _reflog_is_wrong(report: Report) -> bool:
 def _note_damage(target: str, report: Report, *, everything: bool) -> None:
     """What a repository of the configuration has lost, the preparations of its nights have to know."""
     from include.ledger.errors import LedgerError
-    from include.nightlies import damage
+    from include.nightlies.records import damage
     from include.settings.load import load
 
     if "/" in target or Path(target).is_dir() or target not in load().repositories:
@@ -131,7 +131,7 @@ def _note_damage(target: str, report: Report, *, everything: bool) -> None:
 
 
 def _mend_reflog(fqrn: str) -> None:
-    from include.cvmfs.repair import repair_reflog
+    from include.cvmfs.commit.repair import repair_reflog
     from include.publishers.capabilities import Operation
 
     with switching(connections(), fqrn, Operation.REPAIR) as (store, signer):

@@ -10,11 +10,11 @@ import typer
 from include.cli.repo_open import bars, connections, holder, printable, refusing, seconds_now
 
 if TYPE_CHECKING:
-    from include.cvmfs.generation import Look
-    from include.cvmfs.layout import Layout
-    from include.cvmfs.manifest import Manifest
-    from include.cvmfs.unify import Sender, Unified, Unifier
-    from include.nightlies.records import Publication
+    from include.cvmfs.commit.unify_layout import Sender, Unified, Unifier
+    from include.cvmfs.coordination.generation import Look
+    from include.cvmfs.format.layout import Layout
+    from include.cvmfs.format.manifest import Manifest
+    from include.nightlies.records.publications import Publication
     from include.publishers.connect import Connections
 
 
@@ -23,11 +23,11 @@ def mend_layout(fqrn: str, *, mtime_ns: bool, dry_run: bool, as_json: bool) -> N
 
     What was stored is found again: a run that was killed is repeated. A dry run stores nothing.
     """
-    from include.cvmfs.catalog import NestedRef
-    from include.cvmfs.catalogs import CatalogCache
-    from include.cvmfs.generation import look
-    from include.cvmfs.layout import Layout
-    from include.cvmfs.unify import Sender, Unifier
+    from include.cvmfs.commit.unify_layout import Sender, Unifier
+    from include.cvmfs.coordination.generation import look
+    from include.cvmfs.format.catalog import NestedRef
+    from include.cvmfs.format.catalogs import CatalogCache
+    from include.cvmfs.format.layout import Layout
     from include.publishers.beside import switching
     from include.publishers.capabilities import Operation
 
@@ -61,8 +61,8 @@ def mend_layout(fqrn: str, *, mtime_ns: bool, dry_run: bool, as_json: bool) -> N
 
 
 def _made(site: Connections, fqrn: str, unifier: Unifier, sender: Sender, seen: Look) -> tuple[Manifest, Unified]:
-    from include.cvmfs.unify import unify
-    from include.nightlies import records
+    from include.cvmfs.commit.unify_layout import unify
+    from include.nightlies.records import publications as records
     from include.publishers.beside import switching
     from include.publishers.capabilities import Operation
 
@@ -79,10 +79,10 @@ def _made(site: Connections, fqrn: str, unifier: Unifier, sender: Sender, seen: 
 
 def _invalidated(site: Connections, fqrn: str, layout: Layout) -> list[Publication]:
     """Prepared changesets of another layout: they are prepared again when their turn to be published comes."""
-    from include.cvmfs.catalogs import CatalogCache
     from include.cvmfs.errors import CvmfsError
-    from include.cvmfs.hashes import CATALOG, ObjectHash
-    from include.nightlies import records
+    from include.cvmfs.format.catalogs import CatalogCache
+    from include.cvmfs.format.hashes import CATALOG, ObjectHash
+    from include.nightlies.records import publications as records
 
     catalogs, found = CatalogCache(site.repository_store(fqrn)), []
     for one in records.waiting_changesets(site.ledger, fqrn):

@@ -14,9 +14,9 @@ from include.cli.repo_write import source_at
 
 def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, as_json: bool) -> None:
     """Check, send, read back, and keep the list of damaged objects. Exits with 1 if something is still missing."""
-    from include.cvmfs.check import Progress, check
-    from include.cvmfs.restore import restore_objects
-    from include.nightlies import damage
+    from include.cvmfs.check.check import Progress, check
+    from include.cvmfs.check.restore import restore_objects
+    from include.nightlies.records import damage
     from include.publishers.trees import tree_options
 
     with refusing():

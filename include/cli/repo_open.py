@@ -16,9 +16,9 @@ import typer
 from include.errors import NightshiftError
 
 if TYPE_CHECKING:
-    from include.cvmfs.keys import Signer
-    from include.cvmfs.repository import Repository
-    from include.cvmfs.walk import Tree
+    from include.cvmfs.format.keys import Signer
+    from include.cvmfs.revision.repository import Repository
+    from include.cvmfs.revision.walk import Tree
     from include.publishers.capabilities import Operation
     from include.publishers.connect import Connections
     from include.storage.store import Store
@@ -41,7 +41,7 @@ _SPAN = re.compile(r"([0-9]+)([hdw]?)")
 
 def open_target(target: str, key_files: Sequence[Path] | None, fqrn: str | None) -> Repository:
     """The repository at a URL, in a folder, or of that name in the configuration, as readers see it."""
-    from include.cvmfs.repository import Repository
+    from include.cvmfs.revision.repository import Repository
 
     url, keys = target, list(key_files or ())
     if "://" not in target:
@@ -115,7 +115,7 @@ def refusing() -> Iterator[None]:
 
 
 def refuse(fault: Exception) -> NoReturn:
-    from include.cvmfs.trust import Failure, failure_of
+    from include.cvmfs.revision.trust import Failure, failure_of
 
     failure = failure_of(fault)
     words = "" if failure is Failure.UNKNOWN else f"[{failure}] "
@@ -151,6 +151,6 @@ def time_text(seconds: int) -> str:
 
 
 def printable(text: str) -> str:
-    from include.cvmfs.source import printable
+    from include.cvmfs.sources.source import printable
 
     return printable(text)

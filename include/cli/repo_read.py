@@ -28,8 +28,8 @@ from include.cli.repo_open import (
 )
 
 if TYPE_CHECKING:
-    from include.cvmfs.dirent import Dirent
-    from include.cvmfs.walk import Tree
+    from include.cvmfs.format.dirent import Dirent
+    from include.cvmfs.revision.walk import Tree
 
 
 def ls(
@@ -110,8 +110,8 @@ def get(
 
     Exit code 1: some entries could not be made (external files, devices); they are named.
     """
-    from include.cvmfs.get import GetOptions, GetProgress
-    from include.cvmfs.get import get as run_get
+    from include.cvmfs.revision.get import GetOptions, GetProgress
+    from include.cvmfs.revision.get import get as run_get
 
     options = GetOptions(jobs, owners, trust_times)
     with refusing(), bars() as show:
@@ -152,7 +152,7 @@ def diff(
 
     Exit code 0: nothing; 1: something; 2: unreadable or not trusted. Catalogs that both have are not read.
     """
-    from include.cvmfs.diff import diff as run_diff
+    from include.cvmfs.revision.diff import diff as run_diff
 
     found: Counter[str] = Counter()
     documents = []

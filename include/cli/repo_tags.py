@@ -31,7 +31,7 @@ from include.cli.repo_open import (
 )
 
 if TYPE_CHECKING:
-    from include.cvmfs.history import Tag
+    from include.cvmfs.format.history import Tag
 
 app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The tag's name.")]
@@ -60,7 +60,7 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Give a revision a name, which keeps it from being collected. No revision is made."""
-    from include.cvmfs.tags import add_tag
+    from include.cvmfs.commit.tags import add_tag
     from include.publishers.capabilities import Operation
 
     with refusing():
@@ -79,7 +79,7 @@ def remove(
     dry_run: DryRun = False,
 ) -> None:
     """Take names away; revisions that nothing else names may then be collected. An absent name is no error."""
-    from include.cvmfs.tags import remove_tags
+    from include.cvmfs.commit.tags import remove_tags
     from include.publishers.capabilities import Operation
 
     with refusing():
@@ -106,7 +106,7 @@ def prune(
     as_json: AsJson = False,
 ) -> None:
     """Remove tags by rule, and say of each why it goes or stays. The tags that commits keep always stay."""
-    from include.cvmfs.tags import PruneRule, decide, prune_by_rule
+    from include.cvmfs.commit.tags import PruneRule, decide, prune_by_rule
     from include.publishers.capabilities import Operation
 
     if keep == 0 and older_than is None:
@@ -138,8 +138,8 @@ def rollback(
     as_json: AsJson = False,
 ) -> None:
     """Make a new revision whose tree is a tag's. The tags of later revisions go, as with the stock tools."""
-    from include.cvmfs.rollback import UNDO, plan_rollback
-    from include.cvmfs.rollback import rollback as run_rollback
+    from include.cvmfs.commit.rollback import UNDO, plan_rollback
+    from include.cvmfs.commit.rollback import rollback as run_rollback
     from include.publishers.capabilities import Operation
 
     with refusing(), bars() as show:

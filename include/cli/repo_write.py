@@ -14,8 +14,8 @@ import typer
 from include.cli.repo_open import AsJson, Configured, DryRun, bars, connections, holder, printable, refusing
 
 if TYPE_CHECKING:
-    from include.cvmfs.commit import NewTag
-    from include.cvmfs.source import TreeSource
+    from include.cvmfs.commit.commit import NewTag
+    from include.cvmfs.sources.source import TreeSource
     from include.publishers.base import Published
     from include.publishers.byhand import HandChange, HandMade
     from include.publishers.connect import Connections
@@ -55,9 +55,9 @@ def publish(
 
     Interrupted, run it again: what was sent stays sent.
     """
-    from include.cvmfs.prepare import Progress
-    from include.cvmfs.spool import SpecialBits
-    from include.provenance.byhand import note_by_hand
+    from include.care.provenance.byhand import note_by_hand
+    from include.cvmfs.ingest.prepare import Progress
+    from include.cvmfs.ingest.spool import SpecialBits
     from include.publishers.byhand import publish_tree
 
     with refusing(), bars() as show:
@@ -88,7 +88,7 @@ def remove(
     as_json: AsJson = False,
 ) -> None:
     """Take away files, directories and nested catalogs, all in one revision. The old revision stays until collected."""
-    from include.provenance.byhand import note_removed
+    from include.care.provenance.byhand import note_removed
     from include.publishers.byhand import contents_of, removal
 
     with refusing():
@@ -120,7 +120,7 @@ def rename(
     as_json: AsJson = False,
 ) -> None:
     """Move a file or tree. Its catalogs are rewritten; no data is moved."""
-    from include.provenance.byhand import note_renamed
+    from include.care.provenance.byhand import note_renamed
     from include.publishers.byhand import renaming
 
     with refusing():
@@ -144,7 +144,7 @@ def symlink(
     as_json: AsJson = False,
 ) -> None:
     """Make a symlink, or let one that is there lead elsewhere. Anything else in its place is refused."""
-    from include.provenance.byhand import note_linked
+    from include.care.provenance.byhand import note_linked
     from include.publishers.byhand import linking
 
     with refusing():
@@ -160,9 +160,9 @@ def symlink(
 
 def source_at(path: Path, limits: Limits) -> TreeSource:
     """A folder or an archive of this machine, or `-` for an archive on standard input."""
-    from include.cvmfs.artifact import open_artifact
-    from include.cvmfs.directory import DirectorySource
-    from include.cvmfs.source import SourceLimits
+    from include.cvmfs.sources.artifact import open_artifact
+    from include.cvmfs.sources.directory import DirectorySource
+    from include.cvmfs.sources.source import SourceLimits
 
     allowed = SourceLimits(members=limits.members, bytes=int(limits.bytes), file_bytes=int(limits.file_size))
     if str(path) == "-":
@@ -176,8 +176,8 @@ def source_at(path: Path, limits: Limits) -> TreeSource:
 
 
 def _tag(name: str | None, message: str) -> NewTag | None:
-    from include.cvmfs.commit import NewTag
-    from include.cvmfs.history import check_tag_name
+    from include.cvmfs.commit.commit import NewTag
+    from include.cvmfs.format.history import check_tag_name
 
     return NewTag(check_tag_name(name), message) if name else None
 

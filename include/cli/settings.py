@@ -154,9 +154,9 @@ def _given(given: str | None) -> str:
 
 
 def _check_connections(site: Site, secrets: Secrets) -> Iterable[Checked]:
+    from include.care.preflight.connections import look_at_connections, named
+    from include.care.preflight.findings import Severity
     from include.cli.asked import defined_in_airflow
-    from include.preflight.connections import look_at_connections, named
-    from include.preflight.findings import Severity
 
     gateways = {repository.gateway for repository in site.repositories.values()}
     names = named(site, site.repositories, site.stores)
@@ -183,7 +183,7 @@ def _login(site: Site, secrets: Secrets, name: str, *, at_gateway: bool) -> str:
 
 
 def _check_schedules(site: Site) -> Iterable[Checked]:
-    from include.preflight.clockchange import left_out
+    from include.care.preflight.clockchange import left_out
 
     for slot in site.slots.values():
         if slot.schedule and (missing := left_out(slot.schedule, slot.timezone, datetime.now(UTC))):
@@ -294,9 +294,9 @@ def _check_repositories(site: Site, traits: dict[str, Traits], *, tried: bool) -
 
 def _check_revisions(site: Site, secrets: Secrets, answering: set[str]) -> Iterable[Checked]:
     """Compare the settings with what the repositories are in the stores that answer; what is absent is passed over."""
-    from include.cvmfs.catalogs import CatalogCache
-    from include.cvmfs.commit import read_head
+    from include.cvmfs.commit.commit import read_head
     from include.cvmfs.errors import CvmfsError
+    from include.cvmfs.format.catalogs import CatalogCache
     from include.publishers.connect import Connections
     from include.publishers.trees import NO_NANOSECONDS, holds_nanoseconds
 

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from include.cvmfs.errors import FormatError
-from include.cvmfs.hashes import ObjectHash
-from include.cvmfs.objects import hasher
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.objects import hasher
 from include.errors import NightshiftError
 
 VERSION = "V2"

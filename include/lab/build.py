@@ -11,7 +11,7 @@ from pathlib import Path
 from include.lab.archive import Job, Packed, pack
 from include.lab.software import INTERPRETER, PROJECTS, REQUIRES, default_platforms
 from include.nightlies.errors import BadIndex
-from include.nightlies.index import Artifact, BuildIndex
+from include.nightlies.rules.index import Artifact, BuildIndex
 from include.storage.store import Store
 
 UPLOADERS = 4

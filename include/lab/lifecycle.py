@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
+from include.care.preflight.findings import Finding, Severity
+from include.care.preflight.folders import room, written
 from include.lab import components
 from include.lab.airflow_api import AirflowApi
 from include.lab.environment import ADMIN, VIEWER, Lab
@@ -26,8 +28,6 @@ from include.lab.readiness import ServiceNotReady, Wrong, wait
 from include.lab.servers.weed_command import left_sockets
 from include.lab.services import Service, postgres_server, resolved, services, weed_ports
 from include.lab.supervise import ProcessState, Supervisor, end_marked, marked_processes
-from include.preflight.findings import Finding, Severity
-from include.preflight.folders import room, written
 from include.settings.load import load
 from include.settings.pools import pools
 

@@ -12,8 +12,8 @@ from include.lab.build import PackedBuild, pack_build
 from include.lab.environment import ADMIN, Lab
 from include.lab.follow import Snapshot, follow
 from include.lab.report import NightReport, artifact_lines
-from include.nightlies.records import publications_of_run
-from include.nightlies.steps.reading import index_place
+from include.nightlies.records.publications import publications_of_run
+from include.nightlies.steps.sources import index_place
 from include.publishers.connect import Connections
 from include.publishers.found import found_repository, found_stores, try_stores
 from include.settings.model import Site
@@ -116,7 +116,7 @@ def _build(lab: Lab, connections: Connections, site: Site, wishes: Wishes, viewe
 def _report(
     connections: Connections, site: Site, wishes: Wishes, build: PackedBuild, dag_id: str, run_id: str, began: float
 ) -> NightReport:
-    from include.cvmfs.check import check
+    from include.cvmfs.check.check import check
 
     slot = site.slot(wishes.slot)
     settings = site.repository(slot.repository)

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from include.nightlies.records import Publication
-from include.nightlies.states import State
+from include.nightlies.records.publications import Publication
+from include.nightlies.rules.states import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.commit import NewTag
-from include.cvmfs.edit import Edit
-from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.commit.commit import NewTag
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.ingest.changeset import Changeset
 
 
 @dataclass(frozen=True, slots=True)

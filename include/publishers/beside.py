@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from include.cvmfs.errors import KeyFileError
-from include.cvmfs.keys import KeyFile, Signer, load_signer
+from include.cvmfs.format.keys import KeyFile, Signer, load_signer
 from include.publishers.capabilities import Operation, require
 from include.publishers.connect import Connections
 from include.settings.traits import recorded_traits

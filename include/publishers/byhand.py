@@ -9,22 +9,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from include.cvmfs.catalog import AUTO_MARKER, MARKER, name_of, parent_of
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.commit import NewTag
-from include.cvmfs.condemned import condemned_among
-from include.cvmfs.digests import DigestSet
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
+from include.cvmfs.commit.commit import NewTag
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.coordination.condemned import condemned_among
+from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import DestinationError
-from include.cvmfs.generation import look
-from include.cvmfs.known import add_identities
-from include.cvmfs.prepare import Base, Progress, prepare
-from include.cvmfs.repository import Repository
-from include.cvmfs.source import TreeSource, checked_destination
-from include.cvmfs.spool import SpecialBits
-from include.cvmfs.view import ancestors, is_below
-from include.cvmfs.walk import Tree
+from include.cvmfs.format.catalog import AUTO_MARKER, MARKER, name_of, parent_of
+from include.cvmfs.format.digests import DigestSet
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import Base, Progress, prepare
+from include.cvmfs.ingest.spool import SpecialBits
+from include.cvmfs.revision.needed_objects import add_identities
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.view import ancestors, is_below
+from include.cvmfs.revision.walk import Tree
+from include.cvmfs.sources.source import TreeSource, checked_destination
 from include.publishers.base import Published
 from include.publishers.connect import Connections
 from include.publishers.trees import tree_options

@@ -6,11 +6,8 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
-from include.cvmfs.catalog import Catalog, NestedRef
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.changeset import Changeset, objects_of
-from include.cvmfs.condemned import condemned_among
-from include.cvmfs.digests import DigestSet
+from include.cvmfs.coordination.condemned import condemned_among
+from include.cvmfs.coordination.generation import CHANGESET_LIFE, CLOCK_SKEW, Look
 from include.cvmfs.errors import (
     ChangesetExpired,
     CollectionRunning,
@@ -19,8 +16,11 @@ from include.cvmfs.errors import (
     ObjectsCollected,
     ObjectsLost,
 )
-from include.cvmfs.generation import CHANGESET_LIFE, CLOCK_SKEW, Look
-from include.cvmfs.hashes import CATALOG
+from include.cvmfs.format.catalog import Catalog, NestedRef
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.digests import DigestSet
+from include.cvmfs.format.hashes import CATALOG
+from include.cvmfs.ingest.changeset import Changeset, objects_of
 from include.storage.store import Store
 
 _AT_ONCE = 32

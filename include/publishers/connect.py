@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
-from include.cvmfs.freeze import require_thawed
-from include.cvmfs.manifest import Manifest
-from include.cvmfs.repository import Repository
+from include.cvmfs.coordination.freeze import require_thawed
+from include.cvmfs.format.manifest import Manifest
+from include.cvmfs.revision.repository import Repository
 from include.gateway.client import GatewayClient
 from include.publishers.base import Publisher
 from include.publishers.capabilities import Loss, Way

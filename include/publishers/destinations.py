@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from include.cvmfs.catalog import NestedRef, parent_of
-from include.cvmfs.counters import Counts
 from include.cvmfs.errors import DestinationError
-from include.cvmfs.hashes import ObjectHash
-from include.cvmfs.view import View, ancestors
+from include.cvmfs.format.catalog import NestedRef, parent_of
+from include.cvmfs.format.counters import Counts
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.revision.view import View, ancestors
 
 _RESERVED = Counts(regular=1, dir=1)  # a reserved destination: its own directory and the catalog's marker
 

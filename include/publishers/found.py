@@ -9,10 +9,10 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-from include.cvmfs.commit import MANIFEST_KEY
-from include.cvmfs.create import create_repository
-from include.cvmfs.hashes import Algorithm
-from include.cvmfs.keys import (
+from include.cvmfs.commit.commit import MANIFEST_KEY
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.format.hashes import Algorithm
+from include.cvmfs.format.keys import (
     GatewayKey,
     KeyFile,
     Signer,

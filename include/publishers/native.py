@@ -15,13 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from include.cvmfs.catalog import Catalog, NestedRef, parent_of
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.commit import NewTag, load_history
-from include.cvmfs.digests import hash_of_key, identity
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit, NewRoot
+from include.cvmfs.commit.commit import NewTag, load_history
+from include.cvmfs.commit.edit import Edit, NewRoot
+from include.cvmfs.commit.merge import merge
+from include.cvmfs.commit.metadata_objects import store_all
+from include.cvmfs.coordination.generation import Look, look
 from include.cvmfs.errors import (
     BaseChanged,
     CatalogError,
@@ -34,13 +32,15 @@ from include.cvmfs.errors import (
     ObjectsLost,
     RepositoryError,
 )
-from include.cvmfs.generation import Look, look
-from include.cvmfs.hashes import CATALOG, ObjectHash
-from include.cvmfs.layout import Layout
-from include.cvmfs.manifest import Manifest
-from include.cvmfs.merge import merge
-from include.cvmfs.storing import store_all
-from include.cvmfs.view import View, is_below
+from include.cvmfs.format.catalog import Catalog, NestedRef, parent_of
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.digests import hash_of_key, identity
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import CATALOG, ObjectHash
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.format.manifest import Manifest
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.revision.view import View, is_below
 from include.gateway.client import GatewayClient, Lease
 from include.gateway.errors import CollectionMoved, CommitUnclear
 from include.publishers.base import Published, Released, Reserved

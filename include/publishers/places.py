@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from include.cvmfs.source import checked_destination
-from include.cvmfs.view import View
+from include.cvmfs.revision.view import View
+from include.cvmfs.sources.source import checked_destination
 from include.publishers.connect import Connections
 from include.publishers.destinations import is_reserved, missing_directories, occupied
 

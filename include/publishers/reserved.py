@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-from include.cvmfs.catalog import MARKER
+from include.cvmfs.format.catalog import MARKER
 
 
 def topmost(

@@ -15,14 +15,14 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import TypeVar
 
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.commit import NewTag, load_history
-from include.cvmfs.edit import Edit
+from include.cvmfs.commit.commit import NewTag, load_history
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.coordination.generation import Look, require_unmoved
 from include.cvmfs.errors import GenerationMoved, ObjectMissing
-from include.cvmfs.generation import Look, require_unmoved
-from include.cvmfs.hashes import ObjectHash
-from include.cvmfs.manifest import Manifest
-from include.cvmfs.view import View
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.manifest import Manifest
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.revision.view import View
 from include.gateway.client import GatewayClient, Lease
 from include.gateway.errors import CollectionMoved, GatewayError, TagRefused
 from include.gateway.retries import Action, advice

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from include.cvmfs.autocatalog import Weights
-from include.cvmfs.cuts import Cuts
-from include.cvmfs.dirtab import NAME, Dirtab
 from include.cvmfs.errors import FormatError, RepositoryError
-from include.cvmfs.layout import Layout
-from include.cvmfs.owners import IdMap, OwnerMap
-from include.cvmfs.prepare import PrepareOptions
-from include.cvmfs.repository import Repository
-from include.cvmfs.spool import SpecialBits, Specials
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.ingest.autocatalog import Weights
+from include.cvmfs.ingest.catalog_boundaries import Cuts
+from include.cvmfs.ingest.prepare import PrepareOptions
+from include.cvmfs.ingest.spool import SpecialBits, Specials
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.sources.dirtab import NAME, Dirtab
+from include.cvmfs.sources.owners import IdMap, OwnerMap
 from include.settings.model import Prepare
 
 NO_NANOSECONDS = (

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from include.cvmfs.catalog import parent_of
-from include.cvmfs.counters import Counts
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.view import View, ancestors, is_below
+from include.cvmfs.format.catalog import parent_of
+from include.cvmfs.format.counters import Counts
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.revision.view import View, ancestors, is_below
 from include.publishers.capabilities import Operation
 
 

@@ -16,14 +16,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from include.cvmfs.commit import NewTag
-from include.cvmfs.lineage import Revision
+from include.cvmfs.commit.commit import NewTag
+from include.cvmfs.revision.lineage import Revision
 from include.gateway.client import GatewayClient
 from include.gateway.errors import GatewayError
 from include.gateway.paths import LeasePath
-from include.gateway.service.lease_table import LeaseTable, Spent, digest_of
-from include.gateway.service.payload_rows import Received
-from include.gateway.service.tokens import token_of
+from include.gateway.service.leases.lease_table import LeaseTable, Spent, digest_of
+from include.gateway.service.leases.payload_rows import Received
+from include.gateway.service.leases.tokens import token_of
 from tests.compat.writers.store import OLDER, ROOT
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.integration.gateway.conftest import REPOSITORY, RunningGateway, service_config

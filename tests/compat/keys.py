@@ -10,9 +10,16 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
-from include.cvmfs.keys import KeyFile, Signer, generate_master, generate_repository_key, load_master, load_signer
-from include.cvmfs.keys import save_master as save_master_key
-from include.cvmfs.keys import save_signer as save_repository_key
+from include.cvmfs.format.keys import (
+    KeyFile,
+    Signer,
+    generate_master,
+    generate_repository_key,
+    load_master,
+    load_signer,
+)
+from include.cvmfs.format.keys import save_master as save_master_key
+from include.cvmfs.format.keys import save_signer as save_repository_key
 from tests.compat.corpus import keys_folder
 
 FQRN = "compat.example.org"

@@ -14,26 +14,30 @@ import pymysql
 import pytest
 from sqlalchemy import Engine
 
-from include.cvmfs.changeset import Changeset
-from include.interventions import freezes
+from include.care.freezes import freezes
+from include.care.notify.message import Event, Message
+from include.care.notify.records import alerts_since, append_note, claim, not_told, take_notes
+from include.care.provenance.records import links_by_path, nearest, note
+from include.care.watch.records import begun_since, is_made, note_made
+from include.care.watch.runs import Fault, note_fault
+from include.cvmfs.ingest.changeset import Changeset
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
-from include.nightlies import builds, created, damage, linked, questions, records, undone
-from include.nightlies.approval import Answer
-from include.nightlies.builds import ChangesetRecord
-from include.nightlies.index import BuildIndex, Rejected
-from include.nightlies.links import LinkState
-from include.nightlies.records import Figures, PublicationKey
-from include.nightlies.states import Phase, State
+from include.nightlies.records import builds, damage, questions
+from include.nightlies.records import created_directories as created
+from include.nightlies.records import links as linked
+from include.nightlies.records import publications as records
+from include.nightlies.records import undos as undone
+from include.nightlies.records.builds import ChangesetRecord
+from include.nightlies.records.publications import Figures, PublicationKey
+from include.nightlies.rules.approval import Answer
+from include.nightlies.rules.index import BuildIndex, Rejected
+from include.nightlies.rules.links import LinkState
+from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.errors import ArtifactMissing
-from include.notify.message import Event, Message
-from include.notify.records import alerts_since, append_note, claim, not_told, take_notes
-from include.provenance.records import links_by_path, nearest, note
 from include.settings.model import Store as StoreSettings
 from include.settings.traits import record_traits, recorded_traits
 from include.storage.options import Traits
-from include.watch.records import begun_since, is_made, note_made
-from include.watch.runs import Fault, note_fault
 from tests.compat.keys import FQRN, keys_folder
 from tests.compat.sqldump import dump_file
 from tests.compat.writers.nights import DAY, GAUDI, LHCB, PARTIAL, RUN, wanted

@@ -115,11 +115,11 @@ def _connections() -> dict[str, list[str]]:
 
 
 def _gateway() -> dict[str, list[str]]:
-    from include.gateway.service.commits import REASONS
+    from include.gateway.service.commits.points import Point
+    from include.gateway.service.commits.queue import REASONS
+    from include.gateway.service.http.openapi import document
+    from include.gateway.service.http.serving import OFFERS
     from include.gateway.service.metrics import Metrics
-    from include.gateway.service.openapi import document
-    from include.gateway.service.points import Point
-    from include.gateway.service.serving import OFFERS
 
     metrics = Metrics()
     families = {family.name for family in metrics.registry.collect()}
@@ -136,16 +136,16 @@ def _gateway() -> dict[str, list[str]]:
 
 def _stored() -> dict[str, list[str]]:
     """Values that are in ledgers, documents, messages or XComs."""
-    from include.cvmfs.generation import Phase as CollectionPhase
-    from include.nightlies import approval, states
-    from include.nightlies.links import LinkState
-    from include.nightlies.passes import Turn
-    from include.nightlies.steps.undo import Instead
-    from include.notify.message import Event
-    from include.preflight.findings import Severity
-    from include.provenance.deed import Kind
+    from include.care.notify.message import Event
+    from include.care.preflight.findings import Severity
+    from include.care.provenance.deed import Kind
+    from include.care.watch.summary import Fate
+    from include.cvmfs.coordination.generation import Phase as CollectionPhase
+    from include.nightlies.rules import approval, states
+    from include.nightlies.rules.links import LinkState
+    from include.nightlies.rules.passes import Turn
+    from include.nightlies.undo.undo import Instead
     from include.publishers.leftovers import Whose
-    from include.watch.summary import Fate
 
     values: Mapping[str, type[enum.Enum]] = {
         "states": states.State, "phases": states.Phase, "answers": approval.Answer, "questions": approval.Kind,

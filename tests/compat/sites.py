@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.create import create_repository
+from include.cvmfs.commit.create import create_repository
 from include.gateway.client import GatewayClient
 from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
-from include.gateway.service.server import serve
+from include.gateway.service.http.server import serve
 from include.storage.file import FileStore
 from tests.compat.corpus import keys_folder
 from tests.compat.keys import FQRN, master, signer

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
-from include.nightlies import questions
+from include.nightlies.records import questions
 from operators.approve import ApproveOperator
 from operators.base import NightshiftOperator
 from operators.begin import HeardOperator

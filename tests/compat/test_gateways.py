@@ -13,9 +13,9 @@ import pytest
 from include.gateway.auth import authorization
 from include.gateway.errors import PathBusy
 from include.gateway.paths import LeasePath
-from include.gateway.service.lease_table import LeaseTable, digest_of
-from include.gateway.service.payload_rows import Received
-from include.gateway.service.tokens import token_of
+from include.gateway.service.leases.lease_table import LeaseTable, digest_of
+from include.gateway.service.leases.payload_rows import Received
+from include.gateway.service.leases.tokens import token_of
 from tests.compat.corpus import folders, newest, same_json
 from tests.compat.gateways import HOLDER, KEY, LEASE_S, Wire, converse, fill_state, send, service
 from tests.compat.sqldump import dump_file, load_into, rows_by_table

@@ -23,12 +23,12 @@ from airflow.utils.state import DagRunState
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from include.cvmfs.create import create_repository
+from include.cvmfs.commit.create import create_repository
 from include.gateway.client import GatewayClient
 from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
-from include.gateway.service.server import serve
+from include.gateway.service.http.server import serve
 from include.lab.servers.weed import WeedServer
-from include.nightlies.records import Publication, publications_of_run
+from include.nightlies.records.publications import Publication, publications_of_run
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets

@@ -15,10 +15,10 @@ import pytest
 from airflow.sdk import TriggerRule
 from sqlalchemy.exc import OperationalError
 
-from include.nightlies import questions
-from include.nightlies.approval import Answer
-from include.notify.message import Event
-from include.notify.records import alerts_since
+from include.care.notify.message import Event
+from include.care.notify.records import alerts_since
+from include.nightlies.records import questions
+from include.nightlies.rules.approval import Answer
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets

@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from include.nightlies import records
-from include.nightlies.states import Phase, State
+from include.nightlies.records import publications as records
+from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.plan import plan_publication
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import publish_batch
@@ -85,7 +85,7 @@ def test_a_try_after_a_crash_finds_what_the_first_published_and_makes_no_revisio
 def _forget_the_end(site: MiniSite, key: records.PublicationKey) -> None:
     from sqlalchemy import update
 
-    from include.nightlies.tables import publications
+    from include.nightlies.records.tables import publications
 
     with site.connections.ledger.begin() as connection:
         connection.execute(

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from include.care.freezes import freezes
+from include.care.provenance.records import check, nearest
+from include.cvmfs.coordination.freeze import KEY
 from include.cvmfs.errors import RepositoryFrozen
-from include.cvmfs.freeze import KEY
-from include.interventions import freezes
-from include.provenance.records import check, nearest
 from tests.dags.conftest import FQRN, MiniSite
 from tests.fakes.builds import Build, tree
 

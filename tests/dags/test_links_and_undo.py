@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.nightlies.links import resolved
+from include.nightlies.rules.links import resolved
 from tests.dags.conftest import FQRN, MiniSite, Run
 from tests.fakes.builds import Build, tree
 

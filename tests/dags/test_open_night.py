@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from include.nightlies.passes import Pass
+from include.nightlies.rules.passes import Pass
 from tests.dags.conftest import MiniSite, Run
 from tests.fakes.builds import Build, tree
 

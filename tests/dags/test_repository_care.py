@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.nightlies import damage
+from include.nightlies.records import damage
 from tests.dags.conftest import FQRN, MiniSite
 
 pytestmark = pytest.mark.server("weed")

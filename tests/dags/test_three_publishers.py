@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from include.cvmfs.check import check
+from include.cvmfs.check.check import check
 from include.nightlies.steps.plan import plan_publication
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.reserve import reserve_run

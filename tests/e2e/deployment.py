@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from include.cvmfs.check import check
-from include.cvmfs.keys import GatewayKey, save_gateway_key
+from include.cvmfs.check.check import check
+from include.cvmfs.format.keys import GatewayKey, save_gateway_key
 from include.gateway.client import GatewayClient
 from include.lab import lifecycle
 from include.lab.airflow_api import AirflowApi
@@ -22,7 +22,7 @@ from include.lab.environment import ADMIN, Lab, Place
 from include.lab.follow import Snapshot, follow
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.secrets import load_or_create
-from include.nightlies.records import Publication, publications_of_run
+from include.nightlies.records.publications import Publication, publications_of_run
 from include.publishers.connect import Connections
 from include.publishers.found import found_repository, found_stores
 from include.settings.load import load

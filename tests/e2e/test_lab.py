@@ -7,14 +7,14 @@ from dataclasses import asdict
 
 import pytest
 
+from include.care.preflight.findings import Severity
+from include.care.preflight.pools import look_at_pools
 from include.lab import lifecycle
 from include.lab.airflow_api import AirflowApi
 from include.lab.environment import ADMIN, VIEWER
 from include.lab.errors import LabError
 from include.lab.services import services
 from include.lab.supervise import ProcessState
-from include.preflight.findings import Severity
-from include.preflight.pools import look_at_pools
 from include.settings.load import load
 from include.settings.pools import pools
 from include.settings.secrets import EnvSecrets

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from include.cvmfs.compression import compress
-from include.cvmfs.hashes import hash_bytes
+from include.cvmfs.format.compression import compress
+from include.cvmfs.format.hashes import hash_bytes
 from include.gateway.client import GatewayClient
 from tests.e2e.deployment import FQRN, Deployment
 from tests.fakes.builds import tree

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import read_head, store_all
-from include.cvmfs.create import create_repository
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
-from include.cvmfs.hashes import ObjectHash
-from include.cvmfs.keys import generate_repository_key, load_signer, save_signer
+from include.cvmfs.commit.commit import read_head, store_all
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.keys import generate_repository_key, load_signer, save_signer
 from include.gateway.service import GatewayKey, Recipe, RepositoryConfig, ServiceConfig
 from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import read_head
-from include.cvmfs.condemned import read_list, store_list
-from include.cvmfs.generation import Generation, Phase, Step, look, write
-from include.cvmfs.hashes import CATALOG, ObjectHash
-from include.cvmfs.manifest import Manifest
-from include.cvmfs.walk import Tree
+from include.cvmfs.commit.commit import read_head
+from include.cvmfs.coordination.condemned import read_list, store_list
+from include.cvmfs.coordination.generation import Generation, Phase, Step, look, write
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.hashes import CATALOG, ObjectHash
+from include.cvmfs.format.manifest import Manifest
+from include.cvmfs.revision.walk import Tree
 from include.storage.store import Store, Version
 
 

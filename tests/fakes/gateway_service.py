@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from include.cvmfs.commit import Step
-from include.gateway.service.commits import CommitOrder, Fence
+from include.cvmfs.commit.commit import Step
+from include.gateway.service.commits.queue import CommitOrder, Fence
 
 
 @dataclass

@@ -11,20 +11,20 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.check import check
-from include.cvmfs.chunker import ChunkLimits
-from include.cvmfs.commit import NewTag, commit_change, read_head, store_all
-from include.cvmfs.counters import Statistics
-from include.cvmfs.create import create_repository
-from include.cvmfs.directory import DirectorySource
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
-from include.cvmfs.hashes import Algorithm
-from include.cvmfs.layout import Layout
-from include.cvmfs.prepare import PrepareOptions, prepare
-from include.cvmfs.repository import Repository
-from include.cvmfs.spool import Specials
+from include.cvmfs.check.check import check
+from include.cvmfs.commit.commit import NewTag, commit_change, read_head, store_all
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.counters import Statistics
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import Algorithm
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.ingest.chunker import ChunkLimits
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.ingest.spool import Specials
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.sources.directory import DirectorySource
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, master_key, public_key, signer
 

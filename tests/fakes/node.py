@@ -13,16 +13,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from include.cvmfs.catalog import MARKER
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.check import check
-from include.cvmfs.commit import NewTag, commit_change, read_head, store_all
-from include.cvmfs.create import create_repository
-from include.cvmfs.directory import DirectorySource
-from include.cvmfs.edit import Edit
-from include.cvmfs.prepare import PrepareOptions, prepare
-from include.cvmfs.repository import Repository
-from include.cvmfs.spool import Specials
+from include.cvmfs.check.check import check
+from include.cvmfs.commit.commit import NewTag, commit_change, read_head, store_all
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.format.catalog import MARKER
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.ingest.spool import Specials
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.sources.directory import DirectorySource
 from include.lab.servers.sshd import SshServer
 from include.publishers.connect import Connections
 from include.publishers.server.publisher import ServerPublisher

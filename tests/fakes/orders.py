@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from include.cvmfs.keys import load_signer
+from include.cvmfs.format.keys import load_signer
 from include.gateway.service import GatewayKey, Recipe, RepositoryConfig, ServiceConfig
 from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions, Traits

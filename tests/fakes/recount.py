@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from include.cvmfs.catalog import MARKER, Catalog, NestedRef
-from include.cvmfs.compression import Compression, decompress
-from include.cvmfs.counters import Counts, Statistics
-from include.cvmfs.dirent import Chunk, Dirent
-from include.cvmfs.hashes import hash_bytes
+from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef
+from include.cvmfs.format.compression import Compression, decompress
+from include.cvmfs.format.counters import Counts, Statistics
+from include.cvmfs.format.dirent import Chunk, Dirent
+from include.cvmfs.format.hashes import hash_bytes
 from include.storage.store import Store
 
 

@@ -13,16 +13,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.check import check
-from include.cvmfs.commit import MANIFEST_KEY, REFLOG_KEY
-from include.cvmfs.create import create_repository
-from include.cvmfs.directory import DirectorySource
-from include.cvmfs.hashes import Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.keys import format_public_key, generate_master, generate_repository_key, save_signer
-from include.cvmfs.prepare import Base, PrepareOptions, prepare
-from include.cvmfs.repository import Repository
-from include.cvmfs.view import View
+from include.cvmfs.check.check import check
+from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key, save_signer
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.view import View
+from include.cvmfs.sources.directory import DirectorySource
 from include.gateway.client import GatewayClient
 from include.publishers.native import NativePublisher
 from include.storage.store import Store
@@ -235,8 +235,8 @@ class ProcessSite(Site):
     ) -> Job:
         """A gateway process, ready; on the port of the one before unless told otherwise.
 
-        ``die_at``: kills itself when a commit comes by this point (``include.gateway.service.points``). ``apart``: its
-        commits are made in a process of their own.
+        ``die_at``: kills itself when a commit comes by this point (``include.gateway.service.commits.points``).
+        ``apart``: its commits are made in a process of their own.
         """
         job = self.job(
             "gateway",

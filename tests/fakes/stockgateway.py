@@ -19,9 +19,9 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from include.cvmfs.commit import NewTag
+from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.errors import FormatError
-from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.format.hashes import ObjectHash
 from tests.fakes.stockreceiver import Panic, Receiver, Refused
 
 API = "/api/v1"

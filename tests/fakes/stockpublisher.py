@@ -18,14 +18,14 @@ from itertools import pairwise
 from typing import Any
 from urllib.parse import urlsplit
 
-from include.cvmfs.catalog import MARKER
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.chunker import ChunkLimits, cut_marks
-from include.cvmfs.compression import compress
-from include.cvmfs.dirent import Chunk, Dirent
-from include.cvmfs.edit import Edit
-from include.cvmfs.hashes import PARTIAL, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.repository import Repository
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.format.catalog import MARKER
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.compression import compress
+from include.cvmfs.format.dirent import Chunk, Dirent
+from include.cvmfs.format.hashes import PARTIAL, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.ingest.chunker import ChunkLimits, cut_marks
+from include.cvmfs.revision.repository import Repository
 from include.gateway.auth import authorization
 from include.gateway.pack import Pack, packs
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from include.cvmfs.catalog import MARKER, NestedRef, name_of, parent_of
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import NewTag, load_history, read_head, switch
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
+from include.cvmfs.commit.commit import NewTag, load_history, read_head, switch
+from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import CvmfsError, ObjectMissing
-from include.cvmfs.hashes import ObjectHash
-from include.cvmfs.keys import Signer
-from include.cvmfs.view import View
+from include.cvmfs.format.catalog import MARKER, NestedRef, name_of, parent_of
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.keys import Signer
+from include.cvmfs.revision.view import View
 from include.storage.store import Store
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping
 
-from include.cvmfs.source import Entry, Kind, Opener
+from include.cvmfs.sources.source import Entry, Kind, Opener
 
 Members = list[tuple[Entry, bytes | None]]
 

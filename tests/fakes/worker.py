@@ -17,20 +17,20 @@ from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.commit import NewTag
-from include.cvmfs.directory import DirectorySource
-from include.cvmfs.hashes import Algorithm
-from include.cvmfs.manifest import Manifest
-from include.cvmfs.prepare import Base, PrepareOptions, prepare
-from include.cvmfs.repository import Repository
+from include.cvmfs.commit.commit import NewTag
+from include.cvmfs.format.hashes import Algorithm
+from include.cvmfs.format.manifest import Manifest
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.sources.directory import DirectorySource
 from include.gateway.client import GatewayClient
 from include.gateway.errors import PathBusy
-from include.gateway.service import committer
 from include.gateway.service.clock import SystemClock
+from include.gateway.service.commits import committer
+from include.gateway.service.commits.points import DIE_AT
+from include.gateway.service.http.server import serve
 from include.gateway.service.log import log_to
-from include.gateway.service.points import DIE_AT
-from include.gateway.service.server import serve
 from include.publishers.native import NativePublisher
 from include.storage import retry, s3
 from include.storage.store import Store

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from include.cvmfs.commit import Step
+from include.cvmfs.commit.commit import Step
 from tests.fakes.faultproxy import Fault, FaultProxy
 from tests.fakes.site import BUILD, DESTINATIONS, Job, ProcessSite, drop
 

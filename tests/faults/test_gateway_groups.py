@@ -9,14 +9,14 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import Head, NewTag, commit_group
-from include.cvmfs.counters import Statistics
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.group import Change as Wanted
-from include.cvmfs.hashes import ObjectHash
-from include.cvmfs.lineage import Lineage
-from include.cvmfs.view import View
+from include.cvmfs.commit.commit import Head, NewTag, commit_group
+from include.cvmfs.commit.group import Change as Wanted
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.counters import Statistics
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.revision.lineage import Lineage
+from include.cvmfs.revision.view import View
 from include.gateway.paths import overlap
 from tests.fakes.minirepo import FQRN, signer
 from tests.faults.machine.world import HERE, LEASES, MADE, Change, World

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from include.cvmfs.commit import Step
-from include.gateway.service.points import Point
+from include.cvmfs.commit.commit import Step
+from include.gateway.service.commits.points import Point
 from tests.faults.machine.commits import chosen
 from tests.faults.machine.ends import Ends
 from tests.faults.machine.ground import numbers

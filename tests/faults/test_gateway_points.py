@@ -17,9 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.errors import GatewayError
-from include.gateway.service.points import Point
+from include.gateway.service.commits.points import Point
 from include.lab.servers.weed import WeedServer
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.site import BUILD, FQRN, ProcessSite, drop
@@ -192,8 +192,8 @@ def crashed(on_files: ProcessSite) -> Callable[[], None]:
     """Another writer than the gateway replaces the reflog and dies."""
 
     def crash() -> None:
-        from include.cvmfs.commit import REFLOG_KEY
-        from include.cvmfs.reflog import Reflog, RefType
+        from include.cvmfs.commit.commit import REFLOG_KEY
+        from include.cvmfs.format.reflog import Reflog, RefType
 
         reflog = Reflog.load(on_files.store.get(REFLOG_KEY))
         root = ObjectHash.parse("ab" * 20 + "C")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.check import check
+from include.cvmfs.check.check import check
 from include.cvmfs.errors import ObjectMissing
 from include.storage.file import FileStore
 from tests.fakes.faultproxy import FaultProxy

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.check import check
-from include.cvmfs.commit import NewTag, store_all
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
-from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.check.check import check
+from include.cvmfs.commit.commit import NewTag, store_all
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.client import GatewayClient, Lease
 from include.gateway.errors import GatewayError
 from include.storage.open import open_store

@@ -10,23 +10,23 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from include.cvmfs import manifest as manifests
-from include.cvmfs.catalog import Catalog
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.check import check
-from include.cvmfs.compression import Compression
-from include.cvmfs.content_index import ContentIndex
-from include.cvmfs.diff import diff
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
+from include.cvmfs.check.check import check
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import CvmfsError
-from include.cvmfs.get import get
-from include.cvmfs.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.history import History, Tag
-from include.cvmfs.merge import merge
-from include.cvmfs.reflog import Reflog, RefType
-from include.cvmfs.repository import Repository
-from include.cvmfs.trust import Trusted
+from include.cvmfs.format import manifest as manifests
+from include.cvmfs.format.catalog import Catalog
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.compression import Compression
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.history import History, Tag
+from include.cvmfs.format.reflog import Reflog, RefType
+from include.cvmfs.ingest.content_index import ContentIndex
+from include.cvmfs.revision.diff import diff
+from include.cvmfs.revision.get import get
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.trust import Trusted
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, SECONDS, MiniRepository, sample
 

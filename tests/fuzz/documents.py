@@ -11,22 +11,22 @@ import zlib
 from datetime import timedelta
 from pathlib import Path
 
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.compression import Compression
-from include.cvmfs.condemned import condemned_among, format_list, key_of, read_list
-from include.cvmfs.counters import Counts, Statistics
-from include.cvmfs.digests import DigestSet
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.dirtab import Dirtab
+from include.cvmfs.coordination.condemned import condemned_among, format_list, key_of, read_list
+from include.cvmfs.coordination.generation import KEY, STATUS_KEY, Generation, Past, Phase, look, require_unmoved
 from include.cvmfs.errors import CvmfsError
-from include.cvmfs.generation import KEY, STATUS_KEY, Generation, Past, Phase, look, require_unmoved
-from include.cvmfs.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.metainfo import MetaInfo
-from include.cvmfs.objects import load, stream
-from include.cvmfs.owners import IdMap
-from include.cvmfs.sent import RECORD_BYTES, SentJournal
-from include.cvmfs.xattrs import pack_xattrs, unpack_xattrs
-from include.nightlies.index import BuildIndex
+from include.cvmfs.format.compression import Compression
+from include.cvmfs.format.counters import Counts, Statistics
+from include.cvmfs.format.digests import DigestSet
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.metainfo import MetaInfo
+from include.cvmfs.format.objects import load, stream
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.upload_journal import RECORD_BYTES, SentJournal
+from include.cvmfs.sources.dirtab import Dirtab
+from include.cvmfs.sources.owners import IdMap
+from include.cvmfs.sources.xattrs import pack_xattrs, unpack_xattrs
+from include.nightlies.rules.index import BuildIndex
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from include.cvmfs import manifest as manifests
-from include.cvmfs import whitelist as whitelists
-from include.cvmfs.check import check
-from include.cvmfs.hashes import Algorithm, hash_bytes
-from include.cvmfs.keys import (
+from include.cvmfs.check.check import check
+from include.cvmfs.format import manifest as manifests
+from include.cvmfs.format import whitelist as whitelists
+from include.cvmfs.format.hashes import Algorithm, hash_bytes
+from include.cvmfs.format.keys import (
     GatewayKey,
     fingerprint,
     load_gateway_key,
@@ -17,9 +17,9 @@ from include.cvmfs.keys import (
     parse_certificate,
     public_key_of,
 )
-from include.cvmfs.repository import Repository
-from include.cvmfs.signing import Scheme, sign_letter
-from include.cvmfs.whitelist import Whitelist
+from include.cvmfs.format.signing import Scheme, sign_letter
+from include.cvmfs.format.whitelist import Whitelist
+from include.cvmfs.revision.repository import Repository
 from tests.fakes.minirepo import FQRN, NOW, master_key, public_key, signer
 from tests.fuzz.databases import a_copy
 
@@ -65,7 +65,7 @@ def read_certificate(data: bytes) -> None:
 
 
 def private_keys() -> list[bytes]:
-    from include.cvmfs.keys import KeyFile, save_master
+    from include.cvmfs.format.keys import KeyFile, save_master
 
     with tempfile.TemporaryDirectory() as place:
         save_master(Path(place), FQRN, master_key())

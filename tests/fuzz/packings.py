@@ -10,14 +10,14 @@ from collections.abc import Callable, Sequence
 
 import zstandard
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.changeset import objects_of
-from include.cvmfs.layout import Layout
-from include.cvmfs.prepare import PrepareOptions, prepare
-from include.cvmfs.source import SourceLimits, TreeSource
-from include.cvmfs.spool import Specials
-from include.cvmfs.tarball import TarSource
-from include.cvmfs.ziparchive import ZipSource
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.ingest.changeset import objects_of
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.ingest.spool import Specials
+from include.cvmfs.sources.source import SourceLimits, TreeSource
+from include.cvmfs.sources.tarball import TarSource
+from include.cvmfs.sources.ziparchive import ZipSource
 from tests.fakes.archives import BLOCK, archive, file, folder, hardlink, symlink
 from tests.fakes.archives import Member as TarMember
 from tests.fakes.memorystore import MemoryStore

@@ -10,17 +10,17 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from include.cvmfs import manifest as manifests
-from include.cvmfs import whitelist as whitelists
-from include.cvmfs.compression import compress
 from include.cvmfs.errors import CvmfsError
-from include.cvmfs.keys import (
+from include.cvmfs.format import manifest as manifests
+from include.cvmfs.format import whitelist as whitelists
+from include.cvmfs.format.compression import compress
+from include.cvmfs.format.keys import (
     parse_public_keys,
 )
-from include.cvmfs.metainfo import skeleton
-from include.cvmfs.tarball import TarSource
-from include.cvmfs.xattrs import pack_xattrs
-from include.cvmfs.ziparchive import ZipSource
+from include.cvmfs.format.metainfo import skeleton
+from include.cvmfs.sources.tarball import TarSource
+from include.cvmfs.sources.xattrs import pack_xattrs
+from include.cvmfs.sources.ziparchive import ZipSource
 from include.nightlies.errors import NightlyError
 from tests.fakes.minirepo import public_key, signer
 from tests.fuzz.databases import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from datetime import date
 
-from include.nightlies.index import Artifact, Base, BuildIndex
-from include.nightlies.steps.reading import index_place
+from include.nightlies.rules.index import Artifact, Base, BuildIndex
+from include.nightlies.steps.sources import index_place
 from include.settings.model import Slot
 from include.storage.store import Store
 from tests.fakes.builds import tree

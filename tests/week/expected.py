@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 
-from include.cvmfs.catalog import MARKER
+from include.cvmfs.format.catalog import MARKER
 from tests.week.plan import BASE_PROJECT, PAIRS, SLOTS, Pair, SlotNight, Week
 from tests.week.trees import Tree, directories, stored_hash
 

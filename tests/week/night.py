@@ -12,8 +12,8 @@ from typing import Any
 
 from include.gateway.client import GatewayClient
 from include.lab.airflow_api import AirflowApi
-from include.nightlies.records import publications_of_run
-from include.nightlies.states import State
+from include.nightlies.records.publications import publications_of_run
+from include.nightlies.rules.states import State
 from tests.week.builder import Builder
 from tests.week.place import Deployment, WeekFailed, wait_for
 from tests.week.plan import Again, Night, SlotNight

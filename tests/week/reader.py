@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from include.cvmfs.catalogs import CatalogCache
 from include.cvmfs.errors import CvmfsError
-from include.cvmfs.repository import Repository
-from include.cvmfs.walk import Tree
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.walk import Tree
 from include.storage.errors import StoreError
 from include.storage.store import Store
 from tests.week.trees import STAMP

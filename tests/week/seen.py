@@ -11,9 +11,9 @@ from typing import Any
 
 from sqlalchemy import select
 
-from include.cvmfs.repository import Repository
+from include.cvmfs.revision.repository import Repository
 from include.ledger.engine import reading
-from include.nightlies.tables import artifacts, builds, publications
+from include.nightlies.records.tables import artifacts, builds, publications
 from tests.week import checks
 from tests.week.checks import Row
 from tests.week.expected import Expected

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 import requests
 
-from include.cvmfs.hashes import CATALOG, ObjectHash
+from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.gateway import protocol
 from include.gateway.auth import authorization, sign_body
 from include.gateway.client.audit import Event
@@ -43,7 +43,7 @@ from include.gateway.paths import LeasePath, checked_path, overlap
 from include.gateway.protocol import Offer, lease_path
 
 if TYPE_CHECKING:
-    from include.cvmfs.commit import NewTag
+    from include.cvmfs.commit.commit import NewTag
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from include.gateway.paths import checked_path
 from include.gateway.service.limits import Limits
 
 if TYPE_CHECKING:
-    from include.cvmfs.keys import Signer
+    from include.cvmfs.format.keys import Signer
     from include.storage.store import Store
 
 

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from include.cvmfs.coordination.freeze import Freeze, look
 from include.cvmfs.errors import RepositoryFrozen
-from include.cvmfs.freeze import Freeze, look
 from include.gateway.duration import SECOND
 from include.gateway.service.clock import Clock
 from include.gateway.service.config import ServiceConfig

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from include.cvmfs.errors import CvmfsError
-from include.cvmfs.hashes import CATALOG, ObjectHash
-from include.cvmfs.history import NOT_IN_A_LINE
+from include.cvmfs.format.hashes import CATALOG, ObjectHash
+from include.cvmfs.format.history import NOT_IN_A_LINE
 from include.gateway import protocol
 from include.gateway.errors import BadLeasePath
 from include.gateway.paths import LeasePath

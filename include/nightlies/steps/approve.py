@@ -1,6 +1,6 @@
 """Ask whether what a run prepared may be published, keep the answer, and hold every publication to it.
 
-One question for a run: what each answer binds is in `include/nightlies/approval.py`.
+One question for a run: what each answer binds is in `include/nightlies/rules/approval.py`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
+from include.care.notify.message import Event, Message
+from include.care.notify.notifier import Notifier
 from include.ledger.engine import writing
-from include.nightlies import approval, questions, records
-from include.nightlies.approval import SHORTEST, Answer, Bound, Kind, Wanted
 from include.nightlies.errors import NotApproved
-from include.nightlies.questions import Question
-from include.nightlies.records import Publication, PublicationKey
-from include.nightlies.states import Phase, Skip, State
+from include.nightlies.records import publications as records
+from include.nightlies.records import questions
+from include.nightlies.records.publications import Publication, PublicationKey
+from include.nightlies.records.questions import Question
+from include.nightlies.rules import approval
+from include.nightlies.rules.approval import SHORTEST, Answer, Bound, Kind, Wanted
+from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.errors import PreparedTooLongAgo
 from include.nightlies.steps.values import Batch, Item, all_items
-from include.notify.message import Event, Message
-from include.notify.notifier import Notifier
 from include.publishers.connect import Connections
 from include.settings.model import Approval
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from include.nightlies import builds, records, undone
-from include.nightlies.builds import BuildRecord
-from include.nightlies.destinations import destination
 from include.nightlies.errors import BaseUnusable
-from include.nightlies.index import Artifact, BuildIndex
-from include.nightlies.required import is_required, is_taken
-from include.nightlies.standing import Looked, Standing, standing
+from include.nightlies.records import builds
+from include.nightlies.records import publications as records
+from include.nightlies.records import undos as undone
+from include.nightlies.records.builds import BuildRecord
+from include.nightlies.rules.current_content import Looked, Standing, standing
+from include.nightlies.rules.destinations import destination
+from include.nightlies.rules.index import Artifact, BuildIndex
+from include.nightlies.rules.required import is_required, is_taken
 from include.publishers.connect import Connections
 from include.settings.model import Slot
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from include.cvmfs.check import Report, check
-from include.cvmfs.resign import expiry_warning
-from include.cvmfs.tags import Decision, PruneRule, decide, prune_by_rule
-from include.nightlies import damage
+from include.cvmfs.check.check import Report, check
+from include.cvmfs.commit.resign import expiry_warning
+from include.cvmfs.commit.tags import Decision, PruneRule, decide, prune_by_rule
+from include.nightlies.records import damage
 from include.nightlies.steps.errors import NotWell
 from include.publishers.beside import switching
 from include.publishers.capabilities import Operation

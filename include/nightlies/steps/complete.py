@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from include.nightlies import records
-from include.nightlies.builds import ArtifactRecord, BuildRecord
-from include.nightlies.destinations import destination
-from include.nightlies.records import Publication
-from include.nightlies.required import Pair, never_listed, required_pairs
-from include.nightlies.standing import Looked, standing
+from include.nightlies.records import publications as records
+from include.nightlies.records.builds import ArtifactRecord, BuildRecord
+from include.nightlies.records.publications import Publication
+from include.nightlies.rules.current_content import Looked, standing
+from include.nightlies.rules.destinations import destination
+from include.nightlies.rules.required import Pair, never_listed, required_pairs
 from include.publishers.connect import Connections
 from include.settings.model import Slot
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from include.nightlies import builds, records
-from include.nightlies.builds import BuildRecord
 from include.nightlies.errors import BuildIncomplete
-from include.nightlies.index import Rejected
-from include.nightlies.records import Publication
-from include.nightlies.required import is_required, never_listed, required_pairs
-from include.nightlies.states import State
+from include.nightlies.records import builds
+from include.nightlies.records import publications as records
+from include.nightlies.records.builds import BuildRecord
+from include.nightlies.records.publications import Publication
+from include.nightlies.rules.index import Rejected
+from include.nightlies.rules.required import is_required, never_listed, required_pairs
+from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import GateClosed
 from include.nightlies.steps.links import keep_links
 from include.nightlies.steps.values import Night
@@ -204,3 +205,24 @@ def _build(connections: Connections, publications: Sequence[Publication], night:
         if one.slot is not None and one.build_id is not None:
             return builds.build(connections.ledger, one.slot, one.build_id)
     return next(iter(builds.builds_of(connections.ledger, night.slot, night.date)), None)
+
+
+def gate_of_pass(connections: Connections, run: str, slot: Slot, *, planned: bool, cause: str | None = None) -> None:
+    """Let a pass end well if nothing failed that it took and that is required; what is optional is only reported.
+
+    The night goes on all the same, and its last pass tries again what failed. `planned`: whether the plan came to its
+    end, ``cause``: why it did not. Raises GateClosed with every artifact that failed and why.
+    """
+    if not planned:
+        raise GateClosed(run, [f"{cause or 'nothing was planned'}. The next pass looks again by itself"])
+    lines: list[str] = []
+    for one in records.publications_of_run(connections.ledger, run):
+        if one.state is not State.FAILED:
+            continue
+        line = f"{one.project}/{one.platform}: failed: {one.reason}"
+        if is_required(slot, str(one.project), str(one.platform)):
+            lines.append(line)
+        else:
+            log.warning("optional: %s", line)
+    if lines:
+        raise GateClosed(run, lines)

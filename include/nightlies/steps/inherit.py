@@ -8,22 +8,22 @@ from dataclasses import replace
 from datetime import datetime
 
 from include.cvmfs.errors import DestinationError, RepositoryFrozen
-from include.cvmfs.view import View
+from include.cvmfs.revision.view import View
 from include.gateway.errors import PathBusy, RepositoryDisabled
-from include.nightlies import records
-from include.nightlies.approval import link_digest
 from include.nightlies.errors import NotApproved, PublicationUnknown
-from include.nightlies.links import resolved
-from include.nightlies.outages import is_outage
-from include.nightlies.records import Figures, Publication
-from include.nightlies.states import Phase, Skip, State
+from include.nightlies.records import publications as records
+from include.nightlies.records.publications import Figures, Publication
+from include.nightlies.rules.approval import link_digest
+from include.nightlies.rules.links import resolved
+from include.nightlies.rules.outages import is_outage
+from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.approve import require_approved
-from include.nightlies.steps.linking import set_links
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.provenance import vouch
 from include.nightlies.steps.publish import OnLease, PublishOutcome, publish_batch
 from include.nightlies.steps.rebased import require_native
 from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.set_links import set_links
 from include.nightlies.steps.values import Batch, Item, Outcome
 from include.publishers.byhand import contents_of
 from include.publishers.connect import Connections

@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from include.cvmfs.commit import NewTag
-from include.cvmfs.view import View, is_below
+from include.cvmfs.commit.commit import NewTag
+from include.cvmfs.revision.view import View, is_below
 from include.gateway.errors import TagRefused
-from include.nightlies import builds, linked, records
-from include.nightlies.builds import BuildRecord
-from include.nightlies.destinations import build_directory
 from include.nightlies.errors import BuildIncomplete, BuildMissing
-from include.nightlies.linked import LINK, TAG, LinkRecord
-from include.nightlies.links import LinkDecision, LinkState, Present, decide, links_of, resolved, stayed
+from include.nightlies.records import builds
+from include.nightlies.records import links as linked
+from include.nightlies.records import publications as records
+from include.nightlies.records.builds import BuildRecord
+from include.nightlies.records.links import LINK, TAG, LinkRecord
+from include.nightlies.rules.destinations import build_directory
+from include.nightlies.rules.links import LinkDecision, LinkState, Present, decide, links_of, resolved, stayed
 from include.nightlies.steps.complete import Completeness
-from include.nightlies.steps.linking import set_links
 from include.nightlies.steps.provenance import SetLink, vouch_links
+from include.nightlies.steps.set_links import set_links
 from include.nightlies.steps.values import Night
 from include.publishers.base import Published
 from include.publishers.connect import Connections

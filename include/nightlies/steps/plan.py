@@ -8,28 +8,29 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from include.cvmfs.errors import TagError
-from include.cvmfs.history import check_tag_name
-from include.cvmfs.repository import Repository
-from include.cvmfs.source import checked_destination
-from include.cvmfs.view import is_below
-from include.nightlies import builds, damage, records, undone
-from include.nightlies.arrivals import without_wrong_time
-from include.nightlies.batching import dealt
-from include.nightlies.builds import BuildRecord
-from include.nightlies.compared import compared
-from include.nightlies.damage import Damage
-from include.nightlies.destinations import build_directory, destination, overlapping
+from include.cvmfs.format.history import check_tag_name
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.view import is_below
+from include.cvmfs.sources.source import checked_destination
 from include.nightlies.errors import BuildOvertaken, DependencyCycle, NightlyError, PlanRefused
-from include.nightlies.index import Artifact, BuildIndex
-from include.nightlies.many import Planned, plan_many
-from include.nightlies.order import in_order, select
-from include.nightlies.records import Figures, Publication
-from include.nightlies.required import is_taken
-from include.nightlies.standing import standing
-from include.nightlies.states import Phase, Skip, State
+from include.nightlies.records import builds, damage
+from include.nightlies.records import publications as records
+from include.nightlies.records import undos as undone
+from include.nightlies.records.builds import BuildRecord
+from include.nightlies.records.bulk import Planned, plan_many
+from include.nightlies.records.damage import Damage
+from include.nightlies.records.publications import Figures, Publication
+from include.nightlies.rules.batching import dealt
+from include.nightlies.rules.current_content import standing
+from include.nightlies.rules.destinations import build_directory, destination, overlapping
+from include.nightlies.rules.index import Artifact, BuildIndex
+from include.nightlies.rules.index_history import compared
+from include.nightlies.rules.new_artifacts import without_wrong_time
+from include.nightlies.rules.order import in_order, select
+from include.nightlies.rules.required import is_taken
+from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.base import Inherited, inherited
-from include.nightlies.steps.reading import read_again
-from include.nightlies.steps.sources import absolute, locate
+from include.nightlies.steps.sources import absolute, locate, read_again
 from include.nightlies.steps.values import Batch, Item, Night, Plan
 from include.nightlies.steps.watching import fresh_artifacts
 from include.publishers.connect import Connections

@@ -9,22 +9,23 @@ from contextlib import ExitStack
 from dataclasses import replace
 from datetime import datetime
 
-from include.cvmfs.changeset import Changeset, objects_of
-from include.cvmfs.digests import hash_of_key, identity
+from include.cvmfs.coordination.generation import Look, look
 from include.cvmfs.errors import DestinationError
-from include.cvmfs.generation import Look, look
-from include.cvmfs.prepare import Base, Progress, prepare
-from include.cvmfs.repository import Repository
-from include.cvmfs.sent import JournaledStore, SentJournal
-from include.cvmfs.view import View
-from include.nightlies import builds, damage, records
-from include.nightlies.damage import Damage
+from include.cvmfs.format.digests import hash_of_key, identity
+from include.cvmfs.ingest.changeset import Changeset, objects_of
+from include.cvmfs.ingest.prepare import Base, Progress, prepare
+from include.cvmfs.ingest.upload_journal import JournaledStore, SentJournal
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.view import View
 from include.nightlies.errors import PublicationUnknown
-from include.nightlies.outages import is_outage
-from include.nightlies.records import Figures, Publication
-from include.nightlies.states import Phase, Skip, State
+from include.nightlies.records import builds, damage
+from include.nightlies.records import publications as records
+from include.nightlies.records.damage import Damage
+from include.nightlies.records.publications import Figures, Publication
+from include.nightlies.rules.outages import is_outage
+from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.errors import FailedBefore
-from include.nightlies.steps.known import earlier_destinations, known_objects, leave_condemned
+from include.nightlies.steps.known_objects import earlier_destinations, known_objects, leave_condemned
 from include.nightlies.steps.rebased import rebased_changeset
 from include.nightlies.steps.sources import opened, source_limits
 from include.nightlies.steps.values import Batch, Item, Outcome

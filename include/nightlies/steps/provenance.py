@@ -8,19 +8,20 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from include.care.provenance.deed import Deed, Kind
+from include.care.provenance.records import begun, newest, note
 from include.ledger.errors import LedgerError
-from include.nightlies import builds, records
-from include.nightlies.builds import ArtifactRecord
-from include.nightlies.destinations import destination
-from include.nightlies.records import Publication
-from include.nightlies.states import State
+from include.nightlies.records import builds
+from include.nightlies.records import publications as records
+from include.nightlies.records.builds import ArtifactRecord
+from include.nightlies.records.publications import Publication
+from include.nightlies.rules.destinations import destination
+from include.nightlies.rules.states import State
 from include.nightlies.steps.values import Batch, Item
-from include.provenance.deed import Deed, Kind
-from include.provenance.records import begun, newest, note
 from include.publishers.connect import Connections
 
 if TYPE_CHECKING:
-    from include.nightlies.steps.undo import Predecessor, UndoPlan
+    from include.nightlies.undo.undo import Predecessor, UndoPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,19 +8,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.commit import NewTag
+from include.cvmfs.commit.commit import NewTag
+from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import BaseChanged, NotReserved, ObjectsLost, PrepareAgain, RepositoryFrozen
-from include.cvmfs.generation import look
-from include.cvmfs.source import printable
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.sources.source import printable
 from include.gateway.errors import BaseMoved, PathBusy, RepositoryDisabled
-from include.nightlies import builds, damage, records, undone
-from include.nightlies.damage import Damage
-from include.nightlies.dependencies import Readiness, readiness
 from include.nightlies.errors import NotApproved, PublicationUnknown
-from include.nightlies.outages import is_outage
-from include.nightlies.records import Figures, Publication
-from include.nightlies.states import Phase, Skip, State
+from include.nightlies.records import builds, damage
+from include.nightlies.records import publications as records
+from include.nightlies.records import undos as undone
+from include.nightlies.records.damage import Damage
+from include.nightlies.records.publications import Figures, Publication
+from include.nightlies.rules.dependencies import Readiness, readiness
+from include.nightlies.rules.outages import is_outage
+from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.approve import require_approved, tree_digest_of
 from include.nightlies.steps.errors import DependencyFailed, DependencyPending, FailedBefore
 from include.nightlies.steps.prepare import figures_of, prepare_item

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from datetime import datetime
 
-from include.cvmfs.catalog import Packed
-from include.cvmfs.changeset import Changeset
+from include.cvmfs.commit.metadata_objects import store_all
+from include.cvmfs.commit.rebase import rebase
+from include.cvmfs.coordination.generation import Look
 from include.cvmfs.errors import DestinationError
-from include.cvmfs.generation import Look
-from include.cvmfs.rebase import rebase
-from include.cvmfs.repository import Repository
-from include.cvmfs.storing import store_all
+from include.cvmfs.format.catalog import Packed
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.revision.repository import Repository
 from include.nightlies.steps.values import Item
 from include.publishers.capabilities import Operation
 from include.publishers.connect import Connections

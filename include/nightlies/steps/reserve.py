@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from include.cvmfs.errors import DestinationError
-from include.cvmfs.view import View
-from include.nightlies import created, records
-from include.nightlies.records import PublicationKey
-from include.nightlies.states import Phase, State
+from include.cvmfs.revision.view import View
+from include.nightlies.records import created_directories as created
+from include.nightlies.records import publications as records
+from include.nightlies.records.publications import PublicationKey
+from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.errors import ReserveFailed
 from include.nightlies.steps.values import Batch, Item, all_items
 from include.publishers.base import Reserved

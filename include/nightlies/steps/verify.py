@@ -9,18 +9,21 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Generic, TypeVar
 
-from include.cvmfs.dirent import Dirent
 from include.cvmfs.errors import CommitError, CvmfsError, DestinationError, ObjectError
-from include.cvmfs.hashes import ObjectHash
-from include.cvmfs.repository import Repository
-from include.cvmfs.view import is_below
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.view import is_below
 from include.gateway.errors import CommitFailed, PathBusy
-from include.nightlies import builds, created, damage, many, records
-from include.nightlies.damage import Damage
-from include.nightlies.outages import is_outage
-from include.nightlies.records import Publication
-from include.nightlies.standing import standing
-from include.nightlies.states import State
+from include.nightlies.records import builds, damage
+from include.nightlies.records import bulk as many
+from include.nightlies.records import created_directories as created
+from include.nightlies.records import publications as records
+from include.nightlies.records.damage import Damage
+from include.nightlies.records.publications import Publication
+from include.nightlies.rules.current_content import standing
+from include.nightlies.rules.outages import is_outage
+from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import NotVerified
 from include.nightlies.steps.values import Batch
 from include.publishers.connect import Connections

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 
-from include.nightlies import builds, records
-from include.nightlies.arrivals import Arrivals, arrivals, without_wrong_time
-from include.nightlies.builds import BuildRecord
-from include.nightlies.compared import compared, older
 from include.nightlies.errors import BadIndex, BadIndexKey, BuildMissing, BuildMoved
-from include.nightlies.index import BuildIndex
-from include.nightlies.passes import Decision, Pass, Seen, decide
-from include.nightlies.required import is_taken
-from include.nightlies.steps.reading import index_version, read_index
+from include.nightlies.records import builds
+from include.nightlies.records import publications as records
+from include.nightlies.records.builds import BuildRecord
+from include.nightlies.rules.begin import dates
+from include.nightlies.rules.index import BuildIndex
+from include.nightlies.rules.index_history import compared, older
+from include.nightlies.rules.new_artifacts import Arrivals, arrivals, without_wrong_time
+from include.nightlies.rules.passes import Decision, Pass, Seen, decide
+from include.nightlies.rules.required import is_taken
+from include.nightlies.steps.sources import index_version, read_index
 from include.nightlies.steps.values import Night
 from include.publishers.connect import Connections
 from include.settings.model import Slot
@@ -93,3 +96,45 @@ class Watch:
         notes = (*self._notes, *found.notes[:SHOWN], *list(sorted_out.held.values())[:SHOWN])
         listed = settled + failed + elsewhere + fresh + held
         return Seen(found.index.complete, listed, settled, failed, elsewhere, fresh, held, notes=notes)
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class FirstArtifacts:
+    """What one process saw of the indices of a slot's dates, look by look.
+
+    :param connect: gives the site as it is configured at that moment.
+    """
+
+    connect: Callable[[], Connections]
+    slot: str
+    _seen: dict[date, object] = field(default_factory=dict)
+    _told: set[date] = field(default_factory=set)
+
+    def look(self, now: datetime) -> list[date]:
+        """The dates whose index lists an artifact now, and did not at any look before.
+
+        An index that did not change is not read again, one that cannot be read is looked at again once it did. Raises
+        SettingsError once the slot is not configured any more, StoreError.
+        """
+        connections = self.connect()
+        slot = connections.site.slot(self.slot)
+        wanted, found = dates(slot, now), list[date]()
+        self._told &= {*wanted}
+        for day in wanted:
+            version = None if day in self._told else index_version(connections, slot, day)
+            if version is None or self._seen.get(day) == version:
+                continue
+            self._seen[day] = version
+            try:
+                index, url = read_index(connections, slot, day)
+            except LASTING as error:
+                log.warning("slot %s, %s: %s", slot.name, day, error)
+                continue
+            if index.artifacts:
+                log.info("slot %s: the first artifact of %s is in %s", slot.name, day, url)
+                self._told.add(day)
+                found.append(day)
+        return found

@@ -17,7 +17,7 @@ from typing import Self
 
 import paramiko
 
-from include.cvmfs.source import printable
+from include.cvmfs.sources.source import printable
 from include.gateway.errors import redact
 from include.publishers.server.errors import (
     CommandHung,

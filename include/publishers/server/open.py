@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from include.cvmfs.repository import Repository
+from include.cvmfs.revision.repository import Repository
 from include.publishers.capabilities import Loss, Operation, Way, require
 from include.publishers.server.commands import Commands
 from include.publishers.server.connection import Address

@@ -15,13 +15,15 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
-from include.cvmfs.catalog import MARKER
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.compression import Compression
 from include.cvmfs.errors import CvmfsError
-from include.cvmfs.owners import OwnerMap, fixed
-from include.cvmfs.prepare import DEFAULTS, NO_BASE, Base, PrepareOptions, Progress, prepare
-from include.cvmfs.source import (
+from include.cvmfs.format.catalog import MARKER
+from include.cvmfs.format.compression import Compression
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import DEFAULTS, NO_BASE, Base, PrepareOptions, Progress, prepare
+from include.cvmfs.ingest.spool import SpecialBits, Specials
+from include.cvmfs.ingest.tree_limits import beyond, check_member
+from include.cvmfs.sources.owners import OwnerMap, fixed
+from include.cvmfs.sources.source import (
     SPECIALS,
     Entry,
     Kind,
@@ -31,10 +33,8 @@ from include.cvmfs.source import (
     checked_destination,
     refused,
 )
-from include.cvmfs.spool import SpecialBits, Specials
-from include.cvmfs.survey import beyond, check_member
-from include.cvmfs.tarball import TarSource
-from include.cvmfs.xattrs import AttributedSource, unpack_xattrs
+from include.cvmfs.sources.tarball import TarSource
+from include.cvmfs.sources.xattrs import AttributedSource, unpack_xattrs
 from include.publishers.capabilities import Operation
 from include.publishers.server.errors import PackedMissing
 from include.storage.file import FileStore

@@ -17,15 +17,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from include.cvmfs.catalog import MARKER, NestedRef, parent_of
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.commit import NewTag
-from include.cvmfs.edit import Edit
+from include.cvmfs.commit.commit import NewTag
+from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved, ObjectMissing, RepositoryError
-from include.cvmfs.hashes import ObjectHash
-from include.cvmfs.repository import Repository
-from include.cvmfs.source import Entry, Kind, checked_destination
-from include.cvmfs.view import View, is_below
+from include.cvmfs.format.catalog import MARKER, NestedRef, parent_of
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.view import View, is_below
+from include.cvmfs.sources.source import Entry, Kind, checked_destination
 from include.publishers.base import Published, Released, Reserved
 from include.publishers.capabilities import Operation
 from include.publishers.destinations import is_reserved, is_tree, missing_directories, occupied

@@ -7,11 +7,11 @@ import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.source import SPECIALS, Entry, Kind, Opener
-from include.cvmfs.view import View
-from include.cvmfs.walk import Tree
-from include.cvmfs.xattrs import unpack_xattrs
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.revision.view import View
+from include.cvmfs.revision.walk import Tree
+from include.cvmfs.sources.source import SPECIALS, Entry, Kind, Opener
+from include.cvmfs.sources.xattrs import unpack_xattrs
 from include.publishers.server.pack import Packed
 
 _READ_BYTES = 1 << 20

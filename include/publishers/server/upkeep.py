@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from include.cvmfs.hashes import ObjectHash
-from include.cvmfs.history import check_tag_description, check_tag_name
-from include.cvmfs.repository import Repository
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.history import check_tag_description, check_tag_name
+from include.cvmfs.revision.repository import Repository
 from include.publishers.capabilities import Loss, Operation, Way, require
 from include.publishers.server.commands import NodeTag
 from include.publishers.server.errors import NameRefused, NodeLost

@@ -8,27 +8,27 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from include.care.freezes.freezes import FREEZE, Intervention
+from include.care.notify.message import Event, Message
+from include.care.notify.webhook import KEY_HEADER, SIGNATURE_HEADER, TIME_HEADER, cause_of, signature
+from include.care.preflight.findings import Finding, Report, Severity
+from include.care.provenance.asked import Answer
+from include.care.provenance.records import Checked
+from include.care.watch.summary import Summary, summary
 from include.gateway.auth import authorization, sign_body
 from include.gateway.pack import PackHeader, PackObject
+from include.gateway.service.leases.tokens import token_of
 from include.gateway.service.log import JsonLines
-from include.gateway.service.tokens import token_of
-from include.interventions.freezes import FREEZE, Intervention
 from include.lab.ports import Ports
 from include.lab.report import NightReport, artifact_lines
 from include.lab.secrets import LabSecrets
-from include.nightlies.index import Rejected
-from include.nightlies.linked import LinkRecord
-from include.nightlies.states import Phase, State
-from include.notify.message import Event, Message
-from include.notify.webhook import KEY_HEADER, SIGNATURE_HEADER, TIME_HEADER, cause_of, signature
-from include.preflight.findings import Finding, Report, Severity
-from include.provenance.asked import Answer
-from include.provenance.records import Checked
+from include.nightlies.records.links import LinkRecord
+from include.nightlies.rules.index import Rejected
+from include.nightlies.rules.states import Phase, State
 from include.publishers.server.commands import Record
 from include.settings.model import Choice, Slot
 from include.settings.pools import pools, to_import
 from include.storage.roles import Role, Server, bucket_policy, user_policy
-from include.watch.summary import Summary, summary
 from tests.compat.corpus import Document, as_text, shape, without_prose
 from tests.compat.keys import FQRN
 from tests.compat.writers.nights import DAY, GAUDI, LHCB, RUN, build, publication

@@ -9,27 +9,27 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from include.cvmfs.catalog import Catalog, NestedRef
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.compression import Compression
-from include.cvmfs.condemned import format_list, read_list, store_list
-from include.cvmfs.content_index import ContentIndex
-from include.cvmfs.counters import Counts, Statistics
-from include.cvmfs.dirent import Chunk, Dirent
-from include.cvmfs.freeze import Freeze
-from include.cvmfs.generation import Generation, Past, Phase
-from include.cvmfs.hashes import CATALOG, CERTIFICATE, HISTORY, META, PARTIAL, Algorithm, ObjectHash
-from include.cvmfs.history import History, Tag
-from include.cvmfs.keys import GatewayKey, fingerprint
-from include.cvmfs.manifest import Manifest
-from include.cvmfs.manifest import sign as sign_manifest
-from include.cvmfs.metainfo import MetaInfo
-from include.cvmfs.reflog import Reflog, RefType
-from include.cvmfs.sent import SentJournal
-from include.cvmfs.whitelist import Whitelist
-from include.cvmfs.whitelist import sign as sign_whitelist
-from include.gateway.service.ownership import Owner
-from include.provenance.deed import Deed, Kind, Sealed, seal
+from include.care.provenance.deed import Deed, Kind, Sealed, seal
+from include.cvmfs.coordination.condemned import format_list, read_list, store_list
+from include.cvmfs.coordination.freeze import Freeze
+from include.cvmfs.coordination.generation import Generation, Past, Phase
+from include.cvmfs.format.catalog import Catalog, NestedRef
+from include.cvmfs.format.compression import Compression
+from include.cvmfs.format.counters import Counts, Statistics
+from include.cvmfs.format.dirent import Chunk, Dirent
+from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, HISTORY, META, PARTIAL, Algorithm, ObjectHash
+from include.cvmfs.format.history import History, Tag
+from include.cvmfs.format.keys import GatewayKey, fingerprint
+from include.cvmfs.format.manifest import Manifest
+from include.cvmfs.format.manifest import sign as sign_manifest
+from include.cvmfs.format.metainfo import MetaInfo
+from include.cvmfs.format.reflog import Reflog, RefType
+from include.cvmfs.format.whitelist import Whitelist
+from include.cvmfs.format.whitelist import sign as sign_whitelist
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.content_index import ContentIndex
+from include.cvmfs.ingest.upload_journal import SentJournal
+from include.gateway.service.commits.ownership import Owner
 from tests.compat.corpus import Document
 from tests.compat.keys import FQRN, master, signer
 from tests.compat.sqldump import dump, dump_file, load_into, loaded
@@ -221,7 +221,7 @@ def _of(kind: Any) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
 
 
 def read_manifest(data: bytes) -> Manifest:
-    from include.cvmfs.manifest import verify
+    from include.cvmfs.format.manifest import verify
 
     found = Manifest.parse(data)
     verify(found, signer().certificate_pem, fqrn=FQRN)
@@ -229,7 +229,7 @@ def read_manifest(data: bytes) -> Manifest:
 
 
 def read_whitelist(data: bytes) -> Whitelist:
-    from include.cvmfs.whitelist import verify
+    from include.cvmfs.format.whitelist import verify
 
     found = Whitelist.parse(data)
     key = master().public_key()

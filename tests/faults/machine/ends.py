@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from include.gateway.service.lease_table import digest_of
+from include.gateway.service.leases.lease_table import digest_of
 from tests.faults.machine.model import INVALID
 from tests.faults.machine.writers import Writers
 

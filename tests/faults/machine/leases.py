@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from include.gateway.paths import within
-from include.gateway.service.lease_table import digest_of
+from include.gateway.service.leases.lease_table import digest_of
 from tests.faults.machine.ground import LEASE_NS, Ground, paths, places
 from tests.faults.machine.model import INVALID, Held, is_live
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from include.gateway.auth import authorization
 from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
-from include.gateway.service.app import API, create_app
-from include.gateway.service.lease_table import LeaseTable
-from include.gateway.service.points import Point
+from include.gateway.service.commits.points import Point
+from include.gateway.service.http.app import API, create_app
+from include.gateway.service.leases.lease_table import LeaseTable
 from tests.fakes.gateway_service import ManualClock
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, public_key, signer

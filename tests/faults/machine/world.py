@@ -8,20 +8,20 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from include.cvmfs.catalog import MARKER
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.check import check
-from include.cvmfs.commit import commit_change, fence, read_head
-from include.cvmfs.compression import compress
-from include.cvmfs.condemned import read_list
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit, NewRoot
-from include.cvmfs.generation import look
-from include.cvmfs.hashes import SHA1, ObjectHash, hash_bytes
-from include.cvmfs.manifest import Manifest
-from include.cvmfs.repository import Repository
-from include.cvmfs.view import View
-from include.cvmfs.walk import Tree
+from include.cvmfs.check.check import check
+from include.cvmfs.commit.commit import commit_change, fence, read_head
+from include.cvmfs.commit.edit import Edit, NewRoot
+from include.cvmfs.coordination.condemned import read_list
+from include.cvmfs.coordination.generation import look
+from include.cvmfs.format.catalog import MARKER
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.compression import compress
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import SHA1, ObjectHash, hash_bytes
+from include.cvmfs.format.manifest import Manifest
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.view import View
+from include.cvmfs.revision.walk import Tree
 from include.storage.options import Traits
 from tests.fakes.collector import Collector
 from tests.fakes.local import LocalRepository

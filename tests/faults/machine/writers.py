@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from include.cvmfs.commit import Step
+from include.cvmfs.commit.commit import Step
 from tests.faults.machine.commits import Commits
 from tests.faults.machine.ground import numbers
 from tests.faults.machine.service import Killed

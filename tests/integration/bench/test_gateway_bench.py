@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import switch
-from include.cvmfs.create import create_repository
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
-from include.cvmfs.keys import format_public_key, generate_master, generate_repository_key
+from include.cvmfs.commit.commit import switch
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key
 
 ROOT = Path(__file__).parents[3]
 WANTED = [

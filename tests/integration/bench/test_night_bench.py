@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from include.nightlies.records import Publication
-from include.nightlies.states import Phase, State
+from include.nightlies.records.publications import Publication
+from include.nightlies.rules.states import Phase, State
 
 BENCH = Path(__file__).parents[3] / "bench"
 BEGAN = datetime(2026, 11, 21, 2, tzinfo=UTC)

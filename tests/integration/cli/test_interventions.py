@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from include.cli.main import assemble
-from include.cvmfs.freeze import KEY
+from include.cvmfs.coordination.freeze import KEY
 from include.gateway.client import GatewayClient
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN

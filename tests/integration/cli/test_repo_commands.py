@@ -17,18 +17,18 @@ from typer.testing import CliRunner, Result
 
 from include.cli.repo import app
 from include.cli.repo_open import connections
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import MANIFEST_KEY, REFLOG_KEY, read_head, switch
-from include.cvmfs.edit import Edit
-from include.cvmfs.hashes import Algorithm
-from include.cvmfs.keys import KeyFile, save_master, save_signer
-from include.cvmfs.layout import Layout
-from include.cvmfs.unify import Sender, Unifier
+from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, read_head, switch
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.commit.unify_layout import Sender, Unifier
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.hashes import Algorithm
+from include.cvmfs.format.keys import KeyFile, save_master, save_signer
+from include.cvmfs.format.layout import Layout
 from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
-from include.gateway.service.server import serve
-from include.nightlies import records
-from include.nightlies.records import Figures, PublicationKey
-from include.nightlies.states import Phase, State
+from include.gateway.service.http.server import serve
+from include.nightlies.records import publications as records
+from include.nightlies.records.publications import Figures, PublicationKey
+from include.nightlies.rules.states import Phase, State
 from include.storage.file import FileStore
 from tests.fakes.local import read_folder
 from tests.fakes.orders import KEY_ID, SECRET
@@ -269,7 +269,7 @@ def test_the_whitelist_is_resigned_by_whoever_has_the_master_key(repo: Commands)
 def test_an_ending_whitelist_is_warned_of(repo: Commands) -> None:
     from datetime import UTC, datetime, timedelta
 
-    from include.cvmfs.resign import resign
+    from include.cvmfs.commit.resign import resign
 
     resign(repo.site.store, FQRN, MASTER, now=datetime.now(UTC), validity=timedelta(hours=6))
     assert "the whitelist expires in" in repo("info", FQRN).stderr
@@ -314,7 +314,7 @@ def test_stock_tools_beside_find_the_reflog_of_tags_and_repairs(
     known = repo.site.folder / "spool" / FQRN / "reflog.chksum"
     known.parent.mkdir(parents=True)
     known.write_text("of an older revision")
-    monkeypatch.setattr("include.cvmfs.stock_checksum.STOCK_SPOOL", known.parent.parent)
+    monkeypatch.setattr("include.cvmfs.commit.stock_checksum.STOCK_SPOOL", known.parent.parent)
     assert f"`reflog_checksum: {known}`" in repo("repair", FQRN, "--reflog").stderr
     file = repo.site.folder / "site.yaml"
     file.write_text(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from include.care.provenance.deed import BY_GATEWAY_KEY, BY_REPOSITORY_KEY, FOLDER, Sealed
 from include.cli.repo_open import holder
-from include.provenance.deed import BY_GATEWAY_KEY, BY_REPOSITORY_KEY, FOLDER, Sealed
 from tests.fakes.orders import KEY_ID
 from tests.fakes.site import FQRN
 from tests.integration.cli.test_interventions import as_json, nightshift

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.chunker import ChunkLimits
-from include.cvmfs.digests import DigestSet, identity
-from include.cvmfs.hashes import ObjectHash
-from include.cvmfs.prepare import PrepareOptions, prepare
-from include.cvmfs.tarball import TarSource
+from include.cvmfs.format.digests import DigestSet, identity
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.chunker import ChunkLimits
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.sources.tarball import TarSource
 from include.lab.servers.s3 import S3Server
 from include.storage.errors import Forbidden, StoreError
 from include.storage.open import open_store

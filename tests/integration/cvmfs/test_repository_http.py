@@ -13,10 +13,10 @@ import pytest
 from typer.testing import CliRunner
 
 from include.cli.repo import app
-from include.cvmfs.check import check
-from include.cvmfs.findings import Subject
-from include.cvmfs.repository import Repository
-from include.cvmfs.trust import Failure, failure_of
+from include.cvmfs.check.check import check
+from include.cvmfs.check.findings import Subject
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.trust import Failure, failure_of
 from include.storage.file import FileStore
 from tests.fakes import minirepo
 from tests.fakes.minirepo import FQRN, MiniRepository, public_key, sample

@@ -13,12 +13,13 @@ import psutil
 import pytest
 import requests
 
-from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.auth import authorization
 from include.gateway.client import GatewayClient
 from include.gateway.errors import GatewayError
-from include.gateway.service import apart, looks
-from include.gateway.service.points import Point
+from include.gateway.service import looks
+from include.gateway.service.commits import process as apart
+from include.gateway.service.commits.points import Point
 from tests.fakes.apart import ADMIN, KEY, change, create, served
 from tests.integration.gateway.conftest import RunningGateway
 

@@ -9,11 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from include.cvmfs import errors as cvmfs
-from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.format.hashes import ObjectHash
 from include.gateway import errors
 from include.gateway.client import GatewayClient
-from include.gateway.service.lease_table import LeaseGone
-from include.gateway.service.points import Point
+from include.gateway.service.commits.points import Point
+from include.gateway.service.leases.lease_table import LeaseGone
 from include.storage.errors import Unavailable
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.integration.gateway.conftest import LEASE_S

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs import freeze as freezes
-from include.cvmfs.freeze import Freeze
+from include.cvmfs.coordination import freeze as freezes
+from include.cvmfs.coordination.freeze import Freeze
 from include.gateway.errors import RepositoryDisabled
 from include.gateway.service import GatewayKey, RepositoryConfig
 from include.gateway.service.freezes import FRESH_S

@@ -15,13 +15,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import Head, NewTag, read_head, store_all
-from include.cvmfs.create import create_repository
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
-from include.cvmfs.hashes import ObjectHash
-from include.cvmfs.keys import (
+from include.cvmfs.commit.commit import Head, NewTag, read_head, store_all
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.keys import (
     GatewayKey,
     format_public_key,
     generate_master,
@@ -29,7 +29,7 @@ from include.cvmfs.keys import (
     save_gateway_key,
     save_signer,
 )
-from include.cvmfs.repository import Repository
+from include.cvmfs.revision.repository import Repository
 from include.gateway import errors
 from include.gateway.client import GatewayClient
 from include.lab.servers.process import free_port

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import requests
 
-from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.format.hashes import ObjectHash
 from include.gateway import errors
 from include.gateway.client import GatewayClient, Lease, keeping
 from include.gateway.client.audit import LOGGER

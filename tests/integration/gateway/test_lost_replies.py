@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.format.hashes import ObjectHash
 from include.gateway import errors
 from include.gateway.client import GatewayClient, Lease
 

@@ -19,8 +19,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from include.gateway.auth import authorization
-from include.gateway.service.app import routes
-from include.gateway.service.openapi import document
+from include.gateway.service.http.app import routes
+from include.gateway.service.http.openapi import document
 from tests.integration.gateway.conftest import REPOSITORY, RunningGateway, StartGateway
 
 pytest_plugins = ["schemathesis.pytest.plugin"]

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.auth import authorization
 from include.gateway.pack import PackHeader, PackObject
 from include.storage.file import FileStore

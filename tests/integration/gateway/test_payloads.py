@@ -17,16 +17,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from include.cvmfs import generation
-from include.cvmfs.generation import Generation, Phase
-from include.cvmfs.hashes import Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.coordination import generation
+from include.cvmfs.coordination.generation import Generation, Phase
+from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.gateway.auth import authorization
 from include.gateway.pack import MAX_HEADER_BYTES, Pack
 from include.gateway.service import GatewayKey, RepositoryConfig
-from include.gateway.service import intake as intakes
 from include.gateway.service.clock import SystemClock
-from include.gateway.service.lease_table import LeaseTable, digest_of
-from include.gateway.service.payload_rows import Received
+from include.gateway.service.commits import intake as intakes
+from include.gateway.service.leases.lease_table import LeaseTable, digest_of
+from include.gateway.service.leases.payload_rows import Received
 from include.storage.errors import Unavailable
 from include.storage.file import FileStore
 from include.storage.store import Store
@@ -266,7 +266,7 @@ def test_a_lease_that_ends_while_the_payload_comes_is_not_told_ok(start_desk: St
 
 
 def test_a_lease_that_ends_stops_a_payload_on_its_way(start_desk: StartDesk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.gateway.service.payloads._LOOK_AT_LEASE_EVERY_S", -1.0)
+    monkeypatch.setattr("include.gateway.service.http.payloads._LOOK_AT_LEASE_EVERY_S", -1.0)
     clock = ManualClock()
     store = MemoryStore(lambda verb, key: clock.advance(61) if verb == "put" else None)
     desk = start_desk(store, clock=clock)

@@ -16,17 +16,18 @@ from typing import Any
 import pytest
 import requests
 
-from include.cvmfs.commit import REFLOG_KEY, Step, commit_change, read_head
-from include.cvmfs.create import create_repository
-from include.cvmfs.keys import format_public_key
-from include.cvmfs.repository import Repository
+from include.cvmfs.commit.commit import REFLOG_KEY, Step, commit_change, read_head
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.format.keys import format_public_key
+from include.cvmfs.revision.repository import Repository
 from include.gateway import errors
 from include.gateway.auth import authorization, body_signature_fits, sign_body
 from include.gateway.client import GatewayClient
-from include.gateway.service import ConfigError, GatewayKey, RepositoryConfig, ServiceConfig, serving
-from include.gateway.service.app import create_app
+from include.gateway.service import ConfigError, GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.commits.points import DIE_AT, Point, from_environment
+from include.gateway.service.http import serving
+from include.gateway.service.http.app import create_app
 from include.gateway.service.limits import Limits, Rate
-from include.gateway.service.points import DIE_AT, Point, from_environment
 from include.gateway.service.replies import Refused
 from include.storage.open import open_store
 from tests.fakes.gateway_service import ManualClock
@@ -229,7 +230,7 @@ def test_connections_without_a_request_keep_nobody_out(start_gateway: StartGatew
 
 def test_ten_thousand_leases_are_held_at_once_and_listed(tmp_path: Path) -> None:
     from include.gateway.paths import LeasePath
-    from include.gateway.service.lease_table import Granted, LeaseTable
+    from include.gateway.service.leases.lease_table import Granted, LeaseTable
 
     table = LeaseTable(tmp_path / "many" / "state.db", clock=ManualClock(), max_lease_time_s=100)
     futures = [
@@ -405,7 +406,7 @@ def test_a_reflog_that_a_crash_left_ahead_is_taken_over_when_the_service_starts(
 
 
 def reflog_matches(world: World) -> bool:
-    from include.cvmfs.hashes import hash_bytes
+    from include.cvmfs.format.hashes import hash_bytes
 
     manifest = read_head(world.store, FQRN).manifest
     return manifest.reflog is not None and hash_bytes(world.store.get(REFLOG_KEY)).digest == manifest.reflog.digest

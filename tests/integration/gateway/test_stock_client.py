@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.service import GatewayKey, RepositoryConfig
-from include.gateway.service.commits import CommitOrder
+from include.gateway.service.commits.queue import CommitOrder
 from tests.fakes.gateway_service import FakeCommitter
 from tests.integration.gateway.conftest import RunningGateway, _never
 
@@ -89,7 +89,7 @@ def _length(reply: bytes) -> int:
 def gateway(start_gateway: Callable[..., RunningGateway], monkeypatch: pytest.MonkeyPatch) -> RunningGateway:
     """A service that hands out the tokens of the recording: its signatures are over them."""
     tokens = iter(found[0].decode() for number in (ACQUIRE, AGAIN) if (found := TOKEN.search(answered(number).body)))
-    monkeypatch.setattr("include.gateway.service.lease_table.new_token", lambda: next(tokens))
+    monkeypatch.setattr("include.gateway.service.leases.lease_table.new_token", lambda: next(tokens))
     return start_gateway(
         committer=FakeCommitter(revision=1),
         max_lease_time_s=120.0,

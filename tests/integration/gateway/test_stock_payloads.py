@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.errors import MergeError, ObjectMissing, TagError
-from include.cvmfs.hashes import hash_bytes
+from include.cvmfs.format.hashes import hash_bytes
 from include.gateway.auth import authorization
 from include.gateway.pack import Pack, PackHeader, PackReader
 from include.gateway.service import RepositoryConfig
@@ -72,7 +72,7 @@ def gateway(
     """A service that gives out the token that the recorded payloads are signed over."""
     token = TOKEN.search(answered(AGAIN).body)
     assert token is not None
-    monkeypatch.setattr("include.gateway.service.lease_table.new_token", token[0].decode)
+    monkeypatch.setattr("include.gateway.service.leases.lease_table.new_token", token[0].decode)
     return start_gateway(
         committer=committer,
         max_lease_time_s=120.0,

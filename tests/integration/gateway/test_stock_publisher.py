@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.objects import load
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.objects import load
 from include.storage.file import FileStore
 from include.storage.store import Store
 from tests.fakes.orders import KEY_ID, SECRET

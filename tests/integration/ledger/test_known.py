@@ -8,9 +8,10 @@ from typing import Any
 from sqlalchemy import event, insert, text
 
 from include.ledger.engine import reading, writing
-from include.nightlies import records, tables
-from include.nightlies.records import PublicationKey
-from include.nightlies.steps.known import earlier_destinations
+from include.nightlies.records import publications as records
+from include.nightlies.records import tables
+from include.nightlies.records.publications import PublicationKey
+from include.nightlies.steps.known_objects import earlier_destinations
 
 NOW = datetime(2026, 11, 21, 2, 30, 1, tzinfo=UTC)
 FQRN = "n.example.org"

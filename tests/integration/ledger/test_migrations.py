@@ -14,20 +14,21 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import MetaData, inspect, text, types
 
-import include.interventions.tables
-import include.nightlies.tables
-import include.notify.tables
-import include.provenance.tables
+import include.care.freezes.tables
+import include.care.notify.tables
+import include.care.provenance.tables
+import include.care.watch.tables  # each declares its tables
+import include.nightlies.records.tables
 import include.settings.tables
-import include.watch.tables  # each declares its tables
 from include.ledger.engine import reading, writing
 from include.ledger.metadata import metadata
 from include.ledger.migrate import VERSION_TABLE, _config, migrate, version
-from include.nightlies import builds, records
-from include.nightlies.index import Base
-from include.nightlies.records import PublicationKey, new_row
-from include.nightlies.states import Skip
-from include.nightlies.tables import publications
+from include.nightlies.records import builds
+from include.nightlies.records import publications as records
+from include.nightlies.records.publications import PublicationKey, new_row
+from include.nightlies.records.tables import publications
+from include.nightlies.rules.index import Base
+from include.nightlies.rules.states import Skip
 
 ROOT = Path(include.__path__[0]).parent
 

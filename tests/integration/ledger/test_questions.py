@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.nightlies import questions
-from include.nightlies.approval import Answer, Bound, Kind, Wanted
 from include.nightlies.errors import QuestionSettled
+from include.nightlies.records import questions
+from include.nightlies.rules.approval import Answer, Bound, Kind, Wanted
 
 NOW = datetime(2026, 11, 2, 3, 0, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(hours=4)

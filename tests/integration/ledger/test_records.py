@@ -9,11 +9,13 @@ from threading import Barrier
 
 import pytest
 
-from include.nightlies import builds, created, records
 from include.nightlies.errors import BuildMoved, IllegalMove, PublicationUnknown, StaleAttempt
-from include.nightlies.index import Artifact, BuildIndex, Rejected
-from include.nightlies.records import Figures, PublicationKey
-from include.nightlies.states import Phase, State
+from include.nightlies.records import builds
+from include.nightlies.records import created_directories as created
+from include.nightlies.records import publications as records
+from include.nightlies.records.publications import Figures, PublicationKey
+from include.nightlies.rules.index import Artifact, BuildIndex, Rejected
+from include.nightlies.rules.states import Phase, State
 from include.settings.model import Store
 from include.settings.traits import record_traits, recorded_traits
 from include.storage.options import Traits

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from include.cvmfs.check import Report, check
-from include.cvmfs.commit import fence
-from include.cvmfs.create import create_repository
+from include.cvmfs.check.check import Report, check
+from include.cvmfs.commit.commit import fence
+from include.cvmfs.commit.create import create_repository
 from include.gateway.client import GatewayClient
 from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
-from include.gateway.service.server import serve
+from include.gateway.service.http.server import serve
 from include.lab.servers.weed import WeedServer
-from include.nightlies.records import Publication, publications_of_run
+from include.nightlies.records.publications import Publication, publications_of_run
 from include.nightlies.steps.errors import ReserveFailed
 from include.nightlies.steps.plan import plan_night, plan_publication
 from include.nightlies.steps.prepare import prepare_batch

@@ -17,22 +17,22 @@ from pathlib import Path
 import pytest
 from sqlalchemy import update
 
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.directory import DirectorySource
 from include.cvmfs.errors import BaseChanged, CollectionRunning
-from include.cvmfs.prepare import Base, prepare
-from include.cvmfs.repository import Repository
-from include.cvmfs.sent import RECORD_BYTES
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import Base, prepare
+from include.cvmfs.ingest.upload_journal import RECORD_BYTES
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.sources.directory import DirectorySource
 from include.gateway.errors import GatewayUnreachable
-from include.nightlies import builds, damage
-from include.nightlies.records import history, publications_of_run
-from include.nightlies.states import State
+from include.nightlies.records import builds, damage
+from include.nightlies.records.publications import history, publications_of_run
+from include.nightlies.records.tables import changesets
+from include.nightlies.rules.states import State
 from include.nightlies.steps import prepare as prepare_step
 from include.nightlies.steps.prepare import SENT, prepare_batch
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.verify import verify_run
-from include.nightlies.tables import changesets
 from include.publishers.native import NativePublisher
 from include.storage.errors import Unavailable
 from tests.integration.nightlies.conftest import FQRN, Nights, now

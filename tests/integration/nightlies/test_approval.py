@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from include.nightlies import questions
-from include.nightlies.approval import MARGIN, Answer
 from include.nightlies.errors import NotApproved
-from include.nightlies.questions import Question
-from include.nightlies.records import publications_of_run
-from include.nightlies.states import State
+from include.nightlies.records import questions
+from include.nightlies.records.publications import publications_of_run
+from include.nightlies.records.questions import Question
+from include.nightlies.rules.approval import MARGIN, Answer
+from include.nightlies.rules.states import State
 from include.nightlies.steps.approve import Asked, ask_run, open_question, settle_question
 from include.nightlies.steps.errors import GateClosed, PreparedTooLongAgo
 from include.nightlies.steps.gate import gate
 from include.nightlies.steps.inherit import inherit_batch, prepare_inherited
 from include.nightlies.steps.plan import plan_night, plan_publication
 from include.nightlies.steps.publish import publish_batch
-from include.nightlies.steps.undo import UndoPlan, Wish, plan_undo, undo
-from include.nightlies.steps.undo_approval import ask_undo, require_undo_approved
 from include.nightlies.steps.values import Batch, Night
+from include.nightlies.undo.approval import ask_undo, require_undo_approved
+from include.nightlies.undo.undo import UndoPlan, Wish, plan_undo, undo
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets

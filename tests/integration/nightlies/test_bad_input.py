@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from include.nightlies.errors import BadIndex, NightlyError, UnknownChoice
-from include.nightlies.states import State
+from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import GateClosed
 from include.nightlies.steps.gate import gate
 from include.nightlies.steps.plan import Plan, plan_night

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.errors import DestinationError, TagError
-from include.nightlies.states import State
+from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import SourceNotAllowed
 from include.nightlies.steps.plan import plan_publication
 from include.nightlies.steps.prepare import prepare_batch

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs import whitelist as whitelists
+from include.cvmfs.commit.resign import resign
 from include.cvmfs.errors import KeyFileError, WhitelistExpired
-from include.cvmfs.keys import save_signer
-from include.cvmfs.resign import resign
-from include.nightlies import damage
+from include.cvmfs.format import whitelist as whitelists
+from include.cvmfs.format.keys import save_signer
+from include.nightlies.records import damage
 from include.nightlies.steps.care import check_quickly, look_at_whitelist, prune_tags, remove_unfinished
 from include.nightlies.steps.errors import NotWell
 from include.publishers.connect import Connections

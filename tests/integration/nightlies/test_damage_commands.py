@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from include.cli.repo import app
-from include.nightlies import damage
+from include.nightlies.records import damage
 from tests.fakes.builds import tree
 from tests.integration.nightlies.conftest import FQRN, Nights
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from include.nightlies import records
-from include.nightlies.passes import Decision, Pass, Turn
-from include.nightlies.states import State
+from include.care.watch.records import read_summary
+from include.nightlies.records import publications as records
+from include.nightlies.rules.passes import Decision, Pass, Turn
+from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import DependencyFailed, DependencyPending
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.publish import publish_batch
@@ -19,7 +20,6 @@ from include.nightlies.steps.values import Batch, Night
 from include.nightlies.steps.verify import tidy_run
 from include.nightlies.steps.watching import Watch
 from include.settings.model import Slot
-from include.watch.records import read_summary
 from tests.fakes.builds import Build, tree
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import SLOT, build_of, leads_to, night_of, revision, whole_night, with_slots

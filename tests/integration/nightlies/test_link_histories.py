@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from include.nightlies import builds
-from include.nightlies.buildkey import BuildKey
-from include.nightlies.links import all_links_of
+from include.nightlies.records import builds
+from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.links import all_links_of
 from include.nightlies.steps.errors import GateClosed, NotVerified
 from include.nightlies.steps.gate import gate
 from include.nightlies.steps.links import link_night
-from include.nightlies.steps.undo import Wish, redo, undo
 from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import verify_run
+from include.nightlies.undo.undo import Wish, redo, undo
 from tests.fakes.builds import Build, tree
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import SLOT, leads_to, publish, with_slots

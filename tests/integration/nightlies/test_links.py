@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.errors import DestinationError
-from include.nightlies import builds, linked
-from include.nightlies.links import LinkState, resolved
+from include.nightlies.records import builds
+from include.nightlies.records import links as linked
+from include.nightlies.rules.links import LinkState, resolved
 from include.nightlies.steps.errors import GateClosed
 from include.nightlies.steps.gate import gate
 from include.nightlies.steps.links import Linked, link_night

@@ -10,8 +10,8 @@ from datetime import date
 
 import pytest
 
-from include.nightlies.records import publications_of_run
-from include.nightlies.states import State
+from include.nightlies.records.publications import publications_of_run
+from include.nightlies.rules.states import State
 from include.nightlies.steps.gate import gate
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.prepare import prepare_batch

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from include.nightlies import linked
-from include.nightlies.links import LinkState
+from include.nightlies.records import links as linked
+from include.nightlies.rules.links import LinkState
 from include.nightlies.steps.errors import GateClosed
 from include.nightlies.steps.gate import gate
 from include.nightlies.steps.plan import plan_night

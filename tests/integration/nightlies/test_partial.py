@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.errors import DestinationError
-from include.nightlies import builds
 from include.nightlies.errors import BaseUnusable
-from include.nightlies.links import LinkState
-from include.nightlies.states import State
+from include.nightlies.records import builds
+from include.nightlies.rules.links import LinkState
+from include.nightlies.rules.states import State
 from include.nightlies.steps.gate import gate
 from include.nightlies.steps.inherit import inherit_batch
 from include.nightlies.steps.plan import plan_night

@@ -8,9 +8,9 @@ from datetime import date
 import pytest
 
 from include.gateway.errors import PathBusy
-from include.nightlies import builds
-from include.nightlies.records import publications_of_run
-from include.nightlies.states import State
+from include.nightlies.records import builds
+from include.nightlies.records.publications import publications_of_run
+from include.nightlies.rules.states import State
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.values import Batch, Night
 from tests.fakes.builds import Build, tree

@@ -9,12 +9,12 @@ from typer.testing import CliRunner
 
 from include.cli.nightly import app
 from include.cvmfs.errors import DestinationError
-from include.nightlies import linked
 from include.nightlies.errors import BuildUnknown, UndoRefused, UnknownChoice
-from include.nightlies.states import State
-from include.nightlies.steps import undo as step
+from include.nightlies.records import links as linked
+from include.nightlies.rules.states import State
 from include.nightlies.steps.plan import plan_night
-from include.nightlies.steps.undo import Instead, UndoPlan, Wish, plan_undo, redo, undo
+from include.nightlies.undo import undo as step
+from include.nightlies.undo.undo import Instead, UndoPlan, Wish, plan_undo, redo, undo
 from include.publishers.byhand import linking
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import (

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from include.care.provenance.byhand import note_linked
 from include.cvmfs.errors import DestinationError
 from include.nightlies.errors import UndoRefused
-from include.nightlies.links import LinkState
-from include.nightlies.states import State
-from include.nightlies.steps import undo as step
+from include.nightlies.rules.links import LinkState
+from include.nightlies.rules.states import State
 from include.nightlies.steps.inherit import inherit_batch
 from include.nightlies.steps.plan import plan_night
-from include.nightlies.steps.undo import Instead, UndoPlan, Wish, plan_undo, redo
-from include.provenance.byhand import note_linked
+from include.nightlies.undo import undo as step
+from include.nightlies.undo.undo import Instead, UndoPlan, Wish, plan_undo, redo
 from include.publishers.byhand import linking
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import (

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
+from include.care.notify import webhook
+from include.care.notify.errors import NotifyError
+from include.care.notify.mail import send_mail
+from include.care.notify.message import Event, Message
+from include.care.notify.notifier import Notifier, Said
+from include.care.notify.records import alerts_since
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
-from include.notify import webhook
-from include.notify.errors import NotifyError
-from include.notify.mail import send_mail
-from include.notify.message import Event, Message
-from include.notify.notifier import Notifier, Said
-from include.notify.records import alerts_since
 from include.settings.errors import BadConnection
 from include.settings.model import Mail, Notify, Webhook
 from include.settings.secrets import Connection, EnvSecrets

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from include.cvmfs.commit import NewTag
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
+from include.cvmfs.commit.commit import NewTag
+from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import DestinationError
+from include.cvmfs.format.dirent import Dirent
 from include.gateway.errors import PathBusy
 from tests.fakes.site import BUILD, DESTINATIONS, Site
 from tests.integration.conftest import AGAIN_ON_S3

@@ -8,9 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.commit import NewTag
-from include.cvmfs.counters import Counts, Statistics
+from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.errors import (
     BaseChanged,
     CatalogError,
@@ -23,8 +21,10 @@ from include.cvmfs.errors import (
     ObjectsLost,
     RepositoryError,
 )
-from include.cvmfs.hashes import CATALOG, Algorithm, ObjectHash
-from include.cvmfs.layout import Layout
+from include.cvmfs.format.counters import Counts, Statistics
+from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.ingest.changeset import Changeset
 from include.gateway.errors import BaseMoved, CommitFailed, CommitUnclear
 from include.storage.store import Store
 from tests.fakes.faultproxy import FaultProxy

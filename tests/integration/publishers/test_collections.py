@@ -8,15 +8,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.commit import fence
-from include.cvmfs.directory import DirectorySource
+from include.cvmfs.commit.commit import fence
+from include.cvmfs.coordination.generation import STATUS_KEY, Look, look
 from include.cvmfs.errors import ChangesetExpired, CollectionRunning, ObjectsCollected, ObjectsLost
-from include.cvmfs.generation import STATUS_KEY, Look, look
-from include.cvmfs.hashes import CATALOG
-from include.cvmfs.prepare import Base, PrepareOptions, prepare
+from include.cvmfs.format.hashes import CATALOG
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
+from include.cvmfs.sources.directory import DirectorySource
 from include.gateway.client import Lease
-from include.nightlies.steps.known import known_objects, leave_condemned
+from include.nightlies.steps.known_objects import known_objects, leave_condemned
 from tests.fakes.collector import Collector
 from tests.fakes.site import DESTINATIONS, FQRN, NESTED, SIGNER
 from tests.integration.conftest import AGAIN_ON_S3
@@ -221,7 +221,7 @@ def test_a_lost_nested_catalog_is_found_before_anything_is_published(site: Threa
 
 
 def _catalogs(site: ThreadSite, changeset: Changeset) -> list:  # type: ignore[type-arg]
-    from include.cvmfs.catalogs import CatalogCache
+    from include.cvmfs.format.catalogs import CatalogCache
 
     found, pending, cache = [], [changeset.reference], CatalogCache(site.store)
     while pending:

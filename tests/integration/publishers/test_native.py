@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from include.cvmfs.commit import NewTag
+from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.errors import BaseChanged, DestinationError
 from include.gateway.errors import PathBusy
 from tests.fakes.faultproxy import FaultProxy

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from include.cvmfs.commit import NewTag
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
+from include.cvmfs.commit.commit import NewTag
+from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import BaseChanged, DestinationError
-from include.cvmfs.layout import Layout
-from include.cvmfs.view import View
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.revision.view import View
 from include.gateway.errors import CommitUnclear, PathBusy, ReceiverFailed, ReflogMissing, TagRefused
 from include.publishers.capabilities import Loss
 from include.publishers.errors import Lossy, NotSupported, WorkReverted
@@ -87,9 +87,9 @@ def test_a_tree_of_any_size_is_swapped_by_its_hash_and_not_walked(reserved: Stoc
 
 
 def test_hard_links_fifos_owners_and_attributes_of_a_tree_arrive_since_it_is_swapped(reserved: StockSite) -> None:
-    from include.cvmfs.prepare import Base, PrepareOptions, prepare
-    from include.cvmfs.source import Entry, Kind
-    from include.cvmfs.spool import Specials
+    from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
+    from include.cvmfs.ingest.spool import Specials
+    from include.cvmfs.sources.source import Entry, Kind
     from tests.fakes.trees import ListedSource, a_file, a_hard_link
 
     head = reserved.head()
@@ -455,8 +455,8 @@ def test_a_tree_with_nanoseconds_is_refused_before_it_is_leased(reserved: StockS
 
 def test_changed_hard_links_break_a_receiver_and_are_refused_whatever_is_allowed(plain: StockSite) -> None:
     # they came by other ways than this gateway
-    from include.cvmfs.catalogs import CatalogCache
-    from include.cvmfs.commit import read_head, switch
+    from include.cvmfs.commit.commit import read_head, switch
+    from include.cvmfs.format.catalogs import CatalogCache
     from tests.fakes.site import SIGNER
 
     head = read_head(plain.store, FQRN)

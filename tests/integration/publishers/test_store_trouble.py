@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.check import check
+from include.cvmfs.check.check import check
+from include.cvmfs.ingest.changeset import Changeset
 from include.lab.servers.radosgw import RadosgwServer
 from include.lab.servers.s3 import S3Server
 from include.publishers.native import NativePublisher

@@ -12,18 +12,19 @@ from typing import Any
 
 import pytest
 
+from include.care.preflight import folders
+from include.care.watch.alerts import Runs, Tick, ticks
+from include.care.watch.watch import Watched, watch
 from include.cli.repo_open import connections as of_environment
 from include.gateway.client import GatewayClient
-from include.nightlies import builds, records
-from include.nightlies.index import Artifact, BuildIndex
-from include.nightlies.passes import Pass
-from include.nightlies.records import PublicationKey
-from include.nightlies.states import Phase, State
+from include.nightlies.records import builds
+from include.nightlies.records import publications as records
+from include.nightlies.records.publications import PublicationKey
+from include.nightlies.rules.index import Artifact, BuildIndex
+from include.nightlies.rules.passes import Pass
+from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.errors import ArtifactMissing
-from include.preflight import folders
 from include.publishers.connect import Connections
-from include.watch.alerts import Runs, Tick, ticks
-from include.watch.watch import Watched, watch
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN
 from tests.integration.cli.test_interventions import nightshift

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from include.cli.gateway import ADMIN_KEY, service_config
-from include.cvmfs.keys import GatewayKey, save_gateway_key
+from include.cvmfs.format.keys import GatewayKey, save_gateway_key
 from include.settings.load import load
 from include.settings.model import Site
 from include.settings.secrets import EnvSecrets

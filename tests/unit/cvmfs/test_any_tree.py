@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import commit_change, read_head, store_all
-from include.cvmfs.compression import Compression
-from include.cvmfs.directory import DirectorySource
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
-from include.cvmfs.get import get
-from include.cvmfs.hashes import Algorithm, ObjectHash
-from include.cvmfs.layout import Layout
-from include.cvmfs.prepare import PrepareOptions, prepare
-from include.cvmfs.source import TreeSource
-from include.cvmfs.spool import Specials
-from include.cvmfs.tarball import TarSource
+from include.cvmfs.commit.commit import commit_change, read_head, store_all
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.compression import Compression
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import Algorithm, ObjectHash
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.ingest.spool import Specials
+from include.cvmfs.revision.get import get
+from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.source import TreeSource
+from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import packed
 from tests.fakes.local import CHUNKS, ODD_TREES, LocalRepository, make_folder, read_folder
 from tests.fakes.memorystore import MemoryStore

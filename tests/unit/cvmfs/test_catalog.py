@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.catalog import Catalog, NestedRef, Packed
-from include.cvmfs.compression import compress
-from include.cvmfs.counters import Counts, Statistics
-from include.cvmfs.dirent import Chunk, Dirent
 from include.cvmfs.errors import CatalogError, CvmfsError, ObjectDamaged
-from include.cvmfs.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.layout import Layout
-from include.cvmfs.schema import open_image
+from include.cvmfs.format.catalog import Catalog, NestedRef, Packed
+from include.cvmfs.format.compression import compress
+from include.cvmfs.format.counters import Counts, Statistics
+from include.cvmfs.format.dirent import Chunk, Dirent
+from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.format.schema import open_image
 from tests.fakes.recount import counter_names
 
 DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from include.cvmfs import catalogs
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.compression import compress
 from include.cvmfs.errors import FormatError, ObjectDamaged
-from include.cvmfs.hashes import CATALOG, Algorithm, hash_bytes
+from include.cvmfs.format import catalogs
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.compression import compress
+from include.cvmfs.format.hashes import CATALOG, Algorithm, hash_bytes
 from tests.fakes.memorystore import MemoryStore
 
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.counters import NAMES, Counts, Statistics
-from include.cvmfs.dirent import Dirent
 from include.cvmfs.errors import FormatError
-from include.cvmfs.hashes import Algorithm, ObjectHash
+from include.cvmfs.format.counters import NAMES, Counts, Statistics
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import Algorithm, ObjectHash
+from include.cvmfs.ingest.changeset import Changeset
 
 NUMBERS = st.integers(0, (1 << 63) - 1)
 HASHES = st.builds(ObjectHash, st.binary(min_size=20, max_size=20), st.sampled_from(list(Algorithm)), st.just("C"))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.chunker import Chunker, ChunkLimits, cut_marks
 from include.cvmfs.errors import FormatError
+from include.cvmfs.ingest.chunker import Chunker, ChunkLimits, cut_marks
 
 MIB = 1 << 20
 ONE_TWO_FOUR = [

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.check import check
-from include.cvmfs.commit import (
+from include.cvmfs.check.check import check
+from include.cvmfs.commit.commit import (
     MANIFEST_KEY,
     REFLOG_KEY,
     Head,
@@ -20,14 +19,15 @@ from include.cvmfs.commit import (
     store_all,
     switch,
 )
-from include.cvmfs.create import create_repository
-from include.cvmfs.edit import Edit
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.commit.repair import adopt_reflog, repair_metadata, repair_reflog
 from include.cvmfs.errors import CommitError, ManifestConflict, ObjectDamaged, ReflogError, RepositoryError, TagError
-from include.cvmfs.hashes import ObjectHash, hash_bytes
-from include.cvmfs.keys import generate_master, generate_repository_key
-from include.cvmfs.reflog import Reflog, RefType
-from include.cvmfs.repair import adopt_reflog, repair_metadata, repair_reflog
-from include.cvmfs.repository import Repository
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.hashes import ObjectHash, hash_bytes
+from include.cvmfs.format.keys import generate_master, generate_repository_key
+from include.cvmfs.format.reflog import Reflog, RefType
+from include.cvmfs.revision.repository import Repository
 from tests.fakes.memorystore import MemoryStore
 from tests.unit.cvmfs.test_edit import DIRECTORY
 
@@ -74,7 +74,7 @@ def commit(store: MemoryStore, old: ObjectHash, new: ObjectHash, path: str, **mo
 
 def opened(store: MemoryStore) -> Repository:
     """The repository with all of its signatures checked."""
-    from include.cvmfs.keys import format_public_key
+    from include.cvmfs.format.keys import format_public_key
 
     return Repository.open(store, fqrn=FQRN, public_keys=[format_public_key(MASTER.public_key())], now=NOW)
 

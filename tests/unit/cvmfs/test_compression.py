@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.compression import Compression, compress, decompress
 from include.cvmfs.errors import FormatError
+from include.cvmfs.format.compression import Compression, compress, decompress
 
 
 @pytest.mark.parametrize(

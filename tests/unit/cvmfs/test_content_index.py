@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs import packing
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.chunker import ChunkLimits
-from include.cvmfs.compression import Compression, compress
-from include.cvmfs.content_index import ContentIndex
-from include.cvmfs.digests import DigestSet
-from include.cvmfs.hashes import Algorithm
-from include.cvmfs.prepare import PrepareOptions, prepare
-from include.cvmfs.tarball import TarSource
+from include.cvmfs.format.compression import Compression, compress
+from include.cvmfs.format.digests import DigestSet
+from include.cvmfs.format.hashes import Algorithm
+from include.cvmfs.ingest import packing
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.chunker import ChunkLimits
+from include.cvmfs.ingest.content_index import ContentIndex
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import archive, file
 from tests.fakes.memorystore import MemoryStore
 
@@ -163,7 +163,7 @@ def test_algorithms_and_compressions_are_kept_apart(tmp_path: Path) -> None:
 
 
 def test_its_size_is_bounded_and_what_is_used_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("include.cvmfs.content_index._BATCH", 10)
+    monkeypatch.setattr("include.cvmfs.ingest.content_index._BATCH", 10)
     path = tmp_path / "i.db"
     with index(path, entries=50) as ours:
         loved = ours.key(b"loved")

@@ -8,13 +8,13 @@ from functools import partial
 
 import pytest
 
-from include.cvmfs.check import check
-from include.cvmfs.commit import REFLOG_KEY, Head
-from include.cvmfs.create import WHITELIST_KEY, create_repository
+from include.cvmfs.check.check import check
+from include.cvmfs.commit.commit import REFLOG_KEY, Head
+from include.cvmfs.commit.create import WHITELIST_KEY, create_repository
 from include.cvmfs.errors import RepositoryError
-from include.cvmfs.hashes import hash_bytes
-from include.cvmfs.keys import format_public_key, generate_master, generate_repository_key
-from include.cvmfs.repository import Repository
+from include.cvmfs.format.hashes import hash_bytes
+from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key
+from include.cvmfs.revision.repository import Repository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, master_key, signer
 

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.autocatalog import Weights
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.cuts import Cuts
-from include.cvmfs.directory import DirectorySource
-from include.cvmfs.dirtab import Dirtab
 from include.cvmfs.errors import SourceError, SourceLimitExceeded
-from include.cvmfs.prepare import PrepareOptions, prepare
-from include.cvmfs.source import SourceLimits
+from include.cvmfs.ingest.autocatalog import Weights
+from include.cvmfs.ingest.catalog_boundaries import Cuts
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.dirtab import Dirtab
+from include.cvmfs.sources.source import SourceLimits
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import Found, read_back
 from tests.fakes.trees import ListedSource, Members, a_file, a_folder, a_link

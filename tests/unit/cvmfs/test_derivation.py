@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from include.cvmfs.derivation import STEPS, true_base
+from include.cvmfs.commit.derivation import STEPS, true_base
 from include.cvmfs.errors import BaseChanged, ObjectMissing
-from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.format.hashes import ObjectHash
 from tests.unit.cvmfs.test_edit import DIRECTORY, Repository
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from include.cvmfs.diff import Change, Difference, diff
-from include.cvmfs.dirent import Dirent
 from include.cvmfs.errors import CatalogError
-from include.cvmfs.walk import Tree
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.revision.diff import Change, Difference, diff
+from include.cvmfs.revision.walk import Tree
 from tests.fakes.local import DIRECTORY, TREES, LocalRepository, make_folder
 from tests.fakes.minirepo import sample
 

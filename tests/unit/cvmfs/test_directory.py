@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.directory import DirectorySource
 from include.cvmfs.errors import SourceError
-from include.cvmfs.prepare import prepare
-from include.cvmfs.source import Entry, Kind
-from include.cvmfs.tarball import TarSource
+from include.cvmfs.ingest.prepare import prepare
+from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.source import Entry, Kind
+from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import packed
 from tests.fakes.memorystore import MemoryStore
 

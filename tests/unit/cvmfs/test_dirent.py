@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.compression import Compression
-from include.cvmfs.dirent import COLUMNS, Dirent
 from include.cvmfs.errors import FormatError
-from include.cvmfs.hashes import PARTIAL, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.compression import Compression
+from include.cvmfs.format.dirent import COLUMNS, Dirent
+from include.cvmfs.format.hashes import PARTIAL, Algorithm, ObjectHash, hash_bytes
 
 DIRECTORY, REGULAR, LINK, FIFO = stat.S_IFDIR | 0o755, stat.S_IFREG | 0o644, stat.S_IFLNK | 0o777, stat.S_IFIFO | 0o600
 CONTENT = hash_bytes(b"x")

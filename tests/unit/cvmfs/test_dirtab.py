@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from include.cvmfs.dirtab import Dirtab
 from include.cvmfs.errors import FormatError
+from include.cvmfs.sources.dirtab import Dirtab
 
 RULES = """\
 # these are positive rules:

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.catalog import MARKER, Catalog, NestedRef, name_of, parent_of
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.counters import Counts
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit, NewRoot
+from include.cvmfs.commit.edit import Edit, NewRoot
+from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import BaseChanged, CatalogError, DestinationError, MergeError
-from include.cvmfs.hashes import ObjectHash, hash_bytes
-from include.cvmfs.merge import merge
-from include.cvmfs.view import View
+from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef, name_of, parent_of
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.counters import Counts
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import ObjectHash, hash_bytes
+from include.cvmfs.revision.view import View
 from tests.fakes.memorystore import MemoryStore
 
 DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)

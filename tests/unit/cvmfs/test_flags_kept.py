@@ -7,19 +7,19 @@ from itertools import permutations
 
 import pytest
 
-from include.cvmfs.catalog import Catalog, NestedRef
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.check_catalog import Mounted, audit
-from include.cvmfs.counters import Counts
-from include.cvmfs.diff import diff
-from include.cvmfs.dirent import Dirent, Flag
-from include.cvmfs.edit import Edit
+from include.cvmfs.check.check_catalog import Mounted, audit
+from include.cvmfs.check.findings import Findings
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import DestinationError, MergeError
-from include.cvmfs.findings import Findings
-from include.cvmfs.hashes import ObjectHash, hash_bytes
-from include.cvmfs.merge import merge
-from include.cvmfs.view import View
-from include.cvmfs.walk import Tree
+from include.cvmfs.format.catalog import Catalog, NestedRef
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.counters import Counts
+from include.cvmfs.format.dirent import Dirent, Flag
+from include.cvmfs.format.hashes import ObjectHash, hash_bytes
+from include.cvmfs.revision.diff import diff
+from include.cvmfs.revision.view import View
+from include.cvmfs.revision.walk import Tree
 from tests.fakes.memorystore import MemoryStore
 
 DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)

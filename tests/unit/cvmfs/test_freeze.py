@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from include.cvmfs.coordination.freeze import KEY, Freeze, freeze, look, require_thawed, thaw
 from include.cvmfs.errors import FormatError, RepositoryFrozen
-from include.cvmfs.freeze import KEY, Freeze, freeze, look, require_thawed, thaw
 from include.storage.errors import Conflict
 from tests.fakes.memorystore import MemoryStore
 

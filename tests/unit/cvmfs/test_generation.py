@@ -9,15 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import NewTag, commit_change, fence, read_head, store_all
-from include.cvmfs.condemned import condemned_among, format_list, key_of, read_list, store_list
-from include.cvmfs.create import create_repository
-from include.cvmfs.digests import DigestSet, hash_of_key, identity
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
-from include.cvmfs.errors import FormatError, GenerationMoved, ObjectDamaged, ObjectMissing
-from include.cvmfs.generation import (
+from include.cvmfs.commit.commit import NewTag, commit_change, fence, read_head, store_all
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.coordination.condemned import condemned_among, format_list, key_of, read_list, store_list
+from include.cvmfs.coordination.generation import (
     KEY,
     MOVES,
     ORPHAN_GRACE,
@@ -31,8 +27,12 @@ from include.cvmfs.generation import (
     require_unmoved,
     write,
 )
-from include.cvmfs.hashes import Algorithm, ObjectHash
-from include.cvmfs.keys import generate_master, generate_repository_key
+from include.cvmfs.errors import FormatError, GenerationMoved, ObjectDamaged, ObjectMissing
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.digests import DigestSet, hash_of_key, identity
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import Algorithm, ObjectHash
+from include.cvmfs.format.keys import generate_master, generate_repository_key
 from include.storage.errors import Conflict
 from tests.fakes.memorystore import MemoryStore
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from include.cvmfs.compression import Compression
 from include.cvmfs.errors import CatalogError, CvmfsError, ObjectDamaged, ObjectMissing
-from include.cvmfs.get import GetOptions, GetProgress, get
-from include.cvmfs.hashes import Algorithm
-from include.cvmfs.repository import Repository
+from include.cvmfs.format.compression import Compression
+from include.cvmfs.format.hashes import Algorithm
+from include.cvmfs.revision.get import GetOptions, GetProgress, get
+from include.cvmfs.revision.repository import Repository
 from tests.fakes.local import TREES, LocalRepository, make_folder, read_folder
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, MiniRepository, public_key, sample

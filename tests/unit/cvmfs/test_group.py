@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.check import check
-from include.cvmfs.commit import MANIFEST_KEY, Change, Head, NewTag, Step, commit_group, read_head, store_all
-from include.cvmfs.create import create_repository
-from include.cvmfs.edit import Edit
+from include.cvmfs.check.check import check
+from include.cvmfs.commit.commit import MANIFEST_KEY, Change, Head, NewTag, Step, commit_group, read_head, store_all
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.commit.metadata_cache import REFLOG_KEY, Records
 from include.cvmfs.errors import BaseChanged, CommitError, ManifestConflict, MergeError, TagError, UnknownBase
-from include.cvmfs.hashes import CATALOG, ObjectHash, hash_bytes
-from include.cvmfs.lineage import Lineage
-from include.cvmfs.records import REFLOG_KEY, Records
-from include.cvmfs.reflog import Reflog
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
+from include.cvmfs.format.reflog import Reflog
+from include.cvmfs.revision.lineage import Lineage
 from tests.fakes.memorystore import MemoryStore
 from tests.unit.cvmfs.test_commit import FQRN, MASTER, NOW, SIGNER, change, commit, opened
 from tests.unit.cvmfs.test_edit import DIRECTORY

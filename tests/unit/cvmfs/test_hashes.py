@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.compression import compress
-from include.cvmfs.digests import hash_of_key
 from include.cvmfs.errors import FormatError
-from include.cvmfs.hashes import Algorithm, ObjectHash, hash_bytes, path_hash
+from include.cvmfs.format.compression import compress
+from include.cvmfs.format.digests import hash_of_key
+from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes, path_hash
 
 EMPTY, HELLO = compress(b""), compress(b"hello\n")
 KNOWN = [

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import CvmfsError, FormatError, KeyFileError
-from include.cvmfs.hashes import Algorithm, hash_bytes
-from include.cvmfs.keys import (
+from include.cvmfs.format.hashes import Algorithm, hash_bytes
+from include.cvmfs.format.keys import (
     Fingerprint,
     GatewayKey,
     KeyFile,

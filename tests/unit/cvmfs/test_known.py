@@ -7,19 +7,19 @@ from datetime import UTC, datetime
 
 import pytest
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.changeset import Changeset, objects_of
-from include.cvmfs.chunker import ChunkLimits
-from include.cvmfs.commit import read_head, switch
-from include.cvmfs.create import create_repository
-from include.cvmfs.digests import DigestSet, identity
-from include.cvmfs.edit import Edit
+from include.cvmfs.commit.commit import read_head, switch
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import CvmfsError
-from include.cvmfs.keys import generate_master, generate_repository_key
-from include.cvmfs.known import add_identities
-from include.cvmfs.prepare import PrepareOptions, prepare
-from include.cvmfs.tarball import TarSource
-from include.cvmfs.walk import Tree
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.digests import DigestSet, identity
+from include.cvmfs.format.keys import generate_master, generate_repository_key
+from include.cvmfs.ingest.changeset import Changeset, objects_of
+from include.cvmfs.ingest.chunker import ChunkLimits
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.revision.needed_objects import add_identities
+from include.cvmfs.revision.walk import Tree
+from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import archive, file
 from tests.fakes.memorystore import MemoryStore
 

@@ -8,26 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs import generation as generations
-from include.cvmfs.catalog import Catalog, NestedRef
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.check import check
-from include.cvmfs.commit import read_head, switch
-from include.cvmfs.create import create_repository
-from include.cvmfs.directory import DirectorySource
-from include.cvmfs.edit import Edit
+from include.cvmfs.check.check import check
+from include.cvmfs.check.findings import Subject
+from include.cvmfs.commit.commit import read_head, switch
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.commit.manifest_verifier import Voucher
+from include.cvmfs.commit.merge import merge
+from include.cvmfs.commit.rollback import plan_rollback, rollback
+from include.cvmfs.commit.tags import add_tag
+from include.cvmfs.commit.unify_layout import Sender, Unified, Unifier, unify
+from include.cvmfs.coordination import generation as generations
+from include.cvmfs.coordination.generation import Generation, Phase, look
 from include.cvmfs.errors import CatalogError, DestinationError, GenerationMoved
-from include.cvmfs.findings import Subject
-from include.cvmfs.generation import Generation, Phase, look
-from include.cvmfs.layout import KEY, Layout
-from include.cvmfs.merge import merge
-from include.cvmfs.prepare import PrepareOptions, prepare
-from include.cvmfs.repository import Repository
-from include.cvmfs.rollback import plan_rollback, rollback
-from include.cvmfs.schema import open_image
-from include.cvmfs.tags import add_tag
-from include.cvmfs.unify import Sender, Unified, Unifier, unify
-from include.cvmfs.vouching import Voucher
+from include.cvmfs.format.catalog import Catalog, NestedRef
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.layout import KEY, Layout
+from include.cvmfs.format.schema import open_image
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.sources.directory import DirectorySource
 from tests.fakes.local import DIRECTORY
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, SECONDS, MiniRepository, master_key, public_key, sample, signer

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import CvmfsError, FormatError, RepositoryError, SignatureError
-from include.cvmfs.hashes import Algorithm, ObjectHash
-from include.cvmfs.keys import format_public_key, generate_repository_key
-from include.cvmfs.manifest import Manifest, sign, verify
+from include.cvmfs.format.hashes import Algorithm, ObjectHash
+from include.cvmfs.format.keys import format_public_key, generate_repository_key
+from include.cvmfs.format.manifest import Manifest, sign, verify
 
 FQRN = "nightlies.example.org"
 SIGNER = generate_repository_key(FQRN, datetime(2026, 11, 21, tzinfo=UTC))

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.catalog import MARKER, Catalog, NestedRef
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.dirent import Chunk, Dirent
-from include.cvmfs.edit import Edit
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import BaseChanged, DestinationError, MergeError
-from include.cvmfs.hashes import Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.merge import merge
-from include.cvmfs.view import View, is_below
+from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.dirent import Chunk, Dirent
+from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.revision.view import View, is_below
 from tests.fakes.memorystore import MemoryStore
 from tests.unit.cvmfs.test_edit import DIRECTORY, Repository, assert_consistent, file
 

@@ -13,18 +13,18 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.chunker import ChunkLimits
-from include.cvmfs.compression import Compression
-from include.cvmfs.counters import Counts
-from include.cvmfs.directory import DirectorySource
 from include.cvmfs.errors import SourceError
-from include.cvmfs.hashes import hash_bytes
-from include.cvmfs.layout import Layout
-from include.cvmfs.prepare import PrepareOptions, prepare
-from include.cvmfs.source import Entry, Kind, SourceLimits, TreeSource
-from include.cvmfs.spool import Specials
-from include.cvmfs.tarball import TarSource
+from include.cvmfs.format.compression import Compression
+from include.cvmfs.format.counters import Counts
+from include.cvmfs.format.hashes import hash_bytes
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.chunker import ChunkLimits
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.ingest.spool import Specials
+from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.source import Entry, Kind, SourceLimits, TreeSource
+from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import Member, archive, file, packed
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import Found, read_back

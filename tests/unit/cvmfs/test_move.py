@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.edit import Edit
+from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import DestinationError
-from include.cvmfs.walk import Tree
+from include.cvmfs.revision.walk import Tree
 from tests.fakes.local import DIRECTORY, TREES, LocalRepository, make_folder
 from tests.fakes.minirepo import sample
 

@@ -17,20 +17,20 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.catalog import Catalog
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.check import check
-from include.cvmfs.compression import compress
-from include.cvmfs.diff import diff
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
+from include.cvmfs.check.check import check
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import BaseChanged, CatalogError, DestinationError, MergeError, SourceError
-from include.cvmfs.get import get
-from include.cvmfs.hashes import ObjectHash, hash_bytes, path_hash
-from include.cvmfs.merge import merge
-from include.cvmfs.names import bytes_of_name, name_fault
-from include.cvmfs.repository import Repository as Opened
-from include.cvmfs.source import checked_path
+from include.cvmfs.format.catalog import Catalog
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.compression import compress
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.entry_names import bytes_of_name, name_fault
+from include.cvmfs.format.hashes import ObjectHash, hash_bytes, path_hash
+from include.cvmfs.revision.diff import diff
+from include.cvmfs.revision.get import get
+from include.cvmfs.revision.repository import Repository as Opened
+from include.cvmfs.sources.source import checked_path
 from tests.fakes.local import LocalRepository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, public_key, sample

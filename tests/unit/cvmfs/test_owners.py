@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError
-from include.cvmfs.owners import IdMap, OwnerMap, fixed
-from include.cvmfs.prepare import PrepareOptions, prepare
-from include.cvmfs.tarball import TarSource
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.sources.owners import IdMap, OwnerMap, fixed
+from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import archive, file, folder
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import read_back

@@ -15,22 +15,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.check import check
-from include.cvmfs.chunker import ChunkLimits
-from include.cvmfs.commit import commit_change, read_head, store_all
-from include.cvmfs.create import create_repository
-from include.cvmfs.digests import DigestSet, identity
-from include.cvmfs.edit import Edit
+from include.cvmfs.check.check import check
+from include.cvmfs.commit.commit import commit_change, read_head, store_all
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import DestinationError, SourceError, SourceLimitExceeded
-from include.cvmfs.hashes import ObjectHash
-from include.cvmfs.keys import generate_master, generate_repository_key
-from include.cvmfs.prepare import Base, PrepareOptions, Progress, prepare
-from include.cvmfs.repository import Repository
-from include.cvmfs.source import Entry, Opener, SourceLimits
-from include.cvmfs.tarball import TarSource
-from include.cvmfs.upload import Budget, Uploader
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.digests import DigestSet, identity
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.keys import generate_master, generate_repository_key
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.chunker import ChunkLimits
+from include.cvmfs.ingest.prepare import Base, PrepareOptions, Progress, prepare
+from include.cvmfs.ingest.upload import Budget, Uploader
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.sources.source import Entry, Opener, SourceLimits
+from include.cvmfs.sources.tarball import TarSource
 from include.storage.errors import Forbidden, StoreFull
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
 from tests.fakes.farstore import FarStore
@@ -152,7 +152,7 @@ def test_progress_is_told_a_few_times_a_second_at_most(monkeypatch: pytest.Monke
                 now_s += 0.001
                 yield one
 
-    monkeypatch.setattr("include.cvmfs.prepare.time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr("include.cvmfs.ingest.prepare.time", SimpleNamespace(monotonic=lambda: now_s))
     prepare(
         Slow(iter([MANY]), "x.tar"),
         store=MemoryStore(),

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs import packing, processes
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.compression import Compression
-from include.cvmfs.digests import DigestSet
 from include.cvmfs.errors import SourceError
-from include.cvmfs.hashes import Algorithm
-from include.cvmfs.prepare import PrepareOptions, prepare
-from include.cvmfs.tarball import TarSource
+from include.cvmfs.format.compression import Compression
+from include.cvmfs.format.digests import DigestSet
+from include.cvmfs.format.hashes import Algorithm
+from include.cvmfs.ingest import packing, processes
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.sources.tarball import TarSource
 from include.storage.errors import StoreError, Unavailable
 from include.storage.file import FileStore
 from tests.fakes.archives import archive, file, hardlink

@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.catalog import Packed
-from include.cvmfs.edit import Edit
-from include.cvmfs.layout import Layout
-from include.cvmfs.rebase import rebase
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.commit.rebase import rebase
+from include.cvmfs.format.catalog import Packed
+from include.cvmfs.format.layout import Layout
 from tests.fakes.local import DIRECTORY, TREES, LocalRepository, make_folder
 from tests.unit.cvmfs.test_move import below
 

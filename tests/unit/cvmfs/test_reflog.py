@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError
-from include.cvmfs.hashes import Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.reflog import Ref, Reflog, RefType
+from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.reflog import Ref, Reflog, RefType
 
 FQRN = "nightlies.example.org"
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.compression import compress
 from include.cvmfs.errors import (
     CatalogError,
     CvmfsError,
@@ -25,14 +23,16 @@ from include.cvmfs.errors import (
     WhitelistError,
     WhitelistExpired,
 )
-from include.cvmfs.hashes import CATALOG, CERTIFICATE, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.history import Tag
-from include.cvmfs.keys import format_public_key, generate_master, generate_repository_key
-from include.cvmfs.reflog import KEY as REFLOG_KEY
-from include.cvmfs.repository import Repository
-from include.cvmfs.trust import Failure, failure_of
-from include.cvmfs.walk import Tree
-from include.cvmfs.whitelist import KEY as WHITELIST_KEY
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.compression import compress
+from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.history import Tag
+from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key
+from include.cvmfs.format.reflog import KEY as REFLOG_KEY
+from include.cvmfs.format.whitelist import KEY as WHITELIST_KEY
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.trust import Failure, failure_of
+from include.cvmfs.revision.walk import Tree
 from include.storage.errors import NotFound, StoreError, Unavailable
 from include.storage.file import FileStore
 from tests.fakes.memorystore import MemoryStore
@@ -129,7 +129,7 @@ def certificate_of_somebody(mini: MiniRepository, store: MemoryStore) -> None:
 
 
 def signed_by_somebody_with_their_certificate(mini: MiniRepository, store: MemoryStore) -> None:
-    from include.cvmfs.manifest import sign
+    from include.cvmfs.format.manifest import sign
 
     somebody = generate_repository_key(FQRN, NOW)
     draft = replace(mini.manifest, certificate=mini.keep(somebody.certificate_pem, CERTIFICATE))

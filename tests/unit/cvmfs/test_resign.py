@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from include.cvmfs.commit.import_keys import import_keys
+from include.cvmfs.commit.resign import expiry_warning, resign
 from include.cvmfs.errors import KeyFileError, RepositoryError, SignatureError, WhitelistError
-from include.cvmfs.keyimport import import_keys
-from include.cvmfs.keys import (
+from include.cvmfs.format.keys import (
     GatewayKey,
     KeyFile,
     format_public_key,
@@ -19,9 +20,8 @@ from include.cvmfs.keys import (
     save_master,
     save_signer,
 )
-from include.cvmfs.repository import Repository
-from include.cvmfs.resign import expiry_warning, resign
-from include.cvmfs.whitelist import KEY, Whitelist
+from include.cvmfs.format.whitelist import KEY, Whitelist
+from include.cvmfs.revision.repository import Repository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, MiniRepository, master_key, public_key, sample, signer
 

@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.catalog import NestedRef
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.changeset import Changeset, objects_of
-from include.cvmfs.check import Report, check
-from include.cvmfs.chunker import ChunkLimits
-from include.cvmfs.commit import read_head, switch
-from include.cvmfs.create import create_repository
-from include.cvmfs.digests import identity
-from include.cvmfs.directory import DirectorySource
-from include.cvmfs.edit import Edit
-from include.cvmfs.keys import format_public_key, generate_master, generate_repository_key
-from include.cvmfs.prepare import PrepareOptions, prepare
-from include.cvmfs.repository import Repository
-from include.cvmfs.restore import is_whole, restore_objects
+from include.cvmfs.check.check import Report, check
+from include.cvmfs.check.restore import is_whole, restore_objects
+from include.cvmfs.commit.commit import read_head, switch
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.format.catalog import NestedRef
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.digests import identity
+from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key
+from include.cvmfs.ingest.changeset import Changeset, objects_of
+from include.cvmfs.ingest.chunker import ChunkLimits
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.sources.directory import DirectorySource
 from tests.fakes.memorystore import MemoryStore
 
 FQRN = "r.example.org"

@@ -8,15 +8,15 @@ from collections.abc import Callable
 
 import pytest
 
-from include.cvmfs import rowcopy
-from include.cvmfs.catalog import NestedRef, Packed
-from include.cvmfs.compression import Compression
-from include.cvmfs.dirent import Chunk, Dirent
-from include.cvmfs.edit import Edit
+from include.cvmfs.commit import rowcopy
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import BaseChanged, CvmfsError
-from include.cvmfs.hashes import Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.merge import merge
-from include.cvmfs.view import View
+from include.cvmfs.format.catalog import NestedRef, Packed
+from include.cvmfs.format.compression import Compression
+from include.cvmfs.format.dirent import Chunk, Dirent
+from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.revision.view import View
 from tests.unit.cvmfs.test_edit import DIRECTORY, Repository, assert_consistent, file
 
 XATTR = bytes.fromhex("01010803757365722e666f6f626172")

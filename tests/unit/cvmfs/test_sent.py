@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.digests import identity
-from include.cvmfs.hashes import ObjectHash, hash_bytes
-from include.cvmfs.sent import JournaledStore, SentJournal
+from include.cvmfs.format.digests import identity
+from include.cvmfs.format.hashes import ObjectHash, hash_bytes
+from include.cvmfs.ingest.upload_journal import JournaledStore, SentJournal
 from include.storage.errors import Unavailable
 from tests.fakes.memorystore import MemoryStore
 

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import DestinationError, SourceError
-from include.cvmfs.source import checked_destination, checked_numbers, checked_path, checked_target, printable, refused
+from include.cvmfs.sources.source import (
+    checked_destination,
+    checked_numbers,
+    checked_path,
+    checked_target,
+    printable,
+    refused,
+)
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs import stock_checksum
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import MANIFEST_KEY, REFLOG_KEY, commit_change, read_head, store_all
-from include.cvmfs.edit import Edit
-from include.cvmfs.hashes import Algorithm, hash_bytes
-from include.cvmfs.keys import Signer
-from include.cvmfs.repair import adopt_reflog, repair_metadata, repair_reflog
-from include.cvmfs.rollback import plan_rollback, rollback
-from include.cvmfs.stock_checksum import NAME, keep_checksum, stale_checksum
-from include.cvmfs.tags import add_tag
+from include.cvmfs.commit import stock_checksum
+from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, commit_change, read_head, store_all
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.commit.repair import adopt_reflog, repair_metadata, repair_reflog
+from include.cvmfs.commit.rollback import plan_rollback, rollback
+from include.cvmfs.commit.stock_checksum import NAME, keep_checksum, stale_checksum
+from include.cvmfs.commit.tags import add_tag
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.hashes import Algorithm, hash_bytes
+from include.cvmfs.format.keys import Signer
 from tests.fakes.local import DIRECTORY, LocalRepository
 from tests.fakes.minirepo import FQRN, signer
 

@@ -7,19 +7,19 @@ from dataclasses import replace
 
 import pytest
 
-from include.cvmfs.catalog import Catalog
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.check import check
-from include.cvmfs.commit import NewTag, read_head, switch
-from include.cvmfs.compression import compress
-from include.cvmfs.dirent import Dirent
-from include.cvmfs.edit import Edit
+from include.cvmfs.check.check import check
+from include.cvmfs.commit.commit import NewTag, read_head, switch
+from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import CatalogError, FormatError
-from include.cvmfs.hashes import HISTORY, Algorithm, hash_bytes
-from include.cvmfs.history import History, Tag
-from include.cvmfs.layout import Layout
-from include.cvmfs.manifest import Manifest
-from include.cvmfs.repository import Repository
+from include.cvmfs.format.catalog import Catalog
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.compression import compress
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import HISTORY, Algorithm, hash_bytes
+from include.cvmfs.format.history import History, Tag
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.format.manifest import Manifest
+from include.cvmfs.revision.repository import Repository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, SECONDS, MiniRepository, public_key, sample, signer
 from tests.fakes.oldcatalogs import age, history_at_revision

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.commit import MANIFEST_KEY, NewTag, read_head
-from include.cvmfs.condemned import store_list
-from include.cvmfs.diff import diff
+from include.cvmfs.commit.commit import MANIFEST_KEY, NewTag, read_head
+from include.cvmfs.commit.rollback import plan_rollback, rollback
+from include.cvmfs.commit.tags import PruneRule, add_tag, change_tags, decide, prune_by_rule, remove_tags
+from include.cvmfs.coordination.condemned import store_list
+from include.cvmfs.coordination.generation import KEY, Generation, Phase
+from include.cvmfs.coordination.generation import Step as GenerationStep
 from include.cvmfs.errors import (
     CollectionRunning,
     CvmfsError,
@@ -24,13 +26,11 @@ from include.cvmfs.errors import (
     ObjectMissing,
     TagError,
 )
-from include.cvmfs.generation import KEY, Generation, Phase
-from include.cvmfs.generation import Step as GenerationStep
-from include.cvmfs.hashes import ObjectHash, hash_bytes
-from include.cvmfs.history import Tag
-from include.cvmfs.rollback import plan_rollback, rollback
-from include.cvmfs.tags import PruneRule, add_tag, change_tags, decide, prune_by_rule, remove_tags
-from include.cvmfs.walk import Tree
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.hashes import ObjectHash, hash_bytes
+from include.cvmfs.format.history import Tag
+from include.cvmfs.revision.diff import diff
+from include.cvmfs.revision.walk import Tree
 from tests.fakes.local import DIRECTORY, LocalRepository
 from tests.fakes.minirepo import FQRN, sample, signer
 from tests.fakes.oldcatalogs import age

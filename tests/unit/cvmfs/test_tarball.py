@@ -17,10 +17,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.archive import Reader
 from include.cvmfs.errors import SourceError, SourceLimitExceeded
-from include.cvmfs.source import Entry, Kind, SourceLimits
-from include.cvmfs.tarball import TarSource
+from include.cvmfs.sources.archive import Reader
+from include.cvmfs.sources.source import Entry, Kind, SourceLimits
+from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import BLOCK, END, Member, archive, file, folder, hardlink, symlink
 
 PLAIN = archive([folder("d/"), file("d/f", b"content", mode=0o640), symlink("l", "../x"), hardlink("d/g", "d/f")])
@@ -265,7 +265,7 @@ def test_archive_bombs_are_stopped(packer: str) -> None:
 
 
 def test_long_runs_of_zeros_unpack_in_bounded_pieces() -> None:
-    from include.cvmfs.archive import ArchiveBytes
+    from include.cvmfs.sources.archive import ArchiveBytes
 
     for packer in ("gz", "xz", "zst"):
         pieces = [len(piece) for piece in ArchiveBytes(iter([PACKERS[packer](bytes(64 << 20))]), "x")]

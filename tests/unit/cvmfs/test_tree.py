@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.chunker import ChunkLimits
-from include.cvmfs.compression import Compression
-from include.cvmfs.counters import Counts
 from include.cvmfs.errors import SourceError
-from include.cvmfs.hashes import Algorithm
-from include.cvmfs.prepare import PrepareOptions, prepare
-from include.cvmfs.source import Entry, Kind
-from include.cvmfs.spool import SpecialBits, Spool
+from include.cvmfs.format.compression import Compression
+from include.cvmfs.format.counters import Counts
+from include.cvmfs.format.hashes import Algorithm
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.chunker import ChunkLimits
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.ingest.spool import SpecialBits, Spool
+from include.cvmfs.sources.source import Entry, Kind
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import Found, read_back
@@ -120,7 +120,7 @@ def test_a_marker_without_its_directory_implies_it() -> None:
 
 
 def test_a_nested_catalog_has_the_newest_time_of_what_is_below_it() -> None:
-    from include.cvmfs.catalog import Catalog
+    from include.cvmfs.format.catalog import Catalog
 
     members = [
         a_folder("", mtime=1),
@@ -358,7 +358,7 @@ def test_any_tree_comes_back_the_same(tree: dict[str, object], data: st.DataObje
 
 
 def test_a_tarball_and_a_list_of_the_same_entries_give_the_same_catalog() -> None:
-    from include.cvmfs.tarball import TarSource
+    from include.cvmfs.sources.tarball import TarSource
 
     data = archive(
         [

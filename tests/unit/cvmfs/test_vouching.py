@@ -8,16 +8,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.cvmfs.commit import MANIFEST_KEY, fence, read_head
-from include.cvmfs.create import WHITELIST_KEY, create_repository
+from include.cvmfs.commit.commit import MANIFEST_KEY, fence, read_head
+from include.cvmfs.commit.create import WHITELIST_KEY, create_repository
+from include.cvmfs.commit.manifest_verifier import Voucher
+from include.cvmfs.commit.metadata_objects import store_compressed
 from include.cvmfs.errors import SignatureError
-from include.cvmfs.hashes import CERTIFICATE
-from include.cvmfs.keys import Signer, fingerprint, format_public_key, generate_master, generate_repository_key
-from include.cvmfs.manifest import Manifest, sign
-from include.cvmfs.storing import store_compressed
-from include.cvmfs.vouching import Voucher
-from include.cvmfs.whitelist import Whitelist
-from include.cvmfs.whitelist import sign as sign_whitelist
+from include.cvmfs.format.hashes import CERTIFICATE
+from include.cvmfs.format.keys import Signer, fingerprint, format_public_key, generate_master, generate_repository_key
+from include.cvmfs.format.manifest import Manifest, sign
+from include.cvmfs.format.whitelist import Whitelist
+from include.cvmfs.format.whitelist import sign as sign_whitelist
 from tests.fakes.memorystore import MemoryStore
 
 FQRN = "r.example.org"

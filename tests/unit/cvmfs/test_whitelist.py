@@ -12,9 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import CvmfsError, FormatError, SignatureError, WhitelistError, WhitelistExpired
-from include.cvmfs.hashes import Algorithm, ObjectHash
-from include.cvmfs.keys import Fingerprint, fingerprint, format_public_key, generate_master, generate_repository_key
-from include.cvmfs.whitelist import Whitelist, lists, sign, verify
+from include.cvmfs.format.hashes import Algorithm, ObjectHash
+from include.cvmfs.format.keys import (
+    Fingerprint,
+    fingerprint,
+    format_public_key,
+    generate_master,
+    generate_repository_key,
+)
+from include.cvmfs.format.whitelist import Whitelist, lists, sign, verify
 
 FQRN = "nightlies.example.org"
 NOW = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.counters import Counts
-from include.cvmfs.directory import DirectorySource
 from include.cvmfs.errors import FormatError, SourceError
-from include.cvmfs.layout import Layout
-from include.cvmfs.prepare import PrepareOptions, prepare
-from include.cvmfs.source import TreeSource
-from include.cvmfs.tarball import TarSource
-from include.cvmfs.xattrs import pack_xattrs, unpack_xattrs
+from include.cvmfs.format.counters import Counts
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import PrepareOptions, prepare
+from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.source import TreeSource
+from include.cvmfs.sources.tarball import TarSource
+from include.cvmfs.sources.xattrs import pack_xattrs, unpack_xattrs
 from tests.fakes.archives import Member, archive, file, folder, hardlink
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import Found, read_back

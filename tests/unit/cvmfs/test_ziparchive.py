@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.artifact import open_artifact
 from include.cvmfs.errors import SourceError, SourceLimitExceeded
-from include.cvmfs.prepare import prepare
-from include.cvmfs.source import Entry, Kind, SourceLimits
-from include.cvmfs.tarball import TarSource
-from include.cvmfs.ziparchive import ZipSource
+from include.cvmfs.ingest.prepare import prepare
+from include.cvmfs.sources.artifact import open_artifact
+from include.cvmfs.sources.source import Entry, Kind, SourceLimits
+from include.cvmfs.sources.tarball import TarSource
+from include.cvmfs.sources.ziparchive import ZipSource
 from tests.fakes.archives import archive, file, folder, symlink
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import read_back

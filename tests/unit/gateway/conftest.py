@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from include.gateway.service.lease_table import LeaseTable
+from include.gateway.service.leases.lease_table import LeaseTable
 from tests.fakes.gateway_service import ManualClock
 
 LEASE_TIME_S = 100.0

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.gateway.client.values import LeaseInfo, RepositoryInfo
-from include.gateway.service.lease_calls import listed
-from include.gateway.service.lease_rows import LeaseRow
+from include.gateway.service.http.lease_calls import listed
+from include.gateway.service.leases.lease_rows import LeaseRow
 from include.gateway.service.replies import ok
 
 EPOCH = datetime.fromtimestamp(0, UTC)

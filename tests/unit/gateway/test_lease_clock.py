@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from include.gateway.paths import LeasePath
-from include.gateway.service.lease_table import Granted, LeaseTable, digest_of
+from include.gateway.service.leases.lease_table import Granted, LeaseTable, digest_of
 from include.gateway.service.replies import Refused
 from tests.fakes.gateway_service import ManualClock
 

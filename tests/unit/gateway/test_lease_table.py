@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from include.cvmfs.hashes import ObjectHash
+from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.paths import LeasePath, overlap
 from include.gateway.service.config import ConfigError
-from include.gateway.service.lease_table import Busy, Granted, LeaseGone, LeaseTable, Spent, digest_of
+from include.gateway.service.leases.lease_table import Busy, Granted, LeaseGone, LeaseTable, Spent, digest_of
+from include.gateway.service.leases.tokens import token_of
+from include.gateway.service.leases.writer import StateError
 from include.gateway.service.replies import Refused
-from include.gateway.service.tokens import token_of
-from include.gateway.service.writer import StateError
 from tests.fakes.gateway_service import ManualClock
 
 REPOSITORY = "r.example.org"

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.gateway.paths import LeasePath, overlap
+from include.gateway.service.http.waiting import PATIENCE_S, WaitingList
 from include.gateway.service.limits import Limiter, Limits, Rate
 from include.gateway.service.replies import Malformed
-from include.gateway.service.waiting import PATIENCE_S, WaitingList
 
 REPOSITORY = "test.example.org"
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.hashes import Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.gateway.pack import (
     MAX_HEADER_BYTES,
     MAX_OBJECTS,

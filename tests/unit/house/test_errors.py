@@ -11,9 +11,9 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
+from include.care.watch.failures import SUBJECTS
 from include.error_names import CODES, MERGED
 from include.errors import Concern, NightshiftError
-from include.watch.failures import SUBJECTS
 from tests.fakes.airflowhome import ROOT
 
 FOLDERS = ("bench", "dags", "hooks", "include", "operators", "plugins", "sensors", "triggers")

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
+from include.care.preflight import folders
 from include.cli.lab import app as lab_commands
 from include.lab.environment import MARK, ROOT, SOCKET_PATH_LIMIT, Lab, Place, adopt
 from include.lab.errors import LabError
@@ -22,7 +23,6 @@ from include.lab.ports import Ports
 from include.lab.secrets import LabSecrets
 from include.lab.services import services
 from include.lab.supervise import Supervisor, configuration
-from include.preflight import folders
 from include.settings.errors import MissingConnection
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from include.cvmfs.generation import CHANGESET_LIFE, ORPHAN_GRACE
-from include.nightlies.approval import (
+from include.cvmfs.coordination.generation import CHANGESET_LIFE, ORPHAN_GRACE
+from include.nightlies.rules.approval import (
     MARGIN,
     SHOWN,
     Bound,

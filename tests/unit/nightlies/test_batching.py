@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.nightlies.batching import ALONE, AT_LEAST, SHARE, TASKS_S, dealt, work_s
+from include.nightlies.rules.batching import ALONE, AT_LEAST, SHARE, TASKS_S, dealt, work_s
 from include.nightlies.steps.plan import MAX_MAPPED
 
 MAPPED = MAX_MAPPED

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.nightlies.builddate import require_allowed, resolve_build_date
 from include.nightlies.errors import BuildDateRefused, BuildDateUnknown
+from include.nightlies.rules.build_date import require_allowed, resolve_build_date
 
 ZURICH = "Europe/Zurich"
 

@@ -7,10 +7,10 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from include.nightlies.builds import ArtifactRecord, BuildRecord
-from include.nightlies.compared import compared
 from include.nightlies.errors import BuildMoved
-from include.nightlies.index import Artifact, Base, BuildIndex, Rejected
+from include.nightlies.records.builds import ArtifactRecord, BuildRecord
+from include.nightlies.rules.index import Artifact, Base, BuildIndex, Rejected
+from include.nightlies.rules.index_history import compared
 
 DAY, NOW = date(2026, 11, 21), datetime(2026, 11, 21, 3, tzinfo=UTC)
 A, B = (Artifact(name, "x", f"{name}.tar", 1, name.lower() * 64) for name in "AB")

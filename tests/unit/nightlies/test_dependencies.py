@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from include.nightlies.dependencies import Readiness, readiness
-from include.nightlies.records import Publication
-from include.nightlies.states import Phase, State
+from include.nightlies.records.publications import Publication
+from include.nightlies.rules.dependencies import Readiness, readiness
+from include.nightlies.rules.states import Phase, State
 
 NEEDS = ("A/x", "B/x")
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.nightlies.errors import BadIndex
-from include.nightlies.index import Artifact, Base, BuildIndex
+from include.nightlies.rules.index import Artifact, Base, BuildIndex
 
 SHA = "0123456789abcdef" * 4
 GOOD = {"project": "Gaudi", "platform": "x86_64-el9-gcc13-opt", "url": "a/Gaudi.tar.zst", "size": 10, "sha256": SHA}

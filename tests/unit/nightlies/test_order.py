@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.nightlies.destinations import build_directory, destination, overlapping
 from include.nightlies.errors import DependencyCycle, NightlyError, UnknownChoice
-from include.nightlies.index import Artifact
-from include.nightlies.names import check_name
-from include.nightlies.order import in_order, select
+from include.nightlies.rules.destinations import build_directory, check_name, destination, overlapping
+from include.nightlies.rules.index import Artifact
+from include.nightlies.rules.order import in_order, select
 from include.settings.model import Slot
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.nightlies.passes import AFTER_FAILURE, Decision, Pass, Seen, Turn, cutoff
-from include.nightlies.passes import decide as decide_with
+from include.nightlies.rules.passes import AFTER_FAILURE, Decision, Pass, Seen, Turn, cutoff
+from include.nightlies.rules.passes import decide as decide_with
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 CUTOFF = NOW + timedelta(hours=4)

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from include.nightlies.errors import BadIndex, BuildMissing
-from include.nightlies.index import MAX_INDEX_BYTES
-from include.nightlies.steps.reading import LOOKS, read_again, read_index
+from include.nightlies.rules.index import MAX_INDEX_BYTES
+from include.nightlies.steps.sources import LOOKS, read_again, read_index
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from include.nightlies.steps.errors import ArtifactDirectory, SourceNotAllowed
-from include.nightlies.steps.reading import read_index
-from include.nightlies.steps.sources import opened
+from include.nightlies.steps.sources import opened, read_index
 from include.nightlies.steps.values import Item
 from include.publishers.connect import Connections
 from include.settings.load import load

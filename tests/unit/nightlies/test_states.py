@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.nightlies.states import ENDED, MOVES, Phase, State, Verdict, Who, decide
+from include.nightlies.rules.states import ENDED, MOVES, Phase, State, Verdict, Who, decide
 
 
 def verdict(current, to, phase, try_number, recorded=1, last=None):

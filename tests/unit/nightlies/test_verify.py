@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.dirent import Dirent
 from include.cvmfs.errors import DestinationError
-from include.cvmfs.hashes import hash_bytes
+from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.hashes import hash_bytes
 from include.nightlies.steps import verify
 from include.nightlies.steps.verify import Spread
 

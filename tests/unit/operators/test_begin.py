@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 
-from include.nightlies.passes import Pass
+from include.nightlies.rules.passes import Pass
 from include.settings.model import Slot
 from operators import begin
 from operators.begin import BeginNightOperator, HeardOperator, index_asset

@@ -10,8 +10,9 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from include.cvmfs.errors import SourceError
 from include.gateway.errors import GatewayUnreachable
-from include.nightlies.outages import pauses
-from include.nightlies.steps import inherit, links, plan, prepare, publish, reading, reserve, verify
+from include.nightlies.rules.outages import pauses
+from include.nightlies.steps import inherit, links, plan, prepare, publish, reserve, verify
+from include.nightlies.steps import sources as reading
 from include.nightlies.steps.values import Batch, Item
 from include.settings.model import Site, Slot
 from include.storage.errors import Unavailable

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
+from include.cvmfs.coordination.freeze import KEY, Freeze, freeze
 from include.cvmfs.errors import RepositoryFrozen
-from include.cvmfs.freeze import KEY, Freeze, freeze
 from include.gateway.errors import RepositoryDisabled
 from include.nightlies.steps import care, verify
 from include.settings.model import Site

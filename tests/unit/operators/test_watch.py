@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from include.nightlies.passes import Pass
-from include.watch.alerts import Runs, Tick
+from include.care.watch.alerts import Runs, Tick
+from include.nightlies.rules.passes import Pass
 from operators.watch import AskAirflow
 
 AT = datetime(2026, 11, 21, 1, tzinfo=UTC)

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
+from include.care.preflight.airflow import Asked, ask_api
+from include.care.preflight.connections import look_at_connections, named
+from include.care.preflight.findings import Severity
 from include.lab.connections import in_database
-from include.preflight.airflow import Asked, ask_api
-from include.preflight.connections import look_at_connections, named
-from include.preflight.findings import Severity
 from include.settings.load import load
 from include.settings.model import Site
 from include.settings.secrets import EnvSecrets

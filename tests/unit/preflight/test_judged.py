@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
+from include.care.preflight import folders
+from include.care.preflight.clockchange import left_out
+from include.care.preflight.findings import Severity
+from include.care.preflight.folders import judged_space, room, written
+from include.care.preflight.gateways import judged_lease
+from include.care.preflight.paused import judged_paused, needed
+from include.care.preflight.pools import judged_pools
+from include.care.preflight.schedule import FALLBACK, hour_before_first
+from include.care.preflight.stores import judged_skew
 from include.gateway.client.values import LeaseInfo
-from include.preflight import folders
-from include.preflight.clockchange import left_out
-from include.preflight.findings import Severity
-from include.preflight.folders import judged_space, room, written
-from include.preflight.gateways import judged_lease
-from include.preflight.paused import judged_paused, needed
-from include.preflight.pools import judged_pools
-from include.preflight.schedule import FALLBACK, hour_before_first
-from include.preflight.stores import judged_skew
 from include.settings.load import load
 from include.settings.model import Site
 from include.settings.pools import Pool

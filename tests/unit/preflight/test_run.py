@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from include.preflight.findings import Finding, NotReady, Report, Severity
-from include.preflight.run import Check, run
+from include.care.preflight.findings import Finding, NotReady, Report, Severity
+from include.care.preflight.run import Check, run
 
 OK = Finding("store", "a", Severity.OK, "answers")
 

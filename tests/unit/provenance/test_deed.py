@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from include.care.provenance.deed import BY_REPOSITORY_KEY, FOLDER, Deed, Sealed, seal
 from include.cvmfs.errors import FormatError
-from include.provenance.deed import BY_REPOSITORY_KEY, FOLDER, Deed, Sealed, seal
 from tests.fakes.site import MASTER, SIGNER
 
 SECRET = "the gateway's secret"

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.commit import read_head
+from include.cvmfs.commit.commit import read_head
+from include.cvmfs.commit.manifest_verifier import Voucher
 from include.cvmfs.errors import KeyFileError, RepositoryError
-from include.cvmfs.keys import load_signer
-from include.cvmfs.layout import Layout
-from include.cvmfs.repository import Repository
-from include.cvmfs.vouching import Voucher
+from include.cvmfs.format.keys import load_signer
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.revision.repository import Repository
 from include.publishers.connect import Connections
 from include.publishers.errors import PublisherError
 from include.publishers.found import found_repository, found_stores
@@ -137,7 +137,7 @@ def test_a_creation_that_died_between_its_keys_makes_the_others(
         link(source, target)
 
     with monkeypatch.context() as dying:
-        dying.setattr("include.cvmfs.keys.os.link", die)
+        dying.setattr("include.cvmfs.format.keys.os.link", die)
         with pytest.raises(KeyboardInterrupt):
             found(connected())
     before = {path.name: path.read_bytes() for path in (tmp_path / "keys").iterdir()}

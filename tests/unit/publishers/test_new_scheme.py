@@ -10,19 +10,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from include.cvmfs import packing, processes
-from include.cvmfs.compression import Compression
+from include.care.preflight.findings import Severity
+from include.care.preflight.folders import written
+from include.care.preflight.stores import conditions
 from include.cvmfs.errors import SignatureError
-from include.cvmfs.hashes import Algorithm
-from include.cvmfs.keys import save_signer
-from include.cvmfs.repository import Repository
-from include.cvmfs.trust import fetch_trusted
-from include.cvmfs.upload import Budget, Uploader
+from include.cvmfs.format.compression import Compression
+from include.cvmfs.format.hashes import Algorithm
+from include.cvmfs.format.keys import save_signer
+from include.cvmfs.ingest import packing, processes
+from include.cvmfs.ingest.upload import Budget, Uploader
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.trust import fetch_trusted
 from include.nightlies.steps.sources import opened
 from include.nightlies.steps.values import Item
-from include.preflight.findings import Severity
-from include.preflight.folders import written
-from include.preflight.stores import conditions
 from include.publishers.beside import switching
 from include.publishers.capabilities import Operation
 from include.publishers.connect import Connections

@@ -16,17 +16,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from include.cvmfs.artifact import open_artifact
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.directory import DirectorySource
 from include.cvmfs.errors import CvmfsError, DestinationError, SourceError
-from include.cvmfs.layout import Layout
-from include.cvmfs.owners import IdMap, OwnerMap
-from include.cvmfs.prepare import PrepareOptions
-from include.cvmfs.source import Entry, Kind, SourceLimits
-from include.cvmfs.spool import SpecialBits, Specials
-from include.cvmfs.tarball import TarSource
-from include.cvmfs.xattrs import AttributedSource, pack_xattrs
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import PrepareOptions
+from include.cvmfs.ingest.spool import SpecialBits, Specials
+from include.cvmfs.sources.artifact import open_artifact
+from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.owners import IdMap, OwnerMap
+from include.cvmfs.sources.source import Entry, Kind, SourceLimits
+from include.cvmfs.sources.tarball import TarSource
+from include.cvmfs.sources.xattrs import AttributedSource, pack_xattrs
 from include.publishers.capabilities import Operation
 from include.publishers.server.errors import PackedMissing
 from include.publishers.server.pack import Packing, member

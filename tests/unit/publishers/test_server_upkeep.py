@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from include.cvmfs.errors import TagError
-from include.cvmfs.hashes import Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.publishers.capabilities import Way
 from include.publishers.server.commands import Commands
 from include.publishers.server.errors import NameRefused

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.autocatalog import Weights
 from include.cvmfs.errors import FormatError, RepositoryError
-from include.cvmfs.hashes import Algorithm
-from include.cvmfs.layout import Layout
-from include.cvmfs.owners import OwnerMap
-from include.cvmfs.repository import Repository
-from include.cvmfs.spool import SpecialBits, Specials
+from include.cvmfs.format.hashes import Algorithm
+from include.cvmfs.format.layout import Layout
+from include.cvmfs.ingest.autocatalog import Weights
+from include.cvmfs.ingest.spool import SpecialBits, Specials
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.sources.owners import OwnerMap
 from include.publishers.trees import tree_options
 from include.settings.model import Owner, Prepare
 from tests.fakes.memorystore import MemoryStore

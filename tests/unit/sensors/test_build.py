@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from include.nightlies.errors import BuildDateRefused, BuildDateUnknown
-from include.nightlies.passes import Pass
+from include.nightlies.rules.passes import Pass
 from include.nightlies.steps.values import Night
 from include.settings.model import Slot
 from sensors.build import night_of as night_and_pass

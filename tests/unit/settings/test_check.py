@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from include.cli.settings import app
-from include.cvmfs.hashes import Algorithm
-from include.cvmfs.layout import Layout
+from include.cvmfs.format.hashes import Algorithm
+from include.cvmfs.format.layout import Layout
 from include.settings.traits import require_single_writer
 from include.storage.file import FileStore
 from include.storage.options import Traits

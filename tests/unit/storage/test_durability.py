@@ -11,16 +11,16 @@ from typing import get_args
 
 import pytest
 
-from include.cvmfs.catalogs import CatalogCache
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.commit import commit_change, read_head, store_all
-from include.cvmfs.create import create_repository
-from include.cvmfs.edit import Edit
-from include.cvmfs.hashes import hash_bytes
-from include.cvmfs.keys import generate_master, generate_repository_key
-from include.cvmfs.prepare import prepare
+from include.cvmfs.commit.commit import commit_change, read_head, store_all
+from include.cvmfs.commit.create import create_repository
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.hashes import hash_bytes
+from include.cvmfs.format.keys import generate_master, generate_repository_key
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import prepare
 from include.gateway.pack import Pack
-from include.gateway.service.intake import Intake
+from include.gateway.service.commits.intake import Intake
 from include.storage import file
 from include.storage.errors import Unavailable
 from include.storage.file import FileStore

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
+from include.cvmfs.coordination.freeze import Freeze, freeze, thaw
 from include.cvmfs.errors import RepositoryFrozen
-from include.cvmfs.freeze import Freeze, freeze, thaw
 from include.storage.file import FileStore
 from operators.publish import CvmfsPublishOperator
 from tests.fakes.taskcontext import task_context

@@ -6,10 +6,8 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from include.nightlies.states import State
-from include.notify.message import Event, Message
-from include.settings.model import Begins, Slot
-from include.watch.alerts import (
+from include.care.notify.message import Event, Message
+from include.care.watch.alerts import (
     RETRIED_WITHIN,
     Runs,
     Tick,
@@ -19,7 +17,9 @@ from include.watch.alerts import (
     summary_due,
     ticks,
 )
-from include.watch.summary import Summary
+from include.care.watch.summary import Summary
+from include.nightlies.rules.states import State
+from include.settings.model import Begins, Slot
 from tests.unit.watch.test_summary import built, of, published
 
 HOUR = timedelta(hours=1)

@@ -6,11 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from include.nightlies.index import Rejected
-from include.nightlies.states import Skip, State
-from include.notify.message import Event
-from include.watch.failures import SHOWN, Cause, causes, untold
-from include.watch.summary import Line, Summary
+from include.care.notify.message import Event
+from include.care.watch.failures import SHOWN, Cause, causes, untold
+from include.care.watch.summary import Line, Summary
+from include.nightlies.rules.index import Rejected
+from include.nightlies.rules.states import Skip, State
 from tests.unit.watch.test_summary import NOW, built, of, published
 
 HOUR = timedelta(hours=1)

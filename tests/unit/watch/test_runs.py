@@ -8,23 +8,24 @@ from pathlib import Path
 
 import pytest
 
+from include.care.notify.errors import NotifyError
+from include.care.notify.message import Event, Message
+from include.care.notify.notifier import Notifier
+from include.care.notify.records import alerts_since, append_note, claim, seen_since
+from include.care.watch.alerts import Runs, Tick, alerts_of, ticks
+from include.care.watch.records import read_summary
+from include.care.watch.runs import FailedRun, Fault, note_fault, tell_failed_run
+from include.care.watch.watch import watch
 from include.ledger.metadata import metadata
-from include.nightlies import builds, records
-from include.nightlies.index import Artifact, BuildIndex
-from include.nightlies.records import PublicationKey
-from include.nightlies.states import Phase, State
+from include.nightlies.records import builds
+from include.nightlies.records import publications as records
+from include.nightlies.records.publications import PublicationKey
+from include.nightlies.rules.index import Artifact, BuildIndex
+from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.errors import ArtifactMissing
-from include.notify.errors import NotifyError
-from include.notify.message import Event, Message
-from include.notify.notifier import Notifier
-from include.notify.records import alerts_since, append_note, claim, seen_since
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
-from include.watch.alerts import Runs, Tick, alerts_of, ticks
-from include.watch.records import read_summary
-from include.watch.runs import FailedRun, Fault, note_fault, tell_failed_run
-from include.watch.watch import watch
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FQRN = "r.example.org"

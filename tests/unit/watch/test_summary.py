@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.nightlies.builds import ArtifactRecord, BuildRecord
-from include.nightlies.index import Artifact, Rejected
-from include.nightlies.records import Publication
-from include.nightlies.states import Phase, Skip, State
+from include.care.watch.render import size, to_html, to_text
+from include.care.watch.summary import Fate, Summary, summary
+from include.nightlies.records.builds import ArtifactRecord, BuildRecord
+from include.nightlies.records.publications import Publication
+from include.nightlies.rules.index import Artifact, Rejected
+from include.nightlies.rules.states import Phase, Skip, State
 from include.settings.model import Choice, Slot
-from include.watch.render import size, to_html, to_text
-from include.watch.summary import Fate, Summary, summary
 
 NOW = datetime(2026, 11, 21, 7, tzinfo=UTC)
 DAY = date(2026, 11, 21)

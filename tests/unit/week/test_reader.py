@@ -116,7 +116,7 @@ def test_without_links_there_is_nothing_to_tell() -> None:
 def test_the_tree_is_told_with_the_content_of_all() -> None:
     store = MemoryStore()
     repository(store, TREES)
-    from include.cvmfs.repository import Repository
+    from include.cvmfs.revision.repository import Repository
 
     found = tree_of(Repository.open(store, public_keys=[public_key()], now=NOW))
     assert found["/nightlies"] == "directory"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.artifact import open_artifact
-from include.cvmfs.changeset import Changeset
-from include.cvmfs.prepare import Base
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import Base
+from include.cvmfs.sources.artifact import open_artifact
 from include.publishers.connect import Connections
 from include.publishers.server import upkeep
 from tests.fakes.builds import tree

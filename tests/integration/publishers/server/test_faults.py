@@ -393,7 +393,7 @@ _KILLED = """
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from include.cvmfs.changeset import Changeset
+from include.cvmfs.ingest.changeset import Changeset
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets

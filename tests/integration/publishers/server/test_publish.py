@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from include.cvmfs.commit import NewTag
-from include.cvmfs.directory import DirectorySource
+from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved
+from include.cvmfs.sources.directory import DirectorySource
 from include.publishers.byhand import publish_tree
 from include.publishers.errors import NotSupported
 from include.publishers.server.errors import PackedMissing

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from include.cvmfs.commit import NewTag
-from include.cvmfs.xattrs import unpack_xattrs
+from include.cvmfs.commit.commit import NewTag
+from include.cvmfs.sources.xattrs import unpack_xattrs
 from include.lab.servers.sshd import SshServer
 from include.publishers.capabilities import Operation, Outcome, Way, cell
 from include.publishers.errors import Lossy, NotSupported

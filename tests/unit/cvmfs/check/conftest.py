@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from include.cvmfs.check import Report, check
-from include.cvmfs.findings import Subject
-from include.cvmfs.repository import Repository
+from include.cvmfs.check.check import Report, check
+from include.cvmfs.check.findings import Subject
+from include.cvmfs.revision.repository import Repository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, MiniRepository, public_key, sample
 

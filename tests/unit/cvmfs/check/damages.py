@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from include.cvmfs.findings import Subject
-from include.cvmfs.hashes import path_hash
+from include.cvmfs.check.findings import Subject
+from include.cvmfs.format.hashes import path_hash
 
 HERE = "md5path_1 = ? AND md5path_2 = ?"
 COPY = "1, hash, size, mode, mtime, flags, name, '', 0, 0, NULL"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from include.cvmfs.counters import NAMES
-from include.cvmfs.findings import Subject
-from include.cvmfs.hashes import Algorithm, path_hash
-from include.cvmfs.repository import Repository
+from include.cvmfs.check.findings import Subject
+from include.cvmfs.format.counters import NAMES
+from include.cvmfs.format.hashes import Algorithm, path_hash
+from include.cvmfs.revision.repository import Repository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import MiniRepository, sample
 from tests.unit.cvmfs.check.conftest import checked, found

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from include.cvmfs.check import check
-from include.cvmfs.compression import decompress
-from include.cvmfs.findings import Subject
-from include.cvmfs.hashes import CATALOG, HISTORY, ObjectHash
-from include.cvmfs.history import Tag
-from include.cvmfs.reflog import KEY as REFLOG_KEY
-from include.cvmfs.repository import Repository
+from include.cvmfs.check.check import check
+from include.cvmfs.check.findings import Subject
+from include.cvmfs.format.compression import decompress
+from include.cvmfs.format.hashes import CATALOG, HISTORY, ObjectHash
+from include.cvmfs.format.history import Tag
+from include.cvmfs.format.reflog import KEY as REFLOG_KEY
+from include.cvmfs.revision.repository import Repository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import NOW, SECONDS, MiniRepository, public_key
 from tests.unit.cvmfs.check.conftest import checked, found

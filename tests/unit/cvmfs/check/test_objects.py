@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from include.cvmfs.check import check
-from include.cvmfs.compression import compress
-from include.cvmfs.findings import Subject
-from include.cvmfs.repository import Repository
+from include.cvmfs.check.check import check
+from include.cvmfs.check.findings import Subject
+from include.cvmfs.format.compression import compress
+from include.cvmfs.revision.repository import Repository
 from include.storage.errors import Forbidden, Unavailable, Unsupported
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import NOW, MiniRepository, public_key

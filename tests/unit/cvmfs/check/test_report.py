@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs import findings as findings_module
-from include.cvmfs.check import Progress
-from include.cvmfs.findings import Subject
+from include.cvmfs.check import findings as findings_module
+from include.cvmfs.check.check import Progress
+from include.cvmfs.check.findings import Subject
 from include.storage.file import FileStore
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import MiniRepository, sample

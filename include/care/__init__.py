@@ -1,0 +1,1 @@
+"""What looks after a site: watch, preflight, provenance, notifications and freezes."""

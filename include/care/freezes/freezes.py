@@ -1,0 +1,132 @@
+"""Freeze and thaw repositories of the site: the store says what holds, the ledger who did it, when and why."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, insert, select
+
+from include.care.freezes.errors import BadFreeze
+from include.care.freezes.tables import interventions
+from include.cvmfs.coordination import freeze as document
+from include.cvmfs.coordination.freeze import Changed, Freeze
+from include.cvmfs.errors import FormatError
+from include.gateway.errors import GatewayError
+from include.ledger.engine import Bind, reading, writing
+from include.publishers.connect import Connections
+from include.storage.errors import StoreError
+
+FREEZE, THAW = "freeze", "thaw"
+
+
+@dataclass(frozen=True, slots=True)
+class Intervention:
+    """One row of the ledger: `kind` is `freeze` or `thaw`; `freeze` names the freeze that was meant."""
+
+    repository: str
+    kind: str
+    freeze: str
+    who: str
+    reason: str
+    until: datetime | None
+    done_at: datetime
+
+    @classmethod
+    def from_row(cls, row: RowMapping) -> Intervention:
+        return cls(**{name: row[name] for name in cls.__slots__})
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "repository": self.repository,
+            "kind": self.kind,
+            "who": self.who,
+            "reason": self.reason,
+            "until": self.until.isoformat() if self.until else None,
+            "at": self.done_at.isoformat(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How one repository stands: `frozen` or not; `unknown` says why that cannot be told."""
+
+    repository: str
+    frozen: Freeze | None = None
+    unknown: str | None = None
+
+
+def freeze(
+    connections: Connections, fqrn: str, *, reason: str, who: str, until: datetime | None, now: datetime
+) -> Changed:
+    """Freeze a repository, and have it in the ledger; nothing happens if it is frozen just so.
+
+    Raises BadFreeze, SettingsError, Conflict if somebody else did the same in this moment, and what stores raise.
+    """
+    store = connections.manifest_store(fqrn)
+    try:
+        wanted = Freeze(secrets.token_hex(8), reason.strip(), who, now, until)
+    except ValueError as fault:
+        raise BadFreeze(fqrn, str(fault)) from None
+    done = document.freeze(store, wanted)
+    if done.after is not None:
+        _record(connections.ledger, fqrn, FREEZE, done.after, who, now, always=done.changed)
+    return done
+
+
+def thaw(connections: Connections, fqrn: str, *, who: str, now: datetime) -> Changed:
+    """End a repository's freeze, and have it in the ledger; nothing happens if none holds. Raises as `freeze`."""
+    done = document.thaw(connections.manifest_store(fqrn), now)
+    if done.changed and done.after is not None:
+        _record(connections.ledger, fqrn, THAW, done.after, who, now, always=True)
+    return done
+
+
+def standings(connections: Connections, now: datetime) -> tuple[Standing, ...]:
+    """How every repository of the site stands; one whose store does not answer hides no other."""
+    return tuple(_standing(connections, fqrn, now) for fqrn in sorted(connections.site.repositories))
+
+
+def open_leases(connections: Connections, fqrn: str) -> list[str] | None:
+    """Who still is at work under leases that were granted before; None if the gateway does not say."""
+    try:
+        with connections.gateway(fqrn) as client:
+            held = [one for one in client.leases() if one.repository == fqrn]
+    except GatewayError:
+        return None
+    return [f"{one.path or '/'} held by {one.hostname!r} with key {one.key_id}" for one in held]
+
+
+def interventions_of(bind: Bind, fqrn: str | None = None, *, limit: int = 100) -> Sequence[Intervention]:
+    """What was done to a repository, or to all, the newest first."""
+    query = select(interventions).order_by(interventions.c.id.desc()).limit(limit)
+    if fqrn is not None:
+        query = query.where(interventions.c.repository == fqrn)
+    with reading(bind) as connection:
+        return [Intervention.from_row(row) for row in connection.execute(query).mappings()]
+
+
+def _standing(connections: Connections, fqrn: str, now: datetime) -> Standing:
+    try:
+        return Standing(fqrn, document.look(connections.repository_store(fqrn), now))
+    except (StoreError, FormatError) as error:
+        return Standing(fqrn, unknown=str(error))
+
+
+def _record(bind: Bind, fqrn: str, kind: str, of: Freeze, who: str, now: datetime, *, always: bool) -> None:
+    """`always`: also if the ledger has a row of that freeze; otherwise only what a crash kept from being written."""
+
+    def work(connection: Connection) -> None:
+        known = select(interventions.c.id).where(interventions.c.freeze == of.id, interventions.c.kind == kind)
+        if not always and connection.scalar(known.limit(1)) is not None:
+            return
+        connection.execute(
+            insert(interventions).values(
+                repository=fqrn, kind=kind, freeze=of.id, who=who, reason=of.reason, until=of.until, done_at=now
+            )
+        )
+
+    writing(bind, work)

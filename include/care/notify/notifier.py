@@ -1,0 +1,94 @@
+"""Tells people: each cause once within a window, by every way that is configured, and never at the caller's cost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import Protocol
+
+from sqlalchemy import Engine
+
+from include.care.notify import records
+from include.care.notify.errors import NotifyError
+from include.care.notify.mail import send_mail
+from include.care.notify.message import Message
+from include.care.notify.webhook import post
+from include.ledger.errors import LedgerError
+from include.settings.errors import SettingsError
+from include.settings.model import Notify, Site
+from include.settings.secrets import Secrets
+
+log = logging.getLogger(__name__)
+
+
+class OnSite(Protocol):
+    """Settings, secrets and ledger of a site."""
+
+    site: Site
+    secrets: Secrets
+
+    @property
+    def ledger(self) -> Engine: ...
+
+
+class Said(Enum):
+    """What became of a message."""
+
+    TOLD = "told"
+    KNOWN = "told before"
+    NOBODY = "nobody is to be told"
+    FAILED = "nobody could be told"
+
+
+@dataclass(frozen=True, slots=True)
+class Notifier:
+    """`ways`: how people are told, by name; each raises NotifyError or SettingsError if it does not work."""
+
+    settings: Notify
+    ledger: Engine
+    ways: dict[str, Callable[[Message, datetime], None]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, connections: OnSite) -> Notifier:
+        """By what `notify:` of the configuration names."""
+        settings, secrets = connections.site.notify, connections.secrets
+        ways: dict[str, Callable[[Message, datetime], None]] = {}
+        if (mail := settings.mail) is not None:
+            ways["mail"] = lambda message, _: send_mail(mail, secrets.get(mail.connection), message)
+        if (hook := settings.webhook) is not None:
+            ways["webhook"] = lambda message, now: post(
+                hook, secrets.get(hook.connection), message, now_s=int(now.timestamp())
+            )
+        return cls(settings, connections.ledger, ways)
+
+    def tell(self, message: Message, *, now: datetime, window: timedelta | None = None) -> Said:
+        """Tell people of a cause, unless they were told of it within the window. Raises nothing.
+
+        What went wrong with one way stops no other; if all fail, the next who sees the cause tries again.
+        """
+        window = timedelta(hours=self.settings.window_hours) if window is None else window
+        try:
+            if not records.claim(self.ledger, message, now=now, window=window):
+                return Said.KNOWN
+        except LedgerError as error:
+            log.warning("not known whether anybody was told already, so they are told: %s", error)
+        log.warning("%s: %s", message.event.value, message.title)
+        if not self.ways:
+            return Said.NOBODY
+        faults = {}
+        for name, tell in self.ways.items():
+            try:
+                tell(message, now)
+            except (NotifyError, SettingsError) as error:
+                faults[name] = str(error)
+                log.error("nobody was told by %s: %s", name, error)
+        if len(faults) < len(self.ways):
+            return Said.TOLD
+        try:
+            records.not_told(self.ledger, message, "; ".join(faults.values()))
+        except LedgerError as error:
+            log.warning("not recorded: %s", error)
+        return Said.FAILED

@@ -1,0 +1,183 @@
+"""What the ledger records of causes: when one was seen, and whether somebody was told of it lately."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, delete, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from include.care.notify.message import Event, Message
+from include.care.notify.tables import alerts
+from include.care.notify.webhook import cause_of
+from include.ledger.engine import Bind, reading, writing
+
+AT_ONCE = 500
+"""Keys of one query."""
+SEEN = "seen"
+"""The event of what is only watched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One cause. `told_at`: when people were told last; `fault`: why that did not work."""
+
+    key: str
+    event: str
+    severity: str
+    title: str
+    text: str
+    times: int
+    first_seen_at: datetime
+    last_seen_at: datetime
+    told_at: datetime | None
+    fault: str | None
+
+    @classmethod
+    def from_row(cls, row: RowMapping) -> Alert:
+        return cls(**{name: row[name] for name in cls.__slots__})
+
+
+def claim(bind: Bind, message: Message, *, now: datetime, window: timedelta) -> bool:
+    """Note that a cause was seen; whether it is on the caller to tell people, because nobody was within the window.
+
+    Of several who see it at once exactly one is told to.
+    """
+    cause = cause_of(message.key)
+
+    def work(connection: Connection) -> bool:
+        values = {
+            "event": message.event.value,
+            "severity": message.severity,
+            "title": message.title,
+            "text": message.plain(),
+            "last_seen_at": now,
+        }
+        where = alerts.c.cause == cause
+        if connection.scalar(select(alerts.c.cause).where(where)) is None and not _renamed(connection, message):
+            try:
+                with connection.begin_nested():
+                    connection.execute(
+                        insert(alerts).values(cause=cause, key=message.key[:512], times=0, first_seen_at=now, **values)
+                    )
+            except IntegrityError:
+                pass  # another process saw it in this moment
+        connection.execute(update(alerts).where(where).values(times=alerts.c.times + 1, **values))
+        stale = or_(alerts.c.told_at.is_(None), alerts.c.told_at <= now - window)
+        return bool(connection.execute(update(alerts).where(where, stale).values(told_at=now, fault=None)).rowcount)
+
+    return writing(bind, work)
+
+
+def _renamed(connection: Connection, message: Message) -> bool:
+    """Whether the cause was known under a key of an earlier version, and has its present key now."""
+    former = [cause_of(key) for key in message.former_keys]
+    query = select(alerts.c.cause).where(alerts.c.cause.in_(former)).order_by(alerts.c.told_at.desc()).limit(1)
+    known = connection.scalar(query) if former else None
+    if known is None:
+        return False
+    values = {"cause": cause_of(message.key), "key": message.key[:512]}
+    try:
+        with connection.begin_nested():
+            connection.execute(update(alerts).where(alerts.c.cause == known).values(**values))
+    except IntegrityError:
+        pass  # another process did it in this moment
+    return True
+
+
+def not_told(bind: Bind, message: Message, fault: str) -> None:
+    """Give a claim back: nobody could be told, so that the next who sees it tries again."""
+
+    def work(connection: Connection) -> None:
+        where = alerts.c.cause == cause_of(message.key)
+        connection.execute(update(alerts).where(where).values(told_at=None, fault=fault))
+
+    writing(bind, work)
+
+
+def alerts_since(bind: Bind, since: datetime) -> Sequence[Alert]:
+    """The causes that were seen since then, the newest first."""
+    query = select(alerts).where(alerts.c.last_seen_at >= since, alerts.c.event != SEEN)
+    query = query.order_by(alerts.c.last_seen_at.desc(), alerts.c.cause)
+    with reading(bind) as connection:
+        return [Alert.from_row(row) for row in connection.execute(query).mappings()]
+
+
+def undelivered(bind: Bind, since: datetime, event: Event) -> Sequence[Alert]:
+    """The causes of an event, seen since then, of which no message could be sent."""
+    query = select(alerts).where(alerts.c.event == event.value, alerts.c.last_seen_at >= since)
+    query = query.where(alerts.c.told_at.is_(None), alerts.c.fault.is_not(None))
+    with reading(bind) as connection:
+        return [Alert.from_row(row) for row in connection.execute(query).mappings()]
+
+
+def append_note(bind: Bind, key: str, note: Mapping[str, Any], *, now: datetime, limit: int) -> None:
+    """Keep a note below a key until it is taken, at most `limit` of them; people are not told of it."""
+    cause = cause_of(key)
+
+    def work(connection: Connection) -> None:
+        where = alerts.c.cause == cause
+        known = connection.scalar(select(alerts.c.text).where(where).with_for_update())
+        notes = json.loads(known) if known else []
+        if len(notes) >= limit:
+            return
+        values = {"text": json.dumps([*notes, dict(note)]), "times": len(notes) + 1, "last_seen_at": now}
+        if known is not None:
+            connection.execute(update(alerts).where(where).values(**values))
+            return
+        what = {"event": SEEN, "severity": SEEN, "title": key, "first_seen_at": now}
+        connection.execute(insert(alerts).values(cause=cause, key=key[:512], **what, **values))
+
+    try:
+        writing(bind, work)
+    except IntegrityError:
+        writing(bind, work)  # another process wrote the first one in this moment
+
+
+def take_notes(bind: Bind, key: str) -> list[dict[str, Any]]:
+    """The notes of a key, in the order in which they came; they are forgotten."""
+    where = alerts.c.cause == cause_of(key)
+
+    def work(connection: Connection) -> list[dict[str, Any]]:
+        known = connection.scalar(select(alerts.c.text).where(where).with_for_update())
+        connection.execute(delete(alerts).where(where))
+        return json.loads(known) if known else []
+
+    return writing(bind, work)
+
+
+def seen_of(bind: Bind, keys: Iterable[str], since: datetime) -> frozenset[str]:
+    """Which of these were seen since then."""
+    of_cause = {cause_of(key): key for key in keys}
+    causes, found = list(of_cause), set[str]()
+    with reading(bind) as connection:
+        for start in range(0, len(causes), AT_ONCE):
+            query = select(alerts.c.cause).where(
+                alerts.c.cause.in_(causes[start : start + AT_ONCE]), alerts.c.last_seen_at >= since
+            )
+            found.update(connection.scalars(query))
+    return frozenset(of_cause[cause] for cause in found)
+
+
+def seen_since(bind: Bind, key: str, now: datetime, gap: timedelta) -> datetime:
+    """Since when something has been seen again and again, without a gap as long as this; people are not told of it."""
+    cause = cause_of(key)
+
+    def work(connection: Connection) -> datetime:
+        where = alerts.c.cause == cause
+        row = connection.execute(select(alerts).where(where).with_for_update()).mappings().first()
+        if row is None:
+            values = {"event": SEEN, "severity": SEEN, "title": key, "text": "", "first_seen_at": now}
+            connection.execute(insert(alerts).values(cause=cause, key=key[:512], times=1, last_seen_at=now, **values))
+            return now
+        first: datetime = row["first_seen_at"] if now - row["last_seen_at"] < gap else now
+        connection.execute(
+            update(alerts).where(where).values(first_seen_at=first, last_seen_at=now, times=alerts.c.times + 1)
+        )
+        return first
+
+    return writing(bind, work)

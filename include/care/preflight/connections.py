@@ -1,0 +1,79 @@
+"""The connections that a site names: which there are, what each is for, and whether it is defined."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from include.care.preflight.airflow import Asked
+from include.care.preflight.findings import Finding, Severity
+from include.settings.errors import MissingConnection, SettingsError
+from include.settings.model import Site
+from include.settings.secrets import Secrets
+
+CANNOT_ASK = "not defined here, and Airflow cannot be asked whether it has it"
+IN_AIRFLOW = "defined in Airflow; commands here cannot use it"
+
+
+def airflow_has_all(_: str) -> bool:
+    """For callers whose secrets come from Airflow: what they miss, it does not have."""
+    return False
+
+
+def named(site: Site, fqrns: Iterable[str], stores: Iterable[str]) -> Mapping[str, str]:
+    """Every connection that is needed, with what for."""
+    found: dict[str, list[str]] = {}
+
+    def need(name: str | None, what: str) -> None:
+        if name:
+            found.setdefault(name, []).append(what)
+
+    for name in stores:
+        need(site.store(name).connection, f"store {name}")
+        need(site.store(name).gateway_connection, f"gateways to store {name}")
+    for fqrn in fqrns:
+        settings = site.repository(fqrn)
+        need(settings.gateway, f"gateway of {fqrn}")
+        need(settings.gateway_admin, f"administrator of the gateway of {fqrn}")
+        need(settings.server.connection if settings.server else None, f"key of the node of {fqrn}")
+    need(site.ledger_connection, "ledger")
+    need(site.airflow_connection, "Airflow's API")
+    for name, what in _notifying(site).items():
+        need(name, what)
+    return {name: ", ".join(what) for name, what in sorted(found.items())}
+
+
+def look_at_connections(
+    site: Site, secrets: Secrets, names: Mapping[str, str], asked: Asked = airflow_has_all
+) -> Iterator[Finding]:
+    """Whether each is defined. `asked`: whether Airflow has one that is not defined in this environment."""
+    notifying = _notifying(site)
+    for name, what in names.items():
+        try:
+            secrets.get(name)
+        except MissingConnection as error:
+            yield _missing(name, what, error, asked(name), needed_here=name not in notifying)
+        except SettingsError as error:
+            yield Finding("connection", name, Severity.ERROR, f"for {what}: not usable", str(error))
+        else:
+            yield Finding("connection", name, Severity.OK, f"for {what}")
+
+
+def _missing(name: str, what: str, error: MissingConnection, there: bool | None, *, needed_here: bool) -> Finding:
+    if there and not needed_here:
+        return Finding("connection", name, Severity.OK, f"for {what}: defined in Airflow")
+    if there:
+        return Finding("connection", name, Severity.WARNING, f"for {what}: {IN_AIRFLOW}", str(error))
+    if there is None and not needed_here:
+        return Finding("connection", name, Severity.WARNING, f"for {what}: {CANNOT_ASK}", str(error))
+    return Finding("connection", name, Severity.ERROR, f"for {what}: not usable", str(error))
+
+
+def _notifying(site: Site) -> Mapping[str, str]:
+    """What only Airflow's tasks use."""
+    mail, webhook = site.notify.mail, site.notify.webhook
+    used: dict[str, str] = {}
+    if mail:
+        used[mail.connection] = "mail"
+    if webhook:
+        used[webhook.connection] = f"{used[webhook.connection]}, webhook" if webhook.connection in used else "webhook"
+    return used

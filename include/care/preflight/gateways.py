@@ -1,0 +1,93 @@
+"""Gateways and publisher nodes before a night: they answer, take our keys, and nobody sits on a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from include.care.preflight.findings import Finding, Severity
+from include.care.preflight.stores import TIMEOUT_S, skew
+from include.gateway.client import GatewayClient
+from include.gateway.client.values import LeaseInfo
+from include.gateway.errors import AccessRefused, PathBusy, RepositoryDisabled
+from include.gateway.holders import TaskName
+from include.gateway.protocol import API
+from include.publishers.connect import Connections
+from include.settings.urls import base_url
+
+PROBE = ".nightshift-preflight"
+
+
+def look_at_gateway(connections: Connections, fqrn: str) -> Iterator[Finding]:
+    """It serves the repository, and takes a lease on a probe path with our key; an administrator's key ends it."""
+    settings = connections.site.repository(fqrn)
+    found = connections.secrets.get(settings.gateway)
+    url = base_url(found, port=connections.site.gateway.port)
+    with GatewayClient(url, found.login or "", found.password or "", timeout_s=TIMEOUT_S, retries=0) as client:
+        known = {one.name: one for one in client.repositories()}
+        if fqrn not in known:
+            seen = f"{url} serves {', '.join(sorted(known)) or 'no repository'}, not this one"
+            yield Finding("gateway", fqrn, Severity.ERROR, seen, "Add the repository to the gateway's configuration.")
+            return
+        yield Finding("gateway", fqrn, Severity.OK, f"{url} serves it")
+        below = known[fqrn].keys.get(found.login or "", "/").rstrip("/")
+        yield from _key(client, fqrn, settings.gateway, f"{below}/{PROBE}")
+    if settings.gateway_admin is not None:
+        key = connections.secrets.get(settings.gateway_admin)
+        with GatewayClient(url, key.login or "", key.password or "", timeout_s=TIMEOUT_S, retries=0) as admin:
+            try:
+                admin.drop_by_path(fqrn, f"/{PROBE}")  # where nobody's lease is
+            except AccessRefused as error:
+                cure = f"Correct login and password of connection {settings.gateway_admin!r}."
+                yield Finding("gateway", f"{fqrn} administrator", Severity.ERROR, str(error).rstrip("."), cure)
+            else:
+                yield Finding("gateway", f"{fqrn} administrator", Severity.OK, f"takes key {key.login}")
+    yield from skew("gateway of", fqrn, f"{url}{API}")
+
+
+def leases(connections: Connections, fqrn: str) -> Iterator[Finding]:
+    """Who holds a lease now, and since about when: a lease is held for moments."""
+    found = connections.secrets.get(connections.site.repository(fqrn).gateway)
+    url, now = base_url(found, port=connections.site.gateway.port), datetime.now(UTC)
+    longest_s = float(found.extra.get("max_lease_time_s", connections.site.gateway.max_lease_time_s))
+    with GatewayClient(url, "", "", timeout_s=TIMEOUT_S, retries=0) as client:
+        held = [one for one in client.leases() if one.repository == fqrn and PROBE not in one.path]
+    if not held:
+        yield Finding("leases", fqrn, Severity.OK, "none is open")
+    for one in held:
+        yield judged_lease(one, now, longest_s)
+
+
+def judged_lease(lease: LeaseInfo, now: datetime, longest_s: float) -> Finding:
+    """Whose a lease is, and what that means. A lease is not told when it was taken, only how long it lasts yet."""
+    whose = "a task of ours" if TaskName.parse(lease.hostname) else "somebody else"
+    left_s = (lease.expires - now).total_seconds()
+    renewed_s = max(0.0, longest_s - left_s)
+    seen = f"held by {whose}, {lease.hostname!r} with key {lease.key_id}, renewed about {renewed_s:.0f} s ago"
+    cure = "Let its holder finish; one of a dead task is ended by the DAG `leases` within 15 minutes."
+    return Finding("leases", lease.full_path, Severity.WARNING, seen, cure)
+
+
+def node(connections: Connections, fqrn: str) -> Iterator[Finding]:
+    """Whether we can log in to the repository's publisher node."""
+    from include.publishers.server.connection import Connection
+
+    address = connections.server(fqrn).node.address
+    with Connection(address):
+        yield Finding("publisher node", fqrn, Severity.OK, f"logged in as {address.name}")
+
+
+def _key(client: GatewayClient, fqrn: str, connection: str, probe: str) -> Iterator[Finding]:
+    subject = f"{fqrn} key {client.key_id}"
+    try:
+        client.drop(client.acquire(fqrn, probe, hostname="nightshift preflight"))
+    except PathBusy:
+        yield Finding("gateway", subject, Severity.OK, "takes it; the probe path is leased")
+    except RepositoryDisabled as stopped:
+        cure = f"nightshift thaw {fqrn}; or let the gateway's administrator enable it."
+        yield Finding("gateway", subject, Severity.WARNING, f"gives out no leases: {stopped.reason}", cure)
+    except AccessRefused as error:
+        cure = f"Correct login and password of connection {connection!r}."
+        yield Finding("gateway", subject, Severity.ERROR, str(error).rstrip("."), cure)
+    else:
+        yield Finding("gateway", subject, Severity.OK, "a lease was taken and given back")

@@ -1,0 +1,49 @@
+"""DAGs that have to run by themselves and are paused: Airflow is silent about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from include.care.preflight.airflow import ask_airflow
+from include.care.preflight.findings import Finding, Severity
+from include.nightlies.rules.begin import by_artifact
+from include.settings.model import Site
+from include.settings.secrets import Secrets
+
+UNPAUSE = "nightshift lab airflow dags unpause"
+
+
+def needed(site: Site, slots: Iterable[str] | None = None) -> dict[str, str]:
+    """The DAGs that have to be unpaused, with what does not happen while they are not; of these slots only."""
+    found = {}
+    for name in sorted(site.slots if slots is None else slots):
+        slot = site.slot(name)
+        if slot.schedule:
+            found[f"nightly_install_{name}"] = f"no night of slot {name} begins"
+        if by_artifact(slot):
+            found[f"nightly_install_{name}"] = f"no night of slot {name} begins"
+            found[f"index_events_{name}"] = f"no artifact begins a night of slot {name}"
+    if site.slots:
+        found["night_watch"] = "no alert is sent for a night that is late or did not start"
+        found["preflight"] = "nobody looks before a night whether it could run"
+    if site.repositories:
+        found["leases"] = "leases of dead tasks are not ended"
+        found["repository_care"] = "no alert is sent for damage or for a whitelist that ends"
+    return found
+
+
+def look_at_paused(site: Site, secrets: Secrets, slots: Iterable[str] | None = None) -> Iterator[Finding]:
+    """Compare what has to be unpaused with what Airflow says. Where it cannot be asked, the check of pools says so."""
+    if site.airflow_connection is None:
+        return
+    reply = ask_airflow(site, secrets, "dags", {"limit": 100, "exclude_stale": "true"})
+    yield from judged_paused(needed(site, slots), {str(one["dag_id"]): bool(one["is_paused"]) for one in reply["dags"]})
+
+
+def judged_paused(wanted: Mapping[str, str], paused: Mapping[str, bool]) -> Iterator[Finding]:
+    """What is paused. A DAG that Airflow has not read yet is paused once it has."""
+    for dag_id, what in wanted.items():
+        if paused.get(dag_id, True):
+            yield Finding("dag", dag_id, Severity.WARNING, f"is paused: {what}", f"Run: {UNPAUSE} {dag_id}")
+        else:
+            yield Finding("dag", dag_id, Severity.OK, "is not paused")

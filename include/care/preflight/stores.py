@@ -1,0 +1,127 @@
+"""Stores before a night: reachable, each role may do its work, time agrees, space is left, conditions are kept."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from include.care.preflight.findings import Finding, Severity
+from include.publishers.connect import Connections
+from include.publishers.stores import connection_of, credentials_of, options_of
+from include.settings.model import Store as StoreSettings
+from include.settings.traits import recorded_traits
+from include.storage.errors import StoreError
+from include.storage.kinds import HTTP, kind_of
+from include.storage.open import open_store
+from include.storage.roles import Role
+from include.storage.store import Store
+
+TIMEOUT_S = 8.0
+SKEW_WARNING_S, SKEW_ERROR_S = 5.0, 300.0
+"""S3 refuses signatures that are 15 minutes off, leases and changesets are judged by the minute."""
+PROBE = ".nightshift-probe-preflight"
+
+
+def opened(connections: Connections, name: str, role: Role = Role.PUBLISHER) -> Store:
+    """A store that is asked once and not for long, without what the ledger says of it."""
+    settings = connections.site.store(name)
+    bounded = settings.model_copy(update={"retries": 1, "timeout_s": min(settings.timeout_s, TIMEOUT_S)})
+    credentials = credentials_of(settings, connections.secrets, role)
+    return open_store(settings.url, credentials=credentials, options=options_of(bounded))
+
+
+def look_at_store(connections: Connections, name: str, *, source: bool) -> Iterator[Finding]:
+    """Whether it answers. `source`: builds are read from here."""
+    settings = connections.site.store(name)
+    opened(connections, name).head("nightshift-preflight")
+    what = "answers; builds are read from here" if source else "answers"
+    yield Finding("store", name, Severity.OK, f"{settings.url} {what}")
+
+
+def roles(connections: Connections, fqrn: str) -> Iterator[Finding]:
+    """Put, get and delete a probe in a repository's store, as the publisher, and as the gateway where that differs."""
+    settings = connections.site.store(connections.site.repository(fqrn).store)
+    for role in (Role.PUBLISHER, Role.GATEWAY) if settings.gateway_connection else (Role.PUBLISHER,):
+        store, subject = opened(connections, settings.name, role).child(fqrn), f"{fqrn} as {role.value}"
+        if not store.writable:
+            what = f"store {settings.name} can only be read"
+            yield Finding("roles", subject, Severity.ERROR, what, "Name a store with s3:// or file://.")
+            continue
+        key, data = f"{PROBE}-{secrets.token_hex(4)}/object", secrets.token_bytes(32)
+        step = "put"
+        try:
+            store.put(key, data)
+            step = "get"
+            if store.get(key) != data:
+                raise StoreError("other bytes came back than were stored", key=key)
+            step = "delete"
+            store.delete([key])
+        except StoreError as error:
+            connection = connection_of(settings, role)
+            cure = f"Correct connection {connection!r}, or the bucket's policy: nightshift settings roles"
+            seen = f"cannot {step} an object: {error}".rstrip(".")
+            yield Finding("roles", subject, Severity.ERROR, seen, cure)
+        else:
+            yield Finding("roles", subject, Severity.OK, "put, got and deleted an object")
+
+
+def clock(settings: StoreSettings) -> Iterator[Finding]:
+    """How far our clock and the store's are apart, by the `Date` of its reply; nothing for a folder."""
+    url = settings.endpoint or settings.url
+    if kind_of(url) is HTTP:
+        yield from skew("store", settings.name, url)
+
+
+def skew(what: str, subject: str, url: str) -> Iterator[Finding]:
+    """The same for whatever speaks HTTP at a URL."""
+    import requests
+
+    with requests.Session() as session:
+        session.trust_env = False
+        before = datetime.now(UTC)
+        reply = session.head(url, timeout=TIMEOUT_S, allow_redirects=False)
+        after = datetime.now(UTC)
+    name = f"{what} {subject}"
+    try:
+        theirs = parsedate_to_datetime(reply.headers["Date"]).astimezone(UTC)
+    except (KeyError, ValueError, TypeError):
+        yield Finding("clock", name, Severity.OK, "does not say its time")
+        return
+    yield judged_skew(name, (theirs - (before + (after - before) / 2)).total_seconds())
+
+
+def judged_skew(name: str, seconds: float) -> Finding:
+    """What a difference means; a `Date` has whole seconds, so that less than 2 s says nothing."""
+    apart = "agrees with ours" if abs(seconds) < 2 else f"is {seconds:+.0f} s off ours"
+    severity = Severity.OK
+    if abs(seconds) >= SKEW_WARNING_S:
+        severity = Severity.ERROR if abs(seconds) >= SKEW_ERROR_S else Severity.WARNING
+    cure = "" if severity is Severity.OK else "Let both machines keep their time by NTP (chronyc tracking)."
+    return Finding("clock", name, severity, f"its clock {apart}", cure)
+
+
+def conditions(connections: Connections, name: str) -> Iterator[Finding]:
+    """What `settings check` saw the store keep when writers raced, and what that means for its repositories."""
+    site, settings = connections.site, connections.site.store(name)
+    fqrns = [one for one in site.repositories.values() if one.store == name]
+    kind = kind_of(settings.url)
+    if not fqrns or kind.is_local or not kind.writable:
+        return
+    traits, check = recorded_traits(connections.ledger, settings), "conditional writes"
+    if traits is None:
+        cure = "Run: nightshift settings check"
+        yield Finding(check, name, Severity.WARNING, "it was never tried whether racing writers are kept apart", cure)
+        return
+    many = [one.fqrn for one in fqrns if one.manifest_writers > 1]
+    if not traits.replace and many:
+        cure = "Set `manifest_writers: 1`, or move the repository to another store."
+        seen = f"conditional replace is ignored, and {', '.join(many)} may have several writers"
+        yield Finding(check, name, Severity.ERROR, seen, cure)
+    elif not traits.put_if_absent:
+        cure = "Create no repository here; two creations could undo each other."
+        yield Finding(check, name, Severity.WARNING, "put-if-absent is ignored", cure)
+    else:
+        kept = "kept" if traits.replace else "not needed: one writer"
+        yield Finding(check, name, Severity.OK, f"put-if-absent kept, conditional replace {kept}")

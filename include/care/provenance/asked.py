@@ -1,0 +1,163 @@
+"""Who published a path: what the ledger and the signed documents know of it, and whether that is what stands there."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from include.care.provenance.deed import Deed, Kind
+from include.care.provenance.records import Checked, check, nearest, unknown_documents
+from include.cvmfs.errors import CvmfsError
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.view import ancestors
+from include.publishers.connect import Connections
+from include.storage.errors import StoreError
+
+_HOPS = 8
+_ORIGINS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One deed: its document's key, what that is worth, and what stands there `now`, in words.
+
+    `asked`: the path that it answers for, another one than was asked for where a link leads there. `origin`: who
+    published first what was inherited, moved or put in the place of something else.
+    """
+
+    asked: str
+    deed: Deed
+    document: str | None
+    checked: Checked
+    now: str
+    origin: Deed | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "asked": self.asked,
+            **self.deed.to_json(),
+            "document": self.document,
+            "checked": self.checked.verdict,
+            "good": self.checked.good,
+            "now": self.now,
+            "origin": self.origin.to_json() if self.origin is not None else None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """All that is known of a path in a repository; `stands`: whether anything is there, None if that is not known."""
+
+    repository: str
+    path: str
+    answers: tuple[Answer, ...]
+    stands: bool | None
+
+
+def ask(connections: Connections, repository: str, path: str, *, limit: int = 1) -> Asked:
+    """Who published a path or the nearest tree above it, and what links on the way lead to; the newest first for each.
+
+    Documents that the ledger does not have come last. A repository that cannot be read is no reason to say nothing:
+    then `now` says why. Raises SettingsError and LedgerError.
+    """
+    head: Repository | None
+    try:
+        head, fault = connections.head(repository), ""
+        ways, stands = _ways(head, path)
+    except (CvmfsError, StoreError, OSError) as error:
+        head, fault, ways, stands = None, str(error), [path], None
+    answers: dict[str, Answer] = {}
+
+    def answer(way: str, deed: Deed, key: str | None, checked: Checked) -> None:
+        now = f"not known: {fault}" if head is None else _now(head, deed)
+        answers.setdefault(key or repr(deed), Answer(way, deed, key, checked, now, _origin(connections, deed, way)))
+
+    for way in ways:
+        for deed, key in nearest(connections.ledger, repository, way, limit=limit):
+            answer(way, deed, key, check(connections, deed, key))
+    for way in ways:
+        for deed, key, worth in unknown_documents(connections, repository, way)[:limit]:
+            good = None if worth.good else worth.good
+            answer(way, deed, key, Checked(good, f"{worth.verdict}, and the ledger does not have it"))
+    return Asked(repository, path, tuple(answers.values()), stands)
+
+
+def _ways(head: Repository, path: str) -> tuple[list[str], bool]:
+    """The path, and where it leads by the links on its way; and whether anything stands at its end."""
+    found = [path]
+    for _ in range(_HOPS):
+        here, gone = found[-1], False
+        for place in ancestors(here):
+            entry = head.lookup(place)
+            if entry is None:
+                return found, False
+            if entry.is_symlink:
+                said = posixpath.normpath(posixpath.join(posixpath.dirname(place), entry.symlink))
+                found.append(said + here[len(place) :])
+                gone = True
+                break
+        if not gone:
+            return found, True
+    return found, False
+
+
+def _origin(connections: Connections, deed: Deed, asked: str) -> Deed | None:
+    """Who published what a deed took from elsewhere, through as many hands as it went."""
+    origin, here = None, deed
+    rest = asked[len(deed.path) :]
+    for _ in range(_HOPS):
+        if here.came_from is None:
+            return origin
+        known = nearest(connections.ledger, deed.repository, here.came_from + rest, limit=_ORIGINS, until=here.revision)
+        found = [one for one, _ in known if one.kind is not Kind.REMOVED and one != here]
+        same = [one for one in found if here.artifact_sha256 in (None, one.artifact_sha256)]
+        if not same:
+            return origin
+        rest = (here.came_from + rest)[len(same[0].path) :]
+        origin = here = same[0]
+    return origin
+
+
+def _now(head: Repository, deed: Deed) -> str:
+    """What stands there now."""
+    try:
+        entry, there = head.lookup(deed.path), head.nested_at(deed.path)
+    except (CvmfsError, StoreError) as error:
+        return f"not known: {error}"
+    if deed.kind is Kind.REMOVED:
+        return "nothing, as it was left" if entry is None else "something stands there again"
+    if deed.kind is Kind.LINK:
+        if entry is None:
+            return "no such link any more"
+        if not entry.is_symlink:
+            return "something else, that is no link"
+        said = posixpath.normpath(posixpath.join(posixpath.dirname(deed.path), entry.symlink))
+        if deed.leads_to not in (entry.symlink, said):
+            return f"a link that leads to {said}"
+        return "this very link" if head.lookup(said) is not None else "this very link, which leads nowhere"
+    if there is None and (deed.nested_hash is not None or entry is None):
+        return "no such tree any more"
+    if there is None:
+        return "something stands there"  # a file or directory that was moved has no hash to compare
+    return "this very tree" if str(there.hash) == deed.nested_hash else "another tree"
+
+
+def lines(answers: Sequence[Answer]) -> list[str]:
+    """For a reader: a block for each answer, what is not known left out."""
+    found: list[str] = []
+    for answer in answers:
+        if found:
+            found.append("")
+        said = answer.to_json()
+        origin = said.pop("origin") or {}
+        said |= {f"origin {name}": origin.get(name) for name in _OF_ORIGIN}
+        found += [
+            f"{name.replace('_', ' '):22} {value}" for name, value in said.items() if name not in _SILENT and value
+        ]
+    return found
+
+
+_SILENT = {"format", "good"}
+_OF_ORIGIN = ("path", "build_id", "artifact_sha256", "source", "revision", "run_id", "holder", "published_at")

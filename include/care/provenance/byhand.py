@@ -1,0 +1,79 @@
+"""Deeds of changes by hand, which are no run's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from include.care.provenance.deed import Deed, Kind
+from include.care.provenance.records import begun, note
+from include.cvmfs.errors import CvmfsError
+from include.publishers.base import Published
+from include.publishers.byhand import HandMade
+from include.publishers.connect import Connections
+from include.storage.errors import StoreError
+
+BY_HAND = "by hand"
+
+
+def note_by_hand(connections: Connections, done: HandMade, *, source: str, holder: str, now: datetime) -> None:
+    """Have a publication by hand in the ledger and signed in the store, if it changed anything. Raises nothing."""
+    published, changeset = done.published, done.changeset
+    if published is None or published.unchanged:
+        return
+    note(
+        connections,
+        replace(
+            _begun(connections, changeset.repository, published, holder, now),
+            path=published.path,
+            nested_hash=str(published.nested_hash) if published.nested_hash else None,
+            changeset=changeset.digest,
+            source=source,
+        ),
+    )
+
+
+def note_removed(
+    connections: Connections, fqrn: str, paths: Sequence[str], done: Published, *, holder: str, now: datetime
+) -> None:
+    """Have it known who took places away. Raises nothing."""
+    for path in paths if not done.unchanged else ():
+        note(connections, replace(_begun(connections, fqrn, done, holder, now), path=_clean(path), kind=Kind.REMOVED))
+
+
+def note_renamed(
+    connections: Connections, fqrn: str, source: str, target: str, done: Published, *, holder: str, now: datetime
+) -> None:
+    """Have it known who moved something, at both places. Raises nothing."""
+    if done.unchanged:
+        return
+    common = _begun(connections, fqrn, done, holder, now)
+    old, new = _clean(source), _clean(target)
+    note(connections, replace(common, path=old, kind=Kind.REMOVED, leads_to=new))
+    try:
+        there = connections.head(fqrn).nested_at(new)
+    except (CvmfsError, StoreError, OSError):
+        there = None  # told without its catalog's hash
+    nested = str(there.hash) if there is not None else None
+    note(connections, replace(common, path=new, kind=Kind.MOVED, came_from=old, nested_hash=nested))
+
+
+def note_linked(
+    connections: Connections, fqrn: str, path: str, target: str, done: Published, *, holder: str, now: datetime
+) -> None:
+    """Have it known who set a link, and what it says, word for word. Raises nothing."""
+    if not done.unchanged:
+        common = _begun(connections, fqrn, done, holder, now)
+        note(connections, replace(common, path=_clean(path), kind=Kind.LINK, leads_to=target))
+
+
+def _begun(connections: Connections, fqrn: str, done: Published, holder: str, now: datetime) -> Deed:
+    common = begun(
+        connections, fqrn, revision=done.revision, run_id=f"{BY_HAND}/{now.isoformat()}", holder=holder, at=now
+    )  # fmt: skip
+    return replace(common, root_hash=str(done.root_hash))
+
+
+def _clean(path: str) -> str:
+    return path.rstrip("/")

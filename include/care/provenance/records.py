@@ -1,0 +1,229 @@
+"""Deeds in the ledger, and their signed documents in the repositories' stores."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+
+from sqlalchemy import Connection, RowMapping, insert, select, update
+
+from include.care.provenance.deed import Deed, Kind, Sealed, folder_of, seal
+from include.care.provenance.tables import provenance
+from include.cvmfs.errors import CvmfsError, FormatError
+from include.cvmfs.format.keys import KeyFile, load_signer, public_key_of
+from include.ledger.engine import Bind, reading, writing
+from include.ledger.errors import LedgerError
+from include.publishers.connect import Connections
+from include.settings.errors import SettingsError
+from include.storage.errors import NotFound, StoreError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What a deed's document in the store is worth: `verdict` in words, `good` None where nothing could be checked."""
+
+    good: bool | None
+    verdict: str
+
+
+def note(connections: Connections, deed: Deed) -> bool:
+    """Have a deed in the ledger, and its signed document in the store; the same deed twice is one. Raises nothing.
+
+    The publication stands whatever becomes of this: what could not be written is logged, and the ledger's row without
+    a document says so. Returns whether both were written, or there before.
+    """
+    try:
+        row = _record(connections.ledger, deed)
+        if row["document"] is not None:
+            return True
+        deed = _deed(row)
+        sealed = _sealed(connections, deed)
+        connections.repository_store(deed.repository).put_if_absent(deed.key, sealed.format())
+        _set_document(connections.ledger, int(row["id"]), deed.key)
+    except (LedgerError, StoreError, SettingsError, CvmfsError) as error:
+        log.warning("who published %s%s is not recorded in full: %s", deed.repository, deed.path, error)
+        return False
+    return True
+
+
+def key_of(connections: Connections, fqrn: str) -> str:
+    """The id of the gateway's key with which a repository is published to; "" where its connection is not known."""
+    try:
+        return connections.secrets.get(connections.site.repository(fqrn).gateway).login or ""
+    except SettingsError:
+        return ""
+
+
+def begun(connections: Connections, repository: str, *, revision: int, run_id: str, holder: str, at: datetime) -> Deed:
+    """What all deeds of one change have in common; each needs its path yet."""
+    return Deed(
+        repository=repository,
+        path="",
+        revision=revision,
+        run_id=run_id,
+        holder=holder,
+        publisher=connections.site.repository(repository).publisher.value,
+        key_id=key_of(connections, repository),
+        published_at=at,
+    )
+
+
+def nearest(
+    bind: Bind, repository: str, path: str, *, limit: int = 1, until: int | None = None
+) -> Sequence[tuple[Deed, str | None]]:
+    """The newest deeds at the path and at those above it, each with its document's key; none is ().
+
+    What is done above concerns all below: a tree replaces what stood there, and what is taken away goes with all that
+    it holds. `until`: none of a later revision.
+    """
+    query = (
+        select(provenance)
+        .where(provenance.c.place.in_([_place(repository, one) for one in with_those_above(path)]))
+        .order_by(provenance.c.revision.desc(), provenance.c.id.desc())
+        .limit(limit)
+    )
+    if until is not None:
+        query = query.where(provenance.c.revision <= until)
+    with reading(bind) as connection:
+        return [(_deed(row), row["document"]) for row in connection.execute(query).mappings()]
+
+
+def newest(bind: Bind, repository: str, path: str) -> Deed | None:
+    """The newest deed at that very path."""
+    query = select(provenance).where(provenance.c.place == _place(repository, path)).order_by(
+        provenance.c.revision.desc(), provenance.c.id.desc()
+    )  # fmt: skip
+    with reading(bind) as connection:
+        row = connection.execute(query.limit(1)).mappings().first()
+    return None if row is None else _deed(row)
+
+
+def links_by_path(bind: Bind, repository: str) -> dict[str, str]:
+    """Every link of a repository that we know to have been set, and where it led last; it may be gone since."""
+    query = select(provenance.c.path, provenance.c.leads_to).where(
+        provenance.c.repository == repository, provenance.c.kind == Kind.LINK.value
+    )
+    with reading(bind) as connection:
+        rows = connection.execute(query.order_by(provenance.c.revision, provenance.c.id)).all()
+    return {path: leads_to or "" for path, leads_to in rows}
+
+
+def unknown_documents(connections: Connections, repository: str, path: str) -> Sequence[tuple[Deed, str, Checked]]:
+    """Documents in the store of the path and those above it that the ledger does not have, the newest first.
+
+    What cannot be listed is none; what cannot be read as a deed of its own place is told as such by `Checked`, and
+    left out here if it says nothing at all.
+    """
+    store, found = connections.repository_store(repository), []
+    for one in with_those_above(path):
+        try:
+            keys = {meta.key for meta in store.list(folder_of(one))}
+        except StoreError as error:
+            log.info("documents of %s%s cannot be listed: %s", repository, one, error)
+            continue
+        with reading(connections.ledger) as connection:
+            known = connection.scalars(
+                select(provenance.c.document).where(provenance.c.place == _place(repository, one))
+            ).all()
+        for key in sorted(keys - set(known)):
+            try:
+                sealed = Sealed.parse(store.get(key))
+                deed = sealed.deed
+            except (StoreError, CvmfsError) as error:
+                log.warning("%s of %s: %s", key, repository, error)
+                continue
+            if (deed.repository, deed.path, deed.key) == (repository, one, key):
+                found.append((deed, key, _worth(connections, repository, sealed)))
+    return sorted(found, key=lambda one: (one[0].revision, one[1]), reverse=True)
+
+
+def with_those_above(path: str) -> list[str]:
+    """The path and all above it, the root, "", last."""
+    here = path.rstrip("/")
+    found = [here]
+    while here:
+        here = here.rpartition("/")[0]
+        found.append(here)
+    return found
+
+
+def check(connections: Connections, deed: Deed, key: str | None) -> Checked:
+    """Read a deed's document from the store and check its signatures with the keys that are at hand."""
+    if key is None:
+        return Checked(False, "no document in the store")
+    try:
+        sealed = Sealed.parse(connections.repository_store(deed.repository).get(key))
+        if sealed.deed != deed:
+            return Checked(False, "the document in the store says otherwise than the ledger")
+    except NotFound:
+        return Checked(False, "the document is gone from the store")
+    except FormatError as error:
+        return Checked(False, f"the document in the store is none: {error}")
+    except (StoreError, SettingsError) as error:
+        return Checked(None, f"the document cannot be checked: {error}")
+    return _worth(connections, deed.repository, sealed)
+
+
+def _worth(connections: Connections, repository: str, sealed: Sealed) -> Checked:
+    """What its signatures are worth. That of the repository's own key anybody can check; else the gateway's decides."""
+    if not sealed.signatures:
+        return Checked(False, "NOT signed at all")
+    try:
+        trusted = connections.head(repository).trusted.certificate
+        by_own = sealed.is_by_repository_key(public_key_of(trusted)) if trusted is not None else None
+        if by_own is not None:
+            return Checked(by_own, f"{'signed' if by_own else 'NOT signed'} by the repository's own key")
+        found = connections.secrets.get(connections.site.repository(repository).gateway)
+    except (StoreError, CvmfsError, SettingsError, OSError) as error:
+        return Checked(None, f"the document cannot be checked: {error}")
+    if found.login != sealed.key_id:
+        return Checked(None, f"signed by gateway key {sealed.key_id}, which is not at hand")
+    good = sealed.is_by_gateway_key(found.password or "")
+    return Checked(good, f"{'signed' if good else 'NOT signed'} by gateway key {sealed.key_id}")
+
+
+def _sealed(connections: Connections, deed: Deed) -> Sealed:
+    found = connections.secrets.get(connections.site.repository(deed.repository).gateway)
+    folder = connections.site.gateway.keys
+    own = KeyFile.REPOSITORY.path(folder, deed.repository).exists()
+    private = load_signer(folder, deed.repository).private_key if own else None
+    return seal(deed, secret=found.password or "", private_key=private)
+
+
+def _record(bind: Bind, deed: Deed) -> RowMapping:
+    place = _place(deed.repository, deed.path)
+    where = (
+        provenance.c.place == place,
+        provenance.c.revision == deed.revision,
+        provenance.c.run_id == deed.run_id,
+    )
+
+    def work(connection: Connection) -> RowMapping:
+        found = connection.execute(select(provenance).where(*where)).mappings().first()
+        if found is None:
+            connection.execute(insert(provenance).values(place=place, **asdict(deed)))
+            found = connection.execute(select(provenance).where(*where)).mappings().one()
+        return found
+
+    return writing(bind, work)
+
+
+def _set_document(bind: Bind, row: int, key: str) -> None:
+    def work(connection: Connection) -> None:
+        connection.execute(update(provenance).where(provenance.c.id == row).values(document=key))
+
+    writing(bind, work)
+
+
+def _deed(row: RowMapping) -> Deed:
+    said = {one.name: row[one.name] for one in fields(Deed)}
+    return Deed(**{**said, "kind": Kind(row["kind"] or Kind.TREE)})
+
+
+def _place(repository: str, path: str) -> str:
+    return hashlib.sha256(f"{repository}\0{path}".encode()).hexdigest()

@@ -1,0 +1,154 @@
+"""What of a night failed and stays so for now, by its cause: each is told as soon as a pass has left it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+
+from include.care.notify.message import Event, Message
+from include.care.watch.summary import Fate, Line, Summary
+from include.cvmfs import errors as cvmfs
+from include.error_names import names_of_code
+from include.errors import Concern, NightshiftError
+from include.gateway import errors as gateway
+from include.ledger import errors as ledger
+from include.publishers.server import errors as node
+from include.settings import errors as settings
+from include.storage import errors as storage
+
+SHOWN = 20
+"""Artifacts that a message names; the summary has them all."""
+REJECTED = "artifact-rejected"
+"""What stands for the code of an artifact that its own index spoilt."""
+_FORMER_REJECTED = "Rejected"
+
+SUBJECTS = (cvmfs, gateway, ledger, node, settings, storage)
+"""Where errors are defined that concern a part of the site."""
+
+_CURES: Mapping[Concern, str] = {
+    Concern.STORE: "Look at the stores: `nightshift preflight` says what is wrong with them.",
+    Concern.GATEWAY: "Look at the gateway: `nightshift preflight` says what is wrong with it.",
+    Concern.REPOSITORY: "Look at the repository: `nightshift preflight`, then `nightshift repo check`.",
+    Concern.NODE: "Look at the publisher node: `nightshift preflight` says whether we can log in.",
+    Concern.CONFIGURATION: "Look at the configuration: `nightshift settings check`.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Artifacts of a night that failed in the same way, and what was skipped because of them.
+
+    `site_cure`: what helps, where it is nothing of the artifacts themselves; such a cause stays the same one, whatever
+    it hits later.
+    """
+
+    slot: str
+    date: date
+    code: str
+    lines: tuple[Line, ...]
+    blocked: tuple[Line, ...] = ()
+    site_cure: str | None = None
+
+    def key_of(self, line: Line) -> str:
+        """What stands for this failure of an artifact; the same if a later pass fails with it in the same way."""
+        return self.keys_of(line)[0]
+
+    def keys_of(self, line: Line) -> tuple[str, ...]:
+        """The key, then those that earlier versions had for it."""
+        about = f"failed:{self.slot}:{self.date}:{line.build_id}:{line.name}"
+        return tuple(f"{about}:{name}" for name in (self.code, *former_names(self.code)))
+
+    def of(self, lines: Iterable[Line]) -> Cause:
+        """The same cause, with some of its artifacts only."""
+        return replace(self, lines=tuple(lines))
+
+    def message(self, *, until: datetime | None, now: datetime) -> Message:
+        """What people are told of it. `until`: when the night ends."""
+        first, night = self.lines[0], f"night of {self.slot}, {self.date}"
+        what = f"{first.name} failed" if len(self.lines) == 1 else f"{len(self.lines)} artifacts failed"
+        named = ",".join(sorted(one.name for one in self.lines)) if self.site_cure is None else ""
+        runs = {one.run: one.log for one in self.lines if one.run and one.log}
+        about = f"failed:{self.slot}:{self.date}"
+        return Message(
+            key=f"{about}:{self.code}:{named}",
+            event=Event.FAILED,
+            severity="error",
+            title=f"{night}: {what}: {self.code}",
+            text="\n".join([*_shown(self.lines), *self._blocked()]),
+            cure=" ".join(filter(None, (self.site_cure, self._what_happens(until, now)))),
+            links={("log" if len(runs) == 1 else f"log of {run}"): url for run, url in runs.items()},
+            code=self.code,
+            former_keys=tuple(f"{about}:{name}:{named}" for name in former_names(self.code)),
+        )
+
+    def _blocked(self) -> list[str]:
+        if not self.blocked:
+            return []
+        names = ", ".join(one.name for one in self.blocked[:SHOWN])
+        more = f" and {len(self.blocked) - SHOWN} more" if len(self.blocked) > SHOWN else ""
+        return [f"Not installed either, since they depend on it: {names}{more}."]
+
+    def _what_happens(self, until: datetime | None, now: datetime) -> str:
+        again = "Artifacts that are rebuilt go in with the next pass" if self.site_cure is None else ""
+        if until is not None and now < until:
+            last = f"the night's last pass tries all of it again, at {until:%H:%M} UTC at the latest"
+            return f"{again}; {last}." if again else f"{last[0].upper()}{last[1:]}."
+        run = next((one.run for one in self.lines if one.run), None)
+        clear = f"clear the failed tasks of run {run.partition('/')[2]}, or " if run else ""
+        dag = f"nightly_install_{self.slot}"
+        return f"The night is over: when it is cured, {clear}run {dag} by hand with build_date {self.date.isoformat()}."
+
+
+def causes(seen: Summary, has_left: Callable[[Line], bool]) -> Iterator[Cause]:
+    """The causes of what failed in a night, where no try of its pass is to come any more.
+
+    Args:
+        has_left: Whether the pass that failed with an artifact is done with it.
+    """
+    failed = [one for one in seen.lines if one.fate is Fate.FAILED and has_left(one)]
+    by_code: dict[str, list[Line]] = {}
+    for one in failed:
+        by_code.setdefault(one.code or REJECTED, []).append(one)
+    for code, lines in sorted(by_code.items()):
+        yield Cause(seen.slot, seen.date, code, tuple(lines), tuple(_blocked_by(lines, seen.lines)), site_cure(code))
+
+
+def untold(cause: Cause, told: Collection[str]) -> Cause | None:
+    """What of a cause nobody was told yet, by the keys of what they were; None if that is nothing."""
+    left = [one for one in cause.lines if not any(key in told for key in cause.keys_of(one))]
+    return cause.of(left) if left else None
+
+
+def site_cure(code: str) -> str | None:
+    """What helps against an error that is the site's, not an artifact's; None for all others."""
+    concern = _CONCERNS.get(code)
+    return None if concern is None else _CURES.get(concern)
+
+
+def former_names(code: str) -> tuple[str, ...]:
+    """What stood for a code in the keys of earlier versions."""
+    return (_FORMER_REJECTED,) if code == REJECTED else names_of_code(code)
+
+
+def _blocked_by(failed: Iterable[Line], lines: Sequence[Line]) -> Iterator[Line]:
+    """What was skipped because of these, or because of what was skipped because of them."""
+    names = {one.name for one in failed}
+    waiting = [one for one in lines if one.fate is Fate.BLOCKED and one.blocked_by is not None]
+    while found := [one for one in waiting if one.blocked_by in names]:
+        names |= {one.name for one in found}
+        waiting = [one for one in waiting if one not in found]
+        yield from found
+
+
+def _shown(lines: Collection[Line]) -> list[str]:
+    found = [f"{one.name}{'' if one.required else ' (optional)'}: {one.reason}" for one in [*lines][:SHOWN]]
+    return [*found, *([f"… and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else [])]
+
+
+_CONCERNS: Mapping[str, Concern] = {
+    kind.code: kind.concern
+    for module in SUBJECTS
+    for kind in vars(module).values()
+    if isinstance(kind, type) and issubclass(kind, NightshiftError)
+}

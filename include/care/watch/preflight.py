@@ -1,0 +1,33 @@
+"""Tells who is to be told what the look before the night has found."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from include.care.notify.message import Event, Message
+from include.care.notify.notifier import Notifier
+from include.care.preflight.findings import Finding, Report, Severity
+from include.publishers.connect import Connections
+
+_EVENTS = {"whitelist": Event.WHITELIST, "leases": Event.STUCK_LEASE}
+
+
+def tell(connections: Connections, report: Report) -> None:
+    """One message for each error; of warnings only what nobody sees otherwise: whitelists that end."""
+    notifier = Notifier.of(connections)
+    for one in report.findings:
+        if one.severity is Severity.ERROR or (one.severity is Severity.WARNING and one.check == "whitelist"):
+            notifier.tell(message(one), now=datetime.now(UTC))
+
+
+def message(finding: Finding) -> Message:
+    """The finding as people are told it; the same thing is the same cause whatever is said of it."""
+    event = _EVENTS.get(finding.check, Event.PREFLIGHT)
+    return Message(
+        key=f"{event.value}:{finding.check}:{finding.subject}",
+        event=event,
+        severity=finding.severity.value,
+        title=f"{finding.check} {finding.subject}: {finding.seen}",
+        text=finding.seen,
+        cure=finding.cure,
+    )

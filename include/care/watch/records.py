@@ -1,0 +1,91 @@
+"""Reads from the ledger what a summary is made of, keeps summaries in files, and notes which were sent."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from datetime import date, datetime
+from pathlib import Path
+
+from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from include.care.watch.render import to_html, to_text
+from include.care.watch.summary import Summary, no_log, summary
+from include.care.watch.tables import summaries
+from include.ledger.engine import Bind, reading, writing
+from include.nightlies.records import builds, tables
+from include.nightlies.records import links as linked
+from include.nightlies.records import publications as records
+from include.nightlies.records.tables import links
+from include.nightlies.rules.build_order import BuildKey
+from include.settings.model import Slot
+
+
+def read_summary(
+    bind: Bind, slot: Slot, day: date, *, now: datetime, log_of: Callable[[str], str | None] = no_log
+) -> Summary:
+    """The summary of a slot's night as the ledger has it in this moment."""
+    with reading(bind) as connection:
+        found = builds.builds_of(connection, slot.name, day)
+        oldest = min((one.key for one in found), default=BuildKey(day, ""))
+        before = next(iter(builds.earlier_builds(connection, slot.name, oldest)), None)
+        published = {one.id: records.publications_of_build(connection, one.id) for one in found}
+        query = select(links).where(links.c.slot == slot.name, links.c.build_date == day).order_by(links.c.id)
+        names = linked.LinkRecord.__slots__
+        decided = {
+            (row["kind"], row["path"]): linked.LinkRecord(**{name: row[name] for name in names})
+            for row in connection.execute(query).mappings()
+        }
+    return summary(
+        slot, day, builds=found, publications=published, before=before, links=decided.values(), now=now, log_of=log_of
+    )
+
+
+def begun_since(bind: Bind, slot: Slot, since: datetime) -> dict[date, datetime]:
+    """The build dates of which a first build became known since then, and when."""
+    first = func.min(tables.builds.c.first_seen_at)
+    query = select(tables.builds.c.build_date, first.label("at")).where(tables.builds.c.slot == slot.name)
+    query = query.group_by(tables.builds.c.build_date).having(first >= since)
+    with reading(bind) as connection:
+        return {row["build_date"]: row["at"] for row in connection.execute(query).mappings()}
+
+
+def store_summary(folder: Path, one: Summary) -> Path:
+    """Write it as HTML, text and JSON below `folder`, each whole or not at all; the path of the HTML."""
+    place = folder / "summaries" / one.slot
+    place.mkdir(parents=True, exist_ok=True)
+    forms = {"json": json.dumps(one.to_json(), indent=1), "txt": to_text(one), "html": to_html(one)}
+    for suffix, text in forms.items():
+        path = place / f"{one.date}.{suffix}"
+        part = path.with_name(f".{path.name}.{os.getpid()}")
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    return place / f"{one.date}.html"
+
+
+def is_made(bind: Bind, slot: str, day: date) -> bool:
+    """Whether a night's summary was sent, or there was nobody to send it to."""
+    where = (summaries.c.slot == slot, summaries.c.build_date == day, summaries.c.told_at.is_not(None))
+    with reading(bind) as connection:
+        return connection.scalar(select(summaries.c.slot).where(*where)) is not None
+
+
+def note_made(bind: Bind, one: Summary, file: Path, *, now: datetime, fault: str | None) -> None:
+    """Have it in the ledger that a summary was made; with a `fault` it was not sent, and will be tried again."""
+    key = {"slot": one.slot, "build_date": one.date}
+    told = now if fault is None else None
+    values = {"file": str(file), "headline": one.headline, "made_at": now, "told_at": told, "fault": fault}
+
+    def work(connection: Connection) -> None:
+        where = (summaries.c.slot == one.slot, summaries.c.build_date == one.date)
+        if connection.execute(update(summaries).where(*where).values(**values)).rowcount:
+            return
+        try:
+            with connection.begin_nested():
+                connection.execute(insert(summaries).values(**key, **values))
+        except IntegrityError:
+            connection.execute(update(summaries).where(*where).values(**values))
+
+    writing(bind, work)

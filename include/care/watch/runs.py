@@ -1,0 +1,240 @@
+"""Alerts for runs that failed, however they began: by a schedule, by hand, as a backfill, for an asset.
+
+`tell_failed_run` runs once for each failed run of our DAGs. It uses the keys of the watch
+(`include.care.watch.watch`), so that both together send one message for each cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from include.care.notify.message import Event, Message
+from include.care.notify.notifier import Notifier, Said
+from include.care.notify.records import append_note, claim, take_notes
+from include.care.preflight.findings import NotReady
+from include.care.watch.alerts import Runs, Tick, alerts_of
+from include.care.watch.failures import former_names, site_cure
+from include.care.watch.records import read_summary
+from include.care.watch.summary import no_log
+from include.care.watch.watch import nights, tell_failures, whitelist_alerts
+from include.error_names import code_of_name, name_of_code
+from include.errors import code_of
+from include.ledger.errors import LedgerError
+from include.nightlies.records import builds, questions
+from include.nightlies.records import publications as records
+from include.nightlies.records.publications import Publication
+from include.nightlies.rules.approval import Answer
+from include.nightlies.rules.states import State
+from include.nightlies.steps.errors import GateClosed, NotVerified
+from include.publishers.connect import Connections
+
+SHOWN = 20
+"""Faults of one run that a message names; the run's page has all of them."""
+NIGHT = "nightly_install"
+"""The ids of the DAGs of nights begin with it."""
+TOLD_BY_THEMSELVES = {NotReady.code}
+"""Errors of tasks that send their own messages."""
+OF_THE_GATE = {GateClosed.code, NotVerified.code}
+"""Errors that only repeat that something before them failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Why a task failed. `code`: of its error, "" without one. `subject`: the repository that it was for, if known."""
+
+    task: str
+    code: str
+    text: str
+    subject: str | None = None
+
+    @classmethod
+    def of(cls, task: str, error: BaseException, text: str, subject: str | None = None) -> Fault:
+        """That of an error."""
+        return cls(task, code_of(error), text, subject)
+
+    @classmethod
+    def from_json(cls, note: Mapping[str, Any]) -> Fault:
+        """As `to_json` of this or an earlier version made it."""
+        return cls(note["task"], code_of_name(note["error_class"]), note["text"], note["subject"])
+
+    def to_json(self) -> dict[str, Any]:
+        """What the ledger keeps of it until its run has ended."""
+        return {"task": self.task, "error_class": name_of_code(self.code), "text": self.text, "subject": self.subject}
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """A run that Airflow calls failed. `by_itself`: nobody waits for its result, since a schedule or asset began it.
+
+    `reason`: Airflow's word for it; `task`: the last task that failed, if one did.
+    """
+
+    dag_id: str
+    run_id: str
+    by_itself: bool = False
+    reason: str = ""
+    task: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What the ledger calls it."""
+        return f"{self.dag_id}/{self.run_id}"
+
+
+def note_fault(connections: Connections, run: str, fault: Fault, *, now: datetime) -> None:
+    """Keep why a task failed until its run has ended."""
+    append_note(connections.ledger, _notes(run), fault.to_json(), now=now, limit=SHOWN)
+
+
+def tell_failed_run(
+    connections: Connections,
+    run: FailedRun,
+    *,
+    now: datetime,
+    log_of: Callable[[str], str | None] = no_log,
+) -> list[tuple[Message, Said]]:
+    """Send a message for each cause of a failed run that nobody was told of yet.
+
+    Args:
+        log_of: Where a run's page is.
+
+    Returns:
+        The messages, with what became of each.
+    """
+    notifier, done = Notifier.of(connections), list[tuple[Message, Said]]()
+
+    def tell(message: Message) -> Said:
+        said = notifier.tell(message, now=now)
+        done.append((message, said))
+        return said
+
+    try:
+        messages = _messages(connections, run, now, log_of, tell)
+    except LedgerError as error:
+        messages = [_of_run(run, [Fault.of("", error, f"The ledger cannot be asked: {error}")])]
+    url = log_of(run.name)
+    for message in messages:
+        tell(replace(message, links={**message.links, **({"run": url} if url else {})}))
+    return done
+
+
+def _messages(
+    connections: Connections,
+    run: FailedRun,
+    now: datetime,
+    log_of: Callable[[str], str | None],
+    tell: Callable[[Message], Said],
+) -> list[Message]:
+    """What to say of the run itself, after its artifacts' failures were told."""
+    ledger = connections.ledger
+    faults = [Fault.from_json(one) for one in take_notes(ledger, _notes(run.name))]
+    own = [one for one in faults if one.code not in OF_THE_GATE | TOLD_BY_THEMSELVES]
+    published = records.publications_of_run(ledger, run.name)
+    if faults and not own and (len(faults) == _count(faults, TOLD_BY_THEMSELVES) or _was_refused(connections, run)):
+        return []
+    if run.dag_id.startswith(NIGHT):
+        if _night_is_told(connections, run, published, now, log_of, tell, alone=not own):
+            return []
+    elif failed := [one for one in published if one.state is State.FAILED]:
+        own = [Fault(one.destination, one.code or "", one.reason) for one in failed]
+    found = list(_of_faults(connections, run, own or faults, now))
+    if all(one.key != f"run-failed:{run.name}" for one in found):
+        # the watch knows only the run: its failure is reported by what follows
+        claim(ledger, _of_run(run, own), now=now, window=timedelta(hours=connections.site.notify.window_hours))
+    return found
+
+
+def _night_is_told(
+    connections: Connections,
+    run: FailedRun,
+    published: Sequence[Publication],
+    now: datetime,
+    log_of: Callable[[str], str | None],
+    tell: Callable[[Message], Said],
+    *,
+    alone: bool,
+) -> bool:
+    """Tell what the watch would tell of the run's night; whether nothing is left to say.
+
+    Args:
+        alone: No task failed but those that repeat what is missing.
+    """
+    of_build = next((one for one in published if one.slot is not None and one.build_id is not None), None)
+    slot = connections.site.slots.get((of_build.slot if of_build else None) or run.dag_id.removeprefix(f"{NIGHT}_"))
+    if slot is None:
+        return False
+    known = nights(connections, slot, now)
+    night = next((one for one in known if run.run_id in one.first_runs), None)
+    build = builds.build(connections.ledger, slot.name, of_build.build_id) if of_build and of_build.build_id else None
+    if build is not None:
+        night = next((one for one in known if one.date == build.date), Tick(slot.name, now, build.date, now))
+    if night is None:
+        return False
+    seen = read_summary(connections.ledger, slot, night.date, now=now, log_of=log_of)
+    lines = tuple(line for line in seen.lines if line.run == run.name)
+    tell_failures(connections, night, replace(seen, lines=lines), lambda _: True, now, tell)
+    if run.name in seen.troubled:
+        return True
+    late = list(alerts_of(night, seen, Runs(there=True), now, late=timedelta(0)))
+    if night not in known or not run.by_itself or not alone or not late:
+        return False
+    for message in late:
+        tell(message)
+    return True
+
+
+def _of_faults(connections: Connections, run: FailedRun, faults: Sequence[Fault], now: datetime) -> Iterator[Message]:
+    """One message for each fault of the site or of a DAG that runs by itself; one for all others of the run."""
+    others = list[Fault]()
+    for code, same in groupby(sorted(faults, key=lambda one: one.code), lambda one: one.code):
+        found = list(same)
+        if (cure := site_cure(code)) is not None:
+            yield _message(f"run-failed:{run.dag_id}", run, found, cure, code=code)
+        elif run.by_itself and not run.dag_id.startswith(NIGHT):
+            for one in found:
+                ends = whitelist_alerts(connections, one.subject, now) if one.task.endswith("whitelist") else []
+                yield from ends or [_message(f"run-failed:{run.dag_id}:{one.task}", run, [one], code=code)]
+        else:
+            others += found
+    if others or not faults:
+        yield _of_run(run, others)
+
+
+def _of_run(run: FailedRun, faults: Sequence[Fault]) -> Message:
+    return _message(f"run-failed:{run.name}", run, faults)
+
+
+def _message(key: str, run: FailedRun, faults: Sequence[Fault], cure: str = "", *, code: str | None = None) -> Message:
+    """`code`: of the one error of them all, which is then part of the key."""
+    first = faults[0] if faults else None
+    why = f": {first.code or first.task}" if first else ""
+    former = () if code is None else tuple(f"{key}:{name}" for name in former_names(code))
+    lines = [one.text for one in faults[:SHOWN]]
+    if not faults:
+        last = f"Its task `{run.task}` failed last." if run.task else "None of its tasks failed."
+        lines = [f"{last} Airflow's reason: {run.reason or 'none'}."]
+    return Message(
+        key if code is None else f"{key}:{code}", Event.RUN_FAILED, "error",
+        f"run {run.run_id} of {run.dag_id} failed{why}",
+        "\n".join([f"The run {run.run_id} of `{run.dag_id}` failed.", *lines]),
+        " ".join(filter(None, (cure, "When the cause is cured, clear the failed tasks of the run with downstream."))),
+        code=first.code if first else "", former_keys=former,
+    )  # fmt: skip
+
+
+def _was_refused(connections: Connections, run: FailedRun) -> bool:
+    """Whether people answered no, or not in time; both are told as the answer."""
+    asked = questions.of_run(connections.ledger, run.name)
+    return bool(asked) and asked[-1].answer in {Answer.REJECTED, Answer.EXPIRED}
+
+
+def _count(faults: Iterable[Fault], codes: set[str]) -> int:
+    return sum(one.code in codes for one in faults)
+
+
+def _notes(run: str) -> str:
+    return f"task-faults:{run}"

@@ -1,0 +1,344 @@
+"""What became of a night, from the rows of the ledger alone: every artifact that was expected, with its fate and why.
+
+Pure, so that the summary says what the ledger says: nothing is counted anywhere else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from enum import Enum
+from typing import Any
+
+from include.nightlies.records.builds import ArtifactRecord, BuildRecord
+from include.nightlies.records.links import LinkRecord
+from include.nightlies.records.publications import Publication
+from include.nightlies.rules.dependencies import held_back
+from include.nightlies.rules.required import ALL, Pair, absent, is_required, is_taken, required_pairs
+from include.nightlies.rules.states import Skip, State
+from include.settings.model import Slot
+
+
+class Fate(Enum):
+    """How it stands with one artifact of a night."""
+
+    PUBLISHED = "published"
+    UNCHANGED = "unchanged"
+    FAILED = "failed"
+    BLOCKED = "blocked"
+    OPEN = "open"
+    NEVER_ARRIVED = "never arrived"
+
+    @property
+    def good(self) -> bool:
+        return self in {Fate.PUBLISHED, Fate.UNCHANGED}
+
+
+_FATES = {
+    State.PUBLISHED: Fate.PUBLISHED,
+    State.UNCHANGED: Fate.UNCHANGED,
+    State.FAILED: Fate.FAILED,
+    State.SKIPPED: Fate.BLOCKED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One artifact. Sizes in bytes; `seconds`: of work, all phases; `log`: where its run is looked at.
+
+    `mended`: for one that is there, how an earlier pass failed with it. `code`: of the error of one that failed, and
+    `error_class`, what people knew it by. `blocked_by`: the artifact that it depends on and that is not there.
+    """
+
+    project: str
+    platform: str
+    fate: Fate
+    reason: str
+    required: bool
+    build_id: str | None = None
+    inherited: str | None = None
+    files: int | None = None
+    bytes: int | None = None
+    bytes_uploaded: int | None = None
+    revision: int | None = None
+    seconds: float = 0.0
+    began_at: datetime | None = None
+    ended_at: datetime | None = None
+    run: str | None = None
+    log: str | None = None
+    error_class: str | None = None
+    mended: str | None = None
+    code: str | None = None
+    blocked_by: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.project}/{self.platform}"
+
+    def to_json(self) -> dict[str, Any]:
+        values = {
+            "project": self.project,
+            "platform": self.platform,
+            "fate": self.fate.value,
+            "reason": self.reason,
+            "required": self.required,
+            "build_id": self.build_id,
+            "inherited": self.inherited,
+            "files": self.files,
+            "bytes": self.bytes,
+            "bytes_uploaded": self.bytes_uploaded,
+            "revision": self.revision,
+            "seconds": self.seconds,
+            "began_at": self.began_at.isoformat() if self.began_at else None,
+            "ended_at": self.ended_at.isoformat() if self.ended_at else None,
+            "run": self.run,
+            "log": self.log,
+            "error_class": self.error_class,
+            "mended": self.mended,
+        }
+        # members that came later are left out where there is nothing to say
+        later = {"code": self.code, "blocked_by": self.blocked_by}
+        return values | {name: value for name, value in later.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Of some lines: sizes in bytes, seconds of work, and when the first began and the last ended."""
+
+    bytes: int
+    bytes_uploaded: int
+    seconds: float
+    began_at: datetime | None
+    ended_at: datetime | None
+
+    @classmethod
+    def of(cls, lines: Iterable[Line]) -> Total:
+        known = list(lines)
+        return cls(
+            sum(one.bytes or 0 for one in known),
+            sum(one.bytes_uploaded or 0 for one in known),
+            round(sum(one.seconds for one in known), 3),
+            min((one.began_at for one in known if one.began_at), default=None),
+            max((one.ended_at for one in known if one.ended_at), default=None),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A slot's night. `builds`: their ids, the newest first; `complete`: whether the newest one's index says so.
+
+    `troubled`: the runs that failed with an artifact or skipped one, whatever became of it later.
+    """
+
+    slot: str
+    date: date
+    made_at: datetime
+    builds: tuple[str, ...]
+    complete: bool
+    lines: tuple[Line, ...]
+    links: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    troubled: frozenset[str] = frozenset()
+
+    def count(self, fate: Fate, platform: str | None = None) -> int:
+        """How many have that fate, of one platform or of all."""
+        return sum(one.fate is fate and platform in (None, one.platform) for one in self.lines)
+
+    def total(self, platform: str | None = None) -> Total:
+        """Sizes and times, of one platform or of all."""
+        return Total.of(one for one in self.lines if platform in (None, one.platform))
+
+    @property
+    def runs(self) -> Mapping[str, str | None]:
+        """The runs that did it, in the order of their first work, with where each is looked at."""
+        known = sorted((one for one in self.lines if one.run and one.began_at), key=lambda one: str(one.began_at))
+        return {str(one.run): one.log for one in known}
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        return tuple(sorted({one.platform for one in self.lines}))
+
+    @property
+    def lacking(self) -> tuple[Line, ...]:
+        """What is required and not there."""
+        return tuple(one for one in self.lines if one.required and not one.fate.good)
+
+    @property
+    def good(self) -> bool:
+        """Whether all that is required is there."""
+        return bool(self.builds) and not self.lacking
+
+    @property
+    def headline(self) -> str:
+        """All of it in one line."""
+        counts = Counter(one.fate for one in self.lines)
+        said = ", ".join(f"{counts[fate]} {fate.value}" for fate in Fate if counts[fate])
+        return f"{self.slot} {self.date}: {said or 'no build arrived'}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "slot": self.slot,
+            "date": self.date.isoformat(),
+            "made_at": self.made_at.isoformat(),
+            "builds": list(self.builds),
+            "complete": self.complete,
+            "good": self.good,
+            "counts": {fate.value: self.count(fate) for fate in Fate},
+            "lines": [one.to_json() for one in self.lines],
+            "links": list(self.links),
+            "notes": list(self.notes),
+            "runs": dict(self.runs),
+        }
+
+
+def no_log(run: str) -> str | None:  # noqa: ARG001 - whoever can say where logs are is asked instead
+    """The URL of no run."""
+    return None
+
+
+def summary(
+    slot: Slot,
+    day: date,
+    *,
+    builds: Sequence[BuildRecord],
+    publications: Mapping[int, Sequence[Publication]],
+    before: BuildRecord | None,
+    links: Iterable[LinkRecord],
+    now: datetime,
+    log_of: Callable[[str], str | None] = no_log,
+) -> Summary:
+    """The summary of a slot's night.
+
+    Args:
+        builds: Of that date, the newest first, from the ledger; usually one.
+        publications: By the build's row, what runs did for its artifacts, the newest first.
+        before: The slot's build before these; what it had is expected again.
+        links: What was decided of the slot's links for these builds.
+        log_of: The URL of a run (its name in the ledger), or None.
+    """
+    lines: list[Line] = []
+    for build in builds:
+        known: dict[int, list[Publication]] = {}
+        for one in publications.get(build.id, ()):
+            if one.artifact is not None:
+                known.setdefault(one.artifact, []).append(one)
+        for record in build.artifacts:
+            pair = (record.artifact.project, record.artifact.platform)
+            if is_taken(slot, *pair):
+                lines.append(_line(slot, build, record, known.get(record.id, []), log_of))
+        lines += _rejected(slot, build)
+    lines = _with_what_holds_them(lines, builds)
+    there = {(one.project, one.platform) for one in lines}
+    lines += _missing(slot, builds, before, there)
+    lines.sort(key=lambda one: (one.fate.good, one.platform, one.project, one.build_id or ""))
+    newest = builds[0] if builds else None
+    notes = [] if newest is None or newest.complete else [f"the index of build {newest.build_id} is not complete"]
+    notes += [f"{one.name} is rejected: {one.reason}" for build in builds for one in build.rejected if not one.project]
+    said = tuple(f"{one.kind} {one.path}: {one.state}: {one.reason}" for one in links)
+    complete = newest is not None and newest.complete
+    bad = {State.FAILED, State.SKIPPED}
+    troubled = frozenset(one.run_id for build in builds for one in publications.get(build.id, ()) if one.state in bad)
+    ids = tuple(one.build_id for one in builds)
+    return Summary(slot.name, day, now, ids, complete, tuple(lines), said, tuple(notes), troubled)
+
+
+def decisive(found: Sequence[Publication], sha256: str) -> Publication | None:
+    """Of what runs did for an artifact, the newest first, that which says how it stands.
+
+    A dry run says nothing, and a later look that found what an earlier one had published says no more than that one.
+    """
+    real = [one for one in found if one.skip_reason is not Skip.DRY_RUN]
+    if not real:
+        return None
+    if real[0].state is State.UNCHANGED:
+        same = [one for one in real if one.state is State.PUBLISHED and one.artifact_sha256 == sha256]
+        return same[0] if same else real[0]
+    return real[0]
+
+
+def _line(
+    slot: Slot,
+    build: BuildRecord,
+    record: ArtifactRecord,
+    found: Sequence[Publication],
+    log_of: Callable[[str], str | None],
+) -> Line:
+    artifact = record.artifact
+    required = is_required(slot, artifact.project, artifact.platform)
+    of = decisive(found, artifact.sha256)
+    if of is None:
+        why = "listed, and no run has taken it yet"
+        return Line(artifact.project, artifact.platform, Fate.OPEN, why, required, build.build_id, record.inherited)
+    return Line(
+        project=artifact.project,
+        platform=artifact.platform,
+        fate=_FATES.get(of.state, Fate.OPEN),
+        reason=of.reason if of.state.ended else f"{of.state.value}: {of.reason}",
+        required=required,
+        build_id=build.build_id,
+        inherited=record.inherited,
+        files=of.files,
+        bytes=of.bytes,
+        bytes_uploaded=of.bytes_uploaded,
+        revision=of.revision_after,
+        seconds=round(sum(of.seconds.values()), 3),
+        began_at=of.created_at,
+        ended_at=of.ended_at,
+        run=of.run_id,
+        log=log_of(of.run_id),
+        error_class=of.error_class if of.state is State.FAILED else None,
+        mended=_failed_before(found, of) if of.state.good else None,
+        code=of.code if of.state is State.FAILED else None,
+        blocked_by=of.blocked_by if of.state is State.SKIPPED else None,
+    )
+
+
+def _failed_before(found: Sequence[Publication], of: Publication) -> str | None:
+    """How an earlier pass failed with what is there now; of other bytes, too: a rebuild is how it is mended."""
+    before = next((one for one in found if one.state is State.FAILED and one.run_id != of.run_id), None)
+    return None if before is None else f"failed before, in {before.run_id}: {before.reason}"
+
+
+def _with_what_holds_them(lines: Sequence[Line], builds: Sequence[BuildRecord]) -> list[Line]:
+    """For what no run has taken because of its dependencies: which, and why (as `arrivals` does for a pass)."""
+    untaken = {(one.build_id, one.name) for one in lines if one.fate is Fate.OPEN and one.run is None}
+    reasons: dict[tuple[str | None, str], str] = {}
+    for build in builds if untaken else ():
+        own = [one for one in lines if one.build_id == build.build_id]
+        waiting = [one.artifact for one in build.artifacts if (build.build_id, one.artifact.name) in untaken]
+        bad = {one.name: f"{one.fate.value}: {one.reason}" for one in own if one.fate in {Fate.FAILED, Fate.BLOCKED}}
+        held = held_back(waiting, bad, listed=(), expected=lambda *_: False)
+        reasons |= {(build.build_id, name): f"{why}; the last pass decides" for name, why in held.items()}
+    return [replace(one, reason=reasons.get((one.build_id, one.name), one.reason)) for one in lines]
+
+
+def _rejected(slot: Slot, build: BuildRecord) -> list[Line]:
+    known = {(one.artifact.project, one.artifact.platform) for one in build.artifacts}
+    return [
+        Line(one.project, one.platform, Fate.FAILED, f"rejected: {one.reason}",
+             is_required(slot, one.project, one.platform), build.build_id)
+        for one in build.rejected
+        if one.project and one.platform and (one.project, one.platform) not in known
+        and is_taken(slot, one.project, one.platform)
+    ]  # fmt: skip
+
+
+def _missing(slot: Slot, builds: Sequence[BuildRecord], before: BuildRecord | None, there: set[Pair]) -> list[Line]:
+    """What was expected, by the slot or because the build before had it, and is in no index of the night."""
+    wanted: dict[Pair, str] = dict.fromkeys(required_pairs(slot, ()), "required by the slot, and in no index")
+    for record in before.artifacts if before else ():
+        pair = (record.artifact.project, record.artifact.platform)
+        if is_taken(slot, *pair) and before is not None:
+            wanted.setdefault(pair, f"in no index; build {before.build_id} of {before.date} had it")
+    for project, platform in absent(slot, there):
+        # the build before may have named each of them
+        if not any(project in (ALL, one[0]) and platform in (ALL, one[1]) for one in wanted):
+            wanted[project, platform] = "required by the slot, and nothing of it came"
+    build_id = builds[0].build_id if builds else None
+    return [
+        Line(project, platform, Fate.NEVER_ARRIVED, why, is_required(slot, project, platform), build_id)
+        for (project, platform), why in wanted.items()
+        if (project, platform) not in there
+    ]

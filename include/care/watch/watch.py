@@ -1,0 +1,209 @@
+"""Looks over all nights of a site: tells people what goes wrong, and sends each night's summary at its hour."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from include.care.notify.message import Event, Message
+from include.care.notify.notifier import Notifier, Said
+from include.care.notify.records import seen_of, seen_since, undelivered
+from include.care.preflight.findings import Severity
+from include.care.preflight.folders import room, written
+from include.care.watch.alerts import (
+    LOOK_BACK,
+    Airflow,
+    Tick,
+    Unasked,
+    alerts_of,
+    begun_by_artifact,
+    has_left,
+    summary_due,
+    ticks,
+)
+from include.care.watch.failures import causes, untold
+from include.care.watch.preflight import message as message_of
+from include.care.watch.records import begun_since, is_made, note_made, read_summary, store_summary
+from include.care.watch.render import to_html, to_text
+from include.care.watch.summary import Line, Summary, no_log
+from include.cvmfs.errors import CvmfsError, WhitelistExpired
+from include.gateway.client.values import LeaseInfo
+from include.gateway.errors import GatewayError
+from include.gateway.holders import TaskName
+from include.nightlies.rules.begin import by_artifact
+from include.publishers.connect import Connections
+from include.settings.errors import SettingsError
+from include.settings.model import Slot
+from include.storage.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+GAP = timedelta(minutes=30)
+"""Looks that are further apart do not tell whether a lease was held in between."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """What one look came to: messages by what became of them, summaries that were made, and what could not be seen."""
+
+    told: list[tuple[Message, Said]] = field(default_factory=list)
+    summaries: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+
+
+def watch(
+    connections: Connections,
+    *,
+    now: datetime,
+    airflow: Airflow = Unasked(),  # noqa: B008 - it has no state
+    log_of: Callable[[str], str | None] = no_log,
+    logs: Path | None = None,
+) -> Watched:
+    """Look once. What cannot be seen of one slot or repository is a fault of its own and hides no other.
+
+    ``logs``: where Airflow keeps the logs of tasks. A task that cannot write its log says nothing at all, so people are
+    notified while there is still room.
+    """
+    site, done = connections.site, Watched()
+    notifier = Notifier.of(connections)
+
+    def tell(message: Message, window: timedelta | None = None) -> Said:
+        said = notifier.tell(message, now=now, window=window)
+        done.told.append((message, said))
+        return said
+
+    for finding in room(written(site, site.stores, logs)):
+        if finding.severity is Severity.ERROR:
+            tell(message_of(finding))
+    late = timedelta(minutes=site.notify.late_minutes)
+    for slot in site.slots.values():
+        for tick in nights(connections, slot, now):
+            seen = read_summary(connections.ledger, slot, tick.date, now=now, log_of=log_of)
+            tell_failures(connections, tick, seen, _left(airflow, now), now, tell)
+            for message in alerts_of(tick, seen, airflow.runs_of(tick), now, late=late):
+                tell(message)
+            if summary_due(slot, tick, now) and not is_made(connections.ledger, slot.name, tick.date):
+                _send(connections, slot, seen, now, tell, done)
+    for alert in undelivered(connections.ledger, now - LOOK_BACK, Event.RUN_FAILED):
+        tell(Message(alert.key, Event.RUN_FAILED, alert.severity, alert.title, alert.text))
+    for fqrn in site.repositories:
+        for look in (whitelist_alerts, _leases):
+            try:
+                for message in look(connections, fqrn, now):
+                    tell(message)
+            except (CvmfsError, StoreError, GatewayError, SettingsError, OSError) as error:
+                done.faults.append(f"{fqrn}: {error}")
+    return done
+
+
+def nights(connections: Connections, slot: Slot, now: datetime) -> list[Tick]:
+    """The nights of a slot that are watched."""
+    scheduled = ticks(slot, now)
+    if not by_artifact(slot):
+        return scheduled
+    return scheduled + begun_by_artifact(slot, begun_since(connections.ledger, slot, now - LOOK_BACK), scheduled)
+
+
+def _left(airflow: Airflow, now: datetime) -> Callable[[Line], bool]:
+    ended: dict[str, bool | None] = {}
+
+    def left(line: Line) -> bool:
+        if line.run is not None and line.run not in ended:
+            ended[line.run] = airflow.has_ended(line.run)
+        return has_left(line, ended.get(line.run or ""), now)
+
+    return left
+
+
+def tell_failures(
+    connections: Connections,
+    night: Tick,
+    seen: Summary,
+    left: Callable[[Line], bool],
+    now: datetime,
+    tell: Callable[[Message], Said],
+) -> None:
+    """Tell of what a pass has left failed: each cause once, and of an artifact's own failures each artifact once."""
+    window = timedelta(hours=connections.site.notify.window_hours)
+    for cause in causes(seen, left):
+        keys = [key for one in cause.lines for key in cause.keys_of(one)]
+        new = untold(cause, seen_of(connections.ledger, keys, now - window))
+        if new is None:
+            continue
+        if tell(new.message(until=night.until, now=now)) is not Said.FAILED:
+            for one in new.lines:
+                seen_since(connections.ledger, cause.key_of(one), now, window)
+
+
+def _send(
+    connections: Connections,
+    slot: Slot,
+    seen: Summary,
+    now: datetime,
+    tell: Callable[[Message, timedelta | None], Said],
+    done: Watched,
+) -> None:
+    file = store_summary(connections.site.paths.var, seen)
+    message = Message(
+        key=f"summary:{slot.name}:{seen.date}",
+        event=Event.SUMMARY,
+        severity="ok" if seen.good else "error",
+        title=seen.headline,
+        text=to_text(seen),
+        html=to_html(seen),
+    )
+    said = tell(message, timedelta(0))  # who may send it is settled by the ledger's row of summaries
+    note_made(connections.ledger, seen, file, now=now, fault="nobody could be told" if said is Said.FAILED else None)
+    done.summaries.append(seen.headline)
+
+
+def whitelist_alerts(connections: Connections, fqrn: str | None, now: datetime) -> list[Message]:
+    """What there is to say of a repository's whitelist; nothing while it lasts for long enough."""
+    if fqrn is None:
+        return []
+    cure = f"Where the master key is: nightshift repo resign {fqrn}"
+    try:
+        whitelist = connections.repository(fqrn).trusted.whitelist
+    except WhitelistExpired as over:
+        what = f"whitelist of {fqrn} has ended"
+        return [Message(f"whitelist:{fqrn}:ended", Event.WHITELIST, "error", what, f"{over}; clients refuse it.", cure)]
+    if whitelist is None:
+        return []
+    days = (whitelist.expires - now) / timedelta(days=1)
+    if days >= connections.site.notify.whitelist_days:
+        return []
+    return [
+        Message(
+            f"whitelist:{fqrn}:{whitelist.expires.date()}", Event.WHITELIST, "error" if days < 2 else "warning",
+            f"whitelist of {fqrn} ends in {days:.1f} days",
+            f"It ends at {whitelist.expires:%Y-%m-%d %H:%M} UTC; from then on clients refuse the repository.",
+            cure,
+        )
+    ]  # fmt: skip
+
+
+def _leases(connections: Connections, fqrn: str, now: datetime) -> list[Message]:
+    with connections.gateway(fqrn) as client:
+        held = [one for one in client.leases() if one.repository == fqrn]
+    limit, found = timedelta(minutes=connections.site.notify.stuck_lease_minutes), []
+    for lease in held:
+        since = seen_since(connections.ledger, f"lease:{lease.full_path}:{lease.key_id}:{lease.hostname}", now, GAP)
+        if now - since >= limit:
+            found.append(stuck(lease, since, now))
+    return found
+
+
+def stuck(lease: LeaseInfo, since: datetime, now: datetime) -> Message:
+    """A lease that is held for longer than any should be."""
+    whose = "a task of ours" if TaskName.parse(lease.hostname) else "somebody else"
+    minutes = (now - since).total_seconds() / 60
+    return Message(
+        f"stuck-lease:{lease.full_path}:{lease.key_id}:{lease.hostname}", Event.STUCK_LEASE, "warning",
+        f"{lease.full_path} has been leased for {minutes:.0f} minutes",
+        f"Held by {whose}, {lease.hostname!r} with key {lease.key_id}. Nobody else can publish there.",
+        "See whether its holder still works. Of a dead task the DAG `leases` ends it; else let an administrator of the "
+        "gateway end it.",
+    )  # fmt: skip

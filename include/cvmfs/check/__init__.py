@@ -1,0 +1,1 @@
+"""A repository is read and judged; lost objects are restored."""

@@ -1,0 +1,364 @@
+"""Check one catalog: everything that can be said from its SQLite file and from the row above its mountpoint.
+
+It reads with statements of its own, not through ``catalog.py``: a fault of the reader must not hide in the check.
+Rules: docs/formats.md, catalogs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from include.cvmfs.check.check_entry import Tally, entry_faults, hardlink_faults, transition_faults, type_fault
+from include.cvmfs.check.findings import Findings, Subject
+from include.cvmfs.errors import FormatError
+from include.cvmfs.format.catalog import MARKER, name_of, parent_of
+from include.cvmfs.format.compression import Compression
+from include.cvmfs.format.counters import NAMES, Counts
+from include.cvmfs.format.dirent import COLUMNS, Dirent
+from include.cvmfs.format.entry_names import bytes_of_name, name_fault, name_of_bytes
+from include.cvmfs.format.hashes import CATALOG, DIGEST_BYTES, ObjectHash
+from include.cvmfs.format.schema import SCHEMA
+
+Note = Callable[[ObjectHash, str, int, Compression], None]
+"""Told of every object that an entry needs: hash, path, uncompressed size in bytes, form of storage."""
+
+_JOURNAL_VERSIONS = slice(18, 20)
+_ROLLBACK_JOURNAL = b"\x01\x01"
+_SCHEMA_EPSILON = 0.0005
+_NAMED_AT_MOST = 5
+# The revision of the schema that brought a counter or column; older catalogs are right without.
+_COUNTERS_SINCE = {"xattr": 2, "external": 3, "external_file_size": 3, "special": 5}
+_LATE_COLUMNS = {"xattr", "mtimens"}
+_FLAGS, _NAME, _SYMLINK = 10, 11, 12  # places in a row
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """A catalog where its parent says it is; ``row``: the mountpoint's entry there, ``size``: bytes, 0 if unknown."""
+
+    path: str
+    hash: ObjectHash
+    size: int
+    row: Dirent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What a catalog holds, as counted from its rows; ``below``: what it says itself of the catalogs below it.
+
+    ``complete`` is false when it could not be read to its end, so that nothing above can be compared with it.
+    ``columns``: of its table of entries, in order.
+    """
+
+    own: Counts
+    below: dict[str, int]
+    children: tuple[Mounted, ...]
+    entries: int
+    complete: bool
+    columns: tuple[str, ...] = ()
+
+
+def audit(mounted: Mounted, database: bytes, findings: Findings, note: Note) -> Audited:
+    """Check a catalog's rows; its subtree counters are left to the caller, who knows the catalogs below."""
+    return _Audit(mounted, findings, note).run(database)
+
+
+def compare_counters(
+    findings: Findings, mounted: Mounted, half: str, stored: dict[str, int], counted: dict[str, int]
+) -> None:
+    """Name every counter of one half (``self`` or ``subtree``) that is not what was counted."""
+    wrong = [f"{half}_{n} is {value}, counted {counted[n]}" for n, value in stored.items() if value != counted[n]]
+    if wrong:
+        findings.problem(Subject.COUNTERS, mounted.path, "; ".join(wrong), mounted.hash)
+
+
+class _Audit:
+    def __init__(self, mounted: Mounted, findings: Findings, note: Note) -> None:
+        self.mounted = mounted
+        self.path = mounted.path
+        self.findings = findings
+        self.note = note
+        self.tally = Tally()
+        self.mountpoints: dict[str, Dirent] = {}
+        self.binds: set[str] = set()
+        self.registered: set[str] = set()
+        self.seen = 0
+        self.pieces = 0
+        self.marked = False
+        self.columns: tuple[str, ...] = ()
+
+    def problem(self, subject: Subject, path: str, what: str) -> None:
+        self.findings.problem(subject, path, what, self.mounted.hash)
+
+    def run(self, database: bytes) -> Audited:
+        recorded = self.mounted.size
+        if recorded and len(database) != recorded:
+            self.problem(Subject.CATALOG, self.path, f"is of {len(database)} bytes, recorded are {recorded}")
+        children: list[Mounted] = []
+        below: dict[str, int] = {}
+        complete = False
+        try:
+            self._open(database)
+            root = self._root()
+            if root is not None:
+                self._directories(root)
+            self._rows()
+            children.extend(self._nested())
+            self._binds()
+            below = self._counters()
+            complete = True
+        except (sqlite3.Error, OverflowError, ValueError, TypeError) as fault:
+            what = "a value is NULL or of the wrong type" if isinstance(fault, TypeError) else fault
+            self.problem(Subject.CATALOG, self.path, f"cannot be read: {what}")
+        own = self.tally.counts(len(self.registered))
+        return Audited(own, below, tuple(children), self.seen, complete, self.columns)
+
+    # -- the file
+
+    def _open(self, database: bytes) -> None:
+        if database[_JOURNAL_VERSIONS] != _ROLLBACK_JOURNAL:
+            self.problem(Subject.CATALOG, self.path, "needs a write-ahead log: clients cannot open it")
+            database = database[:18] + _ROLLBACK_JOURNAL + database[20:]
+        self.db = sqlite3.connect(":memory:", isolation_level=None)
+        self.db.deserialize(database)
+        self.db.execute("PRAGMA trusted_schema = OFF")
+        self.db.text_factory = name_of_bytes
+        strange = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR rootpage = 0"
+        if found := self.db.execute(strange).fetchone():
+            raise ValueError(f"holds {found[0]!r}, which is neither table nor index")
+        properties = dict(self.db.execute("SELECT key, value FROM properties"))
+        schema = float(properties.get("schema") or 1.0)
+        if abs(schema - SCHEMA) > _SCHEMA_EPSILON:
+            raise ValueError(f"schema {schema}, this program checks {SCHEMA}")
+        revision = int(float(properties.get("schema_revision") or 0))
+        self.counters = tuple(name for name in NAMES if _COUNTERS_SINCE.get(name, 0) <= revision)
+        # An index that is missing costs readers time only; so it is not to cost the check its end.
+        self.db.execute("CREATE INDEX IF NOT EXISTS idx_catalog_parent ON catalog (parent_1, parent_2)")
+        self.columns = tuple(row[1] for row in self.db.execute("PRAGMA table_info(catalog)"))
+        absent = _LATE_COLUMNS - set(self.columns)
+        columns = ", ".join(f"NULL AS {c}" if c in absent else c for c in COLUMNS)
+        self.select = f"SELECT md5path_1, md5path_2, parent_1, parent_2, {columns} FROM catalog"  # noqa: S608
+        prefix = properties.get("root_prefix") or ""
+        if prefix != self.path:
+            self.problem(Subject.CATALOG, self.path, f"was made for the mountpoint {prefix or '/'} (root_prefix)")
+
+    def _root(self) -> Dirent | None:
+        here = path_digest(self.path)
+        row = self.db.execute(f"{self.select} WHERE md5path_1 = ? AND md5path_2 = ?", here).fetchone()
+        if row is None:
+            self.problem(Subject.CATALOG, self.path, "has no entry for its own root")
+            return None
+        self.seen += 1
+        root = self._decoded(self.path, row)
+        if root is None:
+            return None
+        if not root.is_directory:
+            self.problem(Subject.CATALOG, self.path, "the entry of its root is no directory")
+        if root.nested_root != bool(self.path):
+            has = "has" if root.nested_root else "lacks"
+            self.problem(Subject.TRANSITION, self.path, f"the root entry {has} the flag of a nested catalog's root")
+        if row[2:4] != (path_digest(parent_of(self.path)) if self.path else (0, 0)):
+            self.problem(Subject.ENTRY, self.path, "the root entry's parent hash is not that of the directory above")
+        if root.name != name_of(self.path):
+            self.problem(Subject.ENTRY, self.path, f"the root entry is named {root.name!r}")
+        self._transition(root)
+        self._entry(self.path, root)
+        return root
+
+    def _transition(self, root: Dirent) -> None:
+        if self.mounted.row is None:
+            return
+        wrong, doubtful = transition_faults(self.mounted.row, root)
+        if wrong:
+            self.problem(Subject.TRANSITION, self.path, f"differs from the mountpoint's row above: {', '.join(wrong)}")
+        if doubtful:
+            what = f"differs from the mountpoint's row above: {', '.join(doubtful)}"
+            self.findings.warning(Subject.TRANSITION, self.path, what, self.mounted.hash)
+
+    # -- the rows
+
+    def _directories(self, root: Dirent) -> None:
+        pending = [(self.path, root)]
+        while pending:
+            path, directory = pending.pop()
+            subdirectories = 0
+            groups: dict[int, list[tuple[str, Dirent]]] = {}
+            for here, entry in self._children(path):
+                self._entry(here, entry)
+                if entry.is_directory:
+                    subdirectories += 1
+                    if entry.mountpoint or entry.bind:
+                        self._boundary(here, entry)
+                    else:
+                        pending.append((here, entry))
+                elif entry.hardlink_group:
+                    groups.setdefault(entry.hardlink_group, []).append((here, entry))
+                if entry.name == MARKER:
+                    self._is_marker(path, here, entry)
+            if directory.linkcount != subdirectories + 2:
+                what = f"is {directory.linkcount}, but {subdirectories} sub-directories make {subdirectories + 2}"
+                self.problem(Subject.LINKCOUNT, path, what)
+            for group, members in groups.items():
+                for place, what in hardlink_faults(group, members):
+                    self.problem(Subject.HARDLINK, place, what)
+        if self.path and not self.marked:
+            self.problem(Subject.MARKER, self.path, "nested catalog without marker")
+
+    def _children(self, path: str) -> Iterator[tuple[str, Dirent]]:
+        """The entries of a directory whose rows can be read and are where parent and name say."""
+        for row in self.db.execute(f"{self.select} WHERE parent_1 = ? AND parent_2 = ?", path_digest(path)):
+            self.seen += 1
+            here = f"{path}/{row[_NAME]}"
+            entry = self._decoded(here, row)
+            if entry is None:
+                continue
+            fault = name_fault(entry.name)
+            if fault is None and row[:2] != path_digest(here):
+                fault = "is stored under the hash of another path"
+            if fault is not None:
+                self.problem(Subject.ENTRY, here, fault)
+                continue
+            yield here, entry
+
+    def _decoded(self, path: str, row: tuple[Any, ...]) -> Dirent | None:
+        if not isinstance(row[_NAME], str) or not isinstance(row[_SYMLINK], str):
+            self.problem(Subject.ENTRY, path, "name or symlink is no text")
+            return None
+        try:
+            entry = Dirent.from_row(row[4:])
+        except FormatError as fault:
+            self.problem(Subject.ENTRY, path, f"unreadable row: {fault.detail}")
+            return None
+        if (wrong := type_fault(entry, row[_FLAGS])) is not None:
+            self.problem(Subject.ENTRY, path, wrong)
+        return entry
+
+    def _entry(self, path: str, entry: Dirent) -> None:
+        for subject, what in entry_faults(entry):
+            self.problem(subject, path, what)
+        chunked = entry.chunked and entry.is_regular
+        self.tally.add(entry, self._chunks(path, entry) if chunked else 0)
+        if entry.hash is not None and entry.is_regular and not entry.external:
+            self.note(entry.hash, path, entry.size, entry.compression)
+
+    def _chunks(self, path: str, entry: Dirent) -> int:
+        sql = "SELECT offset, size, hash FROM chunks WHERE md5path_1 = ? AND md5path_2 = ? ORDER BY offset, size"
+        end = number = 0
+        for offset, size, digest in self.db.execute(sql, path_digest(path)):
+            number += 1
+            if not (isinstance(offset, int) and isinstance(size, int) and isinstance(digest, bytes)):
+                self.problem(Subject.CHUNKS, path, f"chunk {number} is no offset, size and hash")
+                continue
+            if len(digest) != DIGEST_BYTES:
+                self.problem(Subject.CHUNKS, path, f"chunk {number} has a hash of {len(digest)} bytes")
+            elif not entry.external:
+                self.note(entry.chunk_hash(digest), path, size, entry.compression)
+            if offset != end:
+                self.problem(Subject.CHUNKS, path, f"chunk {number} begins at byte {offset}, not at {end}")
+            end = offset + size
+        self.pieces += number
+        if number == 0:
+            self.problem(Subject.CHUNKS, path, "chunked, but without a chunk")
+        elif end != entry.size:
+            self.problem(Subject.CHUNKS, path, f"its chunks end at byte {end}, its size is {entry.size}")
+        return number
+
+    def _boundary(self, path: str, entry: Dirent) -> None:
+        if entry.mountpoint and entry.bind:
+            self.problem(Subject.TRANSITION, path, "both nested and bind mountpoint")
+        if entry.mountpoint:
+            self.mountpoints[path] = entry
+        if entry.bind:
+            self.binds.add(path)
+        below = "SELECT count(*), min(name) FROM catalog WHERE parent_1 = ? AND parent_2 = ?"
+        number, name = self.db.execute(below, path_digest(path)).fetchone()
+        if number:
+            self.seen += number
+            what = f"{number} entries below the mountpoint stand in the catalog above it, as {name!r}"
+            self.problem(Subject.TRANSITION, path, what)
+
+    def _is_marker(self, directory: str, path: str, entry: Dirent) -> None:
+        if directory != self.path:
+            self.problem(Subject.MARKER, path, "abandoned nested catalog marker")
+            return
+        self.marked = True
+        if not entry.is_regular:
+            self.problem(Subject.MARKER, path, "the nested catalog marker is no regular file")
+        elif not self.path:
+            what = "a nested catalog marker in the root directory: stock publishers refuse to go on"
+            self.findings.warning(Subject.MARKER, path, what, self.mounted.hash)
+
+    # -- the tables as a whole
+
+    def _rows(self) -> None:
+        (rows,) = self.db.execute("SELECT count(*) FROM catalog").fetchone()
+        if rows != self.seen:
+            orphans = (
+                "SELECT name FROM catalog c WHERE (md5path_1, md5path_2) <> (?, ?) AND NOT EXISTS"
+                " (SELECT 1 FROM catalog p WHERE (p.md5path_1, p.md5path_2) = (c.parent_1, c.parent_2)"
+                " AND (p.flags & 3) = 1) ORDER BY name LIMIT ?"
+            )
+            names = ", ".join(
+                str(row[0]) for row in self.db.execute(orphans, (*path_digest(self.path), _NAMED_AT_MOST))
+            )
+            what = f"{rows} rows, but {self.seen} are reached from the root; dangling: {names or 'not found by parent'}"
+            self.problem(Subject.ROWS, self.path, what)
+        (chunks,) = self.db.execute("SELECT count(*) FROM chunks").fetchone()
+        if chunks != self.pieces:
+            self.problem(Subject.ROWS, self.path, f"{chunks - self.pieces} rows of chunks belong to no chunked file")
+
+    def _nested(self) -> Iterator[Mounted]:
+        present = {row[1] for row in self.db.execute("PRAGMA table_info(nested_catalogs)")}
+        column = "size" if "size" in present else "0"
+        rows = self.db.execute(f"SELECT path, sha1, {column} FROM nested_catalogs ORDER BY path").fetchall()  # noqa: S608
+        self.registered = {str(row[0]) for row in rows}
+        for path, text, size in rows:
+            if path not in self.mountpoints:
+                self.problem(Subject.NESTED, str(path), "registered, but no mountpoint is there")
+            if not str(path).startswith(f"{self.path}/"):
+                self.problem(
+                    Subject.NESTED, str(path), f"registered in the catalog of {self.path or '/'}, not above it"
+                )
+                continue
+            try:
+                name = ObjectHash.parse(text, suffix=CATALOG)
+                mounted = Mounted(path, name, int(size or 0), self.mountpoints.get(path))
+            except (FormatError, TypeError, ValueError) as fault:
+                self.problem(Subject.NESTED, path, f"unreadable row: {fault}")
+                continue
+            yield mounted
+        for path in sorted(self.mountpoints.keys() - self.registered):
+            self.problem(Subject.NESTED, path, "a mountpoint, but no nested catalog is registered for it")
+
+    def _binds(self) -> None:
+        rows: set[str] = set()
+        if self.db.execute("SELECT 1 FROM sqlite_master WHERE name = 'bind_mountpoints'").fetchone():
+            rows = {str(row[0]) for row in self.db.execute("SELECT path FROM bind_mountpoints")}
+        for path in sorted(rows - self.binds):
+            self.problem(Subject.NESTED, path, "registered as a bind mountpoint, but none is there")
+        for path in sorted(self.binds - rows):
+            self.problem(Subject.NESTED, path, "a bind mountpoint that is not registered")
+        for path in sorted(rows & self.registered):
+            self.problem(Subject.NESTED, path, "registered both as nested catalog and as bind mountpoint")
+
+    def _counters(self) -> dict[str, int]:
+        """Compare the catalog's own counters; returns the stored subtree counters."""
+        stored = dict(self.db.execute("SELECT counter, value FROM statistics"))
+        absent = [name for half in ("self", "subtree") for n in self.counters if (name := f"{half}_{n}") not in stored]
+        if absent:
+            self.problem(Subject.COUNTERS, self.path, f"missing: {', '.join(absent)}")
+        own = {n: stored[f"self_{n}"] for n in self.counters if f"self_{n}" in stored}
+        compare_counters(self.findings, self.mounted, "self", own, self.tally.counts(len(self.registered)).as_dict())
+        return {n: stored[f"subtree_{n}"] for n in self.counters if f"subtree_{n}" in stored}
+
+
+def path_digest(path: str) -> tuple[int, int]:
+    """As :func:`include.cvmfs.format.hashes.path_hash`, for names of any bytes."""
+    raw = bytes_of_name(path)
+    first, second = struct.unpack("<qq", hashlib.md5(raw, usedforsecurity=False).digest())
+    return first, second

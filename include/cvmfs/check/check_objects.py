@@ -1,0 +1,186 @@
+"""Check that data objects are stored: each once, however many files need it, and in bounded memory."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from include.cvmfs.check.findings import Findings, Lost
+from include.cvmfs.errors import ObjectDamaged, ObjectError
+from include.cvmfs.format import objects
+from include.cvmfs.format.compression import Compression
+from include.cvmfs.format.entry_names import bytes_of_name, name_of_bytes
+from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash
+from include.storage.errors import Forbidden, Rejected, Unsupported
+from include.storage.store import Store
+
+HEADS_AT_ONCE = 64
+READS_AT_ONCE = 8
+_BATCH = 4096
+_T = TypeVar("_T")
+_KEY = re.compile(r"data/([0-9a-f]{2})/([0-9a-f]{38})(-[a-z0-9]+)?([A-Z]?)")
+_ID = re.compile(r"(-[a-z0-9]+)?([A-Z]?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """An object, the first path that needs it, the catalog that says so, its uncompressed size, its form of storage."""
+
+    hash: ObjectHash
+    path: str
+    catalog: ObjectHash
+    size: int
+    compression: Compression
+
+
+class NeededObjects:
+    """The objects that catalogs name, each once. They go to a temporary file of SQLite's own when they are many."""
+
+    def __init__(self) -> None:
+        self._db = sqlite3.connect("", isolation_level=None)
+        self._db.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -32768;")
+        self._db.execute(
+            "CREATE TABLE needed (digest BLOB, kind TEXT, path BLOB, catalog TEXT, size INTEGER, compression INTEGER,"
+            " stored INTEGER, PRIMARY KEY (digest, kind)) WITHOUT ROWID"
+        )
+        self._new: list[tuple[object, ...]] = []
+        self._seen: list[tuple[object, ...]] = []
+
+    def add(self, name: ObjectHash, path: str, catalog: ObjectHash, size: int, compression: Compression) -> None:
+        raw = bytes_of_name(path)
+        kind = name.algorithm.value + name.suffix
+        self._new.append((name.digest, kind, raw, str(catalog), size, compression.value))
+        if len(self._new) >= _BATCH:
+            self._flush()
+
+    def __len__(self) -> int:
+        self._flush()
+        return int(self._db.execute("SELECT count(*) FROM needed").fetchone()[0])
+
+    def __iter__(self) -> Iterator[Needed]:
+        return (needed for needed, _ in self._select("1"))
+
+    def see(self, key: str, stored: int) -> None:
+        """Note that there is an object of ``stored`` bytes, if it is a needed one."""
+        if match := _KEY.fullmatch(key):
+            kind = (match[3] or "") + match[4]
+            self._seen.append((stored, bytes.fromhex(match[1] + match[2]), kind))
+        if len(self._seen) >= _BATCH:
+            self._flush()
+
+    def unseen(self) -> Iterator[Needed]:
+        return (needed for needed, _ in self._select("stored IS NULL"))
+
+    def doubtful(self) -> Iterator[tuple[Needed, int]]:
+        """What was seen in a size that may not be right, and that size."""
+        return self._select("stored = 0 OR (compression = 1 AND stored <> size)")
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _select(self, where: str) -> Iterator[tuple[Needed, int]]:
+        self._flush()
+        columns = "digest, kind, path, catalog, size, compression, stored"
+        for digest, kind, path, catalog, size, compression, stored in self._db.execute(
+            f"SELECT {columns} FROM needed WHERE {where}"  # noqa: S608 - only conditions of this file
+        ):
+            match = _ID.fullmatch(kind)
+            algorithm, suffix = (match[1] or "", match[2]) if match else ("", "")
+            name = ObjectHash(digest, Algorithm(algorithm), suffix)
+            place = name_of_bytes(path)
+            above = ObjectHash.parse(catalog, suffix=CATALOG)
+            yield Needed(name, place, above, size, Compression(compression)), stored
+
+    def _flush(self) -> None:
+        if not self._new and not self._seen:
+            return
+        self._db.execute("BEGIN")
+        self._db.executemany("INSERT OR IGNORE INTO needed VALUES (?, ?, ?, ?, ?, ?, NULL)", self._new)
+        self._db.executemany("UPDATE needed SET stored = ? WHERE digest = ? AND kind = ?", self._seen)
+        self._db.execute("COMMIT")
+        self._new.clear()
+        self._seen.clear()
+
+
+def check_presence(store: Store, needed: NeededObjects, findings: Findings, progress: Callable[[int], None]) -> None:
+    """Look for every object: by listing the store where it can be listed, else one by one. Raises StoreError."""
+    if _listed(store, needed, progress):
+        for item in needed.unseen():
+            _report(findings, item, f"{item.hash.key} is not in the store")
+        for item, stored in needed.doubtful():
+            _report_size(findings, item, stored)
+        return
+
+    def look(item: Needed) -> int | Forbidden | None:
+        try:
+            found = store.head(item.hash.key)
+        except Forbidden as refused:
+            return refused
+        return None if found is None else found.size
+
+    for item, answer in _at_once(HEADS_AT_ONCE, look, needed, progress):
+        if answer is None:
+            _report(findings, item, f"{item.hash.key} is not in the store")
+        elif isinstance(answer, Forbidden):
+            _report(findings, item, f"{item.hash.key} may not be read, as missing objects of stores without listing")
+        else:
+            _report_size(findings, item, answer)
+
+
+def check_contents(store: Store, needed: NeededObjects, findings: Findings, progress: Callable[[int], None]) -> None:
+    """Read every object and compare hash and uncompressed size. Raises StoreError."""
+
+    def read(item: Needed) -> tuple[str, int | None] | None:
+        try:
+            for _ in objects.stream(store, item.hash, item.compression, size=item.size):
+                pass
+        except ObjectDamaged as fault:
+            there = store.head(item.hash.key)
+            return str(fault), there.size if there else None
+        except ObjectError as fault:
+            return str(fault), None
+        except Forbidden:
+            return f"{item.hash.key} may not be read", None
+        return None
+
+    for item, fault in _at_once(READS_AT_ONCE, read, needed, progress):
+        if fault is not None:
+            _report(findings, item, *fault)
+
+
+def _listed(store: Store, needed: NeededObjects, progress: Callable[[int], None]) -> bool:
+    try:
+        for number, found in enumerate(store.list("data")):
+            needed.see(found.key, found.size)
+            if number % _BATCH == 0:
+                progress(number)
+    except (Unsupported, Forbidden, Rejected):
+        return False
+    return True
+
+
+def _at_once(
+    width: int, step: Callable[[Needed], _T], needed: NeededObjects, progress: Callable[[int], None]
+) -> Iterator[tuple[Needed, _T]]:
+    todo, done = iter(needed), 0
+    with ThreadPoolExecutor(width) as pool:
+        while batch := list(islice(todo, _BATCH)):
+            yield from zip(batch, pool.map(step, batch), strict=True)
+            done += len(batch)
+            progress(done)
+
+
+def _report(findings: Findings, item: Needed, what: str, stored: int | None = None) -> None:
+    findings.lose(Lost(item.hash, item.path, what, item.size, item.compression, stored), item.catalog)
+
+
+def _report_size(findings: Findings, item: Needed, stored: int) -> None:
+    if item.compression is Compression.NONE and stored != item.size:
+        _report(findings, item, f"{item.hash.key} is stored in {stored} bytes, its size is {item.size}", stored)
+    elif item.compression is not Compression.NONE and stored == 0:
+        _report(findings, item, f"{item.hash.key} is stored empty", 0)

@@ -1,0 +1,81 @@
+"""Send lost objects again from a tree that has their content: what fits is known by its hash, no other is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from include.cvmfs.check.findings import Lost
+from include.cvmfs.errors import FormatError, ObjectError
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.digests import identity
+from include.cvmfs.format.hashes import CATALOG
+from include.cvmfs.format.objects import stream
+from include.cvmfs.ingest.prepare import DEFAULTS, PrepareOptions, prepare
+from include.cvmfs.sources.source import TreeSource
+from include.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """``mended``: whole again, as read back from the store; ``missing``: what the tree could not give."""
+
+    mended: tuple[Lost, ...]
+    missing: tuple[Lost, ...]
+
+
+class _AllBut:
+    """Every identity but these: what a preparation need not send."""
+
+    def __init__(self, wanted: frozenset[bytes]) -> None:
+        self._wanted = wanted
+
+    def __contains__(self, one: object) -> bool:
+        return one not in self._wanted
+
+
+def restore_objects(
+    store: Store,
+    lost: Sequence[Lost],
+    source: Callable[[], TreeSource],
+    *,
+    repository: str,
+    destination: str,
+    now: datetime,
+    options: PrepareOptions = DEFAULTS,
+) -> Restored:
+    """Prepare the tree as for ``destination``, but send only what is lost; nothing is published.
+
+    ``source`` opens the tree, once for each form of storage that is needed. With the destination and options that the
+    tree was published with, its catalogs come back too; for files any destination does. Raises SourceError,
+    DestinationError, StoreError.
+    """
+    for form in {one.compression for one in lost}:
+        some = [one for one in lost if one.compression is form]
+        for algorithm in {one.hash.algorithm for one in some}:
+            wanted = frozenset(identity(one.hash) for one in some if one.hash.algorithm is algorithm)
+            prepare(
+                source(),
+                store=store,
+                repository=repository,
+                destination=destination,
+                now=now,
+                known=_AllBut(wanted),
+                options=replace(options, algorithm=algorithm, compression=form, index=None),
+            )
+    mended = {one for one in lost if is_whole(store, one)}
+    return Restored(tuple(one for one in lost if one in mended), tuple(one for one in lost if one not in mended))
+
+
+def is_whole(store: Store, one: Lost) -> bool:
+    """Whether the object is there now, with the content that its name and its catalog say. Raises StoreError."""
+    try:
+        if one.hash.suffix == CATALOG or one.size is None:
+            CatalogCache(store, budget=0).database(one.hash)
+        else:
+            for _ in stream(store, one.hash, one.compression, size=one.size):
+                pass
+    except (ObjectError, FormatError):
+        return False
+    return True

@@ -1,0 +1,419 @@
+"""The switch of a repository to a new revision, written once, for everybody who makes one.
+
+Order: catalogs, history, reflog, manifest (docs/formats.md, manifest). All but the last are invisible to readers; the
+manifest is replaced only if it still is the one that the revision was derived from. A crash anywhere leaves the old
+revision or the new one. A reflog that is ahead of the manifest, left by such a crash, is taken over by the next commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from include.cvmfs.commit.edit import NewRoot
+from include.cvmfs.commit.group import Change, Group, NewTag
+from include.cvmfs.commit.manifest_verifier import Voucher
+from include.cvmfs.commit.metadata_cache import REFLOG_KEY, Records, StoredReflog
+from include.cvmfs.commit.metadata_objects import (
+    Stored,
+    require_stored,
+    store_all,
+    store_alternatives,
+    store_compressed,
+)
+from include.cvmfs.commit.stock_checksum import keep_checksum
+from include.cvmfs.errors import CvmfsError, ManifestConflict, ReflogError, RepositoryError
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.hashes import CERTIFICATE, HISTORY, META, ObjectHash, hash_bytes
+from include.cvmfs.format.history import History, Tag
+from include.cvmfs.format.keys import Signer
+from include.cvmfs.format.manifest import Manifest, sign
+from include.cvmfs.format.reflog import Reflog, RefType
+from include.cvmfs.revision.lineage import Lineage
+from include.errors import NightshiftError
+from include.storage.errors import Conflict, NotFound, StoreError
+from include.storage.store import Store, Version
+
+__all__ = ["MANIFEST_KEY", "REFLOG_KEY", "Change", "Head", "NewTag", "Step", "store_all"]
+
+MANIFEST_KEY = ".cvmfspublished"
+ATTEMPTS = 8
+"""How often one who switches begins again when other writers are faster."""
+
+
+class Step(Enum):
+    """The points of a switch, in order; told to ``on_step`` when they are reached."""
+
+    HEAD_READ = "head read"
+    MERGED = "merged"
+    CATALOGS_STORED = "catalogs stored"
+    HISTORY_STORED = "history stored"
+    REFLOG_WRITTEN = "reflog written"
+    BEFORE_SWITCH = "before the switch"
+    FENCED = "fenced"
+    SWITCHED = "switched"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The manifest that readers see now, and the store's version of it for compare-and-swap."""
+
+    manifest: Manifest
+    version: Version
+
+
+Fence = Callable[[Sequence[int]], Mapping[int, Exception]]
+"""Called right before the manifest is replaced with the numbers of the changes that are to become visible; tells which
+of them must not, and why. If there are any, nothing is switched."""
+
+
+def _nothing() -> None: ...
+
+
+def _all_may(_: Sequence[int]) -> Mapping[int, Exception]:
+    return {}
+
+
+def _ignore(_: Step) -> None: ...
+
+
+class _TakenOut(NightshiftError):
+    """Some of a group may not be switched."""
+
+    code = "changes-not-switchable"
+
+    def __init__(self, refused: Mapping[int, Exception]) -> None:
+        super().__init__()
+        self.refused = refused
+
+
+def read_head(store: Store, fqrn: str, voucher: Voucher | None = None) -> Head:
+    """Read the manifest from the writer's side of the store; whoever signs on top of it gives a ``voucher``.
+
+    Raises RepositoryError, FormatError, StoreError, and SignatureError for a manifest that nobody vouches for.
+    """
+    try:
+        data, version = store.get_versioned(MANIFEST_KEY)
+    except NotFound:
+        raise RepositoryError(fqrn, f"no {MANIFEST_KEY} in {store.url}; create the repository first") from None
+    signed = Manifest.parse(data)
+    if signed.manifest.fqrn != fqrn:
+        raise RepositoryError(fqrn, f"the store {store.url} holds {signed.manifest.fqrn!r}")
+    if voucher is not None:
+        voucher.require(store, signed)
+    return Head(signed.manifest, version)
+
+
+def switch(
+    store: Store,
+    head: Head,
+    root: NewRoot,
+    *,
+    signer: Signer,
+    now: int,
+    tags: Sequence[NewTag] = (),
+    superseded: Sequence[ObjectHash] = (),
+    records: Records | None = None,
+    before_switch: Callable[[], None] = _nothing,
+    on_step: Callable[[Step], None] = _ignore,
+) -> Head:
+    """Store a revision and let readers see it. ``now``: Unix seconds.
+
+    ``superseded``: roots that publishers stored on the way; the reflog keeps them so that a collection finds them.
+    ``records``: what the signer keeps between commits. ``before_switch`` runs last before the manifest is replaced and
+    stops the commit by raising. Raises ManifestConflict when somebody else switched since ``head`` was read.
+    """
+    store_all(store, [(packed.hash.key, packed.data) for packed in root.catalogs] + list(root.objects))
+    on_step(Step.CATALOGS_STORED)
+    timestamp = max(now, head.manifest.timestamp)
+    tagged = Tag("", root.hash, root.revision, timestamp, root.size, "")
+    records = records or Records()
+    history = store_history(store, head.manifest, _rotated(tagged, tags), records)
+    on_step(Step.HISTORY_STORED)
+    stored = [Stored(packed.hash, len(packed.data)) for packed in root.catalogs] + ([history] if history else [])
+    draft = replace(
+        head.manifest,
+        root=root.hash, root_size=root.size, ttl=root.ttl, revision=root.revision, timestamp=timestamp,
+        history=history.hash if history else None,
+    )  # fmt: skip
+    return publish(
+        store, head, draft, signer=signer, now=now, stored=stored, superseded=superseded, records=records,
+        before_switch=before_switch, on_step=on_step,
+    )  # fmt: skip
+
+
+def publish(
+    store: Store,
+    head: Head,
+    draft: Manifest,
+    *,
+    signer: Signer,
+    now: int,
+    stored: Sequence[Stored] = (),
+    superseded: Sequence[ObjectHash] = (),
+    records: Records | None = None,
+    before_switch: Callable[[], None] = _nothing,
+    on_step: Callable[[Step], None] = _ignore,
+) -> Head:
+    """Certificate, reflog, signature and manifest for a draft whose other objects are all stored.
+
+    ``stored``: what was stored for it just now, with sizes. Raises ManifestConflict, and ObjectMissing or
+    ObjectDamaged before anything is replaced if something that the manifest would lead to is not in the store.
+    """
+    certificate = store_compressed(store, signer.certificate_pem, draft.root, CERTIFICATE)
+    draft = replace(draft, certificate=certificate.hash)
+    require_stored(store, [*map(Stored, draft.named), *stored, certificate])
+    store_alternatives(store, draft)
+    records = records or Records()
+    written = _write_reflog(store, head.manifest, draft, superseded, now, records)
+    draft = replace(draft, reflog=written.after.hash)
+    on_step(Step.REFLOG_WRITTEN)
+    signed = sign(draft, signer.private_key)
+    on_step(Step.BEFORE_SWITCH)
+    try:
+        before_switch()
+    except Exception:
+        written.put_back(store)  # only here is it certain that no manifest names the new one
+        raise
+    on_step(Step.FENCED)
+    try:
+        version = store.replace(MANIFEST_KEY, signed, expected=head.version)
+    except Conflict:
+        raise ManifestConflict(draft.fqrn) from None
+    on_step(Step.SWITCHED)
+    if signer.reflog_checksum is not None:
+        keep_checksum(signer.reflog_checksum, written.after.hash)
+    records.keep_reflog(written.after)
+    return Head(draft, version)
+
+
+def commit_change(
+    store: Store,
+    *,
+    fqrn: str,
+    signer: Signer,
+    lease_path: str,
+    old_root: ObjectHash,
+    new_root: ObjectHash,
+    now: int,
+    tag: NewTag | None = None,
+    voucher: Voucher | None = None,
+    catalogs: CatalogCache | None = None,
+    before_switch: Callable[[], None] = _nothing,
+    on_step: Callable[[Step], None] = _ignore,
+) -> Head:
+    """A group of one: merge the change ``old_root`` -> ``new_root`` inside ``lease_path`` and switch to the result.
+
+    Raises what stopped it: MergeError, BaseChanged, ManifestConflict, ObjectMissing, SignatureError, StoreError, or
+    what ``before_switch`` raised.
+    """
+
+    def fence(_: Sequence[int]) -> Mapping[int, Exception]:
+        try:
+            before_switch()
+        except Exception as error:  # noqa: BLE001 - raised again below
+            return {0: error}
+        return {}
+
+    [outcome] = commit_group(
+        store, [Change(lease_path, old_root, new_root, tag)],
+        fqrn=fqrn, signer=signer, now=now, voucher=voucher, catalogs=catalogs, fence=fence, on_step=on_step,
+    )  # fmt: skip
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome
+
+
+def commit_group(
+    store: Store,
+    changes: Sequence[Change],
+    *,
+    fqrn: str,
+    signer: Signer,
+    now: int,
+    voucher: Voucher | None = None,
+    catalogs: CatalogCache | None = None,
+    records: Records | None = None,
+    lineage: Lineage | None = None,
+    fence: Fence = _all_may,
+    on_step: Callable[[Step], None] = _ignore,
+) -> list[Head | Exception]:
+    """Merge changes one after another into the current revision and switch to the result: one revision for all.
+
+    For each change, the revision that holds it, or why it was refused; the others go on without it. A change that the
+    current revision already holds makes no new one, unless it is to be tagged and no revision that holds it has that
+    tag. Another writer's switch in between is met by merging again on his result. ``voucher``: for manifests that
+    others signed; without one only the signer's own are built upon. ``lineage``: then a change must be derived from a
+    revision, and nothing may have touched its path since. What hinders all of them is the outcome of each.
+    """
+    voucher, records = voucher or Voucher(signer), records or Records()
+    cache = catalogs or CatalogCache(store)
+    waiting, outcomes, conflicts = dict(enumerate(changes)), dict[int, Head | Exception](), 0
+    while waiting:
+        try:
+            head = read_head(store, fqrn, voucher)
+            on_step(Step.HEAD_READ)
+            group = Group.merged(store, cache, head.manifest, waiting, records=records, lineage=lineage)
+        except (CvmfsError, StoreError) as error:
+            return [outcomes.get(number, error) for number in range(len(changes))]
+        on_step(Step.MERGED)
+        outcomes |= group.refused | dict.fromkeys(group.standing, head)
+        waiting = {number: waiting[number] for number in group.members}
+        if not waiting:
+            group.edit.close()
+            break
+
+        def before_switch(members: Sequence[int] = tuple(waiting)) -> None:
+            if refused := fence(members):
+                raise _TakenOut(refused)
+
+        try:
+            new = switch(
+                store, head, group.edit.finish(now), signer=signer, now=now, tags=group.tags,
+                superseded=[change.new_root for change in waiting.values()], records=records,
+                before_switch=before_switch, on_step=on_step,
+            )  # fmt: skip
+        except _TakenOut as stopped:
+            outcomes |= stopped.refused
+            waiting = {number: change for number, change in waiting.items() if number not in stopped.refused}
+        except ManifestConflict as error:
+            conflicts += 1
+            if conflicts == ATTEMPTS:
+                outcomes |= dict.fromkeys(waiting, error)
+                break
+        except (CvmfsError, StoreError) as error:
+            outcomes |= dict.fromkeys(waiting, error)
+            break
+        else:
+            if lineage is not None:
+                lineage.add(new.manifest)
+            outcomes |= dict.fromkeys(waiting, new)
+            break
+        finally:
+            group.edit.close()
+    return [outcomes[number] for number in range(len(changes))]
+
+
+def fence(store: Store, fqrn: str, *, signer: Signer, now: int, voucher: Voucher | None = None) -> Head:
+    """Let no commit pass that has looked at anything before this call: the same revision is signed with a later time.
+
+    Whoever is about to switch on the manifest before it meets a conflict and begins again. What a collector waits for
+    after it has published what it condemned. ``now``: Unix s. Raises ManifestConflict, SignatureError, StoreError.
+    """
+    attempt = 0
+    while True:
+        attempt += 1
+        head = read_head(store, fqrn, voucher or Voucher(signer))
+        later = max(now, head.manifest.timestamp + 1)
+        try:
+            return publish(store, head, replace(head.manifest, timestamp=later), signer=signer, now=now)
+        except ManifestConflict:
+            if attempt == ATTEMPTS:
+                raise
+
+
+def load_history(store: Store, manifest: Manifest) -> History:
+    return Records().take_history(store, manifest)
+
+
+def store_history(
+    store: Store, manifest: Manifest, change: Callable[[History], None], records: Records | None = None
+) -> Stored | None:
+    """Change the tags of a revision and store them; None if no tag is left, since such a history is not published."""
+    records = records or Records()
+    history = records.take_history(store, manifest)
+    change(history)
+    if manifest.history is not None:
+        history.set_previous(manifest.history)
+    if not len(history):
+        return None
+    stored = store_compressed(store, history.to_bytes(), manifest.root, HISTORY)
+    records.keep_history(stored.hash, history)
+    return stored
+
+
+def _rotated(tagged: Tag, tags: Sequence[NewTag]) -> Callable[[History], None]:
+    def change(history: History) -> None:
+        history.rotate_trunk(tagged)
+        for tag in tags:
+            history.add(replace(tagged, name=tag.name, description=tag.description))
+
+    return change
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenReflog:
+    """A reflog that went ahead of the manifest, and the file that it replaced."""
+
+    after: StoredReflog
+    before: bytes
+
+    def put_back(self, store: Store) -> None:
+        """Undo, unless another writer went on from it; one that stays ahead is taken over by the next commit."""
+        with suppress(StoreError):
+            store.replace(REFLOG_KEY, self.before, expected=self.after.version)
+
+
+def _write_reflog(
+    store: Store, before: Manifest, draft: Manifest, superseded: Sequence[ObjectHash], now: int, records: Records
+) -> _WrittenReflog:
+    """Replace the reflog by one that knows all that the draft needs."""
+    stored = records.take_reflog(store, before)
+    reflog = stored.reflog
+    if not stored.is_of(before):
+        # Ahead of the manifest: a commit died before its switch. It holds all that it should and some more.
+        missing = [name for name, _ in named_by(before) if not reflog.contains(name)]
+        if missing:
+            raise ReflogError(
+                draft.fqrn, f"lacks {missing[0]}, which the manifest names; run: nightshift repo repair --reflog"
+            )
+    for name, kind in named_by(draft):
+        reflog.add(name, kind, now)
+    for root in superseded:
+        reflog.add(root, RefType.CATALOG, now)
+    ahead = reflog.to_bytes()
+    try:
+        version = store.replace(REFLOG_KEY, ahead, expected=stored.version)
+    except Conflict:
+        raise ManifestConflict(draft.fqrn, "another writer is replacing the reflog; read it again") from None
+    return _WrittenReflog(StoredReflog(reflog, ahead, version, hash_bytes(ahead, draft.root.algorithm)), stored.data)
+
+
+def named_by(manifest: Manifest) -> list[tuple[ObjectHash, RefType]]:
+    """The objects that a manifest names, with what they are."""
+    named = [
+        (manifest.root, RefType.CATALOG),
+        (manifest.certificate, RefType.CERTIFICATE),
+        (manifest.history, RefType.HISTORY),
+        (manifest.meta, RefType.META),
+    ]
+    return [(name, kind) for name, kind in named if name is not None]
+
+
+def first_reflog(store: Store, manifest: Manifest, now: int) -> ObjectHash:
+    """Write the reflog of a repository that is being created; returns the hash of the file.
+
+    One that a creation left that died is replaced. Raises ManifestConflict if another writer replaces it, too.
+    """
+    reflog = Reflog.create(manifest.fqrn)
+    for name, kind in named_by(manifest):
+        reflog.add(name, kind, now)
+    data = reflog.to_bytes()
+    try:
+        there, version = store.get_versioned(REFLOG_KEY)
+    except NotFound:
+        there, version = b"", None
+    if there != data:
+        try:
+            store.replace(REFLOG_KEY, data, expected=version)
+        except Conflict:
+            if store.get(REFLOG_KEY) != data:
+                raise ManifestConflict(manifest.fqrn, "another process is creating it; run again") from None
+    return hash_bytes(data, manifest.root.algorithm)
+
+
+def store_meta(store: Store, text: bytes, like: ObjectHash) -> ObjectHash:
+    """Store the meta info JSON."""
+    return store_compressed(store, text, like, META).hash

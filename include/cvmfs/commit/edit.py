@@ -1,0 +1,420 @@
+"""Changes to one revision, catalog by catalog: what they rewrite is exactly the catalogs on the way to the root.
+
+Counters and link counts are kept exact on both sides of every mountpoint (docs/formats.md, catalogs and statistics
+counters). Nothing is stored here: ``finish`` returns the new catalogs for the commit to upload.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any
+
+from include.cvmfs.errors import CatalogError, DestinationError
+from include.cvmfs.format.catalog import MARKER, Catalog, Mark, NestedRef, Packed, name_of, parent_of
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.compression import compress
+from include.cvmfs.format.counters import Counts
+from include.cvmfs.format.dirent import Chunk, Dirent
+from include.cvmfs.format.entry_names import bytes_of_name
+from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
+from include.cvmfs.revision.view import Node, View, is_below
+
+_PACKED_AT_ONCE = 2  # compressing leaves the interpreter to the next one
+
+
+@dataclass(frozen=True, slots=True)
+class NewRoot:
+    """A revision that could be: its root catalog and all new catalogs, children before parents, not stored yet."""
+
+    hash: ObjectHash
+    size: int
+    revision: int
+    ttl: int
+    base: ObjectHash
+    catalogs: tuple[Packed, ...]
+    objects: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What an edit was before an attempt: all of it comes back if the attempt fails."""
+
+    nodes: dict[str, Node]
+    objects: dict[str, bytes]
+    marked: dict[int, tuple[Node, Node, Mark]] = field(default_factory=dict)  # by id: node, how it was, its catalog
+    forgotten: list[Node] = field(default_factory=list)
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was done."""
+        return bool(self.marked)
+
+    def mark(self, node: Node) -> None:
+        """Called before a node is changed for the first time."""
+        if id(node) not in self.marked:
+            self.marked[id(node)] = node, replace(node), node.catalog.mark()
+
+
+class Edit(View):
+    """A view that can be changed. Paths are absolute; a parent must exist before what is put into it."""
+
+    _is_fixed = False
+
+    def __init__(self, catalogs: CatalogCache, base: ObjectHash) -> None:
+        super().__init__(catalogs, base)
+        self._objects: dict[str, bytes] = {}
+        self._attempt: Attempt | None = None
+        self.root.catalog.make_writable()
+
+    @property
+    def changed(self) -> bool:
+        return any(node.dirty for node in self._nodes.values())
+
+    @contextmanager
+    def attempt(self) -> Iterator[Attempt]:
+        """All or nothing: if the block raises, the edit is as if it had never begun. Not to be nested."""
+        attempt = self._attempt = Attempt(dict(self._nodes), dict(self._objects))
+        try:
+            yield attempt
+        except BaseException:
+            self._attempt = None
+            for node, before, mark in attempt.marked.values():
+                node.catalog.settle(mark, undo=True)
+                node.parent, node.known, node.dirty = before.parent, before.known, before.dirty
+            kept = {id(node) for node in attempt.nodes.values()}
+            for node in [*self._nodes.values(), *attempt.forgotten]:
+                if id(node) not in kept:
+                    node.catalog.close()
+            self._nodes, self._objects = attempt.nodes, attempt.objects
+            raise
+        self._attempt = None
+        for node, _, mark in attempt.marked.values():
+            node.catalog.settle(mark, undo=False)
+        for node in attempt.forgotten:
+            node.catalog.close()
+
+    # -- entries
+
+    def add(self, path: str, entry: Dirent, chunks: Iterable[Chunk] = (), *, shows: NestedRef | None = None) -> None:
+        """Put a file, symlink or plain directory at a free place; ``shows``: the catalog of a bind mountpoint.
+
+        Raises DestinationError.
+        """
+        self._require_free(path)
+        node = self._writable(self.holder(path))
+        node.catalog.add(path, entry.changed(name=name_of(path), mountpoint=False, nested_root=False), chunks)
+        if shows is not None:
+            node.catalog.set_bind(NestedRef(path, shows.hash, shows.size))
+        if entry.is_directory:
+            self._link(parent_of(path), 1)
+
+    def add_rows(
+        self, directory: str, rows: Iterable[tuple[Any, ...]], chunks: Iterable[tuple[Any, ...]], counts: Counts
+    ) -> None:
+        """Put many rows, as ``Catalog.add_rows`` takes them, into the catalog of what stands in ``directory``.
+
+        Places are free, parents are there, and their link counts know of what comes: the caller sees to that.
+        """
+        self._writable(self.inside(directory)).catalog.add_rows(rows, chunks, counts)
+
+    def remove_rows(self, directory: str, entries: Sequence[Dirent]) -> None:
+        """Take files away that are in a directory; none of them is chunked or has other names."""
+        if entries:
+            self._writable(self.inside(directory)).catalog.remove_rows(directory, entries)
+
+    def bring(self, objects: Iterable[tuple[str, bytes]]) -> None:
+        """Have these stored with the revision, by key: catalogs that were written for it before, to be hung."""
+        self._objects.update(objects)
+
+    def make_nested(self, path: str, entry: Dirent) -> None:
+        """Make an empty directory that is a nested catalog, marker included."""
+        self._require_free(path)
+        parent = self._writable(self.holder(path))
+        catalog = Catalog.create(path, entry, self.root.catalog.layout)
+        self._mount(parent, path, entry)
+        parent.catalog.set_nested(
+            NestedRef(path, ObjectHash(bytes(20), self.root_hash.algorithm, CATALOG), 0), Counts()
+        )
+        self._nodes[path] = Node(catalog, parent, Counts(), dirty=True)
+        empty = compress(b"")
+        content = hash_bytes(empty, self.root_hash.algorithm)
+        self._objects[content.key] = empty
+        marker = Dirent(
+            MARKER, stat.S_IFREG | 0o644, mtime=entry.mtime, uid=entry.uid, gid=entry.gid, hash=content,
+            algorithm=content.algorithm,
+        )  # fmt: skip
+        catalog.add(f"{path}/{MARKER}", marker)
+
+    def hang(self, reference: NestedRef, root_entry: Dirent, totals: Counts) -> None:
+        """Put a stored catalog at its mount path: at a free place, or in the place of a nested catalog.
+
+        ``totals``: the catalog's own counters and those below it. Raises DestinationError where something else stands.
+        """
+        path = reference.path
+        there = self.lookup(path)
+        if there is not None and not there.mountpoint:
+            kind = "directory" if there.is_directory else "file"
+            raise DestinationError(path, f"a {kind} that is no nested catalog stands there; remove it first")
+        if there is None:
+            self._require_free(path)
+            before = Counts()
+            parent = self._writable(self.holder(path))
+            self._mount(parent, path, root_entry)
+        else:
+            before = self._totals(path)
+            parent = self._writable(self.holder(path))
+            # What hides a place is no part of the tree that hangs there.
+            parent.catalog.update(path, _mountpoint(path, root_entry.changed(hidden=there.hidden)))
+        self._forget(path)
+        parent.catalog.set_nested(reference, totals - before)
+
+    def remove(self, path: str) -> None:
+        """Take away a file, or a directory with all below it; a nested catalog goes whole, without being walked."""
+        entry = self.lookup(path)
+        if entry is None:
+            raise DestinationError(path, "nothing is there to remove")
+        if not path:
+            raise DestinationError(path, "the root of a repository cannot be removed")
+        self._remove(path, entry)
+        if entry.hardlink_group:
+            self._unlink(parent_of(path), entry.hardlink_group)
+
+    def move(self, source: str, target: str) -> None:
+        """Let a file, or a directory with all below it, stand at another, free place; no content is read or stored.
+
+        Nested catalogs are rewritten for their new paths. Hard links stay groups within their directories; a single
+        name that leaves its directory becomes a file of its own. Raises DestinationError.
+        """
+        entry = self.lookup(source)
+        if entry is None or not source:
+            what = "the root of a repository cannot be moved" if not source else "nothing is there to move"
+            raise DestinationError(source, what)
+        if is_below(target, source):
+            raise DestinationError(target, f"lies inside {source}, which is to be moved there; choose another place")
+        self._require_free(target)
+        old, new = self._writable(self.holder(source)), self._writable(self.holder(target))
+        nodes = self._nodes_below(source, entry)
+        leaves_group = bool(entry.hardlink_group) and parent_of(source) != parent_of(target)
+        if leaves_group:
+            old.catalog.update(source, entry.changed(linkcount=1, hardlink_group=0))
+        if old is new:
+            old.catalog.move(source, target)
+        else:
+            self._carry(old.catalog, new.catalog, source, target)
+        for path in [key for key in self._nodes if is_below(key, source)]:
+            del self._nodes[path]
+        for node in nodes:
+            if node.parent is old:
+                node.parent = new
+            node.catalog.move_to(target + node.path[len(source) :])
+            self._nodes[node.path] = node
+        if leaves_group:
+            self._unlink(parent_of(source), entry.hardlink_group)
+        if entry.is_directory and parent_of(source) != parent_of(target):
+            self._link(parent_of(source), -1)
+            self._link(parent_of(target), 1)
+
+    def symlink(self, path: str, target: str, *, now: int, owner: tuple[int, int] = (0, 0)) -> bool:
+        """Let a symlink at ``path`` lead to ``target``; one that is there is replaced, and nothing else is.
+
+        Returns whether there was anything to do. Raises DestinationError. ``now``: Unix s, ``owner``: uid and gid.
+        """
+        there = self.lookup(path)
+        if there is not None:
+            if not there.is_symlink:
+                kind = "directory" if there.is_directory else "file"
+                raise DestinationError(path, f"a {kind} stands there and is not replaced by a link; remove it first")
+            if there.symlink == target:
+                return False
+            self.remove(path)
+        uid, gid = owner
+        size = len(bytes_of_name(target))
+        self.add(path, Dirent("", stat.S_IFLNK | 0o777, size=size, mtime=now, uid=uid, gid=gid, symlink=target))
+        return True
+
+    def touch(self, path: str, entry: Dirent) -> None:
+        """Give a directory the mode, owner, times, size and attributes of ``entry``; both sides of a mountpoint."""
+        for node, row in self._rows_of_directory(path):
+            changed = entry.changed(
+                name=row.name, linkcount=row.linkcount, hardlink_group=0, mountpoint=row.mountpoint,
+                nested_root=row.nested_root, bind=row.bind,
+            )  # fmt: skip
+            self._writable(node).catalog.update(path, changed)
+
+    # -- closing
+
+    def require_room(self, *, nested: int, root: int) -> None:
+        """Raise CatalogError for a catalog that grew to more entries than it may have; 0 is no limit."""
+        for node in self._dirty():
+            most = nested if node.path else root
+            entries = node.catalog.statistics.own.entries
+            if most and entries > most and entries > self._entries_before(node):
+                problem = f"its catalog would have {entries} entries, more than {most}"
+                cure = "let directories below it be nested catalogs, each with a .cvmfscatalog, or raise the limit"
+                raise CatalogError(node.path, f"{problem}; {cure}")
+
+    def finish(self, now: int) -> NewRoot:
+        """Close what changed, children before parents, up to a new root catalog one revision on. ``now``: Unix s."""
+        self._writable(self.root)
+        packed: list[Packed] = []
+        algorithm = self.root_hash.algorithm
+        with ThreadPoolExecutor(_PACKED_AT_ONCE, thread_name_prefix="pack-catalog") as pool:
+            for _, level in groupby(sorted(self._dirty(), key=_depth, reverse=True), key=_depth):
+                closed = [(node, self._close(node, now)) for node in level]
+                each = pool.map if len(closed) > 1 else map
+                done = each(lambda pair: Packed.of(pair[1], algorithm), closed)
+                for (node, database), new in zip(closed, done, strict=True):
+                    packed.append(new)
+                    self.catalogs.remember(new.hash, database)
+                    if node.parent is not None:
+                        grown = node.catalog.statistics.total - node.known
+                        node.parent.catalog.set_nested(NestedRef(node.path, new.hash, new.size), grown)
+        root = self.root.catalog
+        last = packed[-1]
+        return NewRoot(
+            last.hash, last.size, root.revision, root.ttl, self.root_hash, tuple(packed), tuple(self._objects.items())
+        )
+
+    # -- private
+
+    def _close(self, node: Node, now: int) -> bytes:
+        """The SQLite file of a catalog whose nested ones are all packed."""
+        catalog = node.catalog
+        before = node.parent.catalog.nested_at(node.path) if node.parent else NestedRef("", self.root_hash, 0)
+        if before is not None and not before.hash.is_null:
+            catalog.set_property("previous_revision", before.hash)
+        catalog.set_property("revision", catalog.revision + 1)
+        catalog.set_property("last_modified", now)
+        return catalog.to_bytes()
+
+    def _entries_before(self, node: Node) -> int:
+        before = node.parent.catalog.nested_at(node.path) if node.parent else NestedRef("", self.root_hash, 0)
+        if before is None or before.hash.is_null:
+            return 0
+        return self.catalogs.open(before.hash).statistics.own.entries
+
+    def _dirty(self) -> list[Node]:
+        for node in list(self._nodes.values()):
+            above = node.parent
+            while node.dirty and above is not None:
+                self._writable(above)
+                above = above.parent
+        return [node for node in self._nodes.values() if node.dirty]
+
+    def _writable(self, node: Node) -> Node:
+        if self._attempt is not None:
+            self._attempt.mark(node)
+        if not node.dirty:
+            node.catalog.make_writable()
+            node.dirty = True
+        return node
+
+    def _opened(self, catalog: Catalog) -> Catalog:
+        # Before anything is added to them: what an older revision does not count would be counted twice.
+        return self.catalogs.completed(catalog)
+
+    def _remove(self, path: str, entry: Dirent) -> None:
+        node = self._writable(self.holder(path))
+        if entry.is_directory:
+            for reference in [one for one in node.catalog.nested() if is_below(one.path, path)]:
+                node.catalog.remove_nested(reference.path, self._totals(reference.path))
+            self._forget(path)
+        node.catalog.remove_tree(path)
+        if entry.is_directory:
+            self._link(parent_of(path), -1)
+
+    def _nodes_below(self, path: str, entry: Dirent) -> list[Node]:
+        """All catalogs mounted at a path or below it, opened, to be changed."""
+        around = self.holder(path).catalog
+        pending = [one.path for one in around.nested() if is_below(one.path, path)] if entry.is_directory else []
+        found = []
+        while pending:
+            node = self._writable(self.inside(pending.pop()))
+            found.append(node)
+            pending += [one.path for one in node.catalog.nested()]
+        return found
+
+    def _carry(self, old: Catalog, new: Catalog, source: str, target: str) -> None:
+        """Take an entry and all rows below it from one catalog into another; link groups get numbers of the new one."""
+        groups: dict[int, int] = {}
+        next_group = new.next_hardlink_group()
+        pending = [(source, target)]
+        while pending:
+            here, there = pending.pop()
+            entry = old.lookup(here)
+            if entry is None:
+                raise CatalogError(here, "its row is not where its parent and name say")
+            if entry.hardlink_group:
+                group = groups.setdefault(entry.hardlink_group, next_group + len(groups))
+                entry = entry.changed(hardlink_group=group)
+            new.add(there, entry.changed(name=name_of(there)), old.chunks(here, entry) if entry.chunked else ())
+            if entry.mountpoint and (nested := old.nested_at(here)) is not None:
+                known = self._totals(here)
+                old.remove_nested(here, known)
+                new.set_nested(NestedRef(there, nested.hash, nested.size), known)
+            elif entry.bind and (bind := old.bind_at(here)) is not None:
+                new.set_bind(NestedRef(there, bind.hash, bind.size))
+            elif entry.is_directory:
+                pending += [(f"{here}/{child.name}", f"{there}/{child.name}") for child in old.listing(here)]
+        old.remove_tree(source)
+
+    def _unlink(self, directory: str, group: int) -> None:
+        """One link of a group is gone: the others count one less, and a last one is no group any more."""
+        catalog = self.inside(directory).catalog
+        for entry in self.listing(directory):
+            if entry.hardlink_group == group:
+                left = entry.linkcount - 1
+                catalog.update(
+                    f"{directory}/{entry.name}", entry.changed(linkcount=left, hardlink_group=group if left > 1 else 0)
+                )
+
+    def _require_free(self, path: str) -> None:
+        parent = self.lookup(parent_of(path))
+        if parent is None or not parent.is_directory or parent.bind:
+            what = (
+                "does not exist" if parent is None else "is a bind mountpoint" if parent.bind else "is not a directory"
+            )
+            raise DestinationError(path, f"its parent {parent_of(path) or '/'} {what}")
+        if self.lookup(path) is not None:
+            raise DestinationError(path, "something stands there already")
+
+    def _mount(self, parent: Node, path: str, entry: Dirent) -> None:
+        parent.catalog.add(path, _mountpoint(path, entry))
+        self._link(parent_of(path), 1)
+
+    def _totals(self, path: str) -> Counts:
+        """What the parent's counters hold for the catalog mounted at ``path``; one that is not open stays closed."""
+        if (opened := self._nodes.get(path)) is not None:
+            return opened.known
+        reference = self.nested_at(path)
+        return self.inside(path).known if reference is None else self.catalogs.totals(reference)
+
+    def _forget(self, path: str) -> None:
+        for opened in [key for key in self._nodes if is_below(key, path)]:
+            node = self._nodes.pop(opened)
+            if self._attempt is None:
+                node.catalog.close()
+            else:
+                self._attempt.forgotten.append(node)
+
+    def _rows_of_directory(self, path: str) -> list[tuple[Node, Dirent]]:
+        nodes = {id(node): node for node in (self.holder(path), self.inside(path))}
+        rows = [(node, node.catalog.lookup(path)) for node in nodes.values()]
+        return [(node, row) for node, row in rows if row is not None]
+
+    def _link(self, path: str, change: int) -> None:
+        for node, row in self._rows_of_directory(path):
+            self._writable(node).catalog.update(path, row.changed(linkcount=row.linkcount + change))
+
+
+def _depth(node: Node) -> int:
+    return node.path.count("/")
+
+
+def _mountpoint(path: str, entry: Dirent) -> Dirent:
+    return entry.changed(name=name_of(path), mountpoint=True, nested_root=False)

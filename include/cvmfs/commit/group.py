@@ -1,0 +1,167 @@
+"""Changes of several publishers on the way into one revision: merged one after another, each refused alone.
+
+Two changes of a group never have to do with each other if both of their leases are held at the switch; whoever finds
+that one is not takes it out and merges the group again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+from include.cvmfs.commit.derivation import true_base
+from include.cvmfs.commit.edit import Attempt, Edit
+from include.cvmfs.commit.merge import Bases, is_touched, merge, merge_into
+from include.cvmfs.commit.metadata_cache import Records
+from include.cvmfs.errors import BaseChanged, MergeError, ObjectMissing, TagError, UnknownBase
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.history import check_tag_description, check_tag_name
+from include.cvmfs.format.manifest import Manifest
+from include.cvmfs.revision.lineage import Lineage
+from include.errors import NightshiftError
+from include.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class NewTag:
+    """A tag to put on the new revision. Raises TagError for a description that is not one line of text."""
+
+    name: str
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        check_tag_description(self.name, self.description)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one publisher wants: the difference of two roots inside ``lease_path`` (``""``: the whole repository)."""
+
+    lease_path: str
+    old_root: ObjectHash
+    new_root: ObjectHash
+    tag: NewTag | None = None
+
+
+class _Stands(NightshiftError):
+    """The current revision holds the change already, with its tag."""
+
+    code = "change-present"
+
+
+@dataclass(slots=True)
+class Group:
+    """What became of each change, by its number: ``members`` are in the edit, ``standing`` need no new revision."""
+
+    edit: Edit
+    members: list[int] = field(default_factory=list)
+    standing: list[int] = field(default_factory=list)
+    refused: dict[int, Exception] = field(default_factory=dict)
+    tags: list[NewTag] = field(default_factory=list)
+
+    @classmethod
+    def merged(
+        cls,
+        store: Store,
+        catalogs: CatalogCache,
+        head: Manifest,
+        changes: Mapping[int, Change],
+        *,
+        records: Records,
+        lineage: Lineage | None = None,
+    ) -> Group:
+        """Merge changes into the revision ``head``. Raises what reading that revision raises."""
+        with closing(Bases(catalogs)) as bases:
+            merging = _Merging(store, bases, head, records, lineage, cls(Edit(catalogs, head.root)))
+            for number, change in changes.items():
+                merging.take(number, change)
+        return merging.group
+
+
+@dataclass(frozen=True, slots=True)
+class _Merging:
+    store: Store
+    bases: Bases
+    head: Manifest
+    records: Records
+    lineage: Lineage | None
+    group: Group
+
+    def take(self, number: int, change: Change) -> None:
+        group = self.group
+        try:
+            with group.edit.attempt() as attempt:
+                self._merge(change, attempt)
+        except _Stands:
+            group.standing.append(number)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one change is not the others' fault
+            group.refused[number] = error
+        else:
+            group.members.append(number)
+            if change.tag is not None:
+                group.tags.append(change.tag)
+
+    def _merge(self, change: Change, attempt: Attempt) -> None:
+        if self.lineage is not None:
+            self.lineage.require(change.old_root, self.head, self._in_reflog)
+        derived = self._derived_from(change)
+        change = replace(change, old_root=derived)
+        base, new, path = change.old_root, change.new_root, change.lease_path
+        others = self.group.edit.changed
+        merge_into(self.group.edit, self.bases, base=base, new=new, lease_path=path)
+        changed = attempt.changed
+        if changed and self.lineage is not None and self._is_touched(change):
+            raise BaseChanged(
+                path, "another publication changed something there since; take its result as the base and try again"
+            )
+        stands = not changed and (not others or self._holds(self.head.root, change))
+        if change.tag is not None:
+            self._check_tag(change, change.tag, stands=stands)
+        elif stands:
+            raise _Stands
+
+    def _derived_from(self, change: Change) -> ObjectHash:
+        """What the change was really derived from: nearly always what the publisher says, and then at no cost."""
+        told, new = change.old_root, change.new_root
+        named = self.bases.view(new).root.catalog.previous_revision
+        if named is None or told.digest in (new.digest, named.digest):
+            return told
+        return true_base(self.bases.catalogs, told=told, new=new, is_revision=self._is_revision)
+
+    def _is_touched(self, change: Change) -> bool:
+        return is_touched(self.bases, since=change.old_root, current=self.head.root, path=change.lease_path)
+
+    def _check_tag(self, change: Change, tag: NewTag, *, stands: bool) -> None:
+        """Raises TagError for a tag that cannot be made, _Stands if a revision that holds the change has it."""
+        found = self.records.history(self.store, self.head).tag(tag.name)
+        if found is not None:
+            if stands and self._holds(found.hash, change):
+                raise _Stands
+            raise TagError(tag.name, "exists already; remove or move it, or choose another name")
+        check_tag_name(tag.name)
+        if any(other.name == tag.name for other in self.group.tags):
+            raise TagError(tag.name, "is just being given to another change; choose another name")
+
+    def _holds(self, root: ObjectHash, change: Change) -> bool:
+        base, new = change.old_root, change.new_root
+        try:
+            edit = merge(self.bases.catalogs, base=base, new=new, current=root, lease_path=change.lease_path)
+        except (BaseChanged, MergeError, ObjectMissing):
+            return False
+        changed = edit.changed
+        edit.close()
+        return not changed
+
+    def _is_revision(self, root: ObjectHash) -> bool:
+        if self.lineage is None:
+            return root.digest == self.head.root.digest or self._in_reflog(root)
+        try:
+            self.lineage.require(root, self.head, self._in_reflog)
+        except (UnknownBase, ObjectMissing):
+            return False
+        return True
+
+    def _in_reflog(self, root: ObjectHash) -> bool:
+        return self.records.reflog(self.store, self.head).reflog.contains(root)

@@ -1,0 +1,369 @@
+"""Three-way merge: what a change did to its base, inside the leased path, is done to the current revision.
+
+Where both sides have a nested catalog at one place, it is swapped whole and not walked, so the cost does not grow
+with the tree; nor does it with a directory, where one entry of many differs. A place that is no longer as the base had
+it is refused, never reverted; a place that already is as the change wants it is left alone, so a commit that is
+repeated finds nothing to do.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Set
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from include.cvmfs.commit.catalog_changes import Comparison, Names
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.commit.rowcopy import RowCopy
+from include.cvmfs.errors import BaseChanged, MergeError
+from include.cvmfs.format.catalog import NestedRef, name_of, parent_of
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.dirent import Dirent, Flag
+from include.cvmfs.format.entry_names import name_fault
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.revision.view import Node, View, is_below
+
+_CHUNKED = Flag.CHUNKED.value
+_LOOKED_UP = 64  # names in a directory; of more it is faster to list all of it
+
+
+def merge(catalogs: CatalogCache, *, base: ObjectHash, new: ObjectHash, current: ObjectHash, lease_path: str) -> Edit:
+    """Apply the change ``base`` -> ``new`` to ``current``; ``lease_path`` is absolute, ``""`` for the whole repository.
+
+    The returned edit says whether anything ``changed``. Raises MergeError for a change outside of the lease (plain
+    directories that lie beside the way to it are compared, but not walked), BaseChanged when ``current`` differs from
+    ``base`` where the change applies, ObjectMissing for an unknown root.
+    """
+    edit = Edit(catalogs, current)
+    with closing(Bases(catalogs)) as bases:
+        merge_into(edit, bases, base=base, new=new, lease_path=lease_path)
+    return edit
+
+
+class Bases:
+    """Revisions that many changes are compared with: opened once, and what was found out about them kept."""
+
+    def __init__(self, catalogs: CatalogCache) -> None:
+        self.catalogs = catalogs
+        self._views: dict[bytes, View] = {}
+        self._comparisons: dict[bytes, Comparison] = {}
+        self._names: dict[tuple[bytes, bytes], Names | None] = {}
+
+    def view(self, root: ObjectHash) -> View:
+        """A revision, to be read."""
+        if root.digest not in self._views:
+            self._views[root.digest] = View(self.catalogs, root)
+        return self._views[root.digest]
+
+    def names(self, before: View, after: View, one: Node, other: Node) -> Names | None:
+        """What differs between two catalogs of one mountpoint; None where they must be listed."""
+        old, new = before.hash_of(one), after.hash_of(other)
+        if old.digest == new.digest:
+            return {}
+        if (old.digest, new.digest) not in self._names:
+            if old.digest not in self._comparisons:
+                self._comparisons[old.digest] = Comparison(self.catalogs.database(old), one.path)
+            names = self._comparisons[old.digest].names(self.catalogs.database(new))
+            self._names[old.digest, new.digest] = names
+        return self._names[old.digest, new.digest]
+
+    def close(self) -> None:
+        for view in self._views.values():
+            view.close()
+        for comparison in self._comparisons.values():
+            comparison.close()
+
+
+def merge_into(edit: Edit, bases: Bases, *, base: ObjectHash, new: ObjectHash, lease_path: str) -> None:
+    """The same on top of what ``edit`` did before. If it raises, part of it is done: see ``Edit.attempt``."""
+    if base.digest == new.digest:
+        return
+    _Merge(bases, bases.view(base), bases.view(new), edit, lease_path).run()
+
+
+def is_touched(bases: Bases, *, since: ObjectHash, current: ObjectHash, path: str) -> bool:
+    """Whether anything at or below ``path`` differs between two revisions."""
+    if since.digest == current.digest:
+        return False
+    if not path:
+        return True
+    before, after = bases.view(since), bases.view(current)
+    one, other = before.holder(path), after.holder(path)
+    if one.path != other.path:
+        return True
+    names = bases.names(before, after, one, other)
+    if names is not None:
+        return name_of(path) in names.get(parent_of(path), ())
+    sides = _Listed(before, parent_of(path)), _Listed(after, parent_of(path))
+    was, here = (_Found(path, side, side.entries.get(name_of(path))) for side in sides)
+    return was.is_plain_directory or not was.is_identical_to(here)
+
+
+@dataclass(slots=True)
+class _Listed:
+    """A directory on one side, read before it is changed: all of it, or only ``names`` of it where nothing else counts.
+
+    The names of a group are links to one file.
+    """
+
+    view: View
+    path: str
+    names: Set[str] | None = None
+    entries: dict[str, Dirent] = field(default_factory=dict)
+    _groups: dict[int, set[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.names is not None:
+            found = [self.view.lookup(f"{self.path}/{name}") for name in self.names]
+            if not any(entry.hardlink_group for entry in found if entry is not None):
+                self.entries = {entry.name: entry for entry in found if entry is not None}
+                return
+        for entry in self.view.listing(self.path):
+            self.entries[entry.name] = entry
+            if entry.hardlink_group:
+                self._groups.setdefault(entry.hardlink_group, set()).add(entry.name)
+
+    @property
+    def has_links(self) -> bool:
+        return bool(self._groups)
+
+    def links_of(self, entry: Dirent) -> Set[str]:
+        return self._groups.get(entry.hardlink_group, frozenset()) if entry.hardlink_group else frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What stands at a path on one side; ``entry`` is None if nothing does."""
+
+    path: str
+    side: _Listed
+    entry: Dirent | None
+
+    @property
+    def nested(self) -> NestedRef | None:
+        return self.side.view.nested_at(self.path)
+
+    @property
+    def is_plain_directory(self) -> bool:
+        entry = self.entry
+        return entry is not None and entry.is_directory and not (entry.mountpoint or entry.bind)
+
+    def is_as(self, other: _Found) -> bool:
+        """Whether both are the same thing; of plain directories only the attributes count, not what they hold."""
+        one, two = self.entry, other.entry
+        if one is None or two is None:
+            return one is two
+        if one.mountpoint and two.mountpoint:
+            return _same_catalog(self.nested, other.nested)
+        return (
+            _alike(one, two)
+            and self.side.links_of(one) == other.side.links_of(two)
+            and self._same_chunks(one, other, two)
+            and not (one.bind and self.side.view.bind_at(self.path) != other.side.view.bind_at(self.path))
+        )
+
+    def is_identical_to(self, other: _Found) -> bool:
+        """The same row, and the same catalog or chunks behind it."""
+        one, two = self.entry, other.entry
+        if one != two or one is None or two is None:
+            return one == two
+        return _same_catalog(self.nested, other.nested) if one.mountpoint else self._same_chunks(one, other, two)
+
+    def _same_chunks(self, one: Dirent, other: _Found, two: Dirent) -> bool:
+        # A chunked file has no hash in its row: only its chunks tell its content.
+        return not one.chunked or self.side.view.chunks(self.path, one) == other.side.view.chunks(self.path, two)
+
+
+class _Merge:
+    def __init__(self, bases: Bases, base: View, new: View, edit: Edit, lease: str) -> None:
+        self.bases, self.base, self.new, self.edit, self.lease = bases, base, new, edit, lease
+        self._copy = RowCopy(new, edit)
+        self._changed: dict[str, Names | None] = {}  # by mountpoint
+
+    def run(self) -> None:
+        if not self.lease:
+            self._root()
+        self._directory("")
+
+    def _root(self) -> None:
+        old, new, here = (view.root.catalog.root_entry for view in (self.base, self.new, self.edit))
+        if _alike(old, new) or _alike(here, new):
+            return
+        if not _alike(here, old):
+            raise _changed("")
+        self.edit.touch("", new)
+
+    def _directory(self, path: str) -> None:
+        """Merge what stands in a directory; on a side where it is none, nothing stands in it."""
+        names = self._names(path)
+        if names is not None and not names:
+            return
+        if names is None or len(names) > _LOOKED_UP:
+            names = self._whole_rows(path, names)
+        listed = names if len(names) <= _LOOKED_UP else None
+        old, new = _Listed(self.base, path, listed), _Listed(self.new, path, listed)
+        if old.has_links or new.has_links:
+            # A name of a group may have other partners now, and its row be the same.
+            old, new = _Listed(self.base, path), _Listed(self.new, path)
+            names, listed = old.entries.keys() | new.entries.keys(), None
+        sides = old, new, _Listed(self.edit, path, listed)
+        for name in sorted(names):
+            here = f"{path}/{name}"
+            self._entry(here, *(_Found(here, side, side.entries.get(name)) for side in sides))
+
+    def _whole_rows(self, path: str, names: Set[str] | None) -> Set[str]:
+        """Merge at once what rows tell all of, where nobody else was; there may be very many. The names that are left.
+
+        ``names`` in the directory are looked at, all of them if None.
+        """
+        old, new, here = (_rows(view, path) for view in (self.base, self.new, self.edit))
+        names = old.keys() | new.keys() if names is None else names
+        if not is_below(path, self.lease):
+            return names
+        left, gone, fresh = set(), [], []
+        for name in sorted(names):
+            was, wanted, there = old.get(name), new.get(name), here.get(name)
+            if not (_is_whole(was) and _is_whole(wanted) and _is_whole(there)):
+                left.add(name)
+            elif wanted not in (was, there):
+                if there != was:
+                    left.add(name)
+                    continue
+                if there is not None:
+                    gone.append(self.edit.inside(path).catalog.entry(f"{path}/{name}", there[2:]))
+                if wanted is not None:
+                    fresh.append(wanted)
+        if gone or fresh:
+            self._require_directory(path)
+            self.edit.remove_rows(path, gone)
+            self._copy.files(path, fresh)
+        return left
+
+    def _names(self, path: str) -> Set[str] | None:
+        """The names in a directory that may differ between the change and its base; None: look at all."""
+        one, other = self.base.inside(path), self.new.inside(path)
+        if one.path != other.path:
+            return None
+        if one.path not in self._changed:
+            self._changed[one.path] = self.bases.names(self.base, self.new, one, other)
+        names = self._changed[one.path]
+        if names is None or (path and self.base.lookup(path) is None):  # what is new is known by its top
+            return None
+        return names.get(path, frozenset())
+
+    def _entry(self, path: str, old: _Found, new: _Found, here: _Found) -> None:
+        if is_below(path, self.lease):
+            self._leased(path, old, new, here)
+        elif is_below(self.lease, path):
+            self._above(path, old, new)
+        elif not old.is_identical_to(new):
+            raise MergeError(path, f"changed, but the lease is on {self.lease or '/'}; only that may change")
+
+    def _above(self, path: str, old: _Found, new: _Found) -> None:
+        if not (old.entry and new.entry and old.entry.is_directory and new.entry.is_directory):
+            raise MergeError(path, f"is above the leased {self.lease} and must be a directory before and after")
+        if not (old.entry.mountpoint and new.entry.mountpoint and _same_catalog(old.nested, new.nested)):
+            self._directory(path)
+
+    def _leased(self, path: str, old: _Found, new: _Found, here: _Found) -> None:
+        if new.is_as(old) or new.is_as(here):
+            if new.is_plain_directory:
+                self._directory(path)
+            return
+        if not here.is_as(old):
+            raise _changed(path)
+        if old.is_plain_directory and new.is_plain_directory and new.entry is not None:
+            self.edit.touch(path, new.entry)
+            self._directory(path)
+        elif old.entry is not None and new.entry is not None and old.entry.mountpoint and new.entry.mountpoint:
+            self._hang(path)
+        else:
+            if old.entry is not None:
+                self._remove(path, old)
+            if new.entry is not None:
+                self._require_directory(parent_of(path))
+                self._add(path, new.entry)
+
+    def _require_directory(self, path: str) -> None:
+        above = self.edit.lookup(path)
+        if above is None or not above.is_directory:
+            raise _changed(path)
+        if above.bind:
+            raise MergeError(path, "is a bind mountpoint, which shows another catalog; nothing can be put into it")
+
+    def _remove(self, path: str, old: _Found) -> None:
+        if old.is_plain_directory:
+            self._require_untouched(path)
+        self.edit.remove(path)
+
+    def _require_untouched(self, path: str) -> None:
+        """A plain directory goes only with what the base knew in it: others may have put their work there."""
+        rows, others = _rows(self.base, path), _rows(self.edit, path)
+        names = {n for n in rows.keys() | others.keys() if rows.get(n) != others.get(n) or not _is_whole(rows.get(n))}
+        base, current = (
+            _Listed(view, path, names if len(names) <= _LOOKED_UP else None) for view in (self.base, self.edit)
+        )
+        for name in sorted(names):
+            below = f"{path}/{name}"
+            was, here = (_Found(below, side, side.entries.get(name)) for side in (base, current))
+            if not here.is_as(was):
+                raise _changed(below)
+            if here.is_plain_directory:
+                self._require_untouched(below)
+
+    def _add(self, path: str, entry: Dirent) -> None:
+        if (fault := name_fault(entry.name)) is not None:
+            raise MergeError(path, fault)
+        if entry.mountpoint:
+            self._hang(path)
+            return
+        if entry.is_directory and not entry.bind:
+            for below, inner in self._copy.directory(path, entry):
+                self._add(below, inner)
+            return
+        if entry.hardlink_group:
+            entry = entry.changed(hardlink_group=self._copy.group(path, entry.hardlink_group))
+        # A bind mountpoint shows what is elsewhere: nothing below it counts as its links.
+        added = entry.changed(linkcount=2) if entry.is_directory else entry
+        self.edit.add(path, added, self.new.chunks(path, entry), shows=self.new.bind_at(path))
+
+    def _hang(self, path: str) -> None:
+        """Swap in the change's catalog. Attributes, size and counters are its own, not what the change says of it."""
+        reference = self.new.nested_at(path)
+        if reference is None:
+            raise MergeError(path, "a mountpoint without a nested catalog")
+        catalog = self.new.catalogs.completed(self.new.inside(path).catalog)
+        size = len(self.new.catalogs.database(reference.hash))
+        self.edit.hang(NestedRef(path, reference.hash, size), catalog.root_entry, catalog.statistics.total)
+
+
+def _rows(view: View, path: str) -> dict[str, tuple[Any, ...]]:
+    """The rows of what stands in a directory, by name."""
+    return {str(row[9]): row for row in view.inside(path).catalog.rows_in(path)}
+
+
+def _is_whole(row: tuple[Any, ...] | None) -> bool:
+    """Whether a row, as ``Catalog.rows_in`` gives it, tells all of what stands there; nothing does so too."""
+    if row is None:
+        return True
+    links, mode, flags = row[2], row[5], row[8]
+    return links == 1 and type(mode) is type(flags) is int and not stat.S_ISDIR(mode & 0xFFFF) and not flags & _CHUNKED
+
+
+def _changed(path: str) -> BaseChanged:
+    return BaseChanged(path, "another publication changed it since; take its result as the base and try again")
+
+
+def _same_catalog(one: NestedRef | None, other: NestedRef | None) -> bool:
+    return one is not None and other is not None and one.hash == other.hash
+
+
+def _alike(one: Dirent, other: Dirent) -> bool:
+    """Equal but for what differs between catalogs (group numbers) and what others' work changes (directory links)."""
+    if one == other:
+        return True
+    if one.is_directory and other.is_directory and not one.mountpoint and not other.mountpoint:
+        one, other = one.changed(linkcount=2), other.changed(linkcount=2)
+    return one.changed(hardlink_group=0) == other.changed(hardlink_group=0)

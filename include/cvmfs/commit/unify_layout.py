@@ -1,0 +1,178 @@
+"""Bring all catalogs of a revision to one layout (docs/decisions, one layout of catalogs).
+
+What is rewritten are the catalogs of other layouts and those above them; data objects stay. The bytes of a rewritten
+nested catalog follow from the old one alone, so that a run that was killed finds again what it stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from include.cvmfs.commit.commit import Head, read_head, switch
+from include.cvmfs.commit.edit import NewRoot
+from include.cvmfs.commit.manifest_verifier import Voucher
+from include.cvmfs.commit.metadata_objects import store_all
+from include.cvmfs.coordination.condemned import condemned_among
+from include.cvmfs.coordination.generation import Look, require_unmoved
+from include.cvmfs.errors import CollectionRunning
+from include.cvmfs.format.catalog import NestedRef, Packed
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.counters import Counts
+from include.cvmfs.format.digests import identity
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.keys import Signer
+from include.cvmfs.format.layout import Layout
+from include.storage.store import Store
+
+_SENT_AT_ONCE = 64
+
+
+def _ignore(_: int) -> None: ...
+
+
+def _nothing() -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unified:
+    """A tree in one layout. ``rewritten``: catalogs that are new, and their ``bytes`` as SQLite files.
+
+    ``mtime_ns``: entries that lost their nanoseconds; ``before``: the catalog of the tree's root, if it is rewritten.
+    """
+
+    reference: NestedRef
+    rewritten: int = 0
+    bytes: int = 0
+    mtime_ns: int = 0
+    before: ObjectHash | None = None
+
+
+class Unifier:
+    """Rewrites trees; what it did once it does not do again. ``keep`` is given each new catalog, children first.
+
+    ``progress`` gets the number of catalogs that were read.
+    """
+
+    def __init__(
+        self,
+        catalogs: CatalogCache,
+        layout: Layout,
+        keep: Callable[[Packed], None],
+        progress: Callable[[int], None] = _ignore,
+    ) -> None:
+        self.layout = layout
+        self.catalogs = catalogs
+        self._keep = keep
+        self._progress = progress
+        self._done: dict[tuple[str, bytes], Unified] = {}
+
+    def tree(self, reference: NestedRef, *, now: int | None = None) -> Unified:
+        """The tree below a catalog. ``now`` (Unix s) is the time of the new one, which else keeps that of the old.
+
+        Raises CatalogError for columns in an order that is not known, and what reading catalogs raises.
+        """
+        key = (reference.path, reference.hash.digest)
+        if key not in self._done:
+            self._done[key] = self._rewritten(reference, now)
+            self._progress(len(self._done))
+        return self._done[key]
+
+    def replaced(self) -> dict[str, str]:
+        """By the hash of each catalog that was rewritten, as text, that of the new one."""
+        return {str(one.before): str(one.reference.hash) for one in self._done.values() if one.before is not None}
+
+    def _rewritten(self, reference: NestedRef, now: int | None) -> Unified:
+        catalog = self.catalogs.completed(self.catalogs.open_nested(reference.path, reference.hash))
+        try:
+            below = [self.tree(one) for one in catalog.nested()]
+            changed = [one for one in below if one.rewritten]
+            if catalog.layout is self.layout and not changed:
+                return Unified(reference)
+            catalog.make_writable()
+            lost = 0 if catalog.layout is self.layout else catalog.convert(self.layout)
+            for one in changed:
+                catalog.set_nested(one.reference, Counts())
+            catalog.set_property("previous_revision", reference.hash)
+            catalog.set_property("revision", catalog.revision + 1)
+            if now is not None:
+                catalog.set_property("last_modified", now)
+            database = catalog.to_bytes()
+        finally:
+            catalog.close()
+        packed = Packed.of(database, reference.hash.algorithm)
+        self.catalogs.remember(packed.hash, database)
+        self._keep(packed)
+        return Unified(
+            NestedRef(reference.path, packed.hash, packed.size),
+            1 + sum(one.rewritten for one in below),
+            packed.size + sum(one.bytes for one in below),
+            lost + sum(one.mtime_ns for one in below),
+            reference.hash,
+        )
+
+
+class Sender:
+    """Stores catalogs some at a time, but for those that are there: a run that was killed sent them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._waiting: list[Packed] = []
+        self.hashes: list[ObjectHash] = []
+        self.sent = 0
+
+    def keep(self, packed: Packed) -> None:
+        """Take a catalog; it is stored when :meth:`flush` returns."""
+        self.hashes.append(packed.hash)
+        self._waiting.append(packed)
+        if len(self._waiting) >= _SENT_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Store what waits. Raises StoreError."""
+        if not self._waiting:
+            return
+        absent = []
+        for packed in self._waiting:
+            there = self._store.head(packed.hash.key)
+            if there is None or there.size != len(packed.data):
+                absent.append((packed.hash.key, packed.data))
+        store_all(self._store, absent)
+        self._store.flush()  # also what a run sent that was killed before it flushed
+        self.sent += len(absent)
+        self._waiting = []
+
+
+def unify(
+    store: Store,
+    fqrn: str,
+    unifier: Unifier,
+    sender: Sender,
+    *,
+    seen: Look,
+    signer: Signer,
+    now: int,
+    voucher: Voucher | None = None,
+    before_switch: Callable[[], None] = _nothing,
+) -> tuple[Head, Unified]:
+    """Make a revision whose catalogs all have the unifier's layout; none if they have. ``now``: Unix s.
+
+    ``sender`` is what the unifier's catalogs go to; ``seen`` was looked up before the first of them. Raises
+    ManifestConflict if another writer switched meanwhile, CollectionRunning and GenerationMoved beside a collection,
+    CatalogError and ObjectError for a catalog that cannot be read; then nothing has changed for readers.
+    """
+    head = read_head(store, fqrn, voucher or Voucher(signer))
+    done = unifier.tree(NestedRef("", head.manifest.root, 0), now=now)
+    sender.flush()
+    if not done.rewritten:
+        return head, done
+    if seen.running_list and condemned_among(store, seen.running_list, [identity(one) for one in sender.hashes]):
+        raise CollectionRunning("/", f"catalogs of the new layout are on the list of collection {seen.token}")
+    root = unifier.catalogs.open_nested("", done.reference.hash)
+    new = NewRoot(done.reference.hash, done.reference.size, root.revision, root.ttl, head.manifest.root, ())
+
+    def barrier() -> None:
+        require_unmoved(store, seen.token, fqrn=fqrn)
+        before_switch()
+
+    return switch(store, head, new, signer=signer, now=now, before_switch=barrier), done

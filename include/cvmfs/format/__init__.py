@@ -1,0 +1,1 @@
+"""The file formats of CernVM-FS: catalogs, manifests, whitelists, history, reflog, objects and keys."""

@@ -1,0 +1,90 @@
+"""Catalogs by hash: fetched once, verified, kept decompressed within a budget of bytes, opened as private copies."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+
+from include.cvmfs.errors import CatalogError, ObjectDamaged, ObjectMissing
+from include.cvmfs.format.catalog import Catalog, NestedRef
+from include.cvmfs.format.compression import decompress
+from include.cvmfs.format.counters import Counts
+from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
+from include.storage.errors import NotFound
+from include.storage.store import Store
+
+CACHE_BYTES = 64 << 20
+_TOTALS = 50_000  # catalogs whose counters are remembered
+CATALOG_BYTES = 1 << 30
+"""The largest catalog that is unpacked, some six million entries; a small object that unpacks to more is a bomb."""
+
+
+class CatalogCache:
+    """Reads catalogs from a store. Safe to share between threads: every ``open`` gives a copy of one's own."""
+
+    def __init__(self, store: Store, *, budget: int = CACHE_BYTES) -> None:
+        self._store = store
+        self._budget = budget
+        self._held = 0
+        self._files: OrderedDict[bytes, bytes] = OrderedDict()
+        self._totals: dict[bytes, Counts] = {}
+        self._lock = threading.Lock()
+
+    def open(self, hash_: ObjectHash) -> Catalog:
+        """A catalog to read or to change. Raises what ``database`` does, and CatalogError."""
+        return Catalog.load(self.database(hash_), hash_)
+
+    def database(self, hash_: ObjectHash) -> bytes:
+        """The SQLite file of a catalog, verified. Raises ObjectMissing, ObjectDamaged, FormatError, StoreError."""
+        with self._lock:
+            if (known := self._files.get(hash_.digest)) is not None:
+                self._files.move_to_end(hash_.digest)
+                return known
+        key = hash_.with_suffix(CATALOG).key
+        try:
+            stored = self._store.get(key)
+        except NotFound:
+            raise ObjectMissing(key) from None
+        if hash_bytes(stored, hash_.algorithm).digest != hash_.digest:
+            raise ObjectDamaged(key)
+        database = decompress(stored, limit=CATALOG_BYTES)
+        self.remember(hash_, database)
+        return database
+
+    def remember(self, hash_: ObjectHash, database: bytes) -> None:
+        """Keep the file of a catalog that was just made, so that the next revision need not fetch it."""
+        with self._lock:
+            if hash_.digest in self._files or len(database) > self._budget:
+                return
+            self._files[hash_.digest] = database
+            self._held += len(database)
+            while self._held > self._budget:
+                self._held -= len(self._files.popitem(last=False)[1])
+
+    def completed(self, catalog: Catalog) -> Catalog:
+        """The same catalog, with the counters that one of an older revision lacks, counted in the catalogs below.
+
+        Only a first writer comes to this: catalogs as we write them lack none.
+        """
+        if catalog.lacks_counters_below:
+            catalog.complete_counters(Counts.sum([Counts(), *map(self.totals, catalog.nested())]))
+        return catalog
+
+    def totals(self, reference: NestedRef) -> Counts:
+        """The counters of a nested catalog and of all below it."""
+        if (known := self._totals.get(reference.hash.digest)) is None:
+            catalog = self.completed(self.open_nested(reference.path, reference.hash))
+            known = catalog.statistics.total
+            catalog.close()
+            with self._lock:
+                self._totals[reference.hash.digest] = known
+                if len(self._totals) > _TOTALS:
+                    del self._totals[next(iter(self._totals))]
+        return known
+
+    def open_nested(self, path: str, hash_: ObjectHash) -> Catalog:
+        """Open the catalog mounted at ``path`` and require that it says so itself."""
+        catalog = self.open(hash_)
+        if catalog.path != path:
+            raise CatalogError(path, f"the catalog {hash_} mounted here was made for {catalog.path or '/'}")
+        return catalog

@@ -1,0 +1,91 @@
+"""Content hashes, the names of objects in a store, and path hashes (docs/formats.md, object names and catalogs)."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from include.cvmfs.errors import FormatError
+from include.cvmfs.format.entry_names import bytes_of_name
+
+DIGEST_BYTES = 20
+_TEXT = re.compile(r"([0-9a-f]{40})(-rmd160|-shake128)?([PCHXMLT])?")
+
+
+class Algorithm(Enum):
+    """Content hash algorithms; the value is the id that follows the hex digits in text."""
+
+    SHA1 = ""
+    RMD160 = "-rmd160"
+    SHAKE128 = "-shake128"
+
+    @classmethod
+    def named(cls, word: str) -> Algorithm:
+        """The algorithm by its configuration word: ``sha1``, ``rmd160`` or ``shake128``."""
+        try:
+            return cls[word.upper()]
+        except KeyError:
+            raise FormatError("hash algorithm", f"{word!r} is none of sha1, rmd160, shake128") from None
+
+
+SHA1 = Algorithm.SHA1
+CATALOG, CERTIFICATE, HISTORY, META, PARTIAL, PLAIN = "C", "X", "H", "M", "P", ""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectHash:
+    """The hash of an object's stored bytes. The suffix tells the kind of object and takes no part in the digest."""
+
+    digest: bytes
+    algorithm: Algorithm = SHA1
+    suffix: str = ""
+
+    @classmethod
+    def parse(cls, text: str, *, suffix: str | None = None) -> ObjectHash:
+        """Read ``<40 hex>[-algorithm][suffix letter]``; ``suffix`` replaces the letter. Raises FormatError."""
+        match = _TEXT.fullmatch(text)
+        if not match:
+            raise FormatError("hash", f"{text[:80]!r} is not 40 hex digits with an algorithm id")
+        letter = match[3] or "" if suffix is None else suffix
+        return cls(bytes.fromhex(match[1]), Algorithm(match[2] or ""), letter)
+
+    def __str__(self) -> str:
+        return self.digest.hex() + self.algorithm.value
+
+    def with_suffix(self, suffix: str) -> ObjectHash:
+        return replace(self, suffix=suffix)
+
+    @property
+    def text(self) -> str:
+        """The text with the suffix letter, as in file names and on the gateway's wire."""
+        return self.digest.hex() + self.algorithm.value + self.suffix
+
+    @property
+    def key(self) -> str:
+        """The object's key below the repository: ``data/<2 hex>/<38 hex><algorithm id><suffix>``."""
+        digits = self.digest.hex()
+        return f"data/{digits[:2]}/{digits[2:]}{self.algorithm.value}{self.suffix}"
+
+    @property
+    def is_null(self) -> bool:
+        return not any(self.digest)
+
+
+def hash_bytes(data: bytes, algorithm: Algorithm = SHA1, suffix: str = "") -> ObjectHash:
+    """Hash ``data`` as it is stored (after compression)."""
+    if algorithm is Algorithm.SHA1:
+        digest = hashlib.sha1(data, usedforsecurity=False).digest()
+    elif algorithm is Algorithm.SHAKE128:
+        digest = hashlib.shake_128(data, usedforsecurity=False).digest(DIGEST_BYTES)
+    else:
+        digest = hashlib.new("ripemd160", data, usedforsecurity=False).digest()
+    return ObjectHash(digest, algorithm, suffix)
+
+
+def path_hash(path: str) -> tuple[int, int]:
+    """MD5 of an absolute path (the root is ``""``) as two signed little-endian 64-bit integers."""
+    first, second = struct.unpack("<qq", hashlib.md5(bytes_of_name(path), usedforsecurity=False).digest())
+    return first, second

@@ -1,0 +1,109 @@
+"""The order of the columns in a catalog's table of entries: which one a repository has, and SQL that fits it.
+
+Stock publishers merge a nested catalog into its parent without naming columns, so all catalogs of one repository must
+have one layout (docs/decisions, one layout of catalogs; docs/formats.md, catalogs).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from enum import Enum
+
+from include.cvmfs.format.dirent import COLUMNS
+
+KEY = ("md5path_1", "md5path_2", "parent_1", "parent_2")
+MTIME_NS = "mtimens"
+XATTR = "xattr"
+_PLAIN = (*KEY, *(name for name in COLUMNS if name != MTIME_NS))
+_SHAPE = "SELECT name, sql FROM sqlite_schema WHERE name IN ('catalog', 'nested_catalogs', 'bind_mountpoints')"
+_SHAPES = 64
+
+
+class Layout(Enum):
+    """The value says it to people. What stock tools up to 2.11 write is ``PLAIN``."""
+
+    PLAIN = "15 columns"
+    MTIME_NS = "16 columns, mtimens after mtime"
+    MTIME_NS_LAST = "16 columns, mtimens last"
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns in order."""
+        return _COLUMNS[self]
+
+    @property
+    def revision(self) -> int:
+        """The revision of the schema that a new catalog of this layout states."""
+        return 6 if self is Layout.PLAIN else 7
+
+    @property
+    def has_mtime_ns(self) -> bool:
+        """Whether there is a column for nanoseconds."""
+        return self is not Layout.PLAIN
+
+    @classmethod
+    def of(cls, columns: tuple[str, ...]) -> Layout | None:
+        """The layout with these columns; None for columns that no known tool writes in this order."""
+        if columns == _PLAIN[:-1]:  # revision 1: the stock tools add the last one before they write
+            return cls.PLAIN
+        return next((layout for layout in cls if layout.columns == columns), None)
+
+
+_COLUMNS = {
+    Layout.PLAIN: _PLAIN,
+    Layout.MTIME_NS: (*KEY, *COLUMNS),
+    Layout.MTIME_NS_LAST: (*_PLAIN, MTIME_NS),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What SQL has to know of one catalog. Rows that are written have all of :data:`COLUMNS`; those absent are left."""
+
+    layout: Layout | None
+    select: str
+    insert: str
+    update: str
+    nested_size: str
+    has_binds: bool
+
+
+_KNOWN: dict[tuple[tuple[str, str], ...], Shape] = {}  # by the schema's text, of few kinds
+
+
+def columns_of(connection: sqlite3.Connection, table: str) -> tuple[str, ...]:
+    """The columns of a table in order; none if there is no such table."""
+    return tuple(str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})"))
+
+
+def shape_of(connection: sqlite3.Connection) -> Shape:
+    """The shape of an open catalog. Raises sqlite3.Error."""
+    key = tuple(connection.execute(_SHAPE).fetchall())
+    if (known := _KNOWN.get(key)) is None:
+        present = columns_of(connection, "catalog")
+        names = (*KEY, *COLUMNS)
+        written = [(number, name) for number, name in enumerate(names, 1) if name in present]
+        known = Shape(
+            layout=Layout.of(present),
+            select=", ".join(name if name in present else f"NULL AS {name}" for name in COLUMNS),
+            insert=(
+                f"INSERT INTO catalog ({', '.join(name for _, name in written)})"  # noqa: S608 - names of ours
+                f" VALUES ({', '.join(_place(number, name) for number, name in written)})"
+            ),
+            update=(
+                f"UPDATE catalog SET {', '.join(f'{n}={_place(i, n)}' for i, n in written if n not in KEY)}"  # noqa: S608
+                " WHERE md5path_1=?1 AND md5path_2=?2"
+            ),
+            nested_size="size" if "size" in columns_of(connection, "nested_catalogs") else "0",
+            has_binds=bool(columns_of(connection, "bind_mountpoints")),
+        )
+        if len(_KNOWN) > _SHAPES:
+            _KNOWN.clear()
+        _KNOWN[key] = known
+    return known
+
+
+def _place(number: int, name: str) -> str:
+    """The parameter of a column; a name that is not UTF-8 is bound as its bytes."""
+    return f"CAST(?{number} AS TEXT)" if name in ("name", "symlink") else f"?{number}"

@@ -1,0 +1,127 @@
+"""Content-addressed objects out of a store: nothing comes out that has not the hash it is named by."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator
+from typing import Protocol
+
+from include.cvmfs.errors import FormatError, ObjectDamaged, ObjectMissing
+from include.cvmfs.format.compression import Compression, decompress
+from include.cvmfs.format.hashes import DIGEST_BYTES, Algorithm, ObjectHash, hash_bytes
+from include.storage.errors import NotFound
+from include.storage.store import Store
+
+_BLOCK = 1 << 20
+
+
+def load(store: Store, name: ObjectHash, how: Compression = Compression.ZLIB, *, limit: int | None = None) -> bytes:
+    """The content of an object, at most ``limit`` bytes of it.
+
+    Raises ObjectMissing, ObjectDamaged (also for a stream that cannot be undone or is longer), StoreError.
+    """
+    try:
+        stored = store.get(name.key)
+    except NotFound:
+        raise ObjectMissing(name.key) from None
+    if hash_bytes(stored, name.algorithm).digest != name.digest:
+        raise ObjectDamaged(name.key)
+    try:
+        return decompress(stored, how, limit=limit)
+    except FormatError as fault:
+        raise ObjectDamaged(name.key, f"its content cannot be read ({fault})") from fault
+
+
+def stream(store: Store, name: ObjectHash, how: Compression, *, size: int, block: int = _BLOCK) -> Iterator[bytes]:
+    """The content in pieces, for objects of any size; ``size`` is what the catalog says, in bytes.
+
+    The last piece is handed out after the hash was found right. Raises ObjectMissing, ObjectDamaged, StoreError.
+    """
+    digest, unpack = hasher(name.algorithm), _unpacker(how)
+    held, total = b"", 0
+    try:
+        for stored in store.stream(name.key, block=block):
+            digest.update(stored)
+            for piece in unpack.feed(stored, block):
+                total += len(piece)
+                if total > size:
+                    raise ObjectDamaged(name.key, f"holds more than the {size} bytes that its catalog says")
+                if held:
+                    yield held
+                held = piece
+    except NotFound:
+        raise ObjectMissing(name.key) from None
+    except zlib.error as fault:
+        raise ObjectDamaged(name.key, f"its content cannot be read ({fault})") from fault
+    if digest.finish() != name.digest:
+        raise ObjectDamaged(name.key)
+    if not unpack.complete:
+        raise ObjectDamaged(name.key, "its compressed stream is cut short or followed by other bytes")
+    if total != size:
+        raise ObjectDamaged(name.key, f"holds {total} bytes where its catalog says {size}")
+    if held:
+        yield held
+
+
+class _Hasher(Protocol):
+    def update(self, data: bytes) -> None: ...
+
+    def finish(self) -> bytes: ...
+
+
+class _FixedHasher:
+    def __init__(self, name: str) -> None:
+        self._state = hashlib.new(name, usedforsecurity=False)
+        self.update = self._state.update
+
+    def finish(self) -> bytes:
+        return self._state.digest()
+
+
+class _ShakeHasher:
+    def __init__(self) -> None:
+        self._state = hashlib.shake_128(usedforsecurity=False)
+        self.update = self._state.update
+
+    def finish(self) -> bytes:
+        return self._state.digest(DIGEST_BYTES)
+
+
+def hasher(algorithm: Algorithm) -> _Hasher:
+    if algorithm is Algorithm.SHAKE128:
+        return _ShakeHasher()
+    return _FixedHasher("sha1" if algorithm is Algorithm.SHA1 else "ripemd160")
+
+
+class _Unpacker(Protocol):
+    @property
+    def complete(self) -> bool: ...
+
+    def feed(self, stored: bytes, block: int) -> Iterator[bytes]: ...
+
+
+class _Plain:
+    complete = True
+
+    def feed(self, stored: bytes, block: int) -> Iterator[bytes]:  # noqa: ARG002 - is as big as it came
+        yield stored
+
+
+class _Inflater:
+    def __init__(self) -> None:
+        self._state = zlib.decompressobj()
+
+    @property
+    def complete(self) -> bool:
+        return self._state.eof and not self._state.unused_data
+
+    def feed(self, stored: bytes, block: int) -> Iterator[bytes]:
+        # Pieces of bounded size: a few stored bytes may stand for very many.
+        while stored and not self._state.eof:
+            yield self._state.decompress(stored, block)
+            stored = self._state.unconsumed_tail
+
+
+def _unpacker(how: Compression) -> _Unpacker:
+    return _Plain() if how is Compression.NONE else _Inflater()

@@ -1,0 +1,151 @@
+"""The SQLite schema of a catalog, its older revisions, and what a writer does to bring one of them up to date.
+
+Format: docs/formats.md, catalogs. The order of columns is a matter of ``layout.py``: address them by name.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from functools import cache
+
+from include.cvmfs.format.counters import NAMES
+from include.cvmfs.format.entry_names import name_of_bytes
+from include.cvmfs.format.layout import XATTR, Layout, columns_of
+
+SCHEMA = 2.5
+SCHEMA_REVISION = 7
+"""The newest that is written."""
+_UPGRADED_TO = 6  # as by the stock tools; one more would be a column, and so another layout
+_EPSILON = 0.0005
+_TYPES = {"hash": "BLOB", "name": "TEXT", "symlink": "TEXT", XATTR: "BLOB"}  # all others are numbers
+_BIND_TABLE = (
+    "CREATE TABLE IF NOT EXISTS bind_mountpoints"
+    " (path TEXT, sha1 TEXT, size INTEGER, CONSTRAINT pk_bind_mountpoints PRIMARY KEY (path))"
+)
+_STATISTICS_TABLE = (
+    "CREATE TABLE IF NOT EXISTS statistics"
+    " (counter TEXT, value INTEGER, CONSTRAINT pk_statistics PRIMARY KEY (counter))"
+)
+_TABLES = f"""
+CREATE TABLE catalog ({{columns}}, CONSTRAINT pk_catalog PRIMARY KEY (md5path_1, md5path_2));
+CREATE INDEX idx_catalog_parent ON catalog (parent_1, parent_2);
+CREATE TABLE chunks (
+  md5path_1 INTEGER, md5path_2 INTEGER, offset INTEGER, size INTEGER, hash BLOB,
+  CONSTRAINT pk_chunks PRIMARY KEY (md5path_1, md5path_2, offset, size),
+  FOREIGN KEY (md5path_1, md5path_2) REFERENCES catalog(md5path_1, md5path_2));
+CREATE TABLE nested_catalogs (path TEXT, sha1 TEXT, size INTEGER, CONSTRAINT pk_nested_catalogs PRIMARY KEY (path));
+{_BIND_TABLE};
+{_STATISTICS_TABLE};
+CREATE TABLE properties (key TEXT, value TEXT, CONSTRAINT pk_properties PRIMARY KEY (key));
+INSERT INTO properties VALUES ('schema', '{SCHEMA}'), ('schema_revision', '{{revision}}'), ('revision', '0');
+"""  # noqa: S608
+_TYPE = "(mode & 61440)"
+_REGULAR = f"{_TYPE} = 32768"
+# What each counter of a catalog's own rows counts, as an aggregate over the table catalog; the others have their own.
+_COUNTED = {
+    "regular": f"total({_REGULAR})",
+    "symlink": f"total({_TYPE} = 40960)",
+    "special": f"total({_TYPE} NOT IN (32768, 40960, 16384))",
+    "dir": f"total({_TYPE} = 16384)",
+    "chunked": "total(flags & 64 <> 0)",
+    "file_size": f"total(CASE WHEN {_REGULAR} THEN size END)",
+    "chunked_size": f"total(CASE WHEN flags & 64 <> 0 AND {_REGULAR} THEN size END)",
+    "xattr": "count(xattr)",
+    "external": "total(flags & 128 <> 0)",
+    "external_file_size": f"total(CASE WHEN flags & 128 <> 0 AND {_REGULAR} THEN size END)",
+}
+_ROWS = {"nested": "nested_catalogs", "chunks": "chunks"}
+
+
+def open_image(database: bytes) -> sqlite3.Connection:
+    """An SQLite file in memory; its schema may call nothing. Usable from any thread, one at a time."""
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.text_factory = name_of_bytes
+    connection.deserialize(database)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    return connection
+
+
+@cache
+def empty_image(layout: Layout = Layout.PLAIN) -> bytes:
+    """A catalog without a row, all counters zero."""
+    columns = ", ".join(f"{name} {_TYPES.get(name, 'INTEGER')}" for name in layout.columns)
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.executescript("BEGIN;" + _TABLES.format(columns=columns, revision=layout.revision) + "COMMIT;")
+    connection.executemany(
+        "INSERT INTO statistics VALUES (?,0)", [(f"{half}_{n}",) for half in ("self", "subtree") for n in NAMES]
+    )
+    image = connection.serialize()
+    connection.close()
+    return image
+
+
+def schema_fault(properties: Mapping[str, object]) -> str | None:
+    """Why a catalog with these properties cannot be read; None if it can. Raises ValueError, TypeError."""
+    schema = float(str(properties.get("schema") or 1.0))
+    if abs(schema - SCHEMA) <= _EPSILON:
+        return None
+    if schema > SCHEMA:
+        return f"has the newer schema {schema:g}, this program reads {SCHEMA}; use a newer version of it"
+    return f"has schema {schema:g}, this program reads {SCHEMA}; migrate the repository with the stock tools first"
+
+
+def revision_fault(properties: Mapping[str, object]) -> str | None:
+    """Why a catalog that can be read cannot be written. Raises ValueError, OverflowError."""
+    revision = int(float(str(properties.get("schema_revision") or 0)))
+    if revision <= SCHEMA_REVISION:
+        return None
+    what = f"is of revision {revision} of its schema and can be read, but this program writes {SCHEMA_REVISION}"
+    return f"{what}, which would lose what is new in it; use a newer version of this program"
+
+
+def upgrade(connection: sqlite3.Connection) -> None:
+    """Bring a catalog of a revision before 6 up to that one, but for its counters (:func:`count`).
+
+    As the stock tools do, and no further: of later revisions the layout stays as it is.
+    """
+    if XATTR not in columns_of(connection, "catalog"):
+        connection.execute(f"ALTER TABLE catalog ADD COLUMN {XATTR} BLOB")
+    if "size" not in columns_of(connection, "nested_catalogs"):
+        connection.execute("ALTER TABLE nested_catalogs ADD COLUMN size INTEGER DEFAULT 0")
+    connection.execute(_BIND_TABLE)
+    connection.execute(_STATISTICS_TABLE)
+    found = connection.execute("SELECT value FROM properties WHERE key = 'schema_revision'").fetchone()
+    if int(float(found[0] if found and found[0] is not None else 0)) < _UPGRADED_TO:
+        connection.execute("INSERT OR REPLACE INTO properties VALUES ('schema_revision', ?)", (str(_UPGRADED_TO),))
+
+
+def relaid(connection: sqlite3.Connection, layout: Layout) -> sqlite3.Connection:
+    """A copy of a catalog of revision 6 or 7 in another layout, column by column; rows keep their numbers."""
+    copy = open_image(empty_image(layout))
+    copy.execute("ATTACH ':memory:' AS old")
+    copy.deserialize(connection.serialize(), name="old")
+    copy.execute("BEGIN")
+    copy.execute("DELETE FROM statistics")
+    for table in ("catalog", "chunks", "nested_catalogs", "bind_mountpoints", "statistics"):
+        there = columns_of(connection, table)
+        names = ", ".join(("rowid", *(name for name in columns_of(copy, table) if name in there)))
+        copy.execute(f"INSERT INTO {table} ({names}) SELECT {names} FROM old.{table} ORDER BY rowid")  # noqa: S608
+    copy.execute(
+        "INSERT OR REPLACE INTO properties SELECT key, value FROM old.properties"
+        " WHERE key NOT IN ('schema', 'schema_revision') ORDER BY key"
+    )
+    copy.execute("COMMIT")
+    copy.execute("DETACH old")
+    return copy
+
+
+def count(connection: sqlite3.Connection, names: list[str]) -> dict[str, int]:
+    """Count these of a catalog's own counters from its rows."""
+    present = columns_of(connection, "catalog")
+    found = dict.fromkeys(names, 0)
+    for name in names:
+        if name in _ROWS:
+            sql = f"SELECT count(*) FROM {_ROWS[name]}"  # noqa: S608 - names of ours
+        elif name == "xattr" and XATTR not in present:
+            continue
+        else:
+            sql = f"SELECT {_COUNTED[name]} FROM catalog"  # noqa: S608
+        found[name] = int(connection.execute(sql).fetchone()[0] or 0)
+    return found

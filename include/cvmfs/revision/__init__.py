@@ -1,0 +1,1 @@
+"""One published revision of a repository, read and verified."""

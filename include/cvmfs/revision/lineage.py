@@ -1,0 +1,113 @@
+"""Which roots have been revisions of a repository: a change may be derived from one of those and from nothing else.
+
+Each root catalog names the one before it. The way back from the current revision is walked as far as somebody asks and
+remembered, so that each revision is looked at once. Roots that publishers made on the way to a revision lie in the
+reflog too, but on nobody's way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import islice
+
+from include.cvmfs.errors import ObjectMissing, UnknownBase
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.manifest import Manifest
+
+STEPS = 2000  # revisions that one question may lead back through
+REMEMBERED = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """A root and its revision."""
+
+    root: ObjectHash
+    number: int
+
+
+class Lineage:
+    """The revisions of one repository that are known. Not for several threads at once.
+
+    ``known``: what an earlier process had found out, in any order.
+    """
+
+    def __init__(self, catalogs: CatalogCache, known: Iterable[Revision] = ()) -> None:
+        self._catalogs = catalogs
+        ordered = sorted(known, key=lambda revision: revision.number)
+        self._known: dict[bytes, Revision] = {revision.root.digest: revision for revision in ordered}
+        self._oldest = ordered[0] if ordered else None
+        self._newest = ordered[-1] if ordered else None
+        self._learnt: list[Revision] = []
+
+    def require(self, root: ObjectHash, head: Manifest, in_reflog: Callable[[ObjectHash], bool]) -> None:
+        """Raises UnknownBase unless ``root`` is the current revision's or that of one before it; what reading raises.
+
+        ``in_reflog`` is asked first: what the reflog does not name has never been a revision, or was collected.
+        """
+        if root.digest == head.root.digest:
+            return
+        self._catch_up(Revision(head.root, head.revision))
+        if root.digest in self._known:
+            return
+        if in_reflog(root):
+            self._walk_to(self._catalogs.open(root).revision)
+            if root.digest in self._known:
+                return
+        raise UnknownBase(
+            head.fqrn,
+            f"{root} is the root of no revision, or of one long past; derive the change from the current revision",
+        )
+
+    def add(self, head: Manifest) -> None:
+        """A revision that was made just now."""
+        self._catch_up(Revision(head.root, head.revision))
+
+    def learnt(self) -> list[Revision]:
+        """What became known since this was last asked."""
+        learnt, self._learnt = self._learnt, []
+        return learnt
+
+    def _catch_up(self, head: Revision) -> None:
+        """From the current revision back to one that is known."""
+        if head.root.digest in self._known:
+            return
+        newest, at = self._newest, head
+        self._remember(head)
+        self._newest = head
+        if newest is None:
+            self._oldest = head
+            return
+        for _ in range(STEPS):
+            before = self._before(at)
+            if before is None or before.root.digest in self._known:
+                break
+            self._remember(before)
+            at = before
+        if len(self._known) > REMEMBERED + STEPS:
+            for digest in list(islice(self._known, STEPS)):
+                del self._known[digest]
+
+    def _walk_to(self, number: int) -> None:
+        """From the oldest known revision back to the one of this number."""
+        for _ in range(STEPS):
+            if self._oldest is None or self._oldest.number <= number:
+                return
+            before = self._before(self._oldest)
+            if before is None:
+                return
+            self._remember(before)
+            self._oldest = before
+
+    def _before(self, revision: Revision) -> Revision | None:
+        try:
+            root = self._catalogs.open(revision.root).previous_revision
+            return None if root is None else Revision(root, self._catalogs.open(root).revision)
+        except ObjectMissing:
+            return None  # collected
+
+    def _remember(self, revision: Revision) -> None:
+        self._known[revision.root.digest] = revision
+        self._learnt.append(revision)

@@ -1,0 +1,54 @@
+"""What a subtree of a revision needs, as identities: read once, catalog by catalog, with little of it in memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from include.cvmfs.errors import CatalogError
+from include.cvmfs.format.catalog import Catalog, NestedRef
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.digests import DigestSet, identity
+from include.cvmfs.format.hashes import CATALOG
+from include.cvmfs.revision.walk import Tree
+
+_AHEAD = 8  # catalogs that are fetched at once
+
+
+def add_identities(tree: Tree, path: str, found: DigestSet) -> None:
+    """Add every object that the entry at ``path`` and all below it need: contents, pieces, catalogs.
+
+    Raises what reading catalogs raises; what was found until then stays in ``found``.
+    """
+    top = tree.nested_at(path)
+    if top is None:
+        for name, _ in tree.objects_below(path):
+            found.add(identity(name))
+        return
+    catalogs = CatalogCache(tree.store, budget=0)  # each is read once
+    pool = ThreadPoolExecutor(_AHEAD, thread_name_prefix="known")
+    try:
+        waiting = [top]
+        fetched: deque[tuple[NestedRef, Future[bytes]]] = deque()
+        while waiting or fetched:
+            while waiting and len(fetched) < _AHEAD:
+                reference = waiting.pop()
+                fetched.append((reference, pool.submit(catalogs.database, reference.hash)))
+            reference, database = fetched.popleft()
+            waiting += _add_catalog(reference, database.result(), found)
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _add_catalog(reference: NestedRef, database: bytes, found: DigestSet) -> list[NestedRef]:
+    catalog = Catalog.load(database)
+    if catalog.path != reference.path:
+        raise CatalogError(
+            reference.path, f"the catalog {reference.hash} mounted here was made for {catalog.path or '/'}"
+        )
+    found.add(identity(reference.hash.with_suffix(CATALOG)))
+    for one in catalog.identities():
+        found.add(one)
+    below = catalog.nested()
+    catalog.close()
+    return below

@@ -1,0 +1,114 @@
+"""Open a repository with full verification, and read its revisions, tags and reflog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Self
+
+from include.cvmfs.errors import FormatError, ReflogError, TagError
+from include.cvmfs.format import reflog as reflogs
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.hashes import ObjectHash, hash_bytes
+from include.cvmfs.format.history import History, Tag
+from include.cvmfs.format.manifest import Manifest
+from include.cvmfs.format.metainfo import MetaInfo
+from include.cvmfs.format.objects import load
+from include.cvmfs.format.reflog import Reflog
+from include.cvmfs.revision.trust import Trusted, fetch_trusted
+from include.cvmfs.revision.walk import Tree
+from include.storage.errors import NotFound
+from include.storage.open import open_store
+from include.storage.store import Store
+
+
+class Repository(Tree):
+    """A repository at the revision of the manifest that was read when it was opened; open it again for a newer one."""
+
+    def __init__(self, store: Store, trusted: Trusted, catalogs: CatalogCache | None = None) -> None:
+        super().__init__(store, catalogs or CatalogCache(store), trusted.manifest.root)
+        self.trusted = trusted
+
+    @classmethod
+    def open(
+        cls,
+        store: Store | str,
+        *,
+        fqrn: str | None = None,
+        public_keys: Sequence[bytes] | None = None,
+        now: datetime | None = None,
+        min_revision: int = 0,
+        min_timestamp: int = 0,
+        catalogs: CatalogCache | None = None,
+    ) -> Self:
+        """Read and verify the manifest at a store or URL: name, certificate, signature, whitelist, expiry, fingerprint.
+
+        ``public_keys``: PEM texts of master keys; without any, only a local store is opened, and ``verified`` is false.
+        ``fqrn``: the name that is expected; None takes the manifest's. ``now`` (aware; default: this moment) decides
+        whether the whitelist is in force. ``min_revision``, ``min_timestamp`` (Unix s): what was seen before; older is
+        refused. ``catalogs``: a cache to share with other openings. Raises what :func:`fetch_trusted` raises.
+        """
+        where = open_store(store) if isinstance(store, str) else store
+        trusted = fetch_trusted(
+            where, fqrn=fqrn, public_keys=public_keys, now=now or datetime.now(UTC),
+            min_revision=min_revision, min_timestamp=min_timestamp,
+        )  # fmt: skip
+        return cls(where, trusted, catalogs)
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.trusted.manifest
+
+    @property
+    def fqrn(self) -> str:
+        return self.manifest.fqrn
+
+    @property
+    def verified(self) -> bool:
+        """Whether signatures were checked against a given master key."""
+        return self.trusted.verified
+
+    def history(self) -> History | None:
+        """The tags; None for a repository without any. Raises ObjectMissing, ObjectDamaged, FormatError, StoreError."""
+        name = self.manifest.history
+        return None if name is None else History.load(load(self.store, name))
+
+    def tags(self) -> list[Tag]:
+        """All tags, latest revision first."""
+        history = self.history()
+        return [] if history is None else history.tags()
+
+    def tag(self, name: str) -> Tag:
+        """Raises TagError for an unknown name."""
+        history = self.history()
+        found = None if history is None else history.tag(name)
+        if found is None:
+            raise TagError(name, f"no such tag in {self.fqrn}; list them with: nightshift repo tags")
+        return found
+
+    def reflog(self) -> Reflog:
+        """The reflog that the manifest names. Raises ReflogError if it is absent or another one, FormatError."""
+        try:
+            data = self.store.get(reflogs.KEY)
+        except NotFound:
+            raise ReflogError(self.fqrn, f"no {reflogs.KEY} in {self.store.url}") from None
+        named = self.manifest.reflog
+        if named is None or hash_bytes(data, named.algorithm).digest != named.digest:
+            raise ReflogError(self.fqrn, f"{reflogs.KEY} is not the one that the manifest names ({named})")
+        return Reflog.load(data)
+
+    def meta(self) -> MetaInfo | None:
+        """The meta info; None if there is none. Raises ObjectMissing, ObjectDamaged, FormatError, StoreError."""
+        name = self.manifest.meta
+        return None if name is None else MetaInfo.parse(load(self.store, name))
+
+    def at(self, revision: ObjectHash | str) -> Tree:
+        """Another revision, by the hash of its root catalog (also as text) or by the name of a tag. Raises TagError."""
+        root = revision if isinstance(revision, ObjectHash) else self._root_of(revision)
+        return Tree(self.store, self.catalogs, root)
+
+    def _root_of(self, text: str) -> ObjectHash:
+        try:
+            return ObjectHash.parse(text)
+        except FormatError:
+            return self.tag(text).hash

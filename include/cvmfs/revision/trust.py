@@ -1,0 +1,149 @@
+"""Which manifest to believe: fetched, and verified in the order of the stock client (docs/formats.md, manifest)."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+
+from include.cvmfs.errors import CvmfsError, RepositoryError, SignatureError
+from include.cvmfs.format import manifest as manifests
+from include.cvmfs.format import whitelist as whitelists
+from include.cvmfs.format.keys import Certificate, parse_certificate, parse_public_keys
+from include.cvmfs.format.manifest import Manifest, SignedManifest
+from include.cvmfs.format.objects import load
+from include.cvmfs.format.whitelist import SignedWhitelist, Whitelist
+from include.errors import NightshiftError
+from include.storage.errors import NotFound, StoreError
+from include.storage.store import Store
+
+_CERTIFICATE_BYTES = 1 << 20
+_ROOT_PATH_LINE = re.compile(rb"\nR([0-9a-f]{32})\n")
+
+
+class Failure(Enum):
+    """Why a repository is not to be opened: number and words of the stock client's manifest fetch."""
+
+    DOWNLOAD = (1, "failed to download")
+    INCOMPLETE = (2, "incomplete manifest")
+    NAME_MISMATCH = (3, "name mismatch")
+    ROOT_PATH_MISMATCH = (4, "root path mismatch")
+    OUTDATED = (5, "outdated manifest")
+    BAD_CERTIFICATE = (6, "bad certificate")
+    BAD_SIGNATURE = (7, "bad signature")
+    BAD_WHITELIST = (8, "bad whitelist")
+    INVALID_CERTIFICATE = (9, "invalid certificate")
+    UNKNOWN = (10, "unknown")
+
+    @property
+    def number(self) -> int:
+        return self.value[0]
+
+    def __str__(self) -> str:
+        return f"{self.value[0]} - {self.value[1]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """A manifest that was read. ``verified``: signed by whom the whitelist lists, which a given master key signed."""
+
+    signed: SignedManifest
+    verified: bool
+    certificate: Certificate | None = None
+    whitelist: Whitelist | None = None
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.signed.manifest
+
+
+def failure_of(error: Exception) -> Failure:
+    """The failure class of an error that :func:`fetch_trusted` raised."""
+    stage = error.stage if isinstance(error, NightshiftError) else None
+    return stage if isinstance(stage, Failure) else Failure.UNKNOWN
+
+
+def fetch_trusted(
+    store: Store,
+    *,
+    fqrn: str | None,
+    public_keys: Sequence[bytes] | None,
+    now: datetime,
+    min_revision: int = 0,
+    min_timestamp: int = 0,
+) -> Trusted:
+    """Read the manifest and all that vouches for it. ``now`` is aware; ``public_keys`` are PEM texts of master keys.
+
+    Without public keys a local store is read unverified, any other is refused. ``min_revision`` and ``min_timestamp``
+    (Unix s) are what the caller has seen before: nothing older is accepted. Raises RepositoryError, FormatError,
+    SignatureError, WhitelistError, ObjectMissing, ObjectDamaged, StoreError; :func:`failure_of` tells the class.
+    """
+    name = fqrn or store.url.rstrip("/").rpartition("/")[2] or store.url
+    if not public_keys and not store.is_local:
+        raise SignatureError("manifest", f"{store.url} is not local: give the repository's public key to verify it")
+    with _failing(Failure.DOWNLOAD):
+        data = _fetch_manifest(store, name)
+    with _failing(Failure.ROOT_PATH_MISMATCH if _of_other_root(data) else Failure.INCOMPLETE):
+        signed = Manifest.parse(data)
+    manifest = signed.manifest
+    with _failing(Failure.NAME_MISMATCH):
+        if not manifest.fqrn or (fqrn is not None and manifest.fqrn != fqrn):
+            raise RepositoryError(name, f"the manifest found there is that of {manifest.fqrn!r}; check the URL")
+    with _failing(Failure.OUTDATED):
+        if manifest.revision < min_revision or manifest.timestamp < min_timestamp:
+            seen = f"revision {min_revision} of time {min_timestamp} was seen before"
+            raise RepositoryError(
+                manifest.fqrn, f"the manifest is of revision {manifest.revision}, time {manifest.timestamp}, but {seen}"
+            )
+    if not public_keys:
+        return Trusted(signed, verified=False)
+    with _failing(Failure.BAD_CERTIFICATE):
+        certificate = load_certificate(store, manifest)
+    with _failing(Failure.BAD_SIGNATURE):
+        manifests.verify(signed, certificate)
+    with _failing(Failure.BAD_WHITELIST):
+        keys = [key for pem in public_keys for key in parse_public_keys(pem)]
+        whitelist = _fetch_whitelist(store, manifest.fqrn)
+        whitelists.verify(whitelist, keys, fqrn=manifest.fqrn, now=now)
+    with _failing(Failure.INVALID_CERTIFICATE):
+        whitelists.verify(whitelist, keys, fqrn=manifest.fqrn, now=now, certificate=certificate)
+    return Trusted(signed, True, certificate, whitelist.whitelist)
+
+
+def load_certificate(store: Store, manifest: Manifest) -> Certificate:
+    """The certificate that the manifest names, its hash verified."""
+    if manifest.certificate is None:
+        raise RepositoryError(manifest.fqrn, "the manifest names no certificate (field X)")
+    return parse_certificate(load(store, manifest.certificate, limit=_CERTIFICATE_BYTES))
+
+
+def _fetch_whitelist(store: Store, fqrn: str) -> SignedWhitelist:
+    try:
+        return Whitelist.parse(store.get(whitelists.KEY))
+    except NotFound:
+        raise RepositoryError(fqrn, f"no {whitelists.KEY} in {store.url}; sign one with the master key") from None
+
+
+def _fetch_manifest(store: Store, name: str) -> bytes:
+    try:
+        return store.get(manifests.KEY)
+    except NotFound:
+        raise RepositoryError(name, f"no {manifests.KEY} at {store.url}; check the URL") from None
+
+
+def _of_other_root(data: bytes) -> bool:
+    line = _ROOT_PATH_LINE.search(data)
+    return line is not None and line[1] != manifests.ROOT_PATH_MD5.encode()
+
+
+@contextlib.contextmanager
+def _failing(failure: Failure) -> Iterator[None]:
+    """Errors from within are of this class."""
+    try:
+        yield
+    except (CvmfsError, StoreError) as fault:
+        fault.stage = fault.stage or failure
+        raise

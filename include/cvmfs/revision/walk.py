@@ -1,0 +1,234 @@
+"""One revision as one tree, for reading: paths, directories and files, whatever catalogs it is cut into."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+
+from include.cvmfs.errors import CatalogError, ObjectDamaged, ObjectMissing
+from include.cvmfs.format import objects
+from include.cvmfs.format.catalog import Catalog, NestedRef, parent_of
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.dirent import Chunk, Dirent
+from include.cvmfs.format.hashes import CATALOG, ObjectHash
+from include.cvmfs.revision.view import ancestors
+from include.storage.store import Store
+
+OPEN_BYTES = 64 << 20
+
+
+class Tree:
+    """Reads one revision. Every object is verified against the hash that names it; memory is bounded by budgets of
+    bytes. Paths are absolute (``""`` or ``/`` is the root); symlinks are not followed, bind mountpoints not crossed.
+
+    All methods may raise CatalogError, FormatError, ObjectMissing, ObjectDamaged and StoreError. Safe to share
+    between threads.
+    """
+
+    def __init__(self, store: Store, catalogs: CatalogCache, root: ObjectHash, *, budget: int = OPEN_BYTES) -> None:
+        self.store = store
+        self.catalogs = catalogs
+        self.root = root.with_suffix(CATALOG)
+        self._budget = budget
+        self._held = 0
+        self._opened: OrderedDict[tuple[str, bytes], tuple[Catalog, int]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    # -- entries
+
+    def lookup(self, path: str) -> Dirent | None:
+        """The entry at a path, or None. A mountpoint's is the row of the catalog above."""
+        path = clean_path(path)
+        return self._inside(parent_of(path)).lookup(path) if path else self._inside("").lookup("")
+
+    def entry(self, path: str) -> Dirent:
+        """As :meth:`lookup`; raises CatalogError when nothing is there."""
+        found = self.lookup(path)
+        if found is None:
+            raise CatalogError(clean_path(path), f"no such file or directory in the revision {self.root}")
+        return found
+
+    def listing(self, path: str) -> list[Dirent]:
+        """The entries directly below a directory, in name order (bytes)."""
+        path = clean_path(path)
+        if not self.entry(path).is_directory:
+            raise CatalogError(path, "is not a directory")
+        return self._inside(path).listing(path)
+
+    def chunks(self, path: str) -> tuple[Chunk, ...]:
+        """The pieces of a chunked file in order; none for any other entry."""
+        path = clean_path(path)
+        entry = self.entry(path)
+        return self._inside(parent_of(path)).chunks(path, entry) if entry.chunked else ()
+
+    def catalog_at(self, path: str) -> Catalog:
+        """The catalog with the rows of what stands in the directory ``path``; to be read only, and not closed."""
+        return self._inside(clean_path(path))
+
+    def holder(self, path: str) -> Catalog:
+        """The catalog that has the row of ``path``, a mountpoint's above it; to be read only, and not closed."""
+        path = clean_path(path)
+        return self._inside(parent_of(path)) if path else self._inside("")
+
+    def mounted(self, path: str, above: Catalog) -> Catalog:
+        """The catalog mounted at ``path``, whose row is in the catalog ``above``."""
+        reference = above.nested_at(path)
+        if reference is None:
+            raise CatalogError(path, "is a mountpoint, but no nested catalog is registered for it")
+        return self._open(path, reference.hash)
+
+    def nested_at(self, path: str) -> NestedRef | None:
+        """The reference to the catalog mounted exactly at ``path``, if one is."""
+        path = clean_path(path)
+        return self._inside(parent_of(path)).nested_at(path) if path else None
+
+    # -- content
+
+    def read(self, path: str) -> bytes:
+        """The whole content of a regular file, verified."""
+        return b"".join(self.stream(path))
+
+    def stream(self, path: str, *, block: int = 1 << 20) -> Iterator[bytes]:
+        """The content of a regular file in pieces. The last piece of each object comes after its hash was verified."""
+        path = clean_path(path)
+        entry = self.entry(path)
+        if not entry.is_regular:
+            what = f"a symlink to {entry.symlink}" if entry.is_symlink else "not a regular file"
+            raise CatalogError(path, f"cannot be read: it is {what}")
+        if entry.external:
+            raise CatalogError(path, "is an external file: its content is not in this repository's store")
+        return self._content(path, entry, self._inside(parent_of(path)), block)
+
+    # -- the whole of it
+
+    def walk(self, path: str = "") -> Iterator[tuple[str, Dirent]]:
+        """The entry at ``path`` and everything below it with its path, parents first, in name order (bytes)."""
+        path = clean_path(path)
+        entry = self.entry(path)
+        yield path, entry
+        if not entry.is_directory:
+            return
+        levels = [self._below(path, self._inside(path))]
+        while levels:
+            found = next(levels[-1], None)
+            if found is None:
+                levels.pop()
+                continue
+            here, child, catalog = found
+            yield here, child
+            if child.is_directory and not child.bind:
+                levels.append(self._below(here, self.mounted(here, catalog) if child.mountpoint else catalog))
+
+    def catalogs_below(self, path: str = "") -> Iterator[NestedRef]:
+        """Every nested catalog mounted at ``path`` or below it, parents first; for the root its own catalog too."""
+        path = clean_path(path)
+        own = self.nested_at(path) if path else NestedRef("", self.root, 0)
+        if own is not None:
+            pending = [own]
+        else:
+            inside = self._inside(path)
+            pending = [reference for reference in inside.nested() if reference.path.startswith(f"{path}/")]
+        pending.reverse()
+        while pending:
+            reference = pending.pop()
+            yield reference
+            pending.extend(reversed(self._open(reference.path, reference.hash).nested()))
+
+    def objects_below(self, path: str = "") -> Iterator[tuple[ObjectHash, int]]:
+        """Every data object and catalog that the subtree needs, with its uncompressed size in bytes.
+
+        An object that several files share comes several times. External files have none.
+        """
+        path = clean_path(path)
+        if path and self.nested_at(path) is None:
+            catalog = self._inside(parent_of(path))
+            for here, entry in self._rows_of_one_catalog(path, catalog):
+                yield from _objects(here, entry, catalog)
+        for reference in self.catalogs_below(path):
+            catalog = self._open(reference.path, reference.hash)
+            yield reference.hash.with_suffix(CATALOG), len(self.catalogs.database(reference.hash))
+            for name, size in catalog.object_hashes():
+                yield name, size or 0
+
+    # -- private
+
+    def _below(self, path: str, catalog: Catalog) -> Iterator[tuple[str, Dirent, Catalog]]:
+        return ((f"{path}/{child.name}", child, catalog) for child in catalog.listing(path))
+
+    def _rows_of_one_catalog(self, path: str, catalog: Catalog) -> Iterator[tuple[str, Dirent]]:
+        entry = self.entry(path)
+        yield path, entry
+        pending = [path] if entry.is_directory else []
+        while pending:
+            above = pending.pop()
+            for child in catalog.listing(above):
+                here = f"{above}/{child.name}"
+                yield here, child
+                if child.is_directory and not child.mountpoint and not child.bind:
+                    pending.append(here)
+
+    def _content(self, path: str, entry: Dirent, catalog: Catalog, block: int) -> Iterator[bytes]:
+        try:
+            if not entry.chunked:
+                if entry.hash is None:
+                    raise CatalogError(path, "is a regular file without a content hash")
+                yield from objects.stream(self.store, entry.hash, entry.compression, size=entry.size, block=block)
+                return
+            end = 0
+            for chunk in catalog.chunks(path, entry):
+                if chunk.offset != end:
+                    raise CatalogError(path, f"its chunks leave a gap or overlap at byte {end}")
+                end += chunk.size
+                yield from objects.stream(self.store, chunk.hash, entry.compression, size=chunk.size, block=block)
+            if end != entry.size:
+                raise CatalogError(path, f"its chunks hold {end} bytes, its entry says {entry.size}")
+        except ObjectMissing as fault:
+            raise ObjectMissing(fault.key, f"not in the store; it is content of {path}") from None
+        except ObjectDamaged as fault:
+            raise ObjectDamaged(fault.key, f"content of {path}; {str(fault).removeprefix(f'{fault.key}: ')}") from None
+
+    def _inside(self, path: str) -> Catalog:
+        """The catalog that has the rows of what stands in the directory ``path``."""
+        catalog = self._open("", self.root)
+        for step in ancestors(path):
+            reference = catalog.nested_at(step)
+            if reference is not None:
+                catalog = self._open(step, reference.hash)
+        return catalog
+
+    def _open(self, path: str, name: ObjectHash) -> Catalog:
+        key = (path, name.digest)
+        with self._lock:
+            if (known := self._opened.get(key)) is not None:
+                self._opened.move_to_end(key)
+                return known[0]
+        database = self.catalogs.database(name)
+        catalog = Catalog.load(database, name)
+        if catalog.path != path:
+            raise CatalogError(path, f"the catalog {name} mounted here was made for {catalog.path or '/'}")
+        with self._lock:
+            if key not in self._opened:
+                self._opened[key] = (catalog, len(database))
+                self._held += len(database)
+            # What is dropped is not closed: another thread or a walk may still be reading it.
+            while self._held > self._budget and len(self._opened) > 1:
+                self._held -= self._opened.popitem(last=False)[1][1]
+        return catalog
+
+
+def _objects(path: str, entry: Dirent, catalog: Catalog) -> Iterator[tuple[ObjectHash, int]]:
+    if entry.external:
+        return
+    if entry.hash is not None:
+        yield entry.hash, entry.size
+    if entry.chunked:
+        yield from ((chunk.hash, chunk.size) for chunk in catalog.chunks(path, entry))
+
+
+def clean_path(path: str) -> str:
+    """Absolute, without a slash at its end, the root as ``""``. Raises CatalogError for what names no place."""
+    plain = f"/{path.strip('/')}" if path.strip("/") else ""
+    if any(part in {"", ".", ".."} for part in plain.split("/")[1:]):
+        raise CatalogError(path, "is not a path in a repository: it has an empty part, . or ..")
+    return plain

@@ -1,0 +1,35 @@
+"""An artifact as a source of a tree, whatever it is packed as: told by its first bytes, never by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import BinaryIO
+
+from include.cvmfs.sources.archive import blocks_of
+from include.cvmfs.sources.source import SourceLimits, TreeSource
+from include.cvmfs.sources.tarball import TarSource
+from include.cvmfs.sources.ziparchive import ZipSource
+from include.cvmfs.sources.zipmembers import MAGIC
+
+_MAGIC_BYTES = max(len(magic) for magic in MAGIC)
+
+
+def open_artifact(
+    stream: BinaryIO | Iterable[bytes],
+    name: str,
+    *,
+    sha256: str | None = None,
+    size: int | None = None,
+    limits: SourceLimits | None = None,
+) -> TreeSource:
+    """A tar archive (plain, .gz, .xz, .zst) or a zip. Reads the first block at once; parameters as in ``TarSource``."""
+    blocks = blocks_of(stream)
+    first = b""
+    for block in blocks:
+        first += block
+        if len(first) >= _MAGIC_BYTES:
+            break
+    whole: Iterator[bytes] = chain((first,), blocks) if first else iter(())
+    kind = ZipSource if first.startswith(MAGIC) else TarSource
+    return kind(whole, name, sha256=sha256, size=size, limits=limits)

@@ -1,0 +1,326 @@
+"""A tar archive as a source of a tree: ustar, pax and GNU long names, read as a stream without unpacking to disk.
+
+Its own reader of headers: the standard library's takes a damaged header in mid-archive for the end of it, stops before
+what follows the end, and takes twice the time per member.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import BinaryIO
+from urllib.parse import unquote_to_bytes
+
+from include.cvmfs.errors import SourceError
+from include.cvmfs.sources.archive import ArchiveBytes, Reader
+from include.cvmfs.sources.source import (
+    Entry,
+    Kind,
+    Opener,
+    SourceLimits,
+    checked_numbers,
+    checked_path,
+    checked_target,
+    printable,
+    refused,
+)
+
+_BLOCK = 512
+_ADLER = 65_521
+_END = bytes(_BLOCK)
+_LARGEST_EXTENSION = 1 << 20
+_DEVICE_BITS = 12, 20  # of major and minor numbers
+_XATTR, _XATTR_BASE64 = b"SCHILY.xattr.", b"LIBARCHIVE.xattr."
+_KINDS = {
+    b"0": Kind.FILE,
+    b"\0": Kind.FILE,
+    b"7": Kind.FILE,
+    b"1": Kind.HARDLINK,
+    b"2": Kind.SYMLINK,
+    b"3": Kind.CHARACTER_DEVICE,
+    b"4": Kind.BLOCK_DEVICE,
+    b"5": Kind.DIRECTORY,
+    b"6": Kind.FIFO,
+}
+_LONG_NAME, _LONG_LINK, _PAX, _PAX_SOLARIS, _PAX_GLOBAL = b"L", b"K", b"x", b"X", b"g"
+_SPARSE = b"S"
+
+
+@dataclass(slots=True)
+class _Extension:
+    """What the headers before a member's own say about it."""
+
+    name: bytes | None = None
+    target: bytes | None = None
+    size: int | None = None
+    mtime: int | None = None
+    mtime_ns: int = 0
+    uid: int | None = None
+    gid: int | None = None
+    sparse: bool = False
+    xattrs: dict[bytes, bytes] = field(default_factory=dict)
+
+
+_NOTHING = _Extension()
+
+
+class TarSource:
+    """The members of an archive, in its order. ``stream``: a binary file, or blocks of bytes as they arrive.
+
+    ``sha256`` and ``size`` (bytes) are what the archive as stored must have; entries end with SourceError if not.
+    """
+
+    def __init__(
+        self,
+        stream: BinaryIO | Iterable[bytes],
+        name: str,
+        *,
+        sha256: str | None = None,
+        size: int | None = None,
+        limits: SourceLimits | None = None,
+    ) -> None:
+        self.name = name
+        self._bytes = ArchiveBytes(stream, name, sha256=sha256, size=size, limits=limits)
+        self._sha256: str | None = None
+        self._global = _Extension()
+        self._xattrs: dict[bytes, bytes] = {}
+
+    @property
+    def sha256(self) -> str | None:
+        return self._sha256
+
+    def entries(self) -> Iterator[tuple[Entry, Opener | None]]:
+        try:
+            yield from self._members()
+        finally:
+            self._bytes.close()
+
+    def _members(self) -> Iterator[tuple[Entry, Opener | None]]:
+        reader = Reader(iter(self._bytes))
+        member = _Member(reader, self._bytes)
+        extension = _NOTHING
+        count = 0
+        while (header := self._header(reader, count)) is not None:
+            count += 1
+            flag = header[156:157]
+            kind = _KINDS.get(flag)
+            if kind is None:
+                extension = self._extended(flag, header, reader, extension)
+                continue
+            entry = self._entry(kind, header, extension)
+            self._xattrs = extension.xattrs
+            extension = _NOTHING
+            if entry.kind is Kind.FILE:
+                member.left = entry.size
+                yield entry, member.open
+                if not reader.skip(member.left + -entry.size % _BLOCK):
+                    raise self._bytes.truncated()
+            else:
+                yield entry, None
+        if extension is not _NOTHING:
+            raise self._bytes.truncated()
+        self._finish(reader)
+
+    def xattrs(self, entry: Entry, namespaces: tuple[bytes, ...]) -> Mapping[bytes, bytes]:  # noqa: ARG002 - the current
+        return {name: value for name, value in self._xattrs.items() if name.startswith(namespaces)}
+
+    def _header(self, reader: Reader, count: int) -> bytes | None:
+        header = reader.take(_BLOCK)
+        if header == _END:
+            return None
+        if len(header) < _BLOCK and (count or header.startswith(b"\0") or not header):
+            raise self._bytes.truncated()
+        stored = _octal(header[148:156])
+        if len(header) < _BLOCK or stored is None or not _sums_up(header, stored):
+            if count:
+                raise self._bytes.damaged(f"is damaged: header {count + 1} has a wrong checksum")
+            raise SourceError(
+                self._bytes.name, "is not a tar archive, plain or in .gz, .xz or .zst; pack the tree as one of these"
+            )
+        return header
+
+    def _entry(self, kind: Kind, header: bytes, extension: _Extension) -> Entry:
+        raw = _text(header[:100]) if extension.name is None else extension.name
+        if extension.name is None and header[257:263] == b"ustar\0" and header[345]:
+            raw = _text(header[345:500]) + b"/" + raw
+        if raw.endswith(b"/") and kind is Kind.FILE:
+            if header[156]:
+                raise refused(self.name, raw, "is a regular file with a slash after its name; pack the tree again")
+            kind = Kind.DIRECTORY  # as archives before 1988 wrote directories
+        path = checked_path(raw, self.name)
+        if extension.sparse:
+            raise refused(self.name, path, "is stored as a sparse file; pack the tree again without --sparse")
+        size = extension.size
+        timed = self._global if extension.mtime is None else extension
+        mtime, mtime_ns = timed.mtime, timed.mtime_ns
+        uid = self._global.uid if extension.uid is None else extension.uid
+        gid = self._global.gid if extension.gid is None else extension.gid
+        mode, device = _number(header[100:108]), 0
+        if kind is not Kind.FILE:
+            size = 0
+        elif size is None:
+            size = _number(header[124:136])
+        uid = _number(header[108:116]) if uid is None else uid
+        gid = _number(header[116:124]) if gid is None else gid
+        mtime = _number(header[136:148]) if mtime is None else mtime
+        if size is None or mode is None or uid is None or gid is None or mtime is None or size < 0:
+            raise refused(self.name, path, "has a header with a number that cannot be read; pack the tree again")
+        checked_numbers(path, self.name, uid=uid, gid=gid, mtime=mtime)
+        symlink = hardlink_to = ""
+        if kind is Kind.SYMLINK or kind is Kind.HARDLINK:
+            target = _text(header[157:257]) if extension.target is None else extension.target
+            if kind is Kind.SYMLINK:
+                symlink = checked_target(target, path, self.name)
+            else:
+                hardlink_to = self._hardlink_target(target, path)
+        elif kind is Kind.CHARACTER_DEVICE or kind is Kind.BLOCK_DEVICE:
+            device = self._device(header, path)
+        return Entry(path, kind, mode & 0o7777, mtime, uid, gid, size, symlink, hardlink_to, device, mtime_ns)
+
+    def _device(self, header: bytes, member: str) -> int:
+        major, minor = _number(header[329:337]), _number(header[337:345])
+        if major is None or minor is None or major >> _DEVICE_BITS[0] or minor >> _DEVICE_BITS[1]:
+            raise refused(self.name, member, "has a device number that cannot be; pack the tree again without it")
+        return os.makedev(major, minor)
+
+    def _hardlink_target(self, raw: bytes, member: str) -> str:
+        try:
+            return checked_path(raw, self.name)
+        except SourceError as fault:
+            problem = f"is a hard link to {printable(raw)!r}, which is outside the tree"
+            raise refused(self.name, member, f"{problem}; pack the tree again without it") from fault
+
+    def _extended(self, flag: bytes, header: bytes, reader: Reader, before: _Extension) -> _Extension:
+        extension = _Extension() if before is _NOTHING else before
+        if flag == _SPARSE:
+            raise refused(self.name, _text(header[:100]), "is a sparse file; pack the tree again without --sparse")
+        if flag not in (_LONG_NAME, _LONG_LINK, _PAX, _PAX_SOLARIS, _PAX_GLOBAL):
+            problem = f"is of the unknown type {printable(flag)!r}"
+            raise refused(self.name, _text(header[:100]), f"{problem}; pack the tree again as ustar, pax or GNU tar")
+        size = _number(header[124:136])
+        if size is None or not 0 <= size <= _LARGEST_EXTENSION:
+            problem = f"has an extended header of more than {_LARGEST_EXTENSION} bytes"
+            raise refused(self.name, _text(header[:100]), f"{problem}; pack the tree again")
+        data = reader.take(size)
+        if len(data) < size or not reader.skip(-size % _BLOCK):
+            raise self._bytes.truncated()
+        if flag == _LONG_NAME:
+            extension.name = _text(data)
+        elif flag == _LONG_LINK:
+            extension.target = _text(data)
+        elif flag == _PAX_GLOBAL:
+            self._read_pax(data, self._global)
+            # Whatever else it says, no two members can share a name, a target or a size.
+            self._global.name = self._global.target = self._global.size = None
+            self._global.xattrs.clear()
+            return before
+        else:
+            self._read_pax(data, extension)
+        return extension
+
+    def _read_pax(self, data: bytes, extension: _Extension) -> None:
+        at = 0
+        while at < len(data):
+            space = data.find(b" ", at, at + 8)
+            length = data[at:space]
+            end = at + int(length) if space > at and length.isdigit() else at
+            key, equals, value = data[space + 1 : end - 1].partition(b"=")
+            if space < 0 or end <= space or end > len(data) or data[end - 1 : end] != b"\n" or not equals:
+                raise self._bytes.damaged("is damaged: an extended header cannot be read")
+            at = end
+            if key == b"path":
+                extension.name = value
+            elif key == b"linkpath":
+                extension.target = value
+            elif key.startswith(b"GNU.sparse."):
+                extension.sparse = True
+            elif key in (b"size", b"uid", b"gid"):
+                setattr(extension, key.decode(), self._pax_number(key, value)[0])
+            elif key == b"mtime":
+                extension.mtime, extension.mtime_ns = self._pax_number(key, value)
+            elif key.startswith(_XATTR):
+                extension.xattrs[key.removeprefix(_XATTR)] = value
+            elif key.startswith(_XATTR_BASE64):
+                extension.xattrs.setdefault(unquote_to_bytes(key.removeprefix(_XATTR_BASE64)), self._base64(value))
+
+    def _base64(self, value: bytes) -> bytes:
+        try:
+            return base64.b64decode(value.rstrip(b"=") + b"=" * (-len(value.rstrip(b"=")) % 4), validate=True)
+        except binascii.Error:
+            raise self._bytes.damaged("is damaged: an extended attribute cannot be read") from None
+
+    def _pax_number(self, key: bytes, value: bytes) -> tuple[int, int]:
+        """The whole number below or at the value, and the billionths that come to it."""
+        whole, _, fraction = value.partition(b".")
+        digits = whole.removeprefix(b"-")
+        if not digits.isdigit() or len(digits) > 20 or (fraction and not fraction.isdigit()):
+            raise self._bytes.damaged(f"is damaged: an extended header says {printable(key + b'=' + value[:40])}")
+        # Digits beyond the ninth are cut off; what is before 1970 is counted from the second below.
+        number, billionths = int(digits), int(fraction[:9].ljust(9, b"0"))
+        if not whole.startswith(b"-"):
+            return number, billionths
+        if fraction[9:].strip(b"0"):
+            billionths += 1
+        return (-number - 1, 1_000_000_000 - billionths) if billionths else (-number, 0)
+
+    def _finish(self, reader: Reader) -> None:
+        while block := reader.some(1 << 20):
+            if block.strip(b"\0"):
+                raise self._bytes.damaged("has bytes after the end of its last member")
+        self._sha256 = self._bytes.verify()
+
+
+class _Member:
+    """Reads the current member; one object serves all of them in turn."""
+
+    def __init__(self, reader: Reader, archive: ArchiveBytes) -> None:
+        self.left = 0
+        self._reader = reader
+        self._bytes = archive
+
+    def open(self) -> _Member:
+        return self
+
+    def read(self, size: int = -1, /) -> bytes:
+        count = self.left if size < 0 else min(size, self.left)
+        data = self._reader.take(count) if count else b""
+        if len(data) < count:
+            raise self._bytes.truncated()
+        self.left -= count
+        return data
+
+    def close(self) -> None:
+        pass
+
+
+def _sums_up(header: bytes, stored: int) -> bool:
+    """Whether all bytes, those of the checksum counted as blanks, add up to it; Adler's low half is one more."""
+    expected = stored - 8 * 32 + sum(header[148:156])
+    return zlib.adler32(header) & 0xFFFF == (expected + 1) % _ADLER and 0 <= expected <= 255 * _BLOCK
+
+
+def _text(field: bytes) -> bytes:
+    return field.partition(b"\0")[0]
+
+
+def _octal(field: bytes) -> int | None:
+    digits = field.partition(b"\0")[0].strip(b" ")
+    try:
+        return int(digits, 8) if digits else 0
+    except ValueError:
+        return None
+
+
+@lru_cache(1024)  # modes, owners and times are mostly those of the member before
+def _number(field: bytes) -> int | None:
+    """Octal digits, or (first bit set) a big-endian two's complement."""
+    if field[0] & 0x80:
+        value = int.from_bytes(field, "big")
+        bits = 8 * len(field)
+        return value - (1 << bits) if field[0] & 0x40 else value - (1 << (bits - 1))
+    return _octal(field)

@@ -1,0 +1,287 @@
+"""The inside of a zip file: its directory and the bytes of its members. What is not as it should be is refused.
+
+Its own reader: the standard library's holds the whole directory in memory, cuts names at a NUL, and believes what the
+members' own headers deny.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from calendar import timegm
+from collections.abc import Iterator
+from typing import IO, NamedTuple
+
+from include.cvmfs.errors import SourceError
+from include.cvmfs.sources.archive import ArchiveBytes
+from include.cvmfs.sources.source import PATH_BYTES, refused
+
+MAGIC = (b"PK\x03\x04", b"PK\x05\x06")  # a member, or the end of an archive without any
+STORED, DEFLATED = 0, 8
+ENCRYPTED = 0x0001 | 0x0040 | 0x2000
+HEADER_BYTES = 30  # before each member's name
+_LOCAL = struct.Struct("<4sHHHHHIIIHH")
+_CENTRAL = struct.Struct("<4sHHHHHHIIIHHHHHII")
+_END = struct.Struct("<4sHHHHIIH")
+_END64 = struct.Struct("<4sQHHIIQQQQ")
+_LOCATOR64 = struct.Struct("<4sIQI")
+_LOCAL_MAGIC, _CENTRAL_MAGIC, _END_MAGIC = b"PK\x03\x04", b"PK\x01\x02", b"PK\x05\x06"
+_END64_MAGIC, _LOCATOR64_MAGIC = b"PK\x06\x06", b"PK\x06\x07"
+_LARGEST_COMMENT = 0xFFFF
+_ZIP64, _NTFS, _TIMES, _OWNERS = 0x0001, 0x000A, 0x5455, 0x7875
+_EPOCH_1980 = 315_532_800
+_NTFS_TO_UNIX_S = 11_644_473_600
+_MASK16, _MASK32 = 0xFFFF, 0xFFFFFFFF
+_READ_BYTES = 64 << 10
+_GIVEN_AT_ONCE = 1 << 20
+
+
+class Member(NamedTuple):
+    """What the directory says of one member; sizes in bytes. ``attributes``: in the way of the system ``host``."""
+
+    raw: bytes
+    flags: int
+    method: int
+    crc: int
+    packed: int
+    size: int
+    offset: int
+    host: int
+    attributes: int
+    mtime: int
+    mtime_ns: int
+    uid: int
+    gid: int
+
+
+class ZipMembers:
+    """The members of a whole archive that lies in ``file``; ``archive`` had the bytes before and words complaints."""
+
+    def __init__(self, file: IO[bytes], archive: ArchiveBytes) -> None:
+        self._file = file
+        self._archive = archive
+        self._start, self._end, self._count = self._directory()
+
+    @property
+    def start(self) -> int:
+        """Where the directory begins: bytes that the members have to share."""
+        return self._start
+
+    def __iter__(self) -> Iterator[Member]:
+        at = self._start
+        for number in range(1, self._count + 1):
+            member, at = self._member(at, number)
+            yield member
+        if at != self._end:
+            raise self._archive.damaged("is damaged: its directory holds other members than it counts")
+
+    def content(self, member: Member) -> MemberContent:
+        """The bytes of a member, unpacked. Its own header must tell the same as the directory."""
+        begin = member.offset + _LOCAL.size
+        if begin <= self._start:
+            header = _LOCAL.unpack(self.at(member.offset, _LOCAL.size))
+            signature, flags, method, name_length, extra_length = header[0], header[2], header[3], *header[-2:]
+            begin += name_length + extra_length
+            same = (signature, method, flags & ENCRYPTED) == (_LOCAL_MAGIC, member.method, 0)
+            inside = begin + member.packed <= self._start
+            if same and inside and self.at(begin - name_length - extra_length, name_length) == member.raw:
+                return MemberContent(self, member, begin)
+        problem = "is not where the archive's directory says, or not as it says; pack it again"
+        raise self.refused(member.raw, problem)
+
+    def at(self, offset: int, length: int) -> bytes:
+        """``length`` bytes from ``offset`` on."""
+        self._file.seek(offset)
+        data = self._file.read(length)
+        if len(data) != length:
+            raise self._archive.truncated()
+        return data
+
+    def refused(self, raw: bytes, detail: str) -> SourceError:
+        """The error for one member."""
+        return refused(self._archive.name, raw[:PATH_BYTES], detail)
+
+    def _directory(self) -> tuple[int, int, int]:
+        """Where the directory begins and ends, and how many members it tells of."""
+        length = self._archive.received
+        tail_start = max(0, length - _END.size - _LARGEST_COMMENT)
+        tail = self.at(tail_start, length - tail_start)
+        place = tail.rfind(_END_MAGIC)
+        if place < 0 or len(tail) - place < _END.size:
+            raise self._archive.truncated()
+        _, disk, first_disk, here, count, size, offset, comment = _END.unpack_from(tail, place)
+        end = tail_start + place
+        if place + _END.size + comment != len(tail):
+            raise self._archive.damaged("has bytes after its end")
+        if _MASK16 in (disk, first_disk, here, count) or _MASK32 in (size, offset):
+            end, (disk, first_disk, here, count, size, offset) = self._end64(end)
+        if disk or first_disk or here != count:
+            raise self._archive.damaged("is one of several parts")
+        if offset + size != end:
+            raise self._archive.damaged("has bytes before its first member, or within its directory")
+        if count * _CENTRAL.size > size:
+            raise self._archive.damaged("is damaged: it counts more members than its directory has room for")
+        return offset, end, count
+
+    def _end64(self, end: int) -> tuple[int, tuple[int, ...]]:
+        """The end of an archive whose numbers did not fit: where it is, and what they are."""
+        before = end - _LOCATOR64.size
+        locator = self.at(before, _LOCATOR64.size) if before >= 0 else b""
+        if locator.startswith(_LOCATOR64_MAGIC):
+            place = _LOCATOR64.unpack(locator)[2]
+            found = _END64.unpack(self.at(place, _END64.size)) if place + _END64.size <= before else (b"",)
+            if found[0] == _END64_MAGIC:
+                return place, found[4:]
+        raise self._archive.damaged("is damaged: it has no end of a large archive")
+
+    def _member(self, at: int, number: int) -> tuple[Member, int]:
+        """The entry of the directory at an offset, and the offset of the next one."""
+        header = self.at(at, _CENTRAL.size) if at + _CENTRAL.size <= self._end else b""
+        if not header.startswith(_CENTRAL_MAGIC):
+            raise self._archive.damaged(f"is damaged: entry {number} of its directory cannot be read")
+        (_, made_by, _, flags, method, dos_time, dos_date, crc, packed, size, name_length, extra_length, comment_length,
+         disk, _, attributes, offset) = _CENTRAL.unpack(header)  # fmt: skip
+        at += _CENTRAL.size
+        following = at + name_length + extra_length + comment_length
+        if following > self._end:
+            raise self._archive.damaged(f"is damaged: entry {number} of its directory cannot be read")
+        raw, extra = self.at(at, name_length), self.at(at + name_length, extra_length)
+        fields = _Fields(dos_date, dos_time)
+        numbers = fields.read(extra, [size, packed, offset].count(_MASK32))
+        if numbers is None or disk not in (0, _MASK16):
+            raise self.refused(raw, "has fields that cannot be read; pack the archive again")
+        size, packed, offset = (numbers.pop(0) if value == _MASK32 else value for value in (size, packed, offset))
+        member = Member(
+            raw, flags, method, crc, packed, size, offset, made_by >> 8, attributes,
+            fields.mtime, fields.mtime_ns, fields.uid, fields.gid,
+        )  # fmt: skip
+        return member, following
+
+
+class MemberContent:
+    """The bytes of one member; length and checksum are right when the last one was given."""
+
+    def __init__(self, members: ZipMembers, member: Member, begin: int) -> None:
+        self._members = members
+        self._member = member
+        self._at = begin
+        self._packed = member.packed
+        self._left = member.size
+        self._crc = 0
+        self._buffer = b""
+        self._inflater = zlib.decompressobj(-zlib.MAX_WBITS) if member.method == DEFLATED else None
+        if not self._left:
+            self._finish()
+
+    def read(self, size: int = -1, /) -> bytes:
+        """Up to ``size`` bytes, all that is left if negative. Raises SourceError."""
+        if size < 0:
+            return b"".join(iter(lambda: self._some(_GIVEN_AT_ONCE), b""))
+        return self._some(size) if size else b""
+
+    def close(self) -> None:
+        pass
+
+    def _some(self, size: int) -> bytes:
+        data = b""
+        while self._left and not data:
+            data = self._next(min(size, self._left))
+        if data:
+            self._left -= len(data)
+            self._crc = zlib.crc32(data, self._crc)
+            if not self._left:
+                self._finish()
+        return data
+
+    def _next(self, size: int) -> bytes:
+        stored = self._buffer or self._stored(_READ_BYTES if self._inflater else size)
+        if self._inflater is None:
+            data = stored
+        else:
+            try:
+                data = self._inflater.decompress(stored, size)
+            except zlib.error as fault:
+                raise self._damaged("cannot be unpacked") from fault
+            self._buffer = self._inflater.unconsumed_tail
+        if not data and (not stored or (self._inflater and self._inflater.eof)):
+            raise self._damaged("is shorter than the archive tells")
+        return data
+
+    def _stored(self, size: int) -> bytes:
+        count = min(size, self._packed)
+        data = self._members.at(self._at, count) if count else b""
+        self._at += count
+        self._packed -= count
+        return data
+
+    def _finish(self) -> None:
+        if self._crc != self._member.crc or self._more():
+            raise self._damaged("does not have the length and checksum that the archive tells")
+
+    def _more(self) -> bool:
+        """Whether something comes after the last byte that was told of."""
+        inflater = self._inflater
+        while inflater is not None and not inflater.eof:
+            stored = self._buffer or self._stored(_READ_BYTES)
+            try:
+                # Without input, too: the end of the stream may have been taken, but not been looked at.
+                if inflater.decompress(stored, 1) or not (stored or inflater.eof):
+                    return True
+            except zlib.error:
+                return True
+            self._buffer = inflater.unconsumed_tail
+        return bool(self._packed or (inflater and inflater.unused_data))
+
+    def _damaged(self, problem: str) -> SourceError:
+        return self._members.refused(self._member.raw, f"{problem}; fetch or pack the archive again")
+
+
+class _Fields:
+    """What packers tell in fields of their own: times that are not local, and owners."""
+
+    def __init__(self, dos_date: int, dos_time: int) -> None:
+        self.mtime = _unix_time(dos_date, dos_time)
+        self.mtime_ns = 0
+        self.uid = self.gid = 0
+
+    def read(self, extra: bytes, wide: int) -> list[int] | None:
+        """Take them; gives the ``wide`` numbers that did not fit elsewhere, None for what cannot be read."""
+        numbers: list[int] | None = None if wide else []
+        exact = False
+        at = 0
+        while len(extra) - at >= 4:
+            identifier, length = struct.unpack_from("<HH", extra, at)
+            data = extra[at + 4 : at + 4 + length]
+            at += 4 + length
+            if len(data) < length or (identifier == _ZIP64 and length < 8 * wide):
+                return None
+            if identifier == _ZIP64 and wide:
+                numbers = list(struct.unpack_from(f"<{wide}Q", data))
+            elif identifier == _TIMES and length >= 5 and data[0] & 1:
+                self.mtime, self.mtime_ns, exact = struct.unpack_from("<i", data, 1)[0], 0, True
+            elif identifier == _NTFS and length >= 16 and not exact:
+                self._read_ntfs(data)
+            elif identifier == _OWNERS and length >= 3 and data[0] == 1:
+                self._read_owners(data)
+        return numbers
+
+    def _read_ntfs(self, data: bytes) -> None:
+        tag, size = struct.unpack_from("<HH", data, 4)
+        if tag == 1 and size >= 8:
+            seconds, ticks = divmod(struct.unpack_from("<Q", data, 8)[0], 10_000_000)
+            self.mtime, self.mtime_ns = seconds - _NTFS_TO_UNIX_S, ticks * 100
+
+    def _read_owners(self, data: bytes) -> None:
+        users = data[1]
+        groups = data[2 + users] if len(data) > 2 + users else 0
+        if users and groups and len(data) >= 3 + users + groups:
+            self.uid = int.from_bytes(data[2 : 2 + users], "little")
+            self.gid = int.from_bytes(data[3 + users : 3 + users + groups], "little")
+
+
+def _unix_time(date: int, time: int) -> int:
+    """As if in UTC, since the zone is not told; days that are none count as the first of all."""
+    year, month, day = 1980 + (date >> 9), date >> 5 & 15, date & 31
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        return _EPOCH_1980
+    return timegm((year, month, day, time >> 11 & 31, time >> 5 & 63, (time & 31) * 2))

@@ -1,0 +1,1 @@
+"""Commits and payloads under leases."""

@@ -1,0 +1,250 @@
+"""Commits into the repositories' stores by the one switch that everybody uses, ``include.cvmfs.commit.commit``."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Protocol
+
+from include.cvmfs.commit.commit import MANIFEST_KEY, Change, NewTag, Step, commit_group
+from include.cvmfs.commit.manifest_verifier import Voucher
+from include.cvmfs.commit.metadata_cache import Records
+from include.cvmfs.commit.repair import adopt_reflog
+from include.cvmfs.coordination.generation import require_unmoved
+from include.cvmfs.errors import CvmfsError, FormatError
+from include.cvmfs.format.catalogs import CatalogCache
+from include.cvmfs.format.keys import Signer
+from include.cvmfs.revision.lineage import Lineage, Revision
+from include.gateway.service.commits.ownership import PATIENCE_S, Owned, Ownership, claim
+from include.gateway.service.commits.queue import CommitOrder, Fence
+from include.gateway.service.config import ConfigError, RepositoryConfig, ServiceConfig
+from include.storage.errors import StoreError
+from include.storage.store import Store
+
+log = logging.getLogger(__name__)
+
+GENERIC = "generic-"
+OPENING_S = 5.0
+"""How long a start waits for the stores. What is not open by then is opened beside the commits of the others."""
+ANSWERING_S = 2 * PATIENCE_S
+
+
+class RevisionMemory(Protocol):
+    """Where revisions that were once found are kept over a restart."""
+
+    def revisions(self, repository: str) -> Iterable[Revision]: ...
+
+    def remember_revisions(self, repository: str, revisions: Sequence[Revision]) -> None: ...
+
+
+@dataclass(slots=True)
+class _Opened:
+    store: Store
+    signer: Signer
+    catalogs: CatalogCache
+    voucher: Voucher
+    lineage: Lineage
+    ownership: Ownership | None
+    records: Records = field(default_factory=Records)
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+
+class StoreCommitter:
+    """Opens each repository at its first commit, and keeps it open with its catalogs, tags and reflog."""
+
+    def __init__(self, config: ServiceConfig, memory: RevisionMemory | None = None) -> None:
+        self._repositories: Mapping[str, RepositoryConfig] = config.repositories
+        self._memory = memory
+        self._opened: dict[str, _Opened] = {}
+        self._before: dict[str, _Opened] = {}  # by an older configuration
+        self._turns: dict[str, threading.Lock] = {}
+        self._opening = threading.Lock()
+        self._releasing: list[threading.Thread] = []
+        self._answering: set[str] = set()
+
+    def commit(
+        self, orders: Sequence[CommitOrder], *, fence: Fence, on_step: Callable[[Step], None]
+    ) -> list[int | Exception]:
+        name = orders[0].repository
+        opened = self._open(name)
+        now = time.time()
+
+        def barrier(numbers: Sequence[int]) -> Mapping[int, Exception]:
+            try:
+                if opened.ownership is not None:
+                    opened.ownership.require()
+            except (Owned, StoreError) as error:
+                return dict.fromkeys(numbers, error)
+            # Only those whom no collection passed are asked for their leases: these are marked as about to switch.
+            return _passed(opened.store, name, {number: orders[number].generation for number in numbers}) or fence(
+                numbers
+            )
+
+        with opened.turn:
+            outcomes = commit_group(
+                opened.store,
+                [
+                    # A millisecond apart, so that tags of the time are as different as if they had come one by one.
+                    Change(order.lease_path, order.old_root, order.new_root, _tag(order, now + number / 1000))
+                    for number, order in enumerate(orders)
+                ],
+                fqrn=name,
+                signer=opened.signer,
+                now=int(now),
+                voucher=opened.voucher,
+                catalogs=opened.catalogs,
+                records=opened.records,
+                lineage=opened.lineage,
+                fence=barrier,
+                on_step=on_step,
+            )
+            if self._memory is not None and (learnt := opened.lineage.learnt()):
+                self._memory.remember_revisions(name, learnt)
+        return [outcome if isinstance(outcome, Exception) else outcome.manifest.revision for outcome in outcomes]
+
+    def start(self, wait_s: float = OPENING_S) -> None:
+        """Begin to open every repository, and to finish what a crash left behind there.
+
+        Waits ``wait_s`` for stores to answer at all, and longer for those that did. Raises Owned if another gateway is
+        at work on one of these, where the store would not keep the two apart.
+        """
+        owned: list[Owned] = []
+        threads = {
+            name: threading.Thread(target=self._start_one, args=(name, owned), name=f"gateway-open-{name}", daemon=True)
+            for name in list(self._repositories)
+        }
+        for thread in threads.values():
+            thread.start()
+        until = time.monotonic() + wait_s
+        for thread in threads.values():
+            thread.join(max(0.0, until - time.monotonic()))
+        if wait_s:
+            until += ANSWERING_S
+            for name in list(self._answering):
+                threads[name].join(max(0.0, until - time.monotonic()))
+        if owned:
+            self.close()
+            raise owned[0]
+
+    def reconfigure(self, config: ServiceConfig) -> None:
+        """Open every repository again from this configuration when it is needed next; those that are ours stay ours.
+
+        Waits for no store: what is no longer served is released when its commit has ended.
+        """
+        with self._opening:
+            self._before |= self._opened
+            self._opened = {}
+            self._repositories = config.repositories
+            gone = [self._before.pop(name) for name in list(self._before) if name not in config.repositories]
+        for opened in gone:
+            self._release(opened)
+
+    def close(self) -> None:
+        """Release the repositories, each once its commit has ended."""
+        with self._opening:
+            held = {**self._before, **self._opened}
+            self._before, self._opened, self._repositories = {}, {}, {}
+        for opened in held.values():
+            self._release(opened)
+        for thread in self._releasing:
+            thread.join()
+
+    def _release(self, opened: _Opened) -> None:
+        """In a thread of its own: neither a commit that is under way nor a silent store holds up anything else."""
+        if opened.ownership is not None:
+            thread = threading.Thread(target=_release, args=(opened.ownership, opened.turn), daemon=True)
+            self._releasing = [thread, *(one for one in self._releasing if one.is_alive())]
+            thread.start()
+
+    def _start_one(self, name: str, owned: list[Owned]) -> None:
+        try:
+            self._open(name)
+        except Exception as error:  # noqa: BLE001 - whatever is missing may be there at the first commit
+            if isinstance(error, Owned):
+                owned.append(error)
+            fields = {"repository": name, "detail": f"{type(error).__name__}: {error}"}
+            log.warning("repository not opened yet, the first commit tries again", extra={"fields": fields})
+
+    def _open(self, name: str) -> _Opened:
+        with self._opening:
+            turn = self._turns.setdefault(name, threading.Lock())
+        with turn:
+            if (known := self._opened.get(name)) is None:
+                repository = self._repositories.get(name)
+                if repository is None:
+                    raise ConfigError(f"{name} is not served any more")
+                signer = repository.signer()
+                store, ownership = self._claimed(name, repository.store())
+                catalogs = CatalogCache(store)
+                revisions = self._memory.revisions(name) if self._memory is not None else ()
+                voucher = Voucher(signer, repository.public_keys)
+                lineage = Lineage(catalogs, revisions)
+                known = _Opened(store, signer, catalogs, voucher, lineage, ownership)
+                self._settle(name, known)
+                self._keep(name, known, repository)
+            return known
+
+    def _keep(self, name: str, opened: _Opened, repository: RepositoryConfig) -> None:
+        """For the next commits, unless the configuration was read again meanwhile."""
+        with self._opening:
+            served = self._repositories.get(name)
+            if served is not None:
+                (self._opened if served is repository else self._before)[name] = opened
+        if served is None:
+            self._release(opened)
+
+    def _claimed(self, name: str, store: Store) -> tuple[Store, Ownership | None]:
+        """The store, ours if it has to be. Raises Owned, StoreError."""
+        with self._opening:
+            before = self._before.pop(name, None)
+        if before is not None and before.store.url == store.url:
+            traits = before.store.traits
+            return store if traits is None else store.with_traits(traits), before.ownership
+        if before is not None:
+            self._release(before)
+        store.exists(MANIFEST_KEY)
+        self._answering.add(name)
+        return claim(store, name)
+
+    @staticmethod
+    def _settle(name: str, opened: _Opened) -> None:
+        try:
+            if adopt_reflog(opened.store, name, signer=opened.signer, now=int(time.time()), voucher=opened.voucher):
+                log.warning(
+                    "a reflog that a crash left ahead of the manifest was taken over",
+                    extra={"fields": {"repository": name}},
+                )
+        except (CvmfsError, StoreError) as error:
+            fields = {"repository": name, "detail": str(error)}
+            log.warning("reflog not looked at, the next commit does", extra={"fields": fields})
+
+
+def _release(ownership: Ownership, turn: threading.Lock) -> None:
+    with turn:
+        ownership.release()
+
+
+def _passed(store: Store, name: str, generations: Mapping[int, str]) -> dict[int, Exception]:
+    """Which changes a collection has passed since they were judged."""
+    found: dict[str, Exception | None] = {}
+    for token in set(generations.values()):
+        try:
+            require_unmoved(store, token, fqrn=name)
+            found[token] = None
+        except (CvmfsError, FormatError, StoreError) as error:
+            found[token] = error
+    return {number: problem for number, token in generations.items() if (problem := found[token]) is not None}
+
+
+def _tag(order: CommitOrder, now: float) -> NewTag | None:
+    """The tag to make; ``generic-…`` becomes the time of the commit, as the stock receiver has it."""
+    if not order.tag_name:
+        return None
+    name = order.tag_name
+    if name.startswith(GENERIC):
+        name = GENERIC + datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return NewTag(name, order.tag_description)

@@ -1,0 +1,262 @@
+"""The committer in a process of its own: merging is the processor's work, and no lease call shall wait for it.
+
+The service keeps leases, fence and everything that is written down; the process keeps repositories open and makes
+their revisions. It is a program, started by subprocess, and ends with the service: it asks before every switch, and
+stops at once when nobody is there to answer. When it dies alone it is started again, and the commits that were under
+way are made again, once: a change that stands already is found to stand.
+
+Messages are pickled tuples over a socket pair, a name first:
+
+to the process     start (recipe, revisions, wait)   reconfigure (recipe)   commit (number, orders, trace, steps)
+                   fenced (number, refused)    stepped (number)       end
+from the process   settled (0, error)          outcome (number, outcomes, revisions learnt)
+                   fence (number, members)     step (number, step)
+"""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import logging
+import os
+import pickle
+import queue
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from include.cvmfs.commit.commit import Step
+from include.cvmfs.revision.lineage import Revision
+from include.errors import NightshiftError
+from include.gateway.service.commits.committer import OPENING_S, RevisionMemory
+from include.gateway.service.commits.queue import CommitOrder, Fence
+from include.gateway.service.config import ConfigError, Recipe, ServiceConfig
+from include.gateway.service.log import TRACE
+
+log = logging.getLogger(__name__)
+
+PROGRAM = "include.gateway.service.commits.worker"
+_START_S = 120.0
+_END_S = 30.0
+
+
+class Ended(NightshiftError):
+    """The process ended in the middle of a commit, twice; whether the commit stands is found by repeating it."""
+
+    code = "committer-ended"
+
+
+class CommitterApart:
+    """Commits as ``StoreCommitter`` does, elsewhere. ``looked_at``: whether anybody wants to know of the steps."""
+
+    def __init__(self, config: ServiceConfig, memory: RevisionMemory | None = None, *, looked_at: bool = False) -> None:
+        self._recipe = _recipe_of(config)
+        self._names = list(config.repositories)
+        self._memory = memory
+        self._looked_at = looked_at
+        self._numbers = itertools.count(1)
+        self._starting = threading.Lock()
+        self._process: _Process | None = None
+
+    def start(self) -> None:
+        """Start the process, which opens the repositories (``StoreCommitter.start``). Raises ConfigError, Owned."""
+        self._running(OPENING_S)
+
+    def commit(
+        self, orders: Sequence[CommitOrder], *, fence: Fence, on_step: Callable[[Step], None]
+    ) -> list[int | Exception]:
+        try:
+            return self._commit(orders, fence, on_step)
+        except Ended as error:
+            log.warning("commits are made again", extra={"fields": {"detail": str(error)}})
+            return self._commit(orders, fence, on_step)
+
+    def _commit(
+        self, orders: Sequence[CommitOrder], fence: Fence, on_step: Callable[[Step], None]
+    ) -> list[int | Exception]:
+        process, number = self._running(), next(self._numbers)
+        with process.conversation(number) as answers:
+            process.send("commit", number, tuple(orders), TRACE.get(), self._looked_at)
+            while True:
+                what, *rest = answers.get()
+                if what == "fence":
+                    process.send("fenced", number, _asked(fence, rest[0]))
+                elif what == "step":
+                    on_step(Step(rest[0]))
+                    process.send("stepped", number)
+                elif what == "outcome":
+                    outcomes, learnt = rest
+                    self._remember(orders[0].repository, learnt)
+                    return list(outcomes)
+                else:
+                    raise Ended(f"the process that commits ended with code {rest[0]}; repeat the commit")
+
+    def reconfigure(self, config: ServiceConfig) -> None:
+        """Serve another configuration from now on. Raises ConfigError, and the old one stays."""
+        recipe = _recipe_of(config)
+        self._running().ask("reconfigure", recipe)
+        self._recipe, self._names = recipe, list(config.repositories)
+
+    def close(self) -> None:
+        """Let go of the repositories, and end the process."""
+        with self._starting:
+            process, self._process = self._process, None
+        if process is not None:
+            process.end()
+
+    def _running(self, wait_s: float = 0.0) -> _Process:
+        """The process; started again if it is not there, without waiting for any store."""
+        with self._starting:
+            if self._process is None or self._process.ended:
+                process = _Process()
+                try:
+                    process.ask("start", self._recipe, self._known(), wait_s, timeout_s=_START_S)
+                except BaseException:
+                    process.end()
+                    raise
+                self._process = process
+            return self._process
+
+    def _known(self) -> dict[str, tuple[Revision, ...]]:
+        return {} if self._memory is None else {name: tuple(self._memory.revisions(name)) for name in self._names}
+
+    def _remember(self, repository: str, learnt: Sequence[Revision]) -> None:
+        if self._memory is not None and learnt:
+            self._memory.remember_revisions(repository, learnt)
+
+
+class _Process:
+    """The process, seen from the service. Several threads may talk with it at the same time."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        root = str(Path(__file__).parents[4])
+        path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603
+                [sys.executable, "-m", PROGRAM, str(theirs.fileno()), *(["log"] if _logs() else [])],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path},
+            )  # fmt: skip
+        self._connection = Connection(ours.detach())
+        self._sending = threading.Lock()
+        self._answers: dict[int, queue.SimpleQueue[tuple[Any, ...]]] = {}
+        self._known = threading.Lock()
+        self._asking = threading.Lock()
+        self.ended = False
+        threading.Thread(target=self._receive, name="gateway-committer", daemon=True).start()
+
+    def conversation(self, number: int) -> _Conversation:
+        return _Conversation(self, number)
+
+    def open(self, number: int) -> queue.SimpleQueue[tuple[Any, ...]]:
+        answers: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        with self._known:
+            self._answers[number] = answers
+            if self.ended:
+                answers.put(("ended", self._process.returncode))
+        return answers
+
+    def shut(self, number: int) -> None:
+        with self._known:
+            self._answers.pop(number, None)
+
+    def send(self, *message: Any) -> None:
+        try:
+            with self._sending:
+                self._connection.send(message)
+        except OSError:
+            return  # whoever waits for an answer is told by the other thread
+
+    def ask(self, what: str, *arguments: Any, timeout_s: float = _END_S) -> None:
+        """Send, and wait until it is done. Raises what it was refused with."""
+        with self._asking, self.conversation(0) as answers:
+            self.send(what, *arguments)
+            try:
+                said, error = answers.get(timeout=timeout_s)
+            except queue.Empty:
+                raise ConfigError(f"the process that commits does not {what} within {timeout_s:.0f} s") from None
+        if said == "ended":
+            raise ConfigError(f"the process that commits ended with code {error}; see the gateway's log")
+        if error is not None:
+            raise error
+
+    def end(self) -> None:
+        self.send("end")
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                what, number, *rest = self._connection.recv()
+            except (EOFError, OSError):
+                break
+            with self._known:
+                answers = self._answers.get(number)
+            if answers is not None:
+                answers.put((what, *rest))
+        code = self._process.wait()
+        if code:
+            log.error("the process that commits ended", extra={"fields": {"code": code}})
+        with self._known:
+            self.ended = True
+            for answers in self._answers.values():
+                answers.put(("ended", code))
+        self._connection.close()
+
+
+class _Conversation:
+    """The answers to one number, as a context."""
+
+    def __init__(self, process: _Process, number: int) -> None:
+        self._process, self._number = process, number
+
+    def __enter__(self) -> queue.SimpleQueue[tuple[Any, ...]]:
+        return self._process.open(self._number)
+
+    def __exit__(self, *_: object) -> None:
+        self._process.shut(self._number)
+
+
+def made(recipe: Recipe) -> ServiceConfig:
+    """The configuration that a recipe makes."""
+    function = getattr(importlib.import_module(recipe.module), recipe.function)
+    config = function(*recipe.arguments)
+    assert isinstance(config, ServiceConfig)  # noqa: S101 - the recipe is the program's own
+    return config
+
+
+def _asked(fence: Fence, members: Sequence[int]) -> dict[int, Exception] | Exception:
+    try:
+        return dict(fence(members))
+    except Exception as error:  # noqa: BLE001 - raised again on the other side, which must not wait for ever
+        return portable(error)
+
+
+def portable(error: Exception) -> Exception:
+    """The error, if it crosses the border of a process; else one that says the same."""
+    error.__cause__ = error.__context__ = None
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+    except Exception:  # noqa: BLE001 - whatever is wrong with it
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def _logs() -> bool:
+    """Whether this process writes a log: then the other one writes into the same."""
+    return bool(logging.getLogger("include").handlers)
+
+
+def _recipe_of(config: ServiceConfig) -> Recipe:
+    if config.recipe is None:
+        raise ConfigError("a configuration that another process cannot make again is served by one process only")
+    return config.recipe

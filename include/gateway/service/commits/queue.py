@@ -1,0 +1,295 @@
+"""Commits: those that wait for one repository go together into one revision; out of the way of lease calls, fenced by
+their leases, repeatable."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from include.cvmfs import errors as cvmfs
+from include.cvmfs.commit.commit import Step
+from include.cvmfs.format.hashes import ObjectHash
+from include.gateway.service.commits.ownership import Owned
+from include.gateway.service.commits.points import OnPoint, Point, pass_by
+from include.gateway.service.config import ConfigError
+from include.gateway.service.leases.lease_rows import LeaseRow
+from include.gateway.service.leases.lease_table import LeaseGone, LeaseTable, Spent
+from include.gateway.service.leases.writer import StateError
+from include.gateway.service.log import TRACE
+from include.gateway.service.metrics import Metrics
+from include.gateway.service.replies import INVALID_LEASE, Refused
+from include.gateway.service.requests import CommitRequest
+from include.storage.errors import StoreError
+
+log = logging.getLogger(__name__)
+
+GROUP_SIZE = 64
+_THREADS = 1024  # made as they are needed; a repository takes one at a time, and waits for no other
+
+
+@dataclass(frozen=True, slots=True)
+class CommitOrder:
+    """What the holder of a lease wants committed; ``lease_path`` is ``""`` for the whole repository.
+
+    ``generation``: of collections, as the holder saw it when he judged the change; ``""`` if he knows of none.
+    """
+
+    repository: str
+    lease_path: str
+    old_root: ObjectHash
+    new_root: ObjectHash
+    tag_name: str
+    tag_description: str
+    generation: str = ""
+
+
+Fence = Callable[[Sequence[int]], Mapping[int, Exception]]
+
+
+class Committer(Protocol):
+    """Makes the revision of a group. Asks ``fence`` with the numbers of its members right before the manifest is
+    replaced; if that names some of them, nothing is replaced, and the group is made again without them."""
+
+    def commit(
+        self, orders: Sequence[CommitOrder], *, fence: Fence, on_step: Callable[[Step], None]
+    ) -> list[int | Exception]:
+        """For each order of one repository its revision, or what stopped it: CvmfsError, StoreError, LeaseGone."""
+        ...
+
+
+# What a failed commit is called on the wire; the words of the stock gateway where it has one. The first fit counts.
+REASONS: tuple[tuple[type[Exception], str], ...] = (
+    (LeaseGone, INVALID_LEASE),
+    (cvmfs.MergeError, "merge_error"),
+    (cvmfs.BaseChanged, "base_mismatch"),
+    (cvmfs.UnknownBase, "unknown_root"),
+    (cvmfs.ManifestConflict, "manifest_conflict"),
+    (cvmfs.ReflogError, "missing_reflog"),
+    (cvmfs.GenerationMoved, "generation_moved"),
+    (cvmfs.TagError, "miscellaneous: tag"),
+    (cvmfs.ObjectError, "unknown_root"),
+    (cvmfs.CvmfsError, "miscellaneous"),
+    (StoreError, "storage_error"),
+    (Owned, "repository_owned"),
+    (ConfigError, "miscellaneous"),
+    (StateError, "could not begin transaction"),
+)
+_KNOWN = tuple(kind for kind, _ in REASONS)
+
+
+def refusal_of(error: Exception) -> Refused:
+    """How a commit's failure is told to the publisher."""
+    for kind, reason in REASONS:
+        if isinstance(error, kind):
+            return Refused(reason, str(error))
+    return Refused("miscellaneous", "internal error: see the gateway's log by the trace of this reply")
+
+
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    """A commit that waits for its turn or has it."""
+
+    digest: bytes
+    row: LeaseRow
+    request: CommitRequest
+    may_use: Callable[[str, str], bool]
+    outcome: asyncio.Future[int]
+    trace: str
+    since: float
+
+    def order(self, generation: str) -> CommitOrder:
+        request = self.request
+        return CommitOrder(
+            self.row.repository, self.row.path, *request.roots(), request.tag_name, request.tag_description, generation
+        )
+
+
+@dataclass(slots=True)
+class _Line:
+    """Those who want to commit into one repository, in the order of their arrival."""
+
+    waiting: deque[_Waiting] = field(default_factory=deque)
+    asked: dict[tuple[bytes, CommitRequest], asyncio.Future[int]] = field(default_factory=dict)
+    worker: asyncio.Task[None] | None = None
+
+
+class CommitQueue:
+    """Waiting for a turn costs no thread. While a group is on its way to the store, the next one gathers."""
+
+    def __init__(
+        self,
+        table: LeaseTable,
+        committer: Committer,
+        serves: Callable[[str], bool],
+        *,
+        metrics: Metrics | None = None,
+        on_point: OnPoint = pass_by,
+        group_size: int = GROUP_SIZE,
+    ) -> None:
+        self._table = table
+        self._committer = committer
+        self._serves = serves
+        self._metrics = metrics or Metrics()
+        self._on_point = on_point
+        self._group_size = group_size
+        self._lines: dict[str, _Line] = {}
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway-commit")
+
+    async def commit(self, digest: bytes, request: CommitRequest, may_use: Callable[[str, str], bool]) -> int:
+        """The revision of the commit. ``may_use(key_id, repository)`` of the lease's owner. Raises Refused.
+
+        It goes on when the caller hangs up: a repetition of the call then finds its outcome.
+        """
+        found = self._look(digest, request, may_use)
+        if isinstance(found, int):
+            return found
+        line = self._lines.setdefault(found.repository, _Line())
+        outcome = line.asked.get((digest, request))
+        if outcome is None:
+            outcome = asyncio.get_running_loop().create_future()
+            line.asked[digest, request] = outcome
+            line.waiting.append(_Waiting(digest, found, request, may_use, outcome, TRACE.get(), time.perf_counter()))
+            self._metrics.queue.labels(found.repository).set(len(line.waiting))
+            self._on_point(Point.QUEUED)
+            if line.worker is None:
+                line.worker = asyncio.create_task(self._work(found.repository, line))
+        return await asyncio.shield(outcome)
+
+    def waiting(self) -> int:
+        """How many commits wait for their turn."""
+        return sum(len(line.waiting) for line in self._lines.values())
+
+    async def close(self) -> None:
+        """Wait for the commits that are under way or wait."""
+        await asyncio.gather(*[line.worker for line in self._lines.values() if line.worker], return_exceptions=True)
+        self._threads.shutdown()
+
+    async def _work(self, repository: str, line: _Line) -> None:
+        loop = asyncio.get_running_loop()
+        while line.waiting:
+            group = self._take(line)
+            self._metrics.queue.labels(repository).set(len(line.waiting))
+            try:
+                outcomes = await loop.run_in_executor(self._threads, self._run, group) if group else []
+            except Exception as error:  # noqa: BLE001 - nobody else is there to tell those who wait
+                outcomes = [error] * len(group)
+            for one, outcome in zip(group, outcomes, strict=True):
+                self._answer(line, one, outcome)
+        line.worker = None
+
+    def _take(self, line: _Line) -> list[_Waiting]:
+        """The next group: as many as may go together, no lease twice."""
+        group: list[_Waiting] = []
+        later: list[_Waiting] = []
+        digests: set[bytes] = set()
+        while line.waiting and len(group) < self._group_size:
+            one = line.waiting.popleft()
+            if one.digest in digests:
+                later.append(one)
+                continue
+            try:
+                # While it waited, the same commit may have been finished or the lease may have run out.
+                found = self._look(one.digest, one.request, one.may_use)
+            except (Refused, StateError) as refused:
+                self._answer(line, one, refused)
+                continue
+            if isinstance(found, int):
+                self._answer(line, one, found)
+                continue
+            one.row = found
+            digests.add(one.digest)
+            group.append(one)
+        line.waiting.extendleft(reversed(later))
+        return group
+
+    def _answer(self, line: _Line, one: _Waiting, outcome: int | Exception) -> None:
+        line.asked.pop((one.digest, one.request), None)
+        if isinstance(outcome, int):
+            one.outcome.set_result(outcome)
+            result = "committed"
+        else:
+            refusal = outcome if isinstance(outcome, Refused | StateError) else refusal_of(outcome)
+            one.outcome.set_exception(refusal)
+            one.outcome.exception()  # the caller may have hung up
+            result = refusal.reason if isinstance(refusal, Refused) else "state trouble"
+        self._metrics.commits.labels(one.row.repository, result).inc()
+        self._metrics.commit_seconds.labels(one.row.repository).observe(time.perf_counter() - one.since)
+
+    def _look(self, digest: bytes, request: CommitRequest, may_use: Callable[[str, str], bool]) -> LeaseRow | int:
+        row = self._table.valid(digest)
+        finished = None if row else self._table.finished(digest)
+        owned = row or finished
+        if owned is None or not self._serves(owned.repository) or not may_use(owned.key_id, owned.repository):
+            raise Refused(INVALID_LEASE)
+        roots = request.roots()
+        request.check_tag()
+        if row is not None:
+            return row
+        if finished is None or not finished.made_from(*roots):
+            raise Refused(INVALID_LEASE, "the lease was spent on another commit")
+        return finished.revision
+
+    def _run(self, group: Sequence[_Waiting]) -> list[int | Exception]:
+        """In a thread: make the revision, and write down what became of each before anybody is told."""
+        TRACE.set(group[0].trace)
+        repository = group[0].row.repository
+        began = time.perf_counter()
+        self._on_point(Point.TAKEN)
+        try:
+            orders = [
+                one.order(one.request.generation or self._table.payload_generation(one.row.epoch)) for one in group
+            ]
+            outcomes = self._committer.commit(
+                orders,
+                fence=lambda numbers: self._fence(group, numbers),
+                on_step=lambda step: self._on_point(Point(step.value)),
+            )
+        except Exception as error:  # noqa: BLE001 - each of the group is told
+            outcomes = [error] * len(group)
+        self._record(group, outcomes)
+        self._on_point(Point.RECORDED)
+        seconds = time.perf_counter() - began
+        self._metrics.group_size.labels(repository).observe(len(group))
+        self._metrics.group_seconds.labels(repository).observe(seconds)
+        done = {outcome for outcome in outcomes if isinstance(outcome, int)}
+        log.info(
+            "group committed",
+            extra={
+                "fields": {
+                    "repository": repository, "revision": max(done, default=None), "commits": len(group),
+                    "refused": sum(isinstance(outcome, Exception) for outcome in outcomes),
+                    "seconds": round(seconds, 6), "traces": [one.trace for one in group],
+                }
+            },
+        )  # fmt: skip
+        return outcomes
+
+    def _fence(self, group: Sequence[_Waiting], numbers: Sequence[int]) -> dict[int, Exception]:
+        gone = self._table.begin_switch([(group[number].digest, group[number].row.epoch) for number in numbers])
+        return {numbers[place]: problem for place, problem in gone.result().items()}
+
+    def _record(self, group: Sequence[_Waiting], outcomes: Sequence[int | Exception]) -> None:
+        """The outcome stands whether or not it can be written down; the lease then ends by expiry."""
+        spent, failed = [], []
+        for one, outcome in zip(group, outcomes, strict=True):
+            if isinstance(outcome, int):
+                spent.append(Spent(one.digest, one.row, one.request.roots(), outcome))
+                continue
+            failed.append(one.row.epoch)
+            known = isinstance(outcome, _KNOWN)
+            fields = {"path": one.row.full_path, "trace": one.trace, "detail": str(outcome)}
+            log.warning(
+                "commit failed",
+                extra={"fields": {"reason": refusal_of(outcome).reason, **fields}},
+                exc_info=None if known else outcome,
+            )
+        try:
+            self._table.settle(spent, failed).result()
+        except StateError as error:
+            log.error("commit outcomes not recorded", extra={"fields": {"detail": str(error)}})

@@ -1,0 +1,139 @@
+"""The process that ``apart.py`` starts: makes revisions for the service, and ends with it.
+
+One thread reads the messages and never waits for anything else: a commit that is under way waits for answers that only
+this thread can hand over, and the end of the service is seen here.
+
+``python -m include.gateway.service.commits.worker FD [log]``: the socket to the service, and whether to write its log.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from typing import Any
+
+from include.cvmfs.commit.commit import Step
+from include.cvmfs.revision.lineage import Revision
+from include.gateway.service import log
+from include.gateway.service.commits.committer import StoreCommitter
+from include.gateway.service.commits.process import made, portable
+from include.gateway.service.commits.queue import CommitOrder
+from include.gateway.service.config import ConfigError
+
+
+class _Memory:
+    """Revisions on their way to and from the service, which keeps them."""
+
+    def __init__(self, known: Mapping[str, tuple[Revision, ...]]) -> None:
+        self._known = known
+        self._learnt: dict[str, list[Revision]] = {}
+
+    def revisions(self, repository: str) -> Iterable[Revision]:
+        return self._known.get(repository, ())
+
+    def remember_revisions(self, repository: str, revisions: Sequence[Revision]) -> None:
+        self._learnt.setdefault(repository, []).extend(revisions)
+
+    def learnt(self, repository: str) -> tuple[Revision, ...]:
+        return tuple(self._learnt.pop(repository, ()))
+
+
+class _Worker:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._answers: dict[int, queue.SimpleQueue[Any]] = {}
+        self._committer: StoreCommitter | None = None
+        self._memory = _Memory({})
+        self._settling = ThreadPoolExecutor(1, thread_name_prefix="gateway-settle")
+
+    def run(self) -> None:
+        """Until the process ends: when the service asks for it, or is gone."""
+        while True:
+            try:
+                what, *rest = self._connection.recv()
+            except (EOFError, OSError):
+                os._exit(1)  # nobody is there to ask before a switch: whatever is under way stops here
+            if what == "commit":
+                number = rest[0]
+                self._answers[number] = queue.SimpleQueue()
+                threading.Thread(target=self._commit, args=rest, daemon=True).start()
+            elif what in ("fenced", "stepped"):
+                number, *answer = rest
+                self._answers[number].put(answer[0] if answer else None)
+            else:
+                self._settling.submit(self._settle, what, *rest)
+
+    def _settle(self, what: str, *arguments: Any) -> None:
+        problem: Exception | None = None
+        try:
+            getattr(self, f"_{what}")(*arguments)
+        except Exception as error:  # noqa: BLE001 - told to the service
+            problem = portable(
+                error if isinstance(error, ConfigError) else ConfigError(f"it cannot be served: {error}")
+            )
+        self._send("settled", 0, problem)
+
+    def _start(self, recipe: Any, known: Mapping[str, tuple[Revision, ...]], wait_s: float) -> None:
+        self._memory = _Memory(known)
+        committer = StoreCommitter(made(recipe), self._memory)
+        self._committer = committer
+        committer.start(wait_s)
+
+    def _reconfigure(self, recipe: Any) -> None:
+        assert self._committer is not None  # noqa: S101 - started before
+        self._committer.reconfigure(made(recipe))
+
+    def _end(self) -> None:
+        if self._committer is not None:
+            self._committer.close()
+        os._exit(0)
+
+    def _commit(self, number: int, orders: Sequence[CommitOrder], trace: str, steps: bool) -> None:
+        log.TRACE.set(trace)
+        answers = self._answers[number]
+
+        def fence(members: Sequence[int]) -> Mapping[int, Exception]:
+            self._send("fence", number, list(members))
+            refused: Mapping[int, Exception] | Exception = answers.get()
+            if isinstance(refused, Exception):
+                raise refused
+            return refused
+
+        def on_step(step: Step) -> None:
+            if steps:
+                self._send("step", number, step.value)
+                answers.get()
+
+        outcomes: list[int | Exception]
+        try:
+            assert self._committer is not None  # noqa: S101 - started before
+            outcomes = self._committer.commit(orders, fence=fence, on_step=on_step)
+        except Exception as error:  # noqa: BLE001 - each of the group is told
+            outcomes = [error] * len(orders)
+        del self._answers[number]
+        told = [portable(one) if isinstance(one, Exception) else one for one in outcomes]
+        self._send("outcome", number, told, self._memory.learnt(orders[0].repository))
+
+    def _send(self, *message: Any) -> None:
+        with self._sending, contextlib.suppress(OSError):
+            self._connection.send(message)
+
+
+def main() -> None:
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)  # the service gets them too, and says when to end
+    if "log" in sys.argv[2:]:
+        log.log_to()
+    _Worker(Connection(int(sys.argv[1]))).run()
+
+
+if __name__ == "__main__":
+    main()

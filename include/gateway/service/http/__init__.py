@@ -1,0 +1,1 @@
+"""The service's HTTP side: routes, requests, replies, signatures and limits."""

@@ -1,0 +1,170 @@
+"""The calls on leases: take, list, look at, renew, commit, drop; and who waits for one."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from include.gateway.duration import SECOND, format_duration, format_time
+from include.gateway.paths import LeasePath
+from include.gateway.protocol import EPOCH_HEADER, EXPIRES_HEADER, OFFERS_HEADER, WAITING_HEADER
+from include.gateway.service import replies
+from include.gateway.service.commits.points import Point
+from include.gateway.service.freezes import Freezes
+from include.gateway.service.http.read_request import read_body, remote_of
+from include.gateway.service.http.serving import OFFERS, Serving
+from include.gateway.service.http.tracing import note
+from include.gateway.service.http.waiting import Place
+from include.gateway.service.leases.lease_rows import LeaseRow
+from include.gateway.service.leases.lease_table import Busy, digest_of
+from include.gateway.service.leases.tokens import token_of
+from include.gateway.service.replies import INVALID_LEASE, Malformed, Refused
+from include.gateway.service.requests import CommitRequest, LeaseRequest, checked_token, parse_renewal
+
+
+class LeaseCalls:
+    """Each reads its request, asks for the signature, changes the ``LeaseTable``, and answers."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._serving = serving
+        self._table = serving.table
+        self._freezes = Freezes(lambda: serving.config, serving.table.clock)
+
+    async def leases(self, _: Request) -> Response:
+        """Who holds which path, and until when."""
+        return replies.raw(await asyncio.to_thread(self._table.listing))
+
+    async def waiting(self, _: Request) -> Response:
+        """Who waits for a busy path, first come first."""
+
+        def remaining_s(path: LeasePath) -> float:
+            return self._table.remaining_ns(path) / SECOND
+
+        places = await asyncio.to_thread(self._serving.waiting.places, remaining_s)
+        return replies.ok(data=[waiting_entry(place) for place in places])
+
+    async def acquire(self, request: Request) -> Response:
+        """Take a lease on a path."""
+        serving, body = self._serving, await read_body(request)
+        key_id = serving.signed_by(request, body)
+        wanted = LeaseRequest.parse(body, remote=remote_of(request))
+        if wanted.path.repository not in serving.config.repositories:
+            raise Refused("repository not found: %!w(<nil>)")  # the artefact is the stock gateway's, which clients know
+        serving.access.check_lease(key_id, wanted.path)
+        await self._freezes.require_thawed(wanted.path.repository)
+        if await request.is_disconnected():
+            raise ClientDisconnect  # nobody would learn the token
+        outcome = await asyncio.wrap_future(
+            self._table.acquire(
+                wanted.path, key_id=key_id, hostname=wanted.hostname, version=wanted.version,
+                most=serving.config.limits.leases_per_key,
+                token=partial(token_of, serving.access.secret(key_id), body) if wanted.request else None,
+            )
+        )  # fmt: skip
+        fields = {"path": str(wanted.path), "key": key_id, "hostname": wanted.hostname}
+        offers = {OFFERS_HEADER: OFFERS}
+        if isinstance(outcome, Busy):
+            place = serving.waiting.refused(wanted.path, key_id, wanted.hostname, outcome.remaining_ns / SECOND)
+            serving.metrics.lease_events.labels("busy").inc()
+            remaining_s = outcome.remaining_ns / SECOND
+            note(request, "lease refused: path busy", **fields, remaining_s=remaining_s, position=place.position)
+            members = {"status": "path_busy", "time_remaining": format_duration(outcome.remaining_ns)}
+            # Byte for byte the stock gateway's, unless the caller says that he knows more.
+            more = _place(place) if WAITING_HEADER in request.headers else {}
+            return replies.answer({**members, **more}, headers=offers)
+        serving.waiting.granted(wanted.path, key_id, wanted.hostname)
+        serving.metrics.lease_events.labels("granted").inc()
+        note(request, "lease granted", **fields, epoch=outcome.row.epoch)
+        return replies.answer(
+            {"status": "ok", "session_token": outcome.token, "max_api_version": wanted.version},
+            headers={
+                EXPIRES_HEADER: f"{outcome.left_s:.3f}", EPOCH_HEADER: str(outcome.row.epoch), **offers
+            },
+        )  # fmt: skip
+
+    async def lease(self, request: Request) -> Response:
+        """A lease by its token."""
+        row = self._table.valid(digest_of(_token_or_500(request.path_params["token"])))
+        if row is None:
+            raise Malformed(500, INVALID_LEASE)
+        return replies.answer({"data": listed(row)})
+
+    async def commit(self, request: Request) -> Response:
+        """Publish a change under a lease."""
+        serving = self._serving
+        key_id, token = serving.signed_token(request)
+        body = await read_body(request)
+        serving.require_signed_body(request, key_id, token, body)
+        order = CommitRequest.parse(body)
+        serving.on_point(Point.REQUEST_READ)
+        revision = await serving.commits.commit(digest_of(checked_token(token)), order, serving.owner_or_admin(key_id))
+        note(request, "committed", key=key_id, revision=revision, new_root=order.new_root_hash)
+        serving.on_point(Point.REPLYING)
+        return replies.ok(final_revision=revision)
+
+    async def renew(self, request: Request) -> Response:
+        """Let a lease last longer."""
+        serving = self._serving
+        key_id, token = serving.signed_token(request)
+        body = await read_body(request)
+        serving.require_signed_body(request, key_id, token, body)
+        wanted_s = parse_renewal(body)
+        row = await asyncio.wrap_future(
+            self._table.renew(digest_of(checked_token(token)), serving.may_use(key_id), wanted_s)
+        )
+        expires = format_time(row.expires_ms)
+        serving.metrics.lease_events.labels("renewed").inc()
+        note(request, "lease renewed", path=row.full_path, key=key_id, epoch=row.epoch, expires=expires)
+        longest_s = serving.config.max_lease_time_s
+        left_s = longest_s if wanted_s is None else min(wanted_s, longest_s)
+        return replies.answer({"status": "ok", "data": {"expires": expires}}, headers={EXPIRES_HEADER: f"{left_s:.3f}"})
+
+    async def drop(self, request: Request) -> Response:
+        """Give a lease back."""
+        serving = self._serving
+        key_id, token = serving.signed_token(request)
+        row = await asyncio.wrap_future(self._table.drop(digest_of(checked_token(token)), serving.may_use(key_id)))
+        serving.metrics.lease_events.labels("dropped").inc()
+        note(request, "lease dropped", path=row.full_path, key=key_id, epoch=row.epoch)
+        return replies.ok()
+
+
+def listed(row: LeaseRow) -> dict[str, str]:
+    """A lease as it is told, without its token."""
+    return {
+        "key_id": row.key_id,
+        "path": row.full_path,
+        "expires": format_time(row.expires_ms),
+        "hostname": row.hostname,
+    }
+
+
+def waiting_entry(place: Place) -> dict[str, object]:
+    """One who waits, as he is told."""
+    return {
+        "path": str(place.waiter.path),
+        "key_id": place.waiter.key_id,
+        "hostname": place.waiter.hostname,
+        "position": place.position,
+        "waited": _duration(place.waited_s),
+        "expected_wait": _duration(place.expected_s),
+    }
+
+
+def _place(place: Place) -> dict[str, object]:
+    return {"position": place.position, "waiting": place.waiting, "expected_wait": _duration(place.expected_s)}
+
+
+def _duration(seconds: float) -> str:
+    return format_duration(round(seconds * 1000) * 1_000_000)
+
+
+def _token_or_500(text: str) -> str:
+    """As the stock gateway answers a GET of a token that it does not know."""
+    try:
+        return checked_token(text)
+    except Refused as refused:
+        raise Malformed(500, refused.reason) from None

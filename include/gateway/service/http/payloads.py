@@ -1,0 +1,266 @@
+"""The payload routes (docs/formats.md, object packs): what a stock publisher uploads, verified and stored as it comes.
+
+As the stock gateway answers them, but for damage: that gateway says ok to most damaged packs and never answers a body
+that is cut; here nothing counts as stored that was not verified, and every refusal names what is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from include.cvmfs.coordination.generation import look
+from include.cvmfs.errors import CvmfsError
+from include.gateway.pack import MAX_HEADER_BYTES, HeaderTooBig, NamedObject, PackError, PackReader
+from include.gateway.service import replies
+from include.gateway.service.commits.intake import Intake
+from include.gateway.service.config import ServiceConfig
+from include.gateway.service.http.access import Access
+from include.gateway.service.http.tracing import note
+from include.gateway.service.leases.lease_rows import LeaseRow
+from include.gateway.service.leases.lease_table import LeaseTable, digest_of
+from include.gateway.service.leases.payload_rows import Received
+from include.gateway.service.metrics import Metrics
+from include.gateway.service.replies import INVALID_LEASE, Malformed, Refused
+from include.gateway.service.requests import BODY_BYTES, PayloadMessage, checked_token
+from include.storage.errors import StoreError
+from include.storage.store import Store
+
+T = TypeVar("T")
+
+_GATHERED_BYTES = 1 << 20
+_LOOK_AT_LEASE_EVERY_S = 5.0
+_THREADS = 4096  # made as they are needed; the turns of the repositories bound them
+
+
+class Payloads:
+    """Takes some payloads of each repository at a time; its others wait, unread, and no other repository does.
+
+    The lease is checked before, meanwhile and after.
+    """
+
+    def __init__(
+        self,
+        config: ServiceConfig,
+        signed_by: Callable[[Request, bytes], str],
+        access: Callable[[], Access],
+        table: LeaseTable,
+        metrics: Metrics,
+    ) -> None:
+        """``signed_by`` gives the key that signed a message, within limits; ``access`` the keys as they are now."""
+        self._config = config
+        self._signed_by = signed_by
+        self._access = access
+        self._table = table
+        self._metrics = metrics
+        self._at_once = config.payloads_at_once
+        self._turns: dict[str, asyncio.Semaphore] = {}
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="gateway-payload")
+        self._stores: dict[str, tuple[object, Store]] = {}
+        self._opening = threading.Lock()
+
+    def reconfigure(self, config: ServiceConfig) -> None:
+        """Serve the repositories of this configuration from the next payload on."""
+        self._config = config
+
+    def close(self) -> None:
+        self._threads.shutdown()
+
+    async def by_token(self, request: Request) -> Response:
+        """``POST /payloads/<token>``: the signature covers the token."""
+        token: str = request.path_params["token"]
+        key_id = self._signed_by(request, token.encode("utf-8", "replace"))
+        body = _Body(request, self._config)
+        message = PayloadMessage.parse(await body.exactly(_message_size(request)))
+        return await self._take(request, body, key_id, checked_token(token), message)
+
+    async def legacy(self, request: Request) -> Response:
+        """``POST /payloads``: the signature covers the message, which holds the token. Stock clients call this one."""
+        body = _Body(request, self._config)
+        text = await body.exactly(_message_size(request))
+        key_id = self._signed_by(request, text)
+        message = PayloadMessage.parse(text)
+        return await self._take(request, body, key_id, checked_token(message.token), message)
+
+    async def _take(self, request: Request, body: _Body, key_id: str, token: str, message: PayloadMessage) -> Response:
+        digest = digest_of(token)
+        repository = self._lease(digest, key_id).repository
+        async with self._turns.setdefault(repository, asyncio.Semaphore(self._at_once)):
+            began = time.perf_counter()
+            row = self._lease(digest, key_id)
+            try:
+                received, generation = await self._receive(body, message, row, lambda: self._lease(digest, key_id))
+            except (PackError, StoreError, CvmfsError, OSError) as error:
+                self._metrics.payloads.labels(row.repository, "refused").inc()
+                raise _refusal(error) from error
+        total = await asyncio.wrap_future(self._table.add_payload(digest, row.epoch, received, generation))
+        new = received.chunks_added + received.catalogs_added
+        self._metrics.payloads.labels(row.repository, "stored").inc()
+        self._metrics.payload_objects.labels(row.repository, "new").inc(new)
+        self._metrics.payload_objects.labels(row.repository, "there").inc(received.chunks_duplicated)
+        self._metrics.payload_bytes.labels(row.repository).inc(received.uploaded_bytes)
+        note(
+            request,
+            "payload stored",
+            path=row.full_path,
+            key=key_id,
+            objects_new=new,
+            objects_reused=received.chunks_duplicated,
+            bytes_uploaded=received.uploaded_bytes,
+            payloads=total.payloads,
+            stored_s=round(time.perf_counter() - began, 3),
+        )
+        return replies.ok()
+
+    async def _receive(
+        self, body: _Body, message: PayloadMessage, row: LeaseRow, require_lease: Callable[[], LeaseRow]
+    ) -> tuple[Received, str]:
+        """All objects of the body into the store; the generation of collections that was seen before the first."""
+        looked = time.monotonic()
+        intake: Intake | None = None
+        generation = ""
+        try:
+            async for block in body.blocks():
+                if intake is None:
+                    store, generation = await self._in_thread(self._opened, row)
+                    intake = self._intake(store, message, body)
+                await self._in_thread(intake.feed, block)
+                if time.monotonic() - looked > _LOOK_AT_LEASE_EVERY_S:
+                    require_lease()
+                    looked = time.monotonic()
+            if intake is None:
+                # Nothing came: right for a pack without objects, which needs no store.
+                PackReader(message.header_size, message.digest).finish()
+                return Received(1), ""
+            return await self._in_thread(intake.finish), generation
+        except BaseException as fault:
+            if intake is not None:
+                await self._in_thread(intake.abort, fault)
+            raise
+
+    def _intake(self, store: Store, message: PayloadMessage, body: _Body) -> Intake:
+        return Intake(
+            store, message.header_size, message.digest, length=body.left_at_pack, folder=self._config.state.parent
+        )
+
+    def _opened(self, row: LeaseRow) -> tuple[Store, str]:
+        """The repository's store, and how far collections are. Raises Refused while objects are about to be deleted."""
+        configured = self._config.repositories.get(row.repository)
+        if configured is None:
+            raise Refused(INVALID_LEASE)
+        with self._opening:
+            known = self._stores.get(row.repository)
+            if known is None or known[0] is not configured:
+                known = self._stores[row.repository] = configured, configured.store()
+        seen = look(known[1])
+        before = self._table.payload_generation(row.epoch)
+        if seen.running_list is not None or (before and before != seen.token):
+            raise Refused(
+                "generation_moved",
+                "a collection is deleting objects, or has deleted some since this lease's first payload: "
+                "drop the lease and publish again when it has ended",
+            )
+        return known[1], seen.token
+
+    def _lease(self, digest: bytes, key_id: str) -> LeaseRow:
+        """The lease, if it is valid and this key's. Raises Refused."""
+        row = self._table.valid(digest)
+        if row is None or not (key_id == row.key_id or self._access().is_admin(key_id, row.repository)):
+            raise Refused(INVALID_LEASE)
+        return row
+
+    async def _in_thread(self, step: Callable[..., T], *arguments: object) -> T:
+        """Beside the loop; not left behind when the request is given up, since what follows must not run beside it."""
+        context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
+        running = loop.run_in_executor(self._threads, lambda: context.run(step, *arguments))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await asyncio.wait([running])
+            raise
+
+
+class _Body:
+    """The body of a request, read once: some bytes exactly, then the rest in blocks. Raises Malformed."""
+
+    def __init__(self, request: Request, config: ServiceConfig) -> None:
+        self._stream = request.stream()
+        self._idle_s = config.payload_idle_timeout_s
+        self._most = config.max_payload_bytes
+        self._held = b""
+        self._read = 0
+        text = request.headers.get("content-length", "")
+        self._announced = int(text) if text.isascii() and text.isdigit() else None
+        self.left_at_pack: int | None = None
+        """Bytes that were announced to follow the message; None if the request does not say."""
+
+    async def exactly(self, count: int) -> bytes:
+        """The first bytes, fewer if the body ends before."""
+        if count > BODY_BYTES:
+            raise Malformed(413, f"message-size too large: at most {BODY_BYTES} bytes")
+        if self._announced is not None and self._announced > self._most:
+            raise Malformed(413, f"payload too large: {self._announced} bytes, at most {self._most} are taken")
+        found = bytearray()
+        while len(found) < count and (block := await self._next()):
+            found += block
+        self._held = bytes(found[count:])
+        if self._announced is not None:
+            self.left_at_pack = max(0, self._announced - count)
+        return bytes(found[:count])
+
+    async def blocks(self) -> AsyncIterator[bytes]:
+        """The rest, in pieces that are worth a thread's attention."""
+        gathered = bytearray(self._held)
+        self._held = b""
+        while block := await self._next():
+            gathered += block
+            if len(gathered) >= _GATHERED_BYTES:
+                yield bytes(gathered)
+                gathered.clear()
+        if gathered:
+            yield bytes(gathered)
+
+    async def _next(self) -> bytes:
+        """The next bytes, none at the end."""
+        try:
+            async with asyncio.timeout(self._idle_s):
+                async for block in self._stream:
+                    if block:
+                        break
+                else:
+                    return b""
+        except TimeoutError:
+            raise Malformed(408, "request body did not arrive in time") from None
+        self._read += len(block)
+        if self._read > self._most:
+            raise Malformed(413, f"payload too large: at most {self._most} bytes are taken")
+        return block
+
+
+def _message_size(request: Request) -> int:
+    text = request.headers.get("message-size", "")
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise Malformed(400, "missing message-size header")
+    return int(text)
+
+
+def _refusal(error: Exception) -> Refused:
+    """How a payload that was not taken is told; the words of the stock gateway where it has one."""
+    if isinstance(error, NamedObject):
+        return Refused("other_error", f"invalid payload: {error}")
+    if isinstance(error, HeaderTooBig):
+        return Refused(f"invalid payload: header too big: {error}; at most {MAX_HEADER_BYTES} bytes")
+    if isinstance(error, PackError):
+        return Refused(f"invalid payload: {error}")
+    if isinstance(error, CvmfsError):
+        return Refused("miscellaneous", str(error))
+    return Refused("uploader_error", str(error))

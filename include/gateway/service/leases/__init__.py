@@ -1,0 +1,1 @@
+"""The gateway's leases, and its state on disk."""

@@ -1,0 +1,1 @@
+"""What the ledger records of nights."""

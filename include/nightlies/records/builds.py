@@ -1,0 +1,303 @@
+"""What the ledger records of builds, their artifacts and the changesets made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import date, datetime
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from include.ledger.engine import Bind, reading, writing
+from include.nightlies.errors import BuildMoved, BuildOvertaken
+from include.nightlies.records.publications import place
+from include.nightlies.records.tables import artifacts, builds, changesets
+from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.destinations import build_directory, build_of_directory
+from include.nightlies.rules.index import Artifact, Base, BuildIndex, Rejected
+from include.settings.model import Slot
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactRecord:
+    """An artifact as the ledger knows it; `id` is what a publication refers to.
+
+    `inherited`: the build that a partial one took it from; None: its own index lists it.
+    """
+
+    id: int
+    build: int
+    artifact: Artifact
+    first_seen_at: datetime
+    updated_at: datetime
+    inherited: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRecord:
+    """A build as the ledger knows it, with all artifacts that were ever listed for it."""
+
+    id: int
+    slot: str
+    build_id: str
+    date: date
+    complete: bool
+    index_url: str
+    rejected: tuple[Rejected, ...]
+    first_seen_at: datetime
+    updated_at: datetime
+    artifacts: tuple[ArtifactRecord, ...]
+    base: Base | None = None
+    serial: int | None = None
+    written_at: datetime | None = None
+
+    @property
+    def key(self) -> BuildKey:
+        """Its place among the builds of its slot."""
+        return BuildKey(self.date, self.build_id)
+
+    def artifact(self, project: str, platform: str) -> ArtifactRecord | None:
+        """The artifact of that project and platform, or None."""
+        wanted = (project, platform)
+        return next((one for one in self.artifacts if (one.artifact.project, one.artifact.platform) == wanted), None)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesetRecord:
+    """A stored changeset: `body` is its JSON, `digest` what names it, `source_sha256` the artifact it was made of."""
+
+    digest: str
+    repository: str
+    destination: str
+    source_sha256: str
+    root_hash: str
+    generation: int
+    base_revision: int | None
+    body: str
+    created_at: datetime
+
+
+def record_build(
+    bind: Bind,
+    index: BuildIndex,
+    *,
+    index_url: str,
+    now: datetime,
+    inherited: Sequence[Artifact] = (),
+    seen: frozenset[tuple[int, datetime]] | None = None,
+) -> BuildRecord:
+    """Have the build and its artifacts in the ledger as the index says; what an index no longer lists stays.
+
+    `inherited`: what a partial build takes from its base. `seen`: what `seen_of` said before the index was read. Raises
+    BuildMoved when the ledger has that build id for another date, BuildOvertaken when it was recorded since `seen`.
+    """
+
+    def work(connection: Connection) -> BuildRecord:
+        if seen is not None and seen_of(connection, index.slot, index.date) != seen:
+            raise BuildOvertaken(index.slot, index.build_id)
+        values = {
+            "complete": index.complete,
+            "index_url": index_url,
+            "artifacts": len(index.artifacts),
+            "rejected": [one.to_json() for one in index.rejected],
+            "updated_at": now,
+            "serial": index.serial,
+            "written_at": index.created,
+            "base_build": index.base.build_id if index.base else None,
+            "base_date": index.base.date if index.base else None,
+        }
+        key = {"slot": index.slot, "build_id": index.build_id}
+        row = _upsert(connection, builds, key, values, {"build_date": index.date, "first_seen_at": now})
+        if row["build_date"] != index.date:
+            raise BuildMoved(index.slot, index.build_id, row["build_date"], index.date)
+        for artifact in index.artifacts:
+            _record_artifact(connection, row["id"], artifact, now)
+        for artifact in inherited:
+            _record_artifact(connection, row["id"], artifact, now, index.base.build_id if index.base else None)
+        return _build(connection, row)
+
+    return writing(bind, work)
+
+
+def build(bind: Bind, slot: str, build_id: str) -> BuildRecord | None:
+    """The build of that id, or None."""
+    with reading(bind) as connection:
+        query = select(builds).where(builds.c.slot == slot, builds.c.build_id == build_id)
+        row = connection.execute(query).mappings().first()
+        return None if row is None else _build(connection, row)
+
+
+def builds_of(bind: Bind, slot: str, build_date: date) -> tuple[BuildRecord, ...]:
+    """The builds of a slot's date, the newest first; usually one."""
+    with reading(bind) as connection:
+        query = (
+            select(builds)
+            .where(builds.c.slot == slot, builds.c.build_date == build_date)
+            .order_by(builds.c.first_seen_at.desc(), builds.c.id.desc())
+        )
+        return tuple(_build(connection, row) for row in connection.execute(query).mappings().all())
+
+
+def earlier_builds(bind: Bind, slot: str, before: BuildKey) -> tuple[BuildRecord, ...]:
+    """The builds of a slot that come before that one, the newest first."""
+    with reading(bind) as connection:
+        query = select(builds).where(builds.c.slot == slot, builds.c.build_date <= before.date)
+        found = [_build(connection, row) for row in connection.execute(query).mappings().all()]
+    return tuple(sorted((one for one in found if one.key < before), key=lambda one: one.key, reverse=True))
+
+
+def partial_builds(bind: Bind, slot: str) -> tuple[BuildRecord, ...]:
+    """The builds of a slot that stand on another one."""
+    with reading(bind) as connection:
+        query = select(builds).where(builds.c.slot == slot, builds.c.base_build.is_not(None))
+        return tuple(_build(connection, row) for row in connection.execute(query).mappings().all())
+
+
+def taken_from(bind: Bind, artifact: int) -> str | None:
+    """The build that an artifact (its row in the ledger) was inherited from; None: its own build lists it."""
+    with reading(bind) as connection:
+        found: str | None = connection.scalar(select(artifacts.c.inherited).where(artifacts.c.id == artifact))
+    return found
+
+
+def rebuilt_as(bind: Bind, artifact: int | None, sha256: str | None) -> str | None:
+    """The sum that an artifact (its row in the ledger) is listed with now, if it is another one than this."""
+    if artifact is None:
+        return None
+    with reading(bind) as connection:
+        found: str | None = connection.scalar(select(artifacts.c.sha256).where(artifacts.c.id == artifact))
+    return None if found == sha256 else found
+
+
+def seen_of(bind: Bind, slot: str, build_date: date) -> frozenset[tuple[int, datetime]]:
+    """What changes whenever a build of that date is recorded; for `record_build`."""
+    with reading(bind) as connection:
+        query = select(builds.c.id, builds.c.updated_at).where(builds.c.slot == slot, builds.c.build_date == build_date)
+        return frozenset((row.id, row.updated_at) for row in connection.execute(query.with_for_update()))
+
+
+def key_of_directory(bind: Bind, slot: Slot, path: str) -> BuildKey | None:
+    """The build whose directory a path is, by the slot's rule and the ledger; None if it is none that is known."""
+    said = build_of_directory(slot, path)
+    if said is None:
+        return None
+    if (build_id := said.get("build_id")) is not None:
+        found = build(bind, slot.name, build_id)
+    else:
+        found = next(iter(builds_of(bind, slot.name, date.fromisoformat(said["date"]))), None)
+    if found is None or build_directory(slot, found.build_id, build_date=found.date) != path:
+        return None
+    return found.key
+
+
+def save_changeset(bind: Bind, record: ChangesetRecord) -> None:
+    """Keep a changeset; of the same digest the one that was begun last."""
+    values = asdict(record) | {"place": place(record.repository, record.destination)}
+
+    def work(connection: Connection) -> None:
+        if connection.scalar(select(changesets.c.digest).where(changesets.c.digest == record.digest)) is None:
+            try:
+                with connection.begin_nested():
+                    connection.execute(insert(changesets).values(**values))
+            except IntegrityError:
+                pass  # two tries stored the same changeset in the same moment
+        connection.execute(
+            update(changesets)
+            .where(changesets.c.digest == record.digest, changesets.c.created_at < record.created_at)
+            .values(body=record.body, created_at=record.created_at)
+        )
+
+    writing(bind, work)
+
+
+def changeset(bind: Bind, digest: str) -> ChangesetRecord | None:
+    """The changeset of that digest, or None."""
+    with reading(bind) as connection:
+        row = connection.execute(select(changesets).where(changesets.c.digest == digest)).mappings().first()
+    return None if row is None else _changeset(row)
+
+
+def latest_changeset(bind: Bind, repository: str, destination: str, source_sha256: str) -> ChangesetRecord | None:
+    """The changeset of this artifact for this destination that was begun last, or None."""
+    query = (
+        select(changesets)
+        .where(
+            changesets.c.place == place(repository, destination),
+            changesets.c.source_sha256 == source_sha256,
+        )
+        .order_by(changesets.c.created_at.desc(), changesets.c.digest)
+        .limit(1)
+    )
+    with reading(bind) as connection:
+        row = connection.execute(query).mappings().first()
+    return None if row is None else _changeset(row)
+
+
+def _record_artifact(
+    connection: Connection, build_row: int, artifact: Artifact, now: datetime, inherited: str | None = None
+) -> None:
+    values = {
+        "url": artifact.url,
+        "size": artifact.size,
+        "sha256": artifact.sha256,
+        "priority": artifact.priority,
+        "dependencies": list(artifact.dependencies),
+        "inherited": inherited,
+        "updated_at": now,
+    }
+    key = {"build": build_row, "project": artifact.project, "platform": artifact.platform}
+    _upsert(connection, artifacts, key, values, {"first_seen_at": now})
+
+
+def _upsert(
+    connection: Connection, table: Any, key: Mapping[str, Any], values: Mapping[str, Any], once: Mapping[str, Any]
+) -> RowMapping:
+    """Insert the row or update its `values`; `once` is only written when the row is new."""
+    where = [table.c[name] == value for name, value in key.items()]
+    if not connection.execute(select(table.c.id).where(*where).with_for_update()).first():
+        try:
+            with connection.begin_nested():
+                connection.execute(insert(table).values(**key, **values, **once))
+        except IntegrityError:
+            pass  # another process inserted it in this moment: it is updated below
+    connection.execute(update(table).where(*where).values(**values))
+    return connection.execute(select(table).where(*where)).mappings().one()
+
+
+def _build(connection: Connection, row: RowMapping) -> BuildRecord:
+    query = select(artifacts).where(artifacts.c.build == row["id"]).order_by(artifacts.c.project, artifacts.c.platform)
+    return BuildRecord(
+        id=row["id"],
+        slot=row["slot"],
+        build_id=row["build_id"],
+        date=row["build_date"],
+        complete=row["complete"],
+        index_url=row["index_url"],
+        rejected=tuple(Rejected.from_json(one) for one in row["rejected"]),
+        first_seen_at=row["first_seen_at"],
+        updated_at=row["updated_at"],
+        artifacts=tuple(_artifact(one) for one in connection.execute(query).mappings()),
+        base=None if row["base_build"] is None else Base(row["base_build"], row["base_date"]),
+        serial=row["serial"],
+        written_at=row["written_at"],
+    )
+
+
+def _artifact(row: RowMapping) -> ArtifactRecord:
+    artifact = Artifact(
+        project=row["project"],
+        platform=row["platform"],
+        url=row["url"],
+        size=row["size"],
+        sha256=row["sha256"],
+        dependencies=tuple(row["dependencies"]),
+        priority=row["priority"],
+    )
+    times = (row["first_seen_at"], row["updated_at"])
+    return ArtifactRecord(row["id"], row["build"], artifact, *times, row["inherited"])
+
+
+def _changeset(row: RowMapping) -> ChangesetRecord:
+    return ChangesetRecord(**{name: row[name] for name in row if name != "place"})

@@ -1,0 +1,140 @@
+"""Objects that a repository needs and its store has not, or not whole: they leave the known set until they are back.
+
+Written by whoever finds them (a check, the reading back after a night, a publication), read by every preparation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, delete, insert, select
+
+from include.cvmfs.check.check import Report
+from include.cvmfs.errors import FormatError
+from include.cvmfs.format.digests import hash_of_key, identity
+from include.cvmfs.format.objects import hasher
+from include.cvmfs.sources.source import printable
+from include.ledger.engine import Bind, reading, writing
+from include.nightlies.records.tables import damaged
+from include.storage.errors import NotFound
+from include.storage.store import Store
+
+_REASON_LENGTH = 1000
+_KEYS_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """One object by its key; ``path``: the first that needs it; ``size``: stored bytes when found, None: absent."""
+
+    key: str
+    path: str
+    reason: str
+    size: int | None = None
+
+    @property
+    def identity(self) -> bytes:
+        """As a preparation knows it (``digests.identity``)."""
+        return identity(hash_of_key(self.key))
+
+
+def of_report(report: Report) -> tuple[Damage, ...]:
+    """What a check has found of it."""
+    return tuple(Damage(one.hash.key, printable(one.path), one.what, one.stored) for one in report.lost)
+
+
+def note_report(bind: Bind, report: Report, *, everything: bool, now: datetime) -> int:
+    """Have what a check found in the list; ``everything``: it looked for all objects of the current revision."""
+    found = of_report(report)
+    kept = replace if everything else note
+    return kept(bind, report.fqrn, found, now=now)
+
+
+def note(bind: Bind, repository: str, found: Iterable[Damage], *, now: datetime) -> int:
+    """Have these in the list, with what was found last; how many there were. Keys that name no object are left out."""
+    rows = {one.key: one for one in found if _is_object(one.key)}
+
+    def work(connection: Connection) -> int:
+        _forget(connection, repository, rows)
+        if rows:
+            values = [
+                {
+                    "repository": repository, "object": one.key, "path": one.path[:1024], "stored_size": one.size,
+                    "reason": one.reason[:_REASON_LENGTH], "found_at": now,
+                }
+                for one in rows.values()
+            ]  # fmt: skip
+            connection.execute(insert(damaged), values)
+        return len(rows)
+
+    return writing(bind, work)
+
+
+def replace(bind: Bind, repository: str, found: Iterable[Damage], *, now: datetime) -> int:
+    """The list after a check of everything: what it did not find is whole again."""
+    everything = tuple(found)
+
+    def work(connection: Connection) -> int:
+        connection.execute(delete(damaged).where(damaged.c.repository == repository))
+        return note(connection, repository, everything, now=now)
+
+    return writing(bind, work)
+
+
+def of_repository(bind: Bind, repository: str) -> tuple[Damage, ...]:
+    """All that is damaged, by key."""
+    query = select(damaged).where(damaged.c.repository == repository).order_by(damaged.c.object)
+    with reading(bind) as connection:
+        rows = connection.execute(query).mappings().all()
+    return tuple(Damage(row["object"], row["path"], row["reason"], row["stored_size"]) for row in rows)
+
+
+def forget(bind: Bind, repository: str, keys: Iterable[str]) -> None:
+    """Take these off the list."""
+    wanted = tuple(keys)
+    writing(bind, lambda connection: _forget(connection, repository, wanted))
+
+
+def look_again(bind: Bind, repository: str, store: Store, among: Iterable[Damage]) -> tuple[Damage, ...]:
+    """Take off the list what was sent again and is whole; what is left of them.
+
+    An object in the size in which it was found damaged is read, since its bytes may have rotted; another size tells.
+    """
+    back: list[Damage] = []
+    left: list[Damage] = []
+    for one in among:
+        there = store.head(one.key)
+        mended = there is not None and there.size > 0 and (there.size != one.size or _is_whole(store, one.key))
+        (back if mended else left).append(one)
+    if back:
+        forget(bind, repository, [one.key for one in back])
+    return tuple(left)
+
+
+def _is_whole(store: Store, key: str) -> bool:
+    """Whether the stored bytes have the hash by which they are named."""
+    name = hash_of_key(key)
+    digest = hasher(name.algorithm)
+    try:
+        for block in store.stream(key):
+            digest.update(block)
+    except NotFound:
+        return False
+    return digest.finish() == name.digest
+
+
+def _forget(connection: Connection, repository: str, keys: Iterable[str]) -> None:
+    wanted = list(keys)
+    for start in range(0, len(wanted), _KEYS_AT_ONCE):
+        some = wanted[start : start + _KEYS_AT_ONCE]
+        connection.execute(delete(damaged).where(damaged.c.repository == repository, damaged.c.object.in_(some)))
+
+
+def _is_object(key: str) -> bool:
+    try:
+        hash_of_key(key)
+    except FormatError:
+        return False
+    return True

@@ -1,0 +1,441 @@
+"""What the ledger records of a publication: planned, moved, verified, read back. Times are passed in, of any zone.
+
+Every function takes an engine (and is one transaction) or a connection (and joins the caller's).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from include.error_names import code_of_name, name_of_code
+from include.errors import code_of
+from include.ledger.engine import Bind, reading, writing
+from include.nightlies.errors import IllegalMove, PublicationUnknown, StaleAttempt
+from include.nightlies.records.tables import artifacts, builds, installed, publications
+from include.nightlies.rules.states import ENDED, Phase, Skip, State, Verdict, decide
+
+_TRY = {
+    Phase.PLAN: publications.c.plan_try,
+    Phase.PREPARE: publications.c.prepare_try,
+    Phase.APPROVE: publications.c.approve_try,
+    Phase.PUBLISH: publications.c.publish_try,
+}
+_REASON_LENGTH = 4000
+_OUTCOME = ("error_class", "code", "skip_reason", "blocked_by")
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationKey:
+    """Names one publication: a run publishes each destination of a repository once.
+
+    `run_id` must be unique among all DAGs that share the ledger, as `<dag id>/<run id>`.
+    """
+
+    repository: str
+    destination: str
+    run_id: str
+
+    def __str__(self) -> str:
+        return f"{self.repository}{self.destination} of run {self.run_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What a move records besides the state; None leaves what is recorded, `seconds` by phase are added to it."""
+
+    artifact_sha256: str | None = None
+    changeset: str | None = None
+    revision_before: int | None = None
+    revision_after: int | None = None
+    root_hash: str | None = None
+    nested_hash: str | None = None
+    files: int | None = None
+    bytes: int | None = None
+    objects_new: int | None = None
+    objects_reused: int | None = None
+    bytes_uploaded: int | None = None
+    lease_held_s: float | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One row of the ledger: what became of one destination in one run.
+
+    `code`: of the error that ended it; `error_class`: what it was known by before codes. `blocked_by`: the artifact
+    that it depends on and that was not published.
+    """
+
+    id: int
+    run_id: str
+    repository: str
+    destination: str
+    artifact: int | None
+    artifact_sha256: str | None
+    changeset: str | None
+    state: State
+    reason: str
+    error_class: str | None
+    phase: Phase
+    try_number: int
+    plan_try: int
+    prepare_try: int
+    publish_try: int
+    revision_before: int | None
+    revision_after: int | None
+    root_hash: str | None
+    nested_hash: str | None
+    files: int | None
+    bytes: int | None
+    objects_new: int | None
+    objects_reused: int | None
+    bytes_uploaded: int | None
+    seconds: Mapping[str, float]
+    lease_held_s: float | None
+    created_at: datetime
+    updated_at: datetime
+    ended_at: datetime | None
+    verified_at: datetime | None
+    slot: str | None = None
+    build_id: str | None = None
+    project: str | None = None
+    platform: str | None = None
+    approve_try: int = 0
+    code: str | None = None
+    skip_reason: Skip | None = None
+    blocked_by: str | None = None
+
+    @classmethod
+    def from_row(cls, row: RowMapping) -> Publication:
+        values = {one.name: row[one.name] for one in fields(cls)}
+        if values["code"] is None and values["error_class"] is not None:
+            # a process of an earlier version recorded it after the tables were migrated
+            values["code"] = code_of_name(values["error_class"])
+        skip = None if row["skip_reason"] is None else Skip(row["skip_reason"])
+        return cls(**{**values, "state": State(row["state"]), "phase": Phase(row["phase"]), "skip_reason": skip})
+
+    @property
+    def key(self) -> PublicationKey:
+        return PublicationKey(self.repository, self.destination, self.run_id)
+
+
+def place(repository: str, destination: str) -> str:
+    """What stands for a destination of a repository in the ledger's indices."""
+    return hashlib.sha256(f"{repository}\0{destination}".encode()).hexdigest()
+
+
+def plan(
+    bind: Bind,
+    key: PublicationKey,
+    *,
+    try_number: int,
+    now: datetime,
+    artifact: int | None = None,
+    artifact_sha256: str | None = None,
+    reason: str = "planned",
+) -> Publication:
+    """Have the publication in the ledger, `planned` if it is new or if a later try of the plan begins it anew.
+
+    The same try again changes nothing. A replaced try raises StaleAttempt. What earlier runs recorded stays.
+    """
+
+    def work(connection: Connection) -> Publication:
+        row = _locked(connection, key)
+        if row is None:
+            try:
+                with connection.begin_nested():
+                    connection.execute(insert(publications).values(**new_row(key, try_number, now, reason)))
+            except IntegrityError:
+                pass  # another process planned it in this moment: then it is looked at like any other
+            else:
+                _set(connection, key, {"artifact": artifact, "artifact_sha256": artifact_sha256})
+                return _found(connection, key)
+            row = _locked(connection, key)
+        if row is None:
+            raise PublicationUnknown(str(key))
+        if try_number < row["plan_try"]:
+            raise StaleAttempt(str(key), Phase.PLAN.value, try_number, row["plan_try"])
+        if try_number > row["plan_try"]:
+            was = f"{row['state']} at revision {row['revision_after']}" if row["revision_after"] else row["state"]
+            begun = new_row(key, try_number, now, f"{reason}; planned anew, was {was}")
+            kept = (
+                "run_id",
+                "place",
+                "repository",
+                "destination",
+                "created_at",
+                "prepare_try",
+                "publish_try",
+                "approve_try",
+                "seconds",
+            )
+            values: dict[str, Any] = dict.fromkeys(_FIGURES) | {name: begun[name] for name in begun if name not in kept}
+            values |= {"seconds": {}, **dict.fromkeys(("ended_at", "verified_at", *_OUTCOME))}
+            _set(connection, key, values | {"artifact": artifact, "artifact_sha256": artifact_sha256})
+        return _found(connection, key)
+
+    return writing(bind, work)
+
+
+def move(
+    bind: Bind,
+    key: PublicationKey,
+    to: State,
+    *,
+    phase: Phase,
+    try_number: int,
+    now: datetime,
+    reason: str,
+    figures: Figures | None = None,
+    error: BaseException | type[BaseException] | None = None,
+    skip: Skip | None = None,
+    blocked_by: str | None = None,
+) -> Publication:
+    """Record that try `try_number` of `phase` brought the publication to `to`, with its figures.
+
+    `error`: what ended it, or its class; `skip`: why it is skipped; `blocked_by`: the artifact that keeps it out.
+    The same move by the same try again changes nothing. Raises StaleAttempt for a process that a later try has
+    replaced, IllegalMove for what `states.MOVES` does not have, PublicationUnknown for one that was not planned.
+    """
+
+    def work(connection: Connection) -> Publication:
+        row = _locked(connection, key)
+        if row is None:
+            raise PublicationUnknown(str(key))
+        current, recorded = State(row["state"]), int(row[_TRY[phase].name])
+        decision = decide(
+            current,
+            to,
+            phase=phase,
+            try_number=try_number,
+            recorded_try=recorded,
+            last_phase=Phase(row["phase"]),
+        )
+        if decision.verdict is Verdict.STALE:
+            raise StaleAttempt(str(key), phase.value, try_number, recorded)
+        if decision.verdict is Verdict.ILLEGAL:
+            raise IllegalMove(str(key), current.value, to.value, decision.reason)
+        if decision.verdict is Verdict.MOVE:
+            values = _recorded(figures or Figures(), row) | {
+                "state": to.value,
+                "reason": reason[:_REASON_LENGTH],
+                "error_class": None if error is None else name_of_code(code_of(error)),
+                "code": None if error is None else code_of(error),
+                "skip_reason": None if skip is None else skip.value,
+                "blocked_by": blocked_by,
+                "phase": phase.value,
+                "try_number": try_number,
+                _TRY[phase].name: try_number,
+                "updated_at": now,
+                "ended_at": now if to.ended else None,
+            }
+            _set(connection, key, values)
+            if to.good:
+                _note_installed(connection, key, now)
+        return _found(connection, key)
+
+    return writing(bind, work)
+
+
+def note_verified(bind: Bind, key: PublicationKey, *, now: datetime) -> Publication:
+    """Record that what is published was read back through the public URL; raises IllegalMove if nothing is."""
+
+    def work(connection: Connection) -> Publication:
+        row = _locked(connection, key)
+        if row is None:
+            raise PublicationUnknown(str(key))
+        if not State(row["state"]).good:
+            raise IllegalMove(str(key), row["state"], "verified", "nothing is published. Publish it first.")
+        _set(connection, key, {"verified_at": now, "updated_at": now})
+        return _found(connection, key)
+
+    return writing(bind, work)
+
+
+def publication(bind: Bind, key: PublicationKey) -> Publication | None:
+    """The publication of that key, or None."""
+    with reading(bind) as connection:
+        row = connection.execute(_joined().where(*_is(key))).mappings().first()
+    return None if row is None else Publication.from_row(row)
+
+
+def publications_of_run(bind: Bind, run_id: str) -> tuple[Publication, ...]:
+    """Everything that a run planned, by repository and destination."""
+    order = (publications.c.repository, publications.c.destination)
+    return _all(bind, _joined().where(publications.c.run_id == run_id).order_by(*order))
+
+
+def publications_of_build(bind: Bind, build: int) -> tuple[Publication, ...]:
+    """Everything that runs did for the artifacts of a build (its row in the ledger), the newest first."""
+    return _all(bind, _joined().where(artifacts.c.build == build).order_by(*_NEWEST))
+
+
+def open_elsewhere(bind: Bind, run_id: str, repository: str, destinations: Iterable[str]) -> dict[str, str]:
+    """Which of these destinations other runs still have to publish, with the name of the latest such run."""
+    places = [place(repository, path) for path in destinations]
+    query = select(publications.c.destination, publications.c.run_id).where(
+        publications.c.place.in_(places),
+        publications.c.run_id != run_id,
+        publications.c.state.not_in([state.value for state in ENDED]),
+    )
+    with reading(bind) as connection:
+        return {row.destination: row.run_id for row in connection.execute(query.order_by(publications.c.id))}
+
+
+def known_hashes(bind: Bind, repository: str, destination: str) -> frozenset[str]:
+    """Every nested catalog that runs of this ledger published at a destination, or were about to when they died."""
+    where = place(repository, destination)
+    with reading(bind) as connection:
+        done = connection.scalars(select(installed.c.nested_hash).where(installed.c.place == where)).all()
+        begun = select(publications.c.nested_hash).where(
+            publications.c.place == where, publications.c.nested_hash.is_not(None)
+        )
+        return frozenset([*done, *connection.scalars(begun)])
+
+
+def note_installed(bind: Bind, repository: str, destination: str, sha256: str, nested: str, *, now: datetime) -> None:
+    """Know a nested catalog as what an artifact became at a destination, though no publication brought it there."""
+
+    def work(connection: Connection) -> None:
+        key = {"place": place(repository, destination), "artifact_sha256": sha256}
+        _keep_installed(connection, key, {"nested_hash": nested, "updated_at": now})
+
+    writing(bind, work)
+
+
+def waiting_changesets(bind: Bind, repository: str) -> tuple[Publication, ...]:
+    """What runs have prepared for a repository and not published yet."""
+    waits = (
+        publications.c.repository == repository,
+        publications.c.changeset.is_not(None),
+        publications.c.state.not_in([state.value for state in ENDED]),
+    )
+    return _all(bind, _joined().where(*waits).order_by(publications.c.id))
+
+
+def rehash(bind: Bind, replaced: Mapping[str, str]) -> int:
+    """Know nested catalogs by new hashes: of trees that were rewritten and hold the same. How many were known."""
+
+    def work(connection: Connection) -> int:
+        known = set[str]()
+        for table in (installed, publications):
+            known.update(one for one in connection.scalars(select(table.c.nested_hash).distinct()) if one is not None)
+        for old in sorted(known & replaced.keys()):
+            for table in (installed, publications):
+                values = {"nested_hash": replaced[old]}
+                connection.execute(update(table).where(table.c.nested_hash == old).values(**values))
+        return len(known & replaced.keys())
+
+    return writing(bind, work)
+
+
+def history(bind: Bind, repository: str, destination: str, *, limit: int = 100) -> tuple[Publication, ...]:
+    """What became of a destination over the runs, the newest first."""
+    where = publications.c.place == place(repository, destination)
+    return _all(bind, _joined().where(where).order_by(*_NEWEST).limit(limit))
+
+
+def recorded_nested_hash(bind: Bind, repository: str, destination: str, sha256: str) -> str | None:
+    """The nested catalog's hash under which this artifact was last published there, or None.
+
+    Whether the repository still holds it is not known here: compare with the signed manifest's catalogs.
+    """
+    query = select(installed.c.nested_hash).where(
+        installed.c.place == place(repository, destination), installed.c.artifact_sha256 == sha256
+    )
+    with reading(bind) as connection:
+        found: str | None = connection.scalar(query)
+    return found
+
+
+_FIGURES = tuple(one.name for one in fields(Figures) if one.name != "seconds")
+_NEWEST = (publications.c.updated_at.desc(), publications.c.id.desc())
+
+
+def new_row(key: PublicationKey, try_number: int, now: datetime, reason: str) -> dict[str, Any]:
+    """The row of a publication that is new, but for its artifact."""
+    return {
+        "run_id": key.run_id,
+        "place": place(key.repository, key.destination),
+        "repository": key.repository,
+        "destination": key.destination,
+        "state": State.PLANNED.value,
+        "reason": reason[:_REASON_LENGTH],
+        "phase": Phase.PLAN.value,
+        "try_number": try_number,
+        "plan_try": try_number,
+        "prepare_try": 0,
+        "publish_try": 0,
+        "approve_try": 0,
+        "seconds": {},
+        "created_at": now,
+        "updated_at": now,
+    }
+
+
+def _recorded(figures: Figures, row: RowMapping) -> dict[str, Any]:
+    values = {name: getattr(figures, name) for name in _FIGURES if getattr(figures, name) is not None}
+    if figures.seconds:
+        values["seconds"] = {**row["seconds"], **figures.seconds}
+    return values
+
+
+def _is(key: PublicationKey) -> tuple[Any, Any]:
+    where_place = publications.c.place == place(key.repository, key.destination)
+    return publications.c.run_id == key.run_id, where_place
+
+
+def _locked(connection: Connection, key: PublicationKey) -> RowMapping | None:
+    # SQLite has no FOR UPDATE and needs none: a writing transaction there is alone from its start
+    return connection.execute(select(publications).where(*_is(key)).with_for_update()).mappings().first()
+
+
+def _set(connection: Connection, key: PublicationKey, values: Mapping[str, Any]) -> None:
+    connection.execute(update(publications).where(*_is(key)).values(**values))
+
+
+def _note_installed(connection: Connection, key: PublicationKey, now: datetime) -> None:
+    # kept apart from the publication's row, which a run that is cleared begins anew
+    row = connection.execute(select(publications).where(*_is(key))).mappings().one()
+    if row["nested_hash"] is None or row["artifact_sha256"] is None:
+        return
+    key_columns = {"place": row["place"], "artifact_sha256": row["artifact_sha256"]}
+    _keep_installed(connection, key_columns, {"nested_hash": row["nested_hash"], "updated_at": now})
+
+
+def _keep_installed(connection: Connection, key_columns: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+    where = [installed.c[name] == value for name, value in key_columns.items()]
+    if connection.execute(update(installed).where(*where).values(**values)).rowcount:
+        return
+    try:
+        with connection.begin_nested():
+            connection.execute(insert(installed).values(**key_columns, **values))
+    except IntegrityError:
+        connection.execute(update(installed).where(*where).values(**values))
+
+
+def _joined() -> Any:
+    return select(
+        publications, builds.c.slot, builds.c.build_id, artifacts.c.project, artifacts.c.platform
+    ).select_from(
+        publications.outerjoin(artifacts, publications.c.artifact == artifacts.c.id).outerjoin(
+            builds, artifacts.c.build == builds.c.id
+        )
+    )
+
+
+def _found(connection: Connection, key: PublicationKey) -> Publication:
+    return Publication.from_row(connection.execute(_joined().where(*_is(key))).mappings().one())
+
+
+def _all(bind: Bind, query: Any) -> tuple[Publication, ...]:
+    with reading(bind) as connection:
+        rows: Sequence[RowMapping] = connection.execute(query).mappings().all()
+    return tuple(Publication.from_row(row) for row in rows)

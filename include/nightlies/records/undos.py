@@ -1,0 +1,85 @@
+"""What the ledger records of artifacts that were taken back: a night does not install them again by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, insert, select, update
+
+from include.ledger.engine import Bind, reading, writing
+from include.nightlies.records.tables import artifacts, undone
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """One artifact that was taken back. `predecessor`: the build whose tree stands there instead, None: nothing."""
+
+    artifact: int
+    artifact_sha256: str
+    repository: str
+    destination: str
+    nested_hash: str
+    predecessor: str | None
+    reason: str
+    run_id: str
+    revision: int | None
+    undone_at: datetime
+
+    def __str__(self) -> str:
+        instead = f", {self.predecessor} stands there instead" if self.predecessor else ""
+        return f"undone at {self.undone_at:%Y-%m-%d %H:%M} UTC by {self.run_id}{instead}: {self.reason}"
+
+
+def record(bind: Bind, taken: Iterable[Undone]) -> None:
+    """Keep these; what is recorded of the same artifact already is not recorded twice."""
+
+    def work(connection: Connection) -> None:
+        for one in taken:
+            where = (
+                undone.c.artifact == one.artifact,
+                undone.c.artifact_sha256 == one.artifact_sha256,
+                undone.c.lifted_at.is_(None),
+            )
+            row = connection.execute(select(undone.c.id).where(*where)).first()
+            if row is None:
+                connection.execute(insert(undone).values(**asdict(one)))
+            else:
+                connection.execute(update(undone).where(undone.c.id == row.id).values(**asdict(one)))
+
+    writing(bind, work)
+
+
+def of_build(bind: Bind, build: int) -> dict[tuple[int, str], Undone]:
+    """What is undone of a build, by artifact and its sum: a rebuilt artifact is another one."""
+    query = (
+        select(undone)
+        .join(artifacts, undone.c.artifact == artifacts.c.id)
+        .where(artifacts.c.build == build, undone.c.lifted_at.is_(None))
+    )
+    with reading(bind) as connection:
+        rows = connection.execute(query).mappings().all()
+    found = (Undone(**{name: row[name] for name in Undone.__dataclass_fields__}) for row in rows)
+    return {(one.artifact, one.artifact_sha256): one for one in found}
+
+
+def of_artifact(bind: Bind, artifact: int, sha256: str | None) -> Undone | None:
+    """Who took an artifact (its row in the ledger, of that sum) back; None: nobody did, or it may come again."""
+    query = select(undone).where(
+        undone.c.artifact == artifact, undone.c.artifact_sha256 == sha256, undone.c.lifted_at.is_(None)
+    )
+    with reading(bind) as connection:
+        row = connection.execute(query).mappings().first()
+    return None if row is None else Undone(**{name: row[name] for name in Undone.__dataclass_fields__})
+
+
+def lift(bind: Bind, ids: Iterable[int], *, now: datetime) -> int:
+    """Let these artifacts be installed again by whoever installs their build next; how many there were."""
+    wanted = list(ids)
+
+    def work(connection: Connection) -> int:
+        where = (undone.c.artifact.in_(wanted), undone.c.lifted_at.is_(None))
+        return int(connection.execute(update(undone).where(*where).values(lifted_at=now)).rowcount)
+
+    return writing(bind, work)

@@ -1,0 +1,46 @@
+"""What stands at a destination: a tree of its own, or a symbolic link of a partial build to the tree of another one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from include.cvmfs.format.catalog import NestedRef
+from include.cvmfs.format.dirent import Dirent
+from include.nightlies.rules.links import resolved
+
+_HOPS = 8
+
+
+class Looked(Protocol):
+    """A revision, as a `View` or a `Repository` shows it."""
+
+    def lookup(self, path: str) -> Dirent | None: ...
+
+    def nested_at(self, path: str) -> NestedRef | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The tree at a destination. `path`: where it really is, another one if a link leads there."""
+
+    path: str
+    reference: NestedRef
+
+    @property
+    def hash(self) -> str:
+        return str(self.reference.hash)
+
+
+def standing(tree: Looked, destination: str) -> Standing | None:
+    """The tree at a destination, links followed; None if there is none."""
+    path = destination
+    for _ in range(_HOPS):
+        reference = tree.nested_at(path)
+        if reference is not None:
+            return Standing(path, reference)
+        entry = tree.lookup(path)
+        if entry is None or not entry.is_symlink:
+            return None
+        path = resolved(path, entry.symlink)
+    return None

@@ -1,0 +1,86 @@
+"""Whether what an artifact depends on is there yet: it goes in after them, or not at all. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from include.nightlies.records.publications import Publication
+from include.nightlies.rules.index import Artifact
+from include.nightlies.rules.states import Phase, State
+
+
+class Readiness(Enum):
+    """Whether an artifact may be published."""
+
+    FREE = "free"
+    PENDING = "pending"
+    LATER = "later"
+    """A dependency failed, and a further try of it may still come."""
+    BLOCKED = "blocked"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The readiness with its reason. `blocked_by`: the artifact that settles that it never goes in."""
+
+    readiness: Readiness
+    reason: str
+    blocked_by: str | None = None
+
+
+def readiness(needs: Sequence[str], publications: Mapping[str, Publication], *, last_try: bool) -> Verdict:
+    """Whether an artifact that needs these may go in; `publications` of its run, by `project/platform`.
+
+    What the run does not have binds nothing. `last_try`: nothing is going to be tried again any more.
+    """
+    known = [(name, publications[name]) for name in needs if name in publications]
+    for name, one in known:
+        if one.state is State.FAILED and (last_try or one.phase is Phase.PLAN):
+            return Verdict(Readiness.BLOCKED, f"blocked: it depends on {name}, which failed: {one.reason}", name)
+        if one.state is State.SKIPPED:
+            return Verdict(Readiness.BLOCKED, f"blocked: it depends on {name}, which was skipped: {one.reason}", name)
+    for name, one in known:
+        if one.state is State.FAILED:
+            return Verdict(Readiness.LATER, f"it depends on {name}, which failed so far: {one.reason}")
+    waiting = [f"{name} ({one.state.value})" for name, one in known if not one.state.good]
+    if waiting:
+        return Verdict(Readiness.PENDING, f"it depends on {', '.join(waiting)}")
+    return Verdict(Readiness.FREE, "all that it depends on is published")
+
+
+def held_back(
+    fresh: Sequence[Artifact],
+    obstacles: Mapping[str, str],
+    *,
+    listed: Collection[str],
+    expected: Callable[[str, str], bool],
+) -> dict[str, str]:
+    """Which of a pass's new artifacts do not go in with it, for the sake of what they depend on, and why.
+
+    A pass before the last one tries nothing again, so that a dependency which failed, was skipped or is in another run
+    settles nothing by then; nor does one that is `expected` and not `listed` yet. What depends on these waits, and so
+    does what depends on that. `obstacles`: by name, of what is listed and not new.
+    """
+    held: dict[str, str] = {}
+    obstacles, left = dict(obstacles), list(fresh)
+    while True:
+        found = {one.name: why for one in left if (why := _held_by(one, obstacles, listed, expected)) is not None}
+        if not found:
+            return {name: f"held back: it depends on {why}" for name, why in held.items()}
+        held |= found
+        obstacles |= {name: f"waits for {why}" for name, why in found.items()}
+        left = [one for one in left if one.name not in found]
+
+
+def _held_by(
+    artifact: Artifact, obstacles: Mapping[str, str], listed: Collection[str], expected: Callable[[str, str], bool]
+) -> str | None:
+    for project in artifact.dependencies:
+        name = f"{project}/{artifact.platform}"
+        if name in obstacles:
+            return f"{name}, which {obstacles[name]}"
+        if name not in listed and expected(project, artifact.platform):
+            return f"{name}, which is not listed yet"
+    return None

@@ -1,0 +1,77 @@
+"""Which artifacts of a build are taken, and in which order. Pure functions."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Mapping, Sequence
+
+from include.nightlies.errors import DependencyCycle, UnknownChoice
+from include.nightlies.rules.index import Artifact
+
+
+def select(
+    artifacts: Sequence[Artifact],
+    *,
+    projects: Collection[str] = (),
+    platforms: Collection[str] = (),
+    known_projects: Collection[str] = (),
+    known_platforms: Collection[str] = (),
+) -> tuple[Artifact, ...]:
+    """The artifacts of the chosen projects and platforms; an empty choice takes all.
+
+    A choice that neither the build nor the slot (`known_…`) has is refused with UnknownChoice, so that a misspelt one
+    does not end as a night in which nothing was to do.
+    """
+    for kind, chosen, offered in (
+        ("project", projects, {one.project for one in artifacts} | set(known_projects)),
+        ("platform", platforms, {one.platform for one in artifacts} | set(known_platforms)),
+    ):
+        unknown = set(chosen) - offered
+        if unknown:
+            raise UnknownChoice(kind, unknown, offered)
+    return tuple(
+        one
+        for one in artifacts
+        if (not projects or one.project in projects) and (not platforms or one.platform in platforms)
+    )
+
+
+def in_order(artifacts: Sequence[Artifact]) -> tuple[Artifact, ...]:
+    """Dependencies before those that need them; among the free ones the higher priority, then platform and project.
+
+    One platform after the other: what platforms share is stored by then and is not sent again. A dependency is on a
+    project of the same platform; one that the build lacks binds nothing. Raises DependencyCycle.
+    """
+    by_key = {(one.project, one.platform): one for one in artifacts}
+    waiting = {
+        key: {(name, key[1]) for name in one.dependencies if (name, key[1]) in by_key} for key, one in by_key.items()
+    }
+    dependents: dict[tuple[str, str], list[tuple[str, str]]] = {key: [] for key in by_key}
+    for key, needs in waiting.items():
+        for need in needs:
+            dependents[need].append(key)
+    free = [(-by_key[key].priority, key[::-1]) for key, needs in waiting.items() if not needs]
+    heapq.heapify(free)
+    ordered = []
+    while free:
+        _, (platform, project) = heapq.heappop(free)
+        key = (project, platform)
+        ordered.append(by_key[key])
+        for dependent in dependents[key]:
+            waiting[dependent].discard(key)
+            if not waiting[dependent]:
+                heapq.heappush(free, (-by_key[dependent].priority, dependent[::-1]))
+    if len(ordered) < len(by_key):
+        raise DependencyCycle(_circle({key: needs for key, needs in waiting.items() if needs}))
+    return tuple(ordered)
+
+
+def _circle(waiting: Mapping[tuple[str, str], set[tuple[str, str]]]) -> tuple[str, ...]:
+    # every key left waits for another one that is left, so following them must come round
+    key = min(waiting)
+    path: list[tuple[str, str]] = []
+    while key not in path:
+        path.append(key)
+        key = min(need for need in waiting[key] if need in waiting)
+    circle = [*path[path.index(key) :], key]
+    return tuple(f"{project} ({platform})" for project, platform in circle)

@@ -1,0 +1,1 @@
+"""Taking back a build, or some of it."""

@@ -1,0 +1,113 @@
+"""What leads to a build that is taken back: its slot's links, links of partial builds, and links set by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from include.care.provenance.records import links_by_path
+from include.cvmfs.revision.view import is_below
+from include.nightlies.records import builds
+from include.nightlies.records.builds import BuildRecord
+from include.nightlies.rules.current_content import Looked, standing
+from include.nightlies.rules.destinations import build_directory, destination
+from include.nightlies.rules.links import LATEST, all_links_of, resolved
+from include.nightlies.steps.complete import Completeness
+from include.publishers.connect import Connections
+from include.settings.model import Slot
+
+
+@dataclass(frozen=True, slots=True)
+class MovedLink:
+    """A link that leads to what goes. ``target``: where it is to lead, None: it goes, too."""
+
+    path: str
+    was: str
+    build: BuildRecord | None
+    target: str | None
+
+    def __str__(self) -> str:
+        return f"{self.path}: leads to {self.was}, {f'moves to {self.target}' if self.target else 'goes'}"
+
+
+def links_of_slot(
+    connections: Connections,
+    slot: Slot,
+    build: BuildRecord,
+    tree: Looked,
+    earlier: Sequence[BuildRecord],
+    *,
+    move: bool,
+) -> tuple[list[MovedLink], list[str]]:
+    """What becomes of the slot's links to the build: they would lead to something that is not whole any more."""
+    top, found, refused = build_directory(slot, build.build_id, build_date=build.date), [], []
+    for path in leading_to(slot, tree, top):
+        if not move:
+            refused.append(f"{path} leads to {top}; move it to an earlier build (--move-links), or undo nothing")
+            continue
+        any_day = path.endswith(f"/{LATEST}")
+        candidates = [one for one in earlier if any_day or one.date.weekday() == build.date.weekday()]
+        whole = next((one for one in candidates if not Completeness(connections, slot, one).lacking(tree)), None)
+        target = build_directory(slot, whole.build_id, build_date=whole.date) if whole else None
+        found.append(MovedLink(path, top, whole, target))
+    return found, refused
+
+
+def leading_to(slot: Slot, tree: Looked, top: str) -> list[str]:
+    """The slot's links that lead to a build's directory."""
+    found = []
+    for path in all_links_of(slot):
+        entry = tree.lookup(path)
+        if entry is not None and entry.is_symlink and resolved(path, entry.symlink) == top:
+            found.append(path)
+    return found
+
+
+def leading_into(
+    connections: Connections, slot: Slot, build: BuildRecord, tree: Looked, gone: Collection[str]
+) -> list[str]:
+    """Links of partial builds, and links that somebody set by hand, that would lead nowhere."""
+    refused, seen = [], set(all_links_of(slot))
+    for other in builds.partial_builds(connections.ledger, slot.name):
+        for record in other.artifacts:
+            where = _destination(slot, other, record.artifact.project, record.artifact.platform)
+            seen.add(where)
+            if record.inherited is not None and where not in gone and _leads(tree, where) in gone:
+                leads = _leads(tree, where)
+                refused.append(f"{where} of the partial {other.key} leads to {leads}; undo that build first")
+    top = build_directory(slot, build.build_id, build_date=build.date)
+    left = [
+        where
+        for one in build.artifacts
+        if (where := _destination(slot, build, one.artifact.project, one.artifact.platform)) not in gone
+        and standing(tree, where) is not None
+    ]
+    for path in links_by_path(connections.ledger, slot.repository):
+        leads = _leads(tree, path) if path not in seen else None
+        if leads is None or not is_below(leads, top) or any(is_below(path, one) for one in gone):
+            continue
+        emptied = any(is_below(one, leads) for one in gone) and not any(is_below(one, leads) for one in left)
+        if emptied or any(is_below(leads, one) for one in gone):
+            refused.append(f"{path}, set by hand, leads to {leads}; let it lead elsewhere, or remove it, first")
+    return refused
+
+
+def shown_by_links(connections: Connections, slot: Slot, tree: Looked, replaced: Collection[str]) -> list[str]:
+    """Links of partial builds that will show what takes the place of a tree."""
+    return [
+        f"{where} of the partial {other.key} leads to {leads}, and shows what takes its place, too"
+        for other in builds.partial_builds(connections.ledger, slot.name)
+        for record in other.artifacts
+        if record.inherited is not None
+        for where in [_destination(slot, other, record.artifact.project, record.artifact.platform)]
+        if where not in replaced and (leads := _leads(tree, where)) in replaced
+    ]
+
+
+def _leads(tree: Looked, path: str) -> str | None:
+    entry = tree.lookup(path)
+    return resolved(path, entry.symlink) if entry is not None and entry.is_symlink else None
+
+
+def _destination(slot: Slot, build: BuildRecord, project: str, platform: str) -> str:
+    return destination(slot, build.build_id, project, platform, build_date=build.date)

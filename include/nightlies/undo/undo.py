@@ -1,0 +1,419 @@
+"""Take one build back, or some of it: away, or with what its predecessor has in its place; in one revision.
+
+`plan_undo` looks and says what would happen; `undo` does it. What others published since is not touched: under the
+lease each destination must still hold what was planned for.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any
+
+from include.cvmfs.commit.edit import Edit
+from include.cvmfs.commit.rebase import Rebased, rebase
+from include.cvmfs.errors import DestinationError
+from include.cvmfs.format.catalog import NestedRef, Packed
+from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS
+from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.view import View, ancestors, is_below
+from include.nightlies.errors import BuildUnknown, UndoRefused
+from include.nightlies.records import builds
+from include.nightlies.records import links as linked
+from include.nightlies.records import publications as records
+from include.nightlies.records import undos as undone
+from include.nightlies.records.builds import ArtifactRecord, BuildRecord
+from include.nightlies.records.links import LINK, LinkRecord
+from include.nightlies.records.undos import Undone
+from include.nightlies.rules.current_content import standing
+from include.nightlies.rules.destinations import build_directory, destination
+from include.nightlies.rules.links import LinkState, relative, resolved
+from include.nightlies.rules.order import select
+from include.nightlies.steps.complete import Completeness
+from include.nightlies.steps.provenance import vouch_undone
+from include.nightlies.undo.links_to_build import MovedLink, leading_into, leading_to, links_of_slot, shown_by_links
+from include.publishers.base import Published
+from include.publishers.byhand import common_ancestor, contents_of
+from include.publishers.connect import Connections
+from include.publishers.destinations import is_reserved
+from include.publishers.reserved import topmost
+from include.settings.model import Slot
+
+Clock = Callable[[], datetime]
+
+_TAGS = 5  # of those that may have what stood before a rebuild
+
+log = logging.getLogger(__name__)
+
+
+class Instead(Enum):
+    """What stands at a destination afterwards."""
+
+    NOTHING = "nothing"
+    PREDECESSOR = "predecessor"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be undone. Empty ``projects`` or ``platforms``: all of the build; ``move_links``: those that lead to
+    what goes may lead to an earlier build instead."""
+
+    slot: str
+    build_id: str
+    reason: str
+    projects: tuple[str, ...] = ()
+    platforms: tuple[str, ...] = ()
+    instead: Instead = Instead.NOTHING
+    move_links: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Predecessor:
+    """The tree that takes a place: of an earlier build, or of this one before it was rebuilt.
+
+    ``path``: where it is, ``sha256``: of its artifact; ``tag``: the revision that still has it, None: the newest.
+    """
+
+    build_id: str
+    path: str
+    reference: NestedRef
+    sha256: str
+    tag: str | None = None
+
+    def __str__(self) -> str:
+        return self.path if self.tag is None else f"what stood there in revision {self.tag}, before the rebuild,"
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One destination that is undone. ``held``: the nested catalog that stands there, "" for a link."""
+
+    artifact: ArtifactRecord
+    destination: str
+    held: str
+    files: int
+    bytes: int
+    instead: Predecessor | None = None
+
+    def __str__(self) -> str:
+        what = f"{self.files} files, {self.bytes} bytes" if self.held else "a link"
+        end = f"{self.instead} takes its place" if self.instead else "goes"
+        return f"{self.artifact.artifact.name}: {self.destination} ({what}): {end}"
+
+
+@dataclass(frozen=True, slots=True)
+class UndoPlan:
+    """What would happen, in which revision it was looked at, and why it must not; ``notes``: what is done already."""
+
+    wish: Wish
+    repository: str
+    revision: int
+    build: BuildRecord
+    taken: tuple[Taken, ...] = ()
+    links: tuple[MovedLink, ...] = ()
+    notes: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    absent: tuple[tuple[ArtifactRecord, Predecessor | None], ...] = field(default=(), repr=False)
+
+    def lines(self) -> Iterator[str]:
+        """The whole of it, for whoever decides."""
+        yield f"{self.repository}, revision {self.revision}: {self.build.key} of slot {self.wish.slot}"
+        yield from (str(one) for one in self.taken)
+        yield from (str(one) for one in self.links)
+        yield from self.notes
+        yield from (f"refused: {one}" for one in self.refused)
+        if not self.taken and not self.links and not self.refused:
+            yield "nothing is to be done"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "repository": self.repository,
+            "revision": self.revision,
+            "build": str(self.build.key),
+            "taken": [str(one) for one in self.taken],
+            "links": [str(one) for one in self.links],
+            "notes": list(self.notes),
+            "refused": list(self.refused),
+        }
+
+
+def plan_undo(connections: Connections, wish: Wish) -> UndoPlan:
+    """What undoing would do to the current revision. Raises SettingsError, BuildUnknown, UnknownChoice."""
+    slot = connections.site.slot(wish.slot)
+    build = builds.build(connections.ledger, slot.name, wish.build_id)
+    if build is None:
+        raise BuildUnknown(slot.name, wish.build_id)
+    head = connections.head(slot.repository)
+    chosen = select([one.artifact for one in build.artifacts], projects=wish.projects, platforms=wish.platforms)
+    names = {one.name for one in chosen}
+    taken, absent, notes, refused = [], [], [], []
+    earlier = builds.earlier_builds(connections.ledger, slot.name, build.key)
+    for record in build.artifacts:
+        if record.artifact.name not in names:
+            continue
+        found = _look(connections, slot, build, record, head, wish.instead, earlier)
+        if isinstance(found, Taken):
+            taken.append(found)
+        elif found.refused:
+            refused.append(found.why)
+        else:
+            notes.append(found.why)
+            if found.absent:
+                absent.append((record, found.before))
+    links: list[MovedLink] = []
+    places = {one.destination for one in taken}
+    if wish.instead is Instead.PREDECESSOR:
+        notes += shown_by_links(connections, slot, head, places)
+    elif taken or head.lookup(build_directory(slot, build.build_id, build_date=build.date)) is None:
+        # a link to what is gone entirely is put right, too, whoever took that away
+        links, more = links_of_slot(connections, slot, build, head, earlier, move=wish.move_links)
+        refused += more + leading_into(connections, slot, build, head, places)
+    return UndoPlan(
+        wish, slot.repository, head.manifest.revision, build, tuple(taken), tuple(links), tuple(notes), tuple(refused),
+        tuple(absent),
+    )  # fmt: skip
+
+
+def undo(
+    connections: Connections,
+    wish: Wish,
+    *,
+    run: str,
+    owner: str,
+    clock: Clock,
+    require: Callable[[UndoPlan], None] | None = None,
+) -> tuple[UndoPlan, int | None]:
+    """Do it in one revision, and keep it in the ledger; the plan, and the revision, None where nothing was to be done.
+
+    ``require`` raises if what would be changed must not be, such as for want of an approval. A night does not install
+    again what is undone; ``redo`` lets it. Raises UndoRefused before anything is changed, DestinationError for what was
+    published meanwhile, PathBusy, and what a commit raises.
+    """
+    plan = plan_undo(connections, wish)
+    if plan.refused:
+        raise UndoRefused(wish.build_id, plan.refused)
+    if require is not None and (plan.taken or plan.links):
+        require(plan)
+    for line in plan.lines():
+        log.info("%s", line)
+    revision = None
+    if plan.taken or plan.links:
+        connections.require_thawed(plan.repository)
+        revision = _change(connections, plan, owner=owner, now=clock()).revision
+    _record(connections, plan, run, owner, revision, clock())
+    return plan, revision
+
+
+def redo(connections: Connections, wish: Wish, *, clock: Clock) -> int:
+    """Let the next run of the build install again what was undone; how many artifacts that is. Changes nothing else."""
+    slot = connections.site.slot(wish.slot)
+    build = builds.build(connections.ledger, slot.name, wish.build_id)
+    if build is None:
+        raise BuildUnknown(slot.name, wish.build_id)
+    chosen = select([one.artifact for one in build.artifacts], projects=wish.projects, platforms=wish.platforms)
+    names = {one.name for one in chosen}
+    return undone.lift(
+        connections.ledger, [one.id for one in build.artifacts if one.artifact.name in names], now=clock()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """Why a destination is not touched. ``absent``: nothing of the artifact stands there; ``before``: what does."""
+
+    why: str
+    refused: bool = False
+    absent: bool = False
+    before: Predecessor | None = None
+
+
+def _look(
+    connections: Connections,
+    slot: Slot,
+    build: BuildRecord,
+    record: ArtifactRecord,
+    head: Repository,
+    instead: Instead,
+    earlier: Sequence[BuildRecord],
+) -> Taken | _Left:
+    artifact = record.artifact
+    where = _destination(slot, build, record)
+    entry = head.lookup(where)
+    if entry is None and instead is Instead.NOTHING:
+        return _Left(f"{artifact.name}: nothing stands at {where}", absent=True)
+    reference = head.nested_at(where)
+    if entry is not None and reference is None and not entry.is_symlink:
+        return _Left(f"{artifact.name}: what stands at {where} is no tree of a night; remove it by hand", refused=True)
+    held = str(reference.hash) if reference else ""
+    reserved = reference is not None and is_reserved(View(head.catalogs, head.manifest.root), where)
+    if held and not reserved and held not in records.known_hashes(connections.ledger, slot.repository, where):
+        what = f"{where} holds the tree {held}, which no run of this ledger published"
+        return _Left(f"{artifact.name}: {what}; look whose it is, and remove it by hand", refused=True)
+    before = None
+    if instead is Instead.PREDECESSOR:
+        before = earlier_bytes(connections, build, record, where, head)
+        before = before or _predecessor(connections, slot, record, head, earlier)
+        if before is None:
+            return _Left(f"{artifact.name}: no earlier build has it; undo it without a predecessor", refused=True)
+        if before.sha256 == artifact.sha256:
+            return _Left(f"{artifact.name}: {before.build_id} has the very same artifact")
+        known = records.recorded_nested_hash(connections.ledger, slot.repository, where, before.sha256)
+        if held and held == known:
+            said = f"{artifact.name}: the tree of {before.build_id} stands there already"
+            return _Left(said, absent=True, before=before)
+    inside = contents_of(head, where) if reference else None
+    return Taken(record, where, held, inside.files if inside else 0, inside.bytes if inside else 0, before)
+
+
+def earlier_bytes(
+    connections: Connections, build: BuildRecord, record: ArtifactRecord, where: str, head: Repository
+) -> Predecessor | None:
+    """What stood there before the artifact was rebuilt, if a tag names a revision that has it.
+
+    Without a tag a collection may have taken some of it, and nobody could tell which. Nothing that was itself undone.
+    """
+    spurned = {sha256 for one, sha256 in undone.of_build(connections.ledger, build.id) if one == record.id}
+    spurned.add(record.artifact.sha256)
+    tags = [one for one in head.tags() if one.name not in (TRUNK, TRUNK_PREVIOUS)]
+    for done in records.history(connections.ledger, head.fqrn, where):
+        sha256, revision = done.artifact_sha256, done.revision_after
+        if sha256 is None or sha256 in spurned or revision is None or done.artifact != record.id:
+            continue
+        for tag in reversed([one for one in tags if one.revision >= revision][-_TAGS:]):
+            there = head.at(tag.hash).nested_at(where)
+            if there is not None and str(there.hash) == done.nested_hash:
+                return Predecessor(build.build_id, where, there, sha256, tag.name)
+    return None
+
+
+def _predecessor(
+    connections: Connections, slot: Slot, record: ArtifactRecord, head: Repository, earlier: Sequence[BuildRecord]
+) -> Predecessor | None:
+    for build in earlier:
+        one = build.artifact(record.artifact.project, record.artifact.platform)
+        if one is None:
+            continue
+        where = _destination(slot, build, one)
+        recorded = records.recorded_nested_hash(connections.ledger, slot.repository, where, one.artifact.sha256)
+        held = standing(head, where)
+        if held is not None and held.hash == recorded:
+            return Predecessor(build.build_id, held.path, held.reference, one.artifact.sha256)
+    return None
+
+
+def _change(connections: Connections, plan: UndoPlan, *, owner: str, now: datetime) -> Published:
+    head, slot = connections.head(plan.repository), connections.site.slot(plan.wish.slot)
+    top = build_directory(slot, plan.build.build_id, build_date=plan.build.date).rstrip("/")
+    made: dict[str, Rebased] = {}
+    written: list[tuple[str, bytes]] = []
+
+    def keep(packed: Packed) -> None:
+        written.append((packed.hash.key, packed.data))
+
+    for one in plan.taken:
+        if one.instead is not None:
+            tree = made[one.destination] = rebase(
+                head.catalogs, one.instead.reference, one.destination, keep, layout=head.catalog_at("").layout
+            )
+            # known before it stands there, so that a death right after the commit leaves nothing that looks strange
+            records.note_installed(
+                connections.ledger, plan.repository, one.destination, one.instead.sha256, str(tree.reference.hash),
+                now=now,
+            )  # fmt: skip
+
+    def apply(edit: Edit) -> None:
+        for one in plan.taken:
+            reference = edit.nested_at(one.destination)
+            if (str(reference.hash) if reference else "") != one.held:
+                raise DestinationError(one.destination, "was published or taken away meanwhile; undo it again")
+        for link in plan.links:
+            entry = edit.lookup(link.path)
+            if entry is None or not entry.is_symlink or resolved(link.path, entry.symlink) != link.was:
+                raise DestinationError(link.path, "was moved meanwhile; undo the build again")
+            if link.build is None or link.target is None:
+                edit.remove(link.path)
+                continue
+            if Completeness(connections, slot, link.build).lacking(edit):
+                raise DestinationError(link.target, "was whole when it was looked at; undo the build again")
+            edit.symlink(link.path, relative(link.path, link.target), now=int(now.timestamp()))
+        if plan.wish.instead is Instead.NOTHING:
+            _require_unneeded(connections, slot, plan, edit, top)
+        edit.bring(written)
+        for one in plan.taken:
+            if one.instead is not None:
+                _replace(edit, one, one.instead, made[one.destination])
+        for path in _going(edit, [one.destination for one in plan.taken if one.instead is None], top):
+            edit.remove(path)
+
+    lease = common_ancestor([top, *(link.path for link in plan.links)]) if plan.links else _narrowest(plan, top)
+    return connections.publisher(plan.repository).change(lease, apply, owner=owner, now=now)
+
+
+def _require_unneeded(connections: Connections, slot: Slot, plan: UndoPlan, edit: Edit, top: str) -> None:
+    """Nothing came to lead to what goes since it was looked at. Raises DestinationError."""
+    gone = {one.destination for one in plan.taken}
+    for path in leading_to(slot, edit, top):
+        raise DestinationError(path, f"was moved to {top} meanwhile; undo the build again")
+    for line in leading_into(connections, slot, plan.build, edit, gone):
+        raise DestinationError(top, f"is needed since it was looked at: {line}; undo the build again")
+
+
+def _replace(edit: Edit, one: Taken, before: Predecessor, tree: Rebased) -> None:
+    source = edit.nested_at(before.path)
+    if before.tag is None and (source is None or source.hash.digest != before.reference.hash.digest):
+        raise DestinationError(before.path, "was replaced or taken away meanwhile; undo the build again")
+    entry = edit.lookup(one.destination)
+    if entry is not None and entry.is_symlink:
+        edit.remove(one.destination)
+    edit.hang(tree.reference, tree.root_entry, tree.statistics.total)
+
+
+def _going(edit: Edit, paths: Sequence[str], top: str) -> tuple[str, ...]:
+    """The fewest places whose removal takes these away, and the directories of the build that are empty then."""
+    above = {path for one in paths for path in ancestors(one) if path != one and is_below(path, top)}
+    return topmost(paths, None, lambda path: [entry.name for entry in edit.listing(path)], above)
+
+
+def _narrowest(plan: UndoPlan, top: str) -> str:
+    return plan.taken[0].destination if len(plan.taken) == 1 and plan.taken[0].instead else top
+
+
+def _record(
+    connections: Connections, plan: UndoPlan, run: str, owner: str, revision: int | None, now: datetime
+) -> None:
+    slot = connections.site.slot(plan.wish.slot)
+    before = undone.of_build(connections.ledger, plan.build.id)
+    gone = [(one.artifact, one.held, one.instead.build_id if one.instead else None) for one in plan.taken]
+    # what stood there no more was undone by a try that died before it could say so, or is to stay away all the same
+    found = [(one, it) for one, it in plan.absent if (one.id, one.artifact.sha256) not in before]
+    gone += [(one, "", it.build_id if it else None) for one, it in found]
+    undone.record(
+        connections.ledger,
+        [
+            Undone(
+                one.id, one.artifact.sha256, plan.repository, _destination(slot, plan.build, one), held, instead,
+                plan.wish.reason, run, revision, now,
+            )
+            for one, held, instead in gone
+        ],
+    )  # fmt: skip
+    linked.record(
+        connections.ledger,
+        [
+            LinkRecord(
+                LINK, plan.repository, link.path, slot.name, (link.build or plan.build).build_id,
+                (link.build or plan.build).date, (LinkState.MOVED if link.build else LinkState.REMOVED).value,
+                f"{plan.build.key} is undone: {plan.wish.reason}", run, revision, now,
+            )
+            for link in plan.links
+        ],
+    )  # fmt: skip
+    vouch_undone(connections, plan, found, run=run, owner=owner, revision=revision, now=now)
+
+
+def _destination(slot: Slot, build: BuildRecord, record: ArtifactRecord) -> str:
+    artifact = record.artifact
+    return destination(slot, build.build_id, artifact.project, artifact.platform, build_date=build.date)
