@@ -12,10 +12,25 @@ RANKS = (
     ("include.lab", "include.cli"),
     ("include.care.watch",),
     ("include.care.preflight",),
+    ("include.nightlies.undo",),
+    ("include.nightlies.steps",),
+    ("include.nightlies.records",),
+    ("include.nightlies.rules",),
     ("include.nightlies",),
     ("include.care.freezes", "include.care.provenance"),
     ("include.publishers",),
+    ("include.gateway.service.http",),
+    ("include.gateway.service.commits",),
+    ("include.gateway.service.leases",),
+    ("include.gateway.service",),
     ("include.gateway", "include.care.notify"),
+    ("include.cvmfs.check",),
+    ("include.cvmfs.commit",),
+    ("include.cvmfs.ingest",),
+    ("include.cvmfs.coordination",),
+    ("include.cvmfs.revision",),
+    ("include.cvmfs.sources",),
+    ("include.cvmfs.format",),
     ("include.cvmfs", "include.settings"),
     ("include.storage", "include.ledger"),
     ("include.error_names",),
@@ -26,8 +41,10 @@ FOLDERS = sorted({name.partition(".")[0] for name in RANK})
 
 
 def subject(module: str) -> str:
+    """The innermost package with a rank that a module is in; of any other module its first two names."""
     parts = module.split(".")
-    return ".".join(parts[: 2 if parts[0] == "include" else 1])
+    within = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((name for name in within if name in RANK), ".".join(parts[:2]))
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
