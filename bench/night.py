@@ -27,7 +27,7 @@ from nights.times import WORK, Interval, Ran, at_once, attributed, covered, prep
 from plot import Series, line_plot
 from publishing.machine import description
 
-from include.nightlies.records.publications import Publication
+from include.nightlies.rules.publication import Publication
 
 TARGET = 0.10
 WARM_UP = 4

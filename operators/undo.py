@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from include.gateway.errors import PathBusy
-    from include.nightlies.undo.undo import Wish
+    from include.nightlies.undo.plan import Wish
     from include.publishers.connect import Connections
 
 
@@ -92,7 +92,7 @@ class UndoOperator(LeaseTaskOperator):
 
 def wish_of(context: Context) -> Wish:
     """What the run's parameters ask for."""
-    from include.nightlies.undo.undo import Instead, Wish
+    from include.nightlies.undo.plan import Instead, Wish
 
     params = context["params"]
     return Wish(

@@ -26,8 +26,9 @@ from include.lab.follow import Snapshot, follow
 from include.lab.night import start, today
 from include.lab.ports import Ports
 from include.nightlies.records.builds import changeset
-from include.nightlies.records.publications import Publication, publications_of_run
+from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.index import Artifact, BuildIndex
+from include.nightlies.rules.publication import Publication
 from include.nightlies.steps.sources import index_place
 from include.publishers.connect import Connections
 from include.publishers.found import found_repository, found_stores

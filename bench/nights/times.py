@@ -8,7 +8,7 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
-from include.nightlies.records.publications import Publication
+from include.nightlies.rules.publication import Publication
 
 WORK = {"artifact.prepare": "prepare", "artifact.publish": "publish"}
 Interval = tuple[float, float]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from include.nightlies.undo.undo import Wish
+    from include.nightlies.undo.plan import Wish
 
 SlotName = Annotated[str, typer.Option(help="Slot of the site configuration.")]
 BuildId = Annotated[str, typer.Option("--build", help="The id of the build, as its index has it.")]
@@ -38,7 +38,8 @@ def undo(
     """
     from include.cli.repo_open import holder
     from include.nightlies.errors import UndoRefused
-    from include.nightlies.undo.undo import Instead, plan_undo
+    from include.nightlies.undo.plan import Instead
+    from include.nightlies.undo.undo import plan_undo
     from include.nightlies.undo.undo import undo as do_it
     from include.publishers.connect import Connections
     from include.settings.load import load
@@ -74,7 +75,7 @@ def redo(slot: SlotName, build: BuildId, project: Projects = None, platform: Pla
 
 
 def _wish(slot: str, build: str, reason: str, project: list[str] | None, platform: list[str] | None) -> Wish:
-    from include.nightlies.undo.undo import Wish
+    from include.nightlies.undo.plan import Wish
 
     return Wish(slot, build, reason, tuple(project or ()), tuple(platform or ()))
 

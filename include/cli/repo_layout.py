@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from include.cvmfs.coordination.generation import Look
     from include.cvmfs.format.layout import Layout
     from include.cvmfs.format.manifest import Manifest
-    from include.nightlies.records.publications import Publication
+    from include.nightlies.rules.publication import Publication
     from include.publishers.connect import Connections
 
 

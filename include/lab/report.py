@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from include.nightlies.records.publications import Publication
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 
 

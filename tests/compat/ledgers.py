@@ -29,10 +29,10 @@ from include.nightlies.records import links as linked
 from include.nightlies.records import publications as records
 from include.nightlies.records import undos as undone
 from include.nightlies.records.builds import ChangesetRecord
-from include.nightlies.records.publications import Figures, PublicationKey
 from include.nightlies.rules.approval import Answer
 from include.nightlies.rules.index import BuildIndex, Rejected
 from include.nightlies.rules.links import LinkState
+from include.nightlies.rules.publication import Figures, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.errors import ArtifactMissing
 from include.settings.model import Store as StoreSettings

@@ -144,7 +144,7 @@ def _stored() -> dict[str, list[str]]:
     from include.nightlies.rules import approval, states
     from include.nightlies.rules.links import LinkState
     from include.nightlies.rules.passes import Turn
-    from include.nightlies.undo.undo import Instead
+    from include.nightlies.undo.plan import Instead
     from include.publishers.leftovers import Whose
 
     values: Mapping[str, type[enum.Enum]] = {

@@ -22,7 +22,8 @@ from include.lab.environment import ADMIN, Lab, Place
 from include.lab.follow import Snapshot, follow
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.secrets import load_or_create
-from include.nightlies.records.publications import Publication, publications_of_run
+from include.nightlies.records.publications import publications_of_run
+from include.nightlies.rules.publication import Publication
 from include.publishers.connect import Connections
 from include.publishers.found import found_repository, found_stores
 from include.settings.load import load

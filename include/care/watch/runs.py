@@ -26,8 +26,8 @@ from include.errors import code_of
 from include.ledger.errors import LedgerError
 from include.nightlies.records import builds, questions
 from include.nightlies.records import publications as records
-from include.nightlies.records.publications import Publication
 from include.nightlies.rules.approval import Answer
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import GateClosed, NotVerified
 from include.publishers.connect import Connections

@@ -12,10 +12,10 @@ from datetime import date, datetime
 from enum import Enum
 from typing import Any
 
-from include.nightlies.records.builds import ArtifactRecord, BuildRecord
 from include.nightlies.records.links import LinkRecord
-from include.nightlies.records.publications import Publication
+from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.dependencies import held_back
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.required import ALL, Pair, absent, is_required, is_taken, required_pairs
 from include.nightlies.rules.states import Skip, State
 from include.settings.model import Slot

@@ -12,8 +12,8 @@ from sqlalchemy.exc import IntegrityError
 
 from include.ledger.engine import Bind, writing
 from include.nightlies.records import publications as records
-from include.nightlies.records.publications import Publication, PublicationKey
 from include.nightlies.records.tables import publications
+from include.nightlies.rules.publication import Publication, PublicationKey
 from include.nightlies.rules.states import State
 
 _AT_ONCE = 500

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, RowMapping, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from include.error_names import code_of_name, name_of_code
+from include.error_names import name_of_code
 from include.errors import code_of
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.errors import IllegalMove, PublicationUnknown, StaleAttempt
 from include.nightlies.records.tables import artifacts, builds, installed, publications
+from include.nightlies.rules.publication import Figures, Publication, PublicationKey
 from include.nightlies.rules.states import ENDED, Phase, Skip, State, Verdict, decide
 
 _TRY = {
@@ -29,101 +30,6 @@ _TRY = {
 }
 _REASON_LENGTH = 4000
 _OUTCOME = ("error_class", "code", "skip_reason", "blocked_by")
-
-
-@dataclass(frozen=True, slots=True)
-class PublicationKey:
-    """Names one publication: a run publishes each destination of a repository once.
-
-    `run_id` must be unique among all DAGs that share the ledger, as `<dag id>/<run id>`.
-    """
-
-    repository: str
-    destination: str
-    run_id: str
-
-    def __str__(self) -> str:
-        return f"{self.repository}{self.destination} of run {self.run_id}"
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What a move records besides the state; None leaves what is recorded, `seconds` by phase are added to it."""
-
-    artifact_sha256: str | None = None
-    changeset: str | None = None
-    revision_before: int | None = None
-    revision_after: int | None = None
-    root_hash: str | None = None
-    nested_hash: str | None = None
-    files: int | None = None
-    bytes: int | None = None
-    objects_new: int | None = None
-    objects_reused: int | None = None
-    bytes_uploaded: int | None = None
-    lease_held_s: float | None = None
-    seconds: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """One row of the ledger: what became of one destination in one run.
-
-    `code`: of the error that ended it; `error_class`: what it was known by before codes. `blocked_by`: the artifact
-    that it depends on and that was not published.
-    """
-
-    id: int
-    run_id: str
-    repository: str
-    destination: str
-    artifact: int | None
-    artifact_sha256: str | None
-    changeset: str | None
-    state: State
-    reason: str
-    error_class: str | None
-    phase: Phase
-    try_number: int
-    plan_try: int
-    prepare_try: int
-    publish_try: int
-    revision_before: int | None
-    revision_after: int | None
-    root_hash: str | None
-    nested_hash: str | None
-    files: int | None
-    bytes: int | None
-    objects_new: int | None
-    objects_reused: int | None
-    bytes_uploaded: int | None
-    seconds: Mapping[str, float]
-    lease_held_s: float | None
-    created_at: datetime
-    updated_at: datetime
-    ended_at: datetime | None
-    verified_at: datetime | None
-    slot: str | None = None
-    build_id: str | None = None
-    project: str | None = None
-    platform: str | None = None
-    approve_try: int = 0
-    code: str | None = None
-    skip_reason: Skip | None = None
-    blocked_by: str | None = None
-
-    @classmethod
-    def from_row(cls, row: RowMapping) -> Publication:
-        values = {one.name: row[one.name] for one in fields(cls)}
-        if values["code"] is None and values["error_class"] is not None:
-            # a process of an earlier version recorded it after the tables were migrated
-            values["code"] = code_of_name(values["error_class"])
-        skip = None if row["skip_reason"] is None else Skip(row["skip_reason"])
-        return cls(**{**values, "state": State(row["state"]), "phase": Phase(row["phase"]), "skip_reason": skip})
-
-    @property
-    def key(self) -> PublicationKey:
-        return PublicationKey(self.repository, self.destination, self.run_id)
 
 
 def place(repository: str, destination: str) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from include.nightlies.records.publications import Publication
 from include.nightlies.rules.index import Artifact
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import Phase, State
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from include.nightlies.errors import BuildMoved
-from include.nightlies.records.builds import BuildRecord
+from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.index import BuildIndex
 
 

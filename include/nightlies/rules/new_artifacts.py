@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from include.nightlies.records.publications import Publication
 from include.nightlies.rules.dependencies import held_back
 from include.nightlies.rules.index import Artifact, BuildIndex
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 
 ALIVE = timedelta(hours=1)

@@ -18,10 +18,10 @@ from include.ledger.engine import writing
 from include.nightlies.errors import NotApproved
 from include.nightlies.records import publications as records
 from include.nightlies.records import questions
-from include.nightlies.records.publications import Publication, PublicationKey
 from include.nightlies.records.questions import Question
 from include.nightlies.rules import approval
 from include.nightlies.rules.approval import SHORTEST, Answer, Bound, Kind, Wanted
+from include.nightlies.rules.publication import Publication, PublicationKey
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.errors import PreparedTooLongAgo
 from include.nightlies.steps.values import Batch, Item, all_items

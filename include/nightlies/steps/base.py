@@ -9,7 +9,7 @@ from include.nightlies.errors import BaseUnusable
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
 from include.nightlies.records import undos as undone
-from include.nightlies.records.builds import BuildRecord
+from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.current_content import Looked, Standing, standing
 from include.nightlies.rules.destinations import destination
 from include.nightlies.rules.index import Artifact, BuildIndex

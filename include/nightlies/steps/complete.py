@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from include.nightlies.records import publications as records
-from include.nightlies.records.builds import ArtifactRecord, BuildRecord
-from include.nightlies.records.publications import Publication
+from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.current_content import Looked, standing
 from include.nightlies.rules.destinations import destination
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.required import Pair, never_listed, required_pairs
 from include.publishers.connect import Connections
 from include.settings.model import Slot

@@ -11,9 +11,9 @@ from typing import Any
 from include.nightlies.errors import BuildIncomplete
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
-from include.nightlies.records.builds import BuildRecord
-from include.nightlies.records.publications import Publication
+from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.index import Rejected
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.required import is_required, never_listed, required_pairs
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import GateClosed

@@ -12,10 +12,10 @@ from include.cvmfs.revision.view import View
 from include.gateway.errors import PathBusy, RepositoryDisabled
 from include.nightlies.errors import NotApproved, PublicationUnknown
 from include.nightlies.records import publications as records
-from include.nightlies.records.publications import Figures, Publication
 from include.nightlies.rules.approval import link_digest
 from include.nightlies.rules.links import resolved
 from include.nightlies.rules.outages import is_outage
+from include.nightlies.rules.publication import Figures, Publication
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.approve import require_approved
 from include.nightlies.steps.prepare import prepare_batch

@@ -11,8 +11,8 @@ from include.cvmfs.format.digests import DigestSet
 from include.cvmfs.revision.needed_objects import add_identities
 from include.cvmfs.revision.walk import Tree
 from include.ledger.engine import Bind, reading
-from include.nightlies.records.publications import Publication
 from include.nightlies.records.tables import artifacts, builds, publications
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 
 NEIGHBOURS = 4

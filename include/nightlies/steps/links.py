@@ -15,8 +15,8 @@ from include.nightlies.errors import BuildIncomplete, BuildMissing
 from include.nightlies.records import builds
 from include.nightlies.records import links as linked
 from include.nightlies.records import publications as records
-from include.nightlies.records.builds import BuildRecord
 from include.nightlies.records.links import LINK, TAG, LinkRecord
+from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.destinations import build_directory
 from include.nightlies.rules.links import LinkDecision, LinkState, Present, decide, links_of, resolved, stayed
 from include.nightlies.steps.complete import Completeness

@@ -16,17 +16,17 @@ from include.nightlies.errors import BuildOvertaken, DependencyCycle, NightlyErr
 from include.nightlies.records import builds, damage
 from include.nightlies.records import publications as records
 from include.nightlies.records import undos as undone
-from include.nightlies.records.builds import BuildRecord
 from include.nightlies.records.bulk import Planned, plan_many
 from include.nightlies.records.damage import Damage
-from include.nightlies.records.publications import Figures, Publication
 from include.nightlies.rules.batching import dealt
+from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.current_content import standing
 from include.nightlies.rules.destinations import build_directory, destination, overlapping
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.index_history import compared
 from include.nightlies.rules.new_artifacts import without_wrong_time
 from include.nightlies.rules.order import in_order, select
+from include.nightlies.rules.publication import Figures, Publication
 from include.nightlies.rules.required import is_taken
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.base import Inherited, inherited

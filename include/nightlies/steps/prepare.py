@@ -21,8 +21,8 @@ from include.nightlies.errors import PublicationUnknown
 from include.nightlies.records import builds, damage
 from include.nightlies.records import publications as records
 from include.nightlies.records.damage import Damage
-from include.nightlies.records.publications import Figures, Publication
 from include.nightlies.rules.outages import is_outage
+from include.nightlies.rules.publication import Figures, Publication
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.errors import FailedBefore
 from include.nightlies.steps.known_objects import earlier_destinations, known_objects, leave_condemned

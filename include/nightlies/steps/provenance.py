@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import TYPE_CHECKING
 
-from include.care.provenance.deed import Deed, Kind
+from include.care.provenance.deed import Kind
 from include.care.provenance.records import begun, newest, note
 from include.ledger.errors import LedgerError
 from include.nightlies.records import builds
-from include.nightlies.records import publications as records
-from include.nightlies.records.builds import ArtifactRecord
-from include.nightlies.records.publications import Publication
-from include.nightlies.rules.destinations import destination
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 from include.nightlies.steps.values import Batch, Item
 from include.publishers.connect import Connections
-
-if TYPE_CHECKING:
-    from include.nightlies.undo.undo import Predecessor, UndoPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,52 +90,3 @@ def vouch_links(
                 build_id=one.build_id,
             ),
         )  # fmt: skip
-
-
-def vouch_undone(
-    connections: Connections,
-    plan: UndoPlan,
-    found: Sequence[tuple[ArtifactRecord, Predecessor | None]],
-    *,
-    run: str,
-    owner: str,
-    revision: int | None,
-    now: datetime,
-) -> None:
-    """Have it known who took back what, and why. Raises LedgerUnavailable.
-
-    `found`: what a try had taken back that died before it could say so, each with what stands there instead; of these
-    only what is not told yet.
-    """
-    slot, build = connections.site.slot(plan.wish.slot), plan.build
-    common = replace(
-        begun(connections, plan.repository, revision=revision or plan.revision, run_id=run, holder=owner, at=now),
-        slot=slot.name,
-        reason=plan.wish.reason,
-    )
-    for link in plan.links:
-        leads = replace(common, path=link.path, before=link.was, reason=f"{build.key} is undone: {plan.wish.reason}")
-        if link.build is not None:
-            leads = replace(leads, kind=Kind.LINK, leads_to=link.target, build_id=link.build.build_id)
-        note(connections, leads if link.build is not None else replace(leads, kind=Kind.REMOVED))
-
-    def deed(record: ArtifactRecord, before: Predecessor | None) -> Deed:
-        artifact = record.artifact
-        where = destination(slot, build.build_id, artifact.project, artifact.platform, build_date=build.date)
-        own = replace(
-            common, path=where, build_id=build.build_id, project=artifact.project, platform=artifact.platform
-        )  # fmt: skip
-        if before is None:
-            return replace(own, kind=Kind.REMOVED, artifact_sha256=artifact.sha256)
-        known = records.recorded_nested_hash(connections.ledger, plan.repository, where, before.sha256)
-        return replace(
-            own, artifact_sha256=before.sha256, nested_hash=known, came_from=before.path, from_build=before.build_id
-        )  # fmt: skip
-
-    for one in plan.taken:
-        note(connections, replace(deed(one.artifact, one.instead), before=one.held or None))
-    for record, before in found:
-        late = deed(record, before)
-        last = newest(connections.ledger, late.repository, late.path)
-        if last is not None and (last.kind, last.nested_hash) != (late.kind, late.nested_hash):
-            note(connections, late)

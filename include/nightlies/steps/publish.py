@@ -19,9 +19,9 @@ from include.nightlies.records import builds, damage
 from include.nightlies.records import publications as records
 from include.nightlies.records import undos as undone
 from include.nightlies.records.damage import Damage
-from include.nightlies.records.publications import Figures, Publication
 from include.nightlies.rules.dependencies import Readiness, readiness
 from include.nightlies.rules.outages import is_outage
+from include.nightlies.rules.publication import Figures, Publication
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.approve import require_approved, tree_digest_of
 from include.nightlies.steps.errors import DependencyFailed, DependencyPending, FailedBefore

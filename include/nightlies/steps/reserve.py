@@ -11,7 +11,7 @@ from include.cvmfs.errors import DestinationError
 from include.cvmfs.revision.view import View
 from include.nightlies.records import created_directories as created
 from include.nightlies.records import publications as records
-from include.nightlies.records.publications import PublicationKey
+from include.nightlies.rules.publication import PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.errors import ReserveFailed
 from include.nightlies.steps.values import Batch, Item, all_items

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
 
-from include.nightlies.records.publications import Publication, PublicationKey
+from include.nightlies.rules.publication import Publication, PublicationKey
 
 
 @dataclass(frozen=True, slots=True)

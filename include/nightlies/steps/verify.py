@@ -20,9 +20,9 @@ from include.nightlies.records import bulk as many
 from include.nightlies.records import created_directories as created
 from include.nightlies.records import publications as records
 from include.nightlies.records.damage import Damage
-from include.nightlies.records.publications import Publication
 from include.nightlies.rules.current_content import standing
 from include.nightlies.rules.outages import is_outage
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import NotVerified
 from include.nightlies.steps.values import Batch

@@ -10,8 +10,8 @@ from datetime import date, datetime, timedelta
 from include.nightlies.errors import BadIndex, BadIndexKey, BuildMissing, BuildMoved
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
-from include.nightlies.records.builds import BuildRecord
 from include.nightlies.rules.begin import dates
+from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.index import BuildIndex
 from include.nightlies.rules.index_history import compared, older
 from include.nightlies.rules.new_artifacts import Arrivals, arrivals, without_wrong_time

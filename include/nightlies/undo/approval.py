@@ -10,7 +10,7 @@ from include.nightlies.rules import approval
 from include.nightlies.rules.approval import Bound, Kind, Wanted
 from include.nightlies.rules.destinations import build_directory
 from include.nightlies.steps.approve import Asked, require_answer, settings_of
-from include.nightlies.undo.undo import UndoPlan
+from include.nightlies.undo.plan import UndoPlan
 from include.publishers.connect import Connections
 
 Clock = Callable[[], datetime]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from include.care.provenance.records import links_by_path
 from include.cvmfs.revision.view import is_below
 from include.nightlies.records import builds
-from include.nightlies.records.builds import BuildRecord
+from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.current_content import Looked, standing
 from include.nightlies.rules.destinations import build_directory, destination
 from include.nightlies.rules.links import LATEST, all_links_of, resolved

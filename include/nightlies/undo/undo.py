@@ -7,16 +7,14 @@ lease each destination must still hold what was planned for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
-from typing import Any
 
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.rebase import Rebased, rebase
 from include.cvmfs.errors import DestinationError
-from include.cvmfs.format.catalog import NestedRef, Packed
+from include.cvmfs.format.catalog import Packed
 from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.view import View, ancestors, is_below
@@ -25,16 +23,17 @@ from include.nightlies.records import builds
 from include.nightlies.records import links as linked
 from include.nightlies.records import publications as records
 from include.nightlies.records import undos as undone
-from include.nightlies.records.builds import ArtifactRecord, BuildRecord
 from include.nightlies.records.links import LINK, LinkRecord
 from include.nightlies.records.undos import Undone
+from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.current_content import standing
 from include.nightlies.rules.destinations import build_directory, destination
 from include.nightlies.rules.links import LinkState, relative, resolved
 from include.nightlies.rules.order import select
 from include.nightlies.steps.complete import Completeness
-from include.nightlies.steps.provenance import vouch_undone
 from include.nightlies.undo.links_to_build import MovedLink, leading_into, leading_to, links_of_slot, shown_by_links
+from include.nightlies.undo.plan import Instead, Predecessor, Taken, UndoPlan, Wish
+from include.nightlies.undo.provenance import vouch_undone
 from include.publishers.base import Published
 from include.publishers.byhand import common_ancestor, contents_of
 from include.publishers.connect import Connections
@@ -47,97 +46,6 @@ Clock = Callable[[], datetime]
 _TAGS = 5  # of those that may have what stood before a rebuild
 
 log = logging.getLogger(__name__)
-
-
-class Instead(Enum):
-    """What stands at a destination afterwards."""
-
-    NOTHING = "nothing"
-    PREDECESSOR = "predecessor"
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to be undone. Empty ``projects`` or ``platforms``: all of the build; ``move_links``: those that lead to
-    what goes may lead to an earlier build instead."""
-
-    slot: str
-    build_id: str
-    reason: str
-    projects: tuple[str, ...] = ()
-    platforms: tuple[str, ...] = ()
-    instead: Instead = Instead.NOTHING
-    move_links: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Predecessor:
-    """The tree that takes a place: of an earlier build, or of this one before it was rebuilt.
-
-    ``path``: where it is, ``sha256``: of its artifact; ``tag``: the revision that still has it, None: the newest.
-    """
-
-    build_id: str
-    path: str
-    reference: NestedRef
-    sha256: str
-    tag: str | None = None
-
-    def __str__(self) -> str:
-        return self.path if self.tag is None else f"what stood there in revision {self.tag}, before the rebuild,"
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """One destination that is undone. ``held``: the nested catalog that stands there, "" for a link."""
-
-    artifact: ArtifactRecord
-    destination: str
-    held: str
-    files: int
-    bytes: int
-    instead: Predecessor | None = None
-
-    def __str__(self) -> str:
-        what = f"{self.files} files, {self.bytes} bytes" if self.held else "a link"
-        end = f"{self.instead} takes its place" if self.instead else "goes"
-        return f"{self.artifact.artifact.name}: {self.destination} ({what}): {end}"
-
-
-@dataclass(frozen=True, slots=True)
-class UndoPlan:
-    """What would happen, in which revision it was looked at, and why it must not; ``notes``: what is done already."""
-
-    wish: Wish
-    repository: str
-    revision: int
-    build: BuildRecord
-    taken: tuple[Taken, ...] = ()
-    links: tuple[MovedLink, ...] = ()
-    notes: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
-    absent: tuple[tuple[ArtifactRecord, Predecessor | None], ...] = field(default=(), repr=False)
-
-    def lines(self) -> Iterator[str]:
-        """The whole of it, for whoever decides."""
-        yield f"{self.repository}, revision {self.revision}: {self.build.key} of slot {self.wish.slot}"
-        yield from (str(one) for one in self.taken)
-        yield from (str(one) for one in self.links)
-        yield from self.notes
-        yield from (f"refused: {one}" for one in self.refused)
-        if not self.taken and not self.links and not self.refused:
-            yield "nothing is to be done"
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "repository": self.repository,
-            "revision": self.revision,
-            "build": str(self.build.key),
-            "taken": [str(one) for one in self.taken],
-            "links": [str(one) for one in self.links],
-            "notes": list(self.notes),
-            "refused": list(self.refused),
-        }
 
 
 def plan_undo(connections: Connections, wish: Wish) -> UndoPlan:

@@ -10,12 +10,12 @@ from typing import Any
 
 from include.cvmfs.format.catalog import NestedRef
 from include.gateway.holders import TaskName
-from include.nightlies.records.builds import ArtifactRecord, BuildRecord
-from include.nightlies.records.publications import Publication
 from include.nightlies.rules.approval import Bound, Kind, Wanted, link_digest, question_digest, tree_digest, undo_digest
+from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.index import Artifact, Base, BuildIndex, Rejected
 from include.nightlies.rules.links import LinkDecision, LinkState
 from include.nightlies.rules.passes import Pass
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.signatures import public_key, require_signature
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.gate import Passed
@@ -23,7 +23,7 @@ from include.nightlies.steps.links import Linked
 from include.nightlies.steps.values import Batch, Item, Night, Outcome
 from include.nightlies.undo.approval import digest_of
 from include.nightlies.undo.links_to_build import MovedLink
-from include.nightlies.undo.undo import Predecessor, Taken, UndoPlan, Wish
+from include.nightlies.undo.plan import Predecessor, Taken, UndoPlan, Wish
 from include.publishers.leftovers import Finding, Whose
 from tests.compat.corpus import Document, compact, keys_folder, newest, shape
 from tests.compat.keys import BUILDER, FQRN, builder

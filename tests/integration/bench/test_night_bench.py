@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from include.nightlies.records.publications import Publication
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import Phase, State
 
 BENCH = Path(__file__).parents[3] / "bench"

@@ -27,7 +27,7 @@ from include.cvmfs.format.layout import Layout
 from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.nightlies.records import publications as records
-from include.nightlies.records.publications import Figures, PublicationKey
+from include.nightlies.rules.publication import Figures, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.storage.file import FileStore
 from tests.fakes.local import read_folder

@@ -10,7 +10,7 @@ from sqlalchemy import event, insert, text
 from include.ledger.engine import reading, writing
 from include.nightlies.records import publications as records
 from include.nightlies.records import tables
-from include.nightlies.records.publications import PublicationKey
+from include.nightlies.rules.publication import PublicationKey
 from include.nightlies.steps.known_objects import earlier_destinations
 
 NOW = datetime(2026, 11, 21, 2, 30, 1, tzinfo=UTC)

@@ -11,7 +11,7 @@ from include.nightlies.errors import StaleAttempt
 from include.nightlies.records import bulk as many
 from include.nightlies.records import publications as records
 from include.nightlies.records.bulk import Planned, plan_many
-from include.nightlies.records.publications import PublicationKey
+from include.nightlies.rules.publication import PublicationKey
 from include.nightlies.rules.states import Phase, State
 
 NOW = datetime(2026, 11, 21, 2, 30, 1, tzinfo=UTC)

@@ -25,9 +25,10 @@ from include.ledger.metadata import metadata
 from include.ledger.migrate import VERSION_TABLE, _config, migrate, version
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
-from include.nightlies.records.publications import PublicationKey, new_row
+from include.nightlies.records.publications import new_row
 from include.nightlies.records.tables import publications
 from include.nightlies.rules.index import Base
+from include.nightlies.rules.publication import PublicationKey
 from include.nightlies.rules.states import Skip
 
 ROOT = Path(include.__path__[0]).parent

@@ -13,8 +13,8 @@ from include.nightlies.errors import BuildMoved, IllegalMove, PublicationUnknown
 from include.nightlies.records import builds
 from include.nightlies.records import created_directories as created
 from include.nightlies.records import publications as records
-from include.nightlies.records.publications import Figures, PublicationKey
 from include.nightlies.rules.index import Artifact, BuildIndex, Rejected
+from include.nightlies.rules.publication import Figures, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.settings.model import Store
 from include.settings.traits import record_traits, recorded_traits

@@ -21,7 +21,8 @@ from include.gateway.client import GatewayClient
 from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.lab.servers.weed import WeedServer
-from include.nightlies.records.publications import Publication, publications_of_run
+from include.nightlies.records.publications import publications_of_run
+from include.nightlies.rules.publication import Publication
 from include.nightlies.steps.errors import ReserveFailed
 from include.nightlies.steps.plan import plan_night, plan_publication
 from include.nightlies.steps.prepare import prepare_batch

@@ -23,7 +23,8 @@ from include.nightlies.steps.plan import plan_night, plan_publication
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.values import Batch, Night
 from include.nightlies.undo.approval import ask_undo, require_undo_approved
-from include.nightlies.undo.undo import UndoPlan, Wish, plan_undo, undo
+from include.nightlies.undo.plan import UndoPlan, Wish
+from include.nightlies.undo.undo import plan_undo, undo
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets

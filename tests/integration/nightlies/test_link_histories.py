@@ -18,7 +18,8 @@ from include.nightlies.steps.gate import gate
 from include.nightlies.steps.links import link_night
 from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import verify_run
-from include.nightlies.undo.undo import Wish, redo, undo
+from include.nightlies.undo.plan import Wish
+from include.nightlies.undo.undo import redo, undo
 from tests.fakes.builds import Build, tree
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import SLOT, leads_to, publish, with_slots

@@ -12,7 +12,8 @@ from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.states import State
 from include.nightlies.steps.plan import plan_night
-from include.nightlies.undo.undo import Instead, Wish, undo
+from include.nightlies.undo.plan import Instead, Wish
+from include.nightlies.undo.undo import undo
 from tests.fakes.builds import Build
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import build_of, leads_to, link, night_of, publish, revision, with_slots

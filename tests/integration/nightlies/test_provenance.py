@@ -11,7 +11,8 @@ from include.care.provenance.asked import ask
 from include.care.provenance.records import check
 from include.nightlies.steps import links as link_step
 from include.nightlies.undo import undo as undo_step
-from include.nightlies.undo.undo import Instead, Wish, undo
+from include.nightlies.undo.plan import Instead, Wish
+from include.nightlies.undo.undo import undo
 from tests.integration.nightlies.conftest import FQRN, KEY, Nights, now
 from tests.integration.nightlies.test_links import build_of, night_of, whole_night, with_slots
 from tests.integration.nightlies.test_links import link as set_links

@@ -19,9 +19,9 @@ from include.cli.repo_open import connections as of_environment
 from include.gateway.client import GatewayClient
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
-from include.nightlies.records.publications import PublicationKey
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.passes import Pass
+from include.nightlies.rules.publication import PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.errors import ArtifactMissing
 from include.publishers.connect import Connections

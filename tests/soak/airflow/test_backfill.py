@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from include.nightlies.records.publications import Publication
+from include.nightlies.rules.publication import Publication
 from tests.e2e.deployment import Deployment
 from tests.fakes.builds import Build, tree
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from include.lab.follow import Snapshot
-from include.nightlies.records.publications import Publication
+from include.nightlies.rules.publication import Publication
 from include.settings.pools import BACKFILL, NIGHTLY
 from tests.e2e.deployment import FQRN, Deployment
 from tests.fakes.builds import Build, tree

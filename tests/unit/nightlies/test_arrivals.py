@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from include.nightlies.records.publications import Publication
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.new_artifacts import ALIVE, Arrivals, arrivals, without_wrong_time
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import Phase, State
 
 NOW = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)

@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from include.nightlies.errors import BuildMoved
-from include.nightlies.records.builds import ArtifactRecord, BuildRecord
+from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.index import Artifact, Base, BuildIndex, Rejected
 from include.nightlies.rules.index_history import compared
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from include.nightlies.records.publications import Publication
 from include.nightlies.rules.dependencies import Readiness, readiness
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import Phase, State
 
 NEEDS = ("A/x", "B/x")

@@ -9,9 +9,9 @@ from datetime import UTC, date, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.nightlies.records.builds import BuildRecord
-from include.nightlies.records.publications import Publication
+from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.index import BuildIndex, Rejected
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.gate import missing_line, missing_of_build, optional_of_build
 from include.nightlies.steps.plan import cut, nested_directories

@@ -19,8 +19,8 @@ from include.care.watch.watch import watch
 from include.ledger.metadata import metadata
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
-from include.nightlies.records.publications import PublicationKey
 from include.nightlies.rules.index import Artifact, BuildIndex
+from include.nightlies.rules.publication import PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.errors import ArtifactMissing
 from include.publishers.connect import Connections

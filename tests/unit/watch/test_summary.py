@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from include.care.watch.render import size, to_html, to_text
 from include.care.watch.summary import Fate, Summary, summary
-from include.nightlies.records.builds import ArtifactRecord, BuildRecord
-from include.nightlies.records.publications import Publication
+from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.index import Artifact, Rejected
+from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import Phase, Skip, State
 from include.settings.model import Choice, Slot
 

@@ -1,0 +1,67 @@
+"""Notes who took what back, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from include.care.provenance.deed import Deed, Kind
+from include.care.provenance.records import begun, newest, note
+from include.nightlies.records import publications as records
+from include.nightlies.rules.build import ArtifactRecord
+from include.nightlies.rules.destinations import destination
+from include.publishers.connect import Connections
+
+if TYPE_CHECKING:
+    from include.nightlies.undo.plan import Predecessor, UndoPlan
+
+
+def vouch_undone(
+    connections: Connections,
+    plan: UndoPlan,
+    found: Sequence[tuple[ArtifactRecord, Predecessor | None]],
+    *,
+    run: str,
+    owner: str,
+    revision: int | None,
+    now: datetime,
+) -> None:
+    """Have it known who took back what, and why. Raises LedgerUnavailable.
+
+    `found`: what a try had taken back that died before it could say so, each with what stands there instead; of these
+    only what is not told yet.
+    """
+    slot, build = connections.site.slot(plan.wish.slot), plan.build
+    common = replace(
+        begun(connections, plan.repository, revision=revision or plan.revision, run_id=run, holder=owner, at=now),
+        slot=slot.name,
+        reason=plan.wish.reason,
+    )
+    for link in plan.links:
+        leads = replace(common, path=link.path, before=link.was, reason=f"{build.key} is undone: {plan.wish.reason}")
+        if link.build is not None:
+            leads = replace(leads, kind=Kind.LINK, leads_to=link.target, build_id=link.build.build_id)
+        note(connections, leads if link.build is not None else replace(leads, kind=Kind.REMOVED))
+
+    def deed(record: ArtifactRecord, before: Predecessor | None) -> Deed:
+        artifact = record.artifact
+        where = destination(slot, build.build_id, artifact.project, artifact.platform, build_date=build.date)
+        own = replace(
+            common, path=where, build_id=build.build_id, project=artifact.project, platform=artifact.platform
+        )  # fmt: skip
+        if before is None:
+            return replace(own, kind=Kind.REMOVED, artifact_sha256=artifact.sha256)
+        known = records.recorded_nested_hash(connections.ledger, plan.repository, where, before.sha256)
+        return replace(
+            own, artifact_sha256=before.sha256, nested_hash=known, came_from=before.path, from_build=before.build_id
+        )  # fmt: skip
+
+    for one in plan.taken:
+        note(connections, replace(deed(one.artifact, one.instead), before=one.held or None))
+    for record, before in found:
+        late = deed(record, before)
+        last = newest(connections.ledger, late.repository, late.path)
+        if last is not None and (last.kind, last.nested_hash) != (late.kind, late.nested_hash):
+            note(connections, late)
