@@ -12,7 +12,7 @@ from include.settings.urls import base_url
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from include.gateway.client import GatewayClient
+    from include.gateway.client.client import GatewayClient
     from include.gateway.client.values import RepositoryInfo
 
 
@@ -30,7 +30,7 @@ class CvmfsGatewayHook(BaseHook):
 
     def get_conn(self) -> GatewayClient:
         """A client; sends nothing yet. Raises MissingConnection or BadConnection."""
-        from include.gateway.client import GatewayClient
+        from include.gateway.client.client import GatewayClient
 
         connection = AirflowSecrets().get(self.gateway_conn_id)
         return GatewayClient(base_url(connection, port=4929), connection.login or "", connection.password or "")

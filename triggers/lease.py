@@ -54,7 +54,7 @@ class LeaseFreeTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """One event: `free`, the `holder` where there is one, and the `reason` in words."""
         from hooks.secrets import KnownSecrets
-        from include.gateway.client import GatewayClient
+        from include.gateway.client.client import GatewayClient
         from include.gateway.errors import GatewayError
         from include.settings.urls import base_url
 

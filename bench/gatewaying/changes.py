@@ -17,7 +17,7 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import prepare
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.tarball import TarSource
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 from include.publishers.native import NativePublisher
 
 TREES = 2

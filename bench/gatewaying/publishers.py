@@ -25,7 +25,7 @@ from include.cvmfs.coordination.generation import look
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.revision.repository import Repository
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 from include.gateway.errors import GatewayError
 
 

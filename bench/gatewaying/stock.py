@@ -21,7 +21,7 @@ from include.cvmfs.format.compression import compress
 from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes, path_hash
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 
 TOP = "/stock"
 FILES_IN_DIRECTORY = 1000

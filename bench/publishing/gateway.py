@@ -12,7 +12,7 @@ from publishing.places import Place
 from publishing.repositories import FQRN, SILENT
 
 from include.cvmfs.format.keys import load_signer
-from include.gateway.service import GatewayKey, Recipe, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import GatewayKey, Recipe, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.storage.open import Credentials, StoreOptions, open_store
 from include.storage.store import Store

@@ -21,7 +21,7 @@ from include.cvmfs.format.digests import DigestSet
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.tarball import TarSource
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 from include.nightlies.steps.known_objects import known_objects
 from include.publishers.native import NativePublisher
 

@@ -19,7 +19,7 @@ from include.settings.secrets import EnvSecrets, Secrets
 
 if TYPE_CHECKING:
     from include.cvmfs.format.keys import Signer
-    from include.gateway.service import GatewayKey, ServiceConfig
+    from include.gateway.service.config import GatewayKey, ServiceConfig
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -49,7 +49,7 @@ def leases(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")] = False,
 ) -> None:
     """Show who holds which path, and for how long yet."""
-    from include.gateway.client import GatewayClient
+    from include.gateway.client.client import GatewayClient
 
     with GatewayClient(url or gateway_url(load()), "", "", timeout_s=10) as client:
         held = client.leases()
@@ -87,7 +87,7 @@ def gateway_url(site: Site) -> str:
 
 def served_config(port: int | None = None) -> ServiceConfig:
     """The service for the site of this process's environment."""
-    from include.gateway.service import Recipe
+    from include.gateway.service.config import Recipe
 
     config = service_config(load(), EnvSecrets(), port=port)
     return replace(config, recipe=Recipe(__name__, served_config.__name__, (port,)))
@@ -98,7 +98,7 @@ def service_config(site: Site, secrets: Secrets, *, port: int | None = None) -> 
 
     Signing keys and store credentials are read at a repository's first commit: they may be made after the start.
     """
-    from include.gateway.service import ConfigError, RepositoryConfig, ServiceConfig
+    from include.gateway.service.config import ConfigError, RepositoryConfig, ServiceConfig
     from include.publishers.connect import Connections
 
     connections = Connections(site, secrets)
@@ -137,7 +137,7 @@ def _public_keys(*files: Path) -> list[bytes]:
 
 def _keys(site: Site, repository: Repository, secrets: Secrets) -> tuple[GatewayKey, ...]:
     """The key of the file and the key of the connection, once if they are the same."""
-    from include.gateway.service import GatewayKey
+    from include.gateway.service.config import GatewayKey
 
     found = []
     file = site.gateway.keys / f"{repository.fqrn}.gw"
@@ -169,7 +169,7 @@ def _without_key(site: Site, repository: Repository, secrets: Secrets) -> str:
 
 def _admin_keys(site: Site, served: list[str], secrets: Secrets) -> tuple[GatewayKey, ...]:
     """Of the file, and of the connections that served repositories name for their administrator; they take no lease."""
-    from include.gateway.service import GatewayKey
+    from include.gateway.service.config import GatewayKey
 
     file = site.gateway.keys / ADMIN_KEY
     found = [_key_file(file)] if file.exists() else []

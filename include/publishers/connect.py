@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from include.cvmfs.coordination.freeze import require_thawed
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.revision.repository import Repository
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 from include.publishers.base import Publisher
 from include.publishers.capabilities import Loss, Way
 from include.publishers.errors import NotSupported, PublisherError

@@ -36,8 +36,8 @@ from include.settings.model import Repository
 from include.settings.traits import record_traits, recorded_traits
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.kinds import S3, kind_of
-from include.storage.open import split_s3_url
 from include.storage.store import Store
+from include.storage.urls import split_s3_url
 
 Say = Callable[[str], None]
 

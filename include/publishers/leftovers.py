@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from include.gateway.client import LeaseInfo
+from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import AdminKeyNeeded, GatewayError
 from include.gateway.holders import TaskName
 from include.publishers.connect import Connections

@@ -41,7 +41,8 @@ from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.revision.view import View, is_below
-from include.gateway.client import GatewayClient, Lease
+from include.gateway.client.client import GatewayClient
+from include.gateway.client.values import Lease
 from include.gateway.errors import CollectionMoved, CommitUnclear
 from include.publishers.base import Published, Released, Reserved
 from include.publishers.clearance import Clearance, require_spared

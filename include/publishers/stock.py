@@ -23,7 +23,8 @@ from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.revision.view import View
-from include.gateway.client import GatewayClient, Lease
+from include.gateway.client.client import GatewayClient
+from include.gateway.client.values import Lease
 from include.gateway.errors import CollectionMoved, GatewayError, TagRefused
 from include.gateway.retries import Action, advice
 from include.publishers.base import Published, Released, Reserved

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from include.storage.errors import Forbidden, Rejected, StoreError, Unavailable
-from include.storage.open import DEFAULTS, split_s3_url
 from include.storage.options import Credentials, StoreOptions
 from include.storage.refusals import BY_CODE, BY_STATUS, DROPPED, Failure, Refusal
 from include.storage.roles import Role, bucket_policy
 from include.storage.store import Unfinished
+from include.storage.urls import DEFAULTS, split_s3_url
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client

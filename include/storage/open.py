@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from include.storage.errors import BadKey, StoreError
+from include.storage.errors import StoreError
 from include.storage.kinds import FILE, HTTP, S3, StoreKind, kind_of, shown
 from include.storage.options import Credentials, StoreOptions, Traits
-from include.storage.store import Store, check_prefix
+from include.storage.store import Store
+from include.storage.urls import DEFAULTS, split_s3_url
 
 __all__ = ["Credentials", "StoreOptions", "Traits", "open_store", "split_s3_url"]
-
-DEFAULTS = StoreOptions()
 
 
 def open_store(url: str, *, credentials: Credentials | None = None, options: StoreOptions = DEFAULTS) -> Store:
@@ -23,20 +21,6 @@ def open_store(url: str, *, credentials: Credentials | None = None, options: Sto
     ``s3://`` without credentials is read anonymously. ``http(s)://`` takes none: it is for public reading.
     """
     return OPENERS[kind_of(url)](url, credentials, options)
-
-
-def split_s3_url(url: str) -> tuple[str, str]:
-    """Bucket and prefix of ``s3://bucket/prefix``; the prefix without slashes at its ends, "" for the whole bucket."""
-    bucket, _, prefix = url.partition("://")[2].partition("/")
-    if not _BUCKET.fullmatch(bucket):
-        raise StoreError(
-            f"store URL {shown(url)!r}: no usable bucket name; write s3://bucket/prefix, and the host as 'endpoint'",
-            key="",
-        )
-    try:
-        return bucket, check_prefix(prefix)
-    except BadKey as error:
-        raise StoreError(f"store URL {shown(url)!r}: {error}", key="") from None
 
 
 def _open_file(url: str, credentials: Credentials | None, options: StoreOptions) -> Store:  # noqa: ARG001
@@ -90,4 +74,3 @@ OPENERS: Mapping[StoreKind, Callable[[str, Credentials | None, StoreOptions], St
     S3: _open_s3,
     HTTP: _open_http,
 }
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")

@@ -12,7 +12,7 @@ from typing import Any
 
 from include.storage.errors import StoreError
 from include.storage.kinds import S3, kind_of
-from include.storage.open import split_s3_url
+from include.storage.urls import split_s3_url
 
 SID = "Nightshift"  # what our statements' names begin with
 SCRATCH = (".nightshift-probe-*/*", ".nightshift-trial-*")  # where it is tried what a store keeps, and takes

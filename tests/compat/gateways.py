@@ -18,7 +18,7 @@ import pytest
 
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.revision.lineage import Revision
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 from include.gateway.errors import GatewayError
 from include.gateway.paths import LeasePath
 from include.gateway.service.leases.lease_table import LeaseTable, Spent, digest_of

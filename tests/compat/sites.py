@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.commit.create import create_repository
-from include.gateway.client import GatewayClient
-from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.client.client import GatewayClient
+from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.storage.file import FileStore
 from tests.compat.corpus import keys_folder

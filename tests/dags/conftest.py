@@ -24,8 +24,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from include.cvmfs.commit.create import create_repository
-from include.gateway.client import GatewayClient
-from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.client.client import GatewayClient
+from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.lab.servers.weed import WeedServer
 from include.nightlies.records.publications import publications_of_run

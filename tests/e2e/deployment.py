@@ -15,7 +15,7 @@ from typing import Any
 
 from include.cvmfs.check.check import check
 from include.cvmfs.format.keys import GatewayKey, save_gateway_key
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 from include.lab import lifecycle
 from include.lab.airflow_api import AirflowApi
 from include.lab.environment import ADMIN, Lab, Place

@@ -8,7 +8,7 @@ import pytest
 
 from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import hash_bytes
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 from tests.e2e.deployment import FQRN, Deployment
 from tests.fakes.builds import tree
 

@@ -14,7 +14,7 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.keys import generate_repository_key, load_signer, save_signer
-from include.gateway.service import GatewayKey, Recipe, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import GatewayKey, Recipe, RepositoryConfig, ServiceConfig
 from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions
 from include.storage.store import Store

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from include.cvmfs.format.keys import load_signer
-from include.gateway.service import GatewayKey, Recipe, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import GatewayKey, Recipe, RepositoryConfig, ServiceConfig
 from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions, Traits
 from include.storage.store import Store

@@ -23,7 +23,7 @@ from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.view import View
 from include.cvmfs.sources.directory import DirectorySource
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 from include.publishers.native import NativePublisher
 from include.storage.store import Store
 from tests.fakes.faultproxy import Fault

@@ -24,7 +24,7 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.directory import DirectorySource
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 from include.gateway.errors import PathBusy
 from include.gateway.service.clock import SystemClock
 from include.gateway.service.commits import committer

@@ -12,7 +12,8 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash
-from include.gateway.client import GatewayClient, Lease
+from include.gateway.client.client import GatewayClient
+from include.gateway.client.values import Lease
 from include.gateway.errors import GatewayError
 from include.storage.open import open_store
 from include.storage.store import Store

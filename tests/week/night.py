@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any
 
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 from include.lab.airflow_api import AirflowApi
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.states import State

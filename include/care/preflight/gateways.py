@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from include.care.preflight.findings import Finding, Severity
 from include.care.preflight.stores import TIMEOUT_S, skew
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import AccessRefused, PathBusy, RepositoryDisabled
 from include.gateway.holders import TaskName

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from include.gateway.auth import authorization
-from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.commits.points import Point
+from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.app import API, create_app
 from include.gateway.service.leases.lease_table import LeaseTable
 from tests.fakes.gateway_service import ManualClock

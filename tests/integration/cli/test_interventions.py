@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from include.cli.main import assemble
 from include.cvmfs.coordination.freeze import KEY
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN
 from tests.integration.cli.test_repo_commands import Commands, repo

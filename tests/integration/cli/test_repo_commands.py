@@ -24,7 +24,7 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.keys import KeyFile, save_master, save_signer
 from include.cvmfs.format.layout import Layout
-from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.nightlies.records import publications as records
 from include.nightlies.rules.publication import Figures, PublicationKey

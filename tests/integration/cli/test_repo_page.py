@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from include.cli.repo import app
 from include.cvmfs.format.keys import load_signer
-from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.storage.file import FileStore
 from tests.fakes.orders import KEY_ID, SECRET

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from include.gateway.client import GatewayClient
-from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.client.client import GatewayClient
 from include.gateway.service.clock import Clock
 from include.gateway.service.commits.points import OnPoint, pass_by
+from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.gateway.service.http.serving import ReadConfig
 from tests.fakes.gateway_service import FakeCommitter

@@ -15,7 +15,7 @@ import requests
 
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.auth import authorization
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 from include.gateway.errors import GatewayError
 from include.gateway.service import looks
 from include.gateway.service.commits import process as apart

@@ -11,7 +11,7 @@ import pytest
 from include.cvmfs import errors as cvmfs
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway import errors
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 from include.gateway.service.commits.points import Point
 from include.gateway.service.leases.lease_table import LeaseGone
 from include.storage.errors import Unavailable

@@ -10,7 +10,7 @@ import pytest
 from include.cvmfs.coordination import freeze as freezes
 from include.cvmfs.coordination.freeze import Freeze
 from include.gateway.errors import RepositoryDisabled
-from include.gateway.service import GatewayKey, RepositoryConfig
+from include.gateway.service.config import GatewayKey, RepositoryConfig
 from include.gateway.service.freezes import FRESH_S
 from include.storage.file import FileStore
 from tests.fakes.gateway_service import ManualClock

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from include.gateway.auth import authorization
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 
 REPOSITORY = "test.example.org"
 TOKEN = "A" * 52 + "===="

@@ -16,8 +16,10 @@ import requests
 
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway import errors
-from include.gateway.client import GatewayClient, Lease, keeping
+from include.gateway.client import keeping
 from include.gateway.client.audit import LOGGER
+from include.gateway.client.client import GatewayClient
+from include.gateway.client.values import Lease
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.fakes.stockgateway import StockGateway
 from tests.integration.gateway.conftest import LEASE_S, RunningGateway

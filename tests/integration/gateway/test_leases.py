@@ -15,7 +15,8 @@ import pytest
 
 from include.gateway import errors
 from include.gateway.auth import authorization
-from include.gateway.client import GatewayClient, Lease
+from include.gateway.client.client import GatewayClient
+from include.gateway.client.values import Lease
 from include.gateway.service.http.app import create_app
 from tests.fakes.gateway_service import FakeCommitter, ManualClock
 from tests.integration.gateway.conftest import LEASE_S, StartGateway, service_config

@@ -13,7 +13,8 @@ import pytest
 
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway import errors
-from include.gateway.client import GatewayClient, Lease
+from include.gateway.client.client import GatewayClient
+from include.gateway.client.values import Lease
 
 REPOSITORY = "test.example.org"
 TOKEN = "A" * 52 + "===="

@@ -22,9 +22,9 @@ from include.cvmfs.coordination.generation import Generation, Phase
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.gateway.auth import authorization
 from include.gateway.pack import MAX_HEADER_BYTES, Pack
-from include.gateway.service import GatewayKey, RepositoryConfig
 from include.gateway.service.clock import SystemClock
 from include.gateway.service.commits import intake as intakes
+from include.gateway.service.config import GatewayKey, RepositoryConfig
 from include.gateway.service.leases.lease_table import LeaseTable, digest_of
 from include.gateway.service.leases.payload_rows import Received
 from include.storage.errors import Unavailable

@@ -22,9 +22,9 @@ from include.cvmfs.format.keys import format_public_key
 from include.cvmfs.revision.repository import Repository
 from include.gateway import errors
 from include.gateway.auth import authorization, body_signature_fits, sign_body
-from include.gateway.client import GatewayClient
-from include.gateway.service import ConfigError, GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.client.client import GatewayClient
 from include.gateway.service.commits.points import DIE_AT, Point, from_environment
+from include.gateway.service.config import ConfigError, GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http import serving
 from include.gateway.service.http.app import create_app
 from include.gateway.service.limits import Limits, Rate

@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from include.cvmfs.format.hashes import ObjectHash
-from include.gateway.service import GatewayKey, RepositoryConfig
 from include.gateway.service.commits.queue import CommitOrder
+from include.gateway.service.config import GatewayKey, RepositoryConfig
 from tests.fakes.gateway_service import FakeCommitter
 from tests.integration.gateway.conftest import RunningGateway, _never
 

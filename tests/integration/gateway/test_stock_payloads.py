@@ -18,7 +18,7 @@ from include.cvmfs.errors import MergeError, ObjectMissing, TagError
 from include.cvmfs.format.hashes import hash_bytes
 from include.gateway.auth import authorization
 from include.gateway.pack import Pack, PackHeader, PackReader
-from include.gateway.service import RepositoryConfig
+from include.gateway.service.config import RepositoryConfig
 from tests.fakes.gateway_service import FakeCommitter
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.stockpublisher import StockWire

@@ -17,8 +17,8 @@ import pytest
 from include.cvmfs.check.check import Report, check
 from include.cvmfs.commit.commit import fence
 from include.cvmfs.commit.create import create_repository
-from include.gateway.client import GatewayClient
-from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.client.client import GatewayClient
+from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.lab.servers.weed import WeedServer
 from include.nightlies.records.publications import publications_of_run

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.storage.store import Store
 from tests.fakes.orders import KEY_ID, SECRET

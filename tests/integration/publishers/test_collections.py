@@ -15,7 +15,7 @@ from include.cvmfs.format.hashes import CATALOG
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.sources.directory import DirectorySource
-from include.gateway.client import Lease
+from include.gateway.client.values import Lease
 from include.nightlies.steps.known_objects import known_objects, leave_condemned
 from tests.fakes.collector import Collector
 from tests.fakes.site import DESTINATIONS, FQRN, NESTED, SIGNER

@@ -247,7 +247,7 @@ def test_a_lost_reply_is_settled_by_looking_and_publishes_once(reserved: StockSi
 
 
 def test_what_is_still_unclear_after_looking_is_said(reserved: StockSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    from include.gateway.client import GatewayClient
+    from include.gateway.client.client import GatewayClient
 
     def lost(*_: object, **__: object) -> int:
         raise CommitUnclear("its reply was lost")

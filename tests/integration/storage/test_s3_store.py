@@ -11,11 +11,12 @@ import requests
 from include.lab.servers.s3 import S3Server
 from include.storage.buckets import admin_client, allow_public_read, ensure_bucket
 from include.storage.errors import BucketMissing, Conflict, Forbidden, NotFound, StoreError
-from include.storage.open import open_store, split_s3_url
+from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions
 from include.storage.s3 import MULTIPART_FROM_BYTES
 from include.storage.store import Store
 from include.storage.unfinished import abandoned, described, remove_abandoned
+from include.storage.urls import split_s3_url
 
 ROOT = Path(__file__).parents[3]
 

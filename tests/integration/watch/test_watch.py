@@ -16,7 +16,7 @@ from include.care.preflight import folders
 from include.care.watch.alerts import Runs, Tick, ticks
 from include.care.watch.watch import Watched, watch
 from include.cli.repo_open import connections as of_environment
-from include.gateway.client import GatewayClient
+from include.gateway.client.client import GatewayClient
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
 from include.nightlies.rules.index import Artifact, BuildIndex

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.commit.create import create_repository
-from include.gateway.service import GatewayKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.commits import ownership
 from include.gateway.service.commits.committer import StoreCommitter
 from include.gateway.service.commits.ownership import KEY, Owned, Owner, Ownership, claim
 from include.gateway.service.commits.queue import CommitOrder
+from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
 from include.storage.options import Traits
 from include.storage.store import Store
 from tests.fakes.memorystore import MemoryStore

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from include.gateway.client import LeaseInfo
+from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import AdminKeyNeeded, GatewayUnreachable
 from include.gateway.holders import TaskName
 from include.publishers.leftovers import Ended, Finding, Whose, end_dead, hit_by, judge, look

@@ -11,9 +11,10 @@ import pytest
 from include.storage.errors import StoreError, Unavailable, Unsupported
 from include.storage.file import FileStore
 from include.storage.http import HttpStore
-from include.storage.open import open_store, split_s3_url
+from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions
 from include.storage.s3 import S3Store, endpoint_of
+from include.storage.urls import split_s3_url
 
 
 def test_each_scheme_opens_its_kind_of_store(tmp_path: Path) -> None:

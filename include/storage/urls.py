@@ -1,0 +1,29 @@
+"""The bucket and prefix that a URL names."""
+
+from __future__ import annotations
+
+import re
+
+from include.storage.errors import BadKey, StoreError
+from include.storage.kinds import shown
+from include.storage.options import StoreOptions
+from include.storage.store import check_prefix
+
+DEFAULTS = StoreOptions()
+
+
+def split_s3_url(url: str) -> tuple[str, str]:
+    """Bucket and prefix of ``s3://bucket/prefix``; the prefix without slashes at its ends, "" for the whole bucket."""
+    bucket, _, prefix = url.partition("://")[2].partition("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise StoreError(
+            f"store URL {shown(url)!r}: no usable bucket name; write s3://bucket/prefix, and the host as 'endpoint'",
+            key="",
+        )
+    try:
+        return bucket, check_prefix(prefix)
+    except BadKey as error:
+        raise StoreError(f"store URL {shown(url)!r}: {error}", key="") from None
+
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
