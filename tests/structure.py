@@ -65,6 +65,11 @@ class Tree:
                 yield from (name for name in (*inner, node.module) if name in self.files)
 
     @cached_property
+    def needed(self) -> dict[str, set[str]]:
+        """As ``imports``, without what only annotations need."""
+        return {name: set(self._imported(_without_typing(tree))) - {name} for name, tree in self.syntax.items()}
+
+    @cached_property
     def classes(self) -> list[tuple[str, ast.ClassDef]]:
         return [
             (name, node)
@@ -72,6 +77,11 @@ class Tree:
             for node in ast.walk(tree)
             if isinstance(node, ast.ClassDef)
         ]
+
+
+def _without_typing(tree: ast.Module) -> ast.Module:
+    typing = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
+    return ast.Module([node for node in tree.body if node not in typing], [])
 
 
 def logical_lines(path: Path, tree: ast.Module) -> int:
@@ -153,7 +163,7 @@ def imports_up(tree: Tree) -> list[str]:
 
 
 def cycles(tree: Tree) -> list[list[str]]:
-    """Groups of modules that import each other, directly or through others (Tarjan's strongly connected components)."""
+    """Groups of modules that import each other when they run (Tarjan's strongly connected components)."""
     order: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -162,7 +172,7 @@ def cycles(tree: Tree) -> list[list[str]]:
     def visit(name: str) -> None:
         order[name] = low[name] = len(order)
         stack.append(name)
-        for target in tree.imports[name]:
+        for target in tree.needed[name]:
             if target not in order:
                 visit(target)
                 low[name] = min(low[name], low[target])
