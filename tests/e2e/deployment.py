@@ -22,6 +22,7 @@ from include.lab.environment import ADMIN, Lab, Place
 from include.lab.follow import Snapshot, follow
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.secrets import load_or_create
+from include.lab.supervise import end_marked
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.publication import Publication
 from include.publishers.connect import Connections
@@ -105,7 +106,10 @@ class Deployment:
         self.store_proxy.clear()
         self.gateway_proxy.clear()
         self.connections.ledger.dispose()
-        lifecycle.down(self.lab, say=_say)
+        try:
+            lifecycle.down(self.lab, say=_say)
+        finally:
+            end_marked(self.place)  # also where a busy machine does not stop it in order
         self.store_proxy.close()
         self.gateway_proxy.close()
 
