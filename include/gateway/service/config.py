@@ -75,7 +75,7 @@ class ServiceConfig:
 
     Of the payloads of a repository, ``payloads_at_once`` are read and the others wait; one that sends nothing for the
     idle timeout is refused. ``not_served``: other repositories of the site, and why. With a ``recipe`` commits are made
-    in a process of their own (``apart.py``), without one in threads of the service.
+    in a process of their own (``commits.process``), without one in threads of the service.
     """
 
     state: Path

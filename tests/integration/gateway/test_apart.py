@@ -139,4 +139,4 @@ def test_the_process_ends_with_the_service_even_while_it_waits_for_a_store(
 
 
 def committers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "apart_worker" in " ".join(child.cmdline())]
+    return [child for child in psutil.Process().children() if "commits.worker" in " ".join(child.cmdline())]

@@ -251,7 +251,7 @@ def keys_are_read_again(deployment: Deployment, process: subprocess.Popen[bytes]
 
 
 def committers(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    return [child for child in psutil.Process(process.pid).children() if "apart_worker" in " ".join(child.cmdline())]
+    return [child for child in psutil.Process(process.pid).children() if "commits.worker" in " ".join(child.cmdline())]
 
 
 def test_commits_are_made_in_a_process_of_their_own_that_is_started_again(

@@ -1,4 +1,4 @@
-"""The process that ``apart.py`` starts: makes revisions for the service, and ends with it.
+"""The process that ``process.py`` starts: makes revisions for the service, and ends with it.
 
 One thread reads the messages and never waits for anything else: a commit that is under way waits for answers that only
 this thread can hand over, and the end of the service is seen here.
