@@ -31,7 +31,7 @@ from include.lab.supervise import ProcessState, Supervisor, end_marked, marked_p
 from include.settings.load import load
 from include.settings.pools import pools
 
-STORAGE_READY_S = 30.0
+STORAGE_READY_S = 120.0  # seconds on an idle machine; a service that ends is reported at once
 AIRFLOW_READY_S = 240.0  # the first start compiles all of Airflow, on whatever else the machine does
 STOP_S = 45.0
 _FOUNDATIONS = frozenset({"postgres", "weed"})

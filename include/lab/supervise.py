@@ -18,7 +18,7 @@ from supervisor.xmlrpc import Faults, SupervisorTransport
 from include.lab.environment import MARK, Place
 from include.lab.errors import LabError, ServiceFailed, SupervisorFailed
 
-START_S = 15.0
+START_S = 60.0
 POLL_S = 0.1
 
 

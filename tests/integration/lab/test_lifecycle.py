@@ -28,8 +28,7 @@ def silent(_: str) -> None:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    monkeypatch.setattr(lifecycle, "STORAGE_READY_S", 120.0)  # other tests share the machine
+def lab(tmp_path: Path) -> Iterator[Lab]:
     place = Place(tmp_path / "var")
     lab = Lab(place, Ports.unused(), load_or_create(place.secrets))
     yield lab
@@ -119,7 +118,7 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Postgres:
 def started(server: Postgres) -> subprocess.Popen[bytes]:
     log = server.log.with_name("server.log").open("wb")
     process = subprocess.Popen(server.command(), stdout=log, stderr=log, cwd="/", start_new_session=True)
-    for _ in range(100):
+    for _ in range(600):
         if server.answer() is None:
             return process
         assert process.poll() is None, server.log.with_name("server.log").read_text()
