@@ -112,7 +112,7 @@ def test_a_run_by_hand_that_fails_sends_an_alert_that_links_to_it(deployment: De
     )
     (alert,) = found
     assert alert.key == "run-failed:publication/fails"
-    assert "SourceNotAllowed" in alert.title
+    assert "source-not-allowed" in alert.title
     assert f"{deployment.lab.airflow_url}/dags/publication/runs/fails" in alert.text
 
 
