@@ -109,7 +109,7 @@ def _last_name(node: ast.expr) -> str:
 def _is_exception(name: str, parents: dict[str, list[str]], seen: frozenset[str] = frozenset()) -> bool:
     known = getattr(builtins, name, None)
     if isinstance(known, type):
-        return issubclass(known, BaseException)
+        return issubclass(known, Exception)  # what derives from BaseException alone is a signal, as `KeyboardInterrupt`
     if name not in parents:
         return name.endswith(("Error", "Exception"))
     return name not in seen and any(_is_exception(base, parents, seen | {name}) for base in parents[name])
