@@ -74,7 +74,7 @@ test-full: $(STAMP) servers  ## all tests; any skip is a failure
 PASSES ?= 3
 
 test-busy: $(STAMP) servers  ## test-full beside four busy loops, PASSES times in a row [PASSES=3]
-	@for pass in $$(seq $(PASSES)); do echo "pass $$pass of $(PASSES)"; tests/beside-busy-loops.sh $(MAKE) --no-print-directory test-full; done
+	@for pass in $$(seq $(PASSES)); do echo "pass $$pass of $(PASSES)"; tests/beside-busy-loops.sh $(MAKE) --no-print-directory test-full || exit 1; done
 
 servers:
 	@tests/install-servers.sh
