@@ -1,4 +1,4 @@
-"""The rules of the house for errors: one root, a code for each class, and every class on its way to other processes."""
+"""The rules of the house for errors: one root, a code for each class, the way to other processes, and their tests."""
 
 from __future__ import annotations
 
@@ -190,3 +190,22 @@ def test_no_decision_is_made_on_the_text_of_an_error() -> None:
             called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
             found[str(file.relative_to(ROOT))] += sum(ast.unparse(one) in texts for one in [*compared, *called])
     assert +found == Counter(FOREIGN_TEXTS)
+
+
+MESSAGES = {
+    # tests of one subject each
+    "unit": 326,
+    # tests with servers and whole nights
+    "elsewhere": 140,
+}
+"""How often tests expect words of a message: where people act on it and no field tells as much. It may only shrink."""
+
+
+def test_errors_are_expected_by_class_and_fields_and_seldom_by_their_wording() -> None:
+    found: Counter[str] = Counter()
+    for file in sorted((ROOT / "tests").rglob("*.py")):
+        tree = "unit" if file.is_relative_to(ROOT / "tests" / "unit") else "elsewhere"
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in {"pytest.raises", "pytest.warns"}:
+                found[tree] += any(one.arg == "match" for one in node.keywords)
+    assert found <= Counter(MESSAGES)
