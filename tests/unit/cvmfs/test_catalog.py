@@ -21,6 +21,7 @@ from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, hash_byt
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.schema import open_image
 from tests.fakes.recount import counter_names
+from tests.fakes.refused import refused
 
 DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
 FILE = Dirent("", stat.S_IFREG | 0o644, size=7, hash=hash_bytes(b"content"))
@@ -170,7 +171,7 @@ def test_nested_catalogs_count_in_both_halves_until_they_are_forgotten() -> None
     assert catalog.nested() == [grown]
     catalog.remove_nested("/n", BELOW + Counts(regular=1))
     assert catalog.statistics == before
-    with pytest.raises(CatalogError, match="/n: no such nested catalog"):
+    with refused(CatalogError, path="/n"):
         catalog.remove_nested("/n", Counts())
 
 
@@ -198,7 +199,7 @@ def test_what_is_not_there_cannot_be_changed(verb: str) -> None:
     catalog = full()
     before = catalog.statistics
     arguments = (FILE,) if verb == "update" else ()
-    with pytest.raises(CatalogError, match=r"^/gone: no such entry"):
+    with refused(CatalogError, path="/gone"):
         getattr(catalog, verb)("/gone", *arguments)
     assert catalog.statistics == before
 
@@ -206,8 +207,9 @@ def test_what_is_not_there_cannot_be_changed(verb: str) -> None:
 def test_a_path_holds_one_entry() -> None:
     catalog = Catalog.load(image())
     before = catalog.statistics
-    with pytest.raises(CatalogError, match="two entries at one path"):
+    with refused(CatalogError, path="") as caught:
         catalog.add("/a", FILE.changed(name="a"))
+    assert isinstance(caught.value.__cause__, sqlite3.IntegrityError)
     assert catalog.statistics == before
 
 
@@ -221,13 +223,11 @@ def test_a_catalog_is_unpacked_if_it_is_what_its_name_says(algorithm: Algorithm)
         Catalog.unpack(packed.data + b"x", packed.hash)
 
 
-@pytest.mark.parametrize(
-    ("schema", "said"), [("2.6", "newer schema 2.6"), ("3", "newer schema 3"), ("2.4", "schema 2.4")]
-)
-def test_another_schema_is_refused_by_its_number(schema: str, said: str) -> None:
+@pytest.mark.parametrize("schema", ["2.6", "3", "2.4"])
+def test_another_schema_is_refused(schema: str) -> None:
     catalog = Catalog.create("/n", DIRECTORY)
     catalog.set_property("schema", schema)
-    with pytest.raises(CatalogError, match=f"^/n: the catalog has (the )?{said}, this program reads 2.5"):
+    with refused(CatalogError, path="/n"):
         Catalog.load(catalog.to_bytes())
 
 
@@ -242,7 +242,7 @@ def test_what_is_no_catalog_is_refused(database: bytes) -> None:
 def test_another_database_is_no_catalog() -> None:
     connection = sqlite3.connect(":memory:")
     connection.execute("CREATE TABLE something (else_ TEXT)")
-    with pytest.raises(CatalogError, match="not a catalog"):
+    with refused(CatalogError, path=""):
         Catalog.load(connection.serialize())
 
 
@@ -250,8 +250,9 @@ def test_another_database_is_no_catalog() -> None:
 def test_a_catalog_that_registers_one_outside_of_itself_is_refused(path: str) -> None:
     catalog = Catalog.create("/n", DIRECTORY)
     catalog.set_nested(NestedRef(path, NESTED.hash, 1), BELOW)
-    with pytest.raises(CatalogError, match="outside of itself"):
-        Catalog.load(catalog.to_bytes()).nested()
+    loaded = Catalog.load(catalog.to_bytes())
+    with refused(CatalogError, path="/n"):
+        loaded.nested()
 
 
 def test_a_directory_that_stands_in_itself_is_not_moved_for_ever() -> None:
@@ -259,15 +260,17 @@ def test_a_directory_that_stands_in_itself_is_not_moved_for_ever() -> None:
     for path in ("/a", "/a/x"):
         catalog.add(path, DIRECTORY.changed(name=path[-1:]))
     catalog._run("UPDATE catalog SET parent_1 = md5path_1, parent_2 = md5path_2 WHERE name = 'a'")
-    with pytest.raises(CatalogError, match="not where its parent and name say"):
+    with refused(CatalogError, path="/a/a"):
         catalog.move("/a", "/b")
 
 
 def test_a_revision_of_the_schema_without_end_is_refused() -> None:
     catalog = Catalog.create("", DIRECTORY)
     catalog.set_property("schema_revision", "1e999")
-    with pytest.raises(CatalogError, match="damaged catalog"):
-        Catalog.load(catalog.to_bytes()).make_writable()
+    loaded = Catalog.load(catalog.to_bytes())
+    with refused(CatalogError, path="") as caught:
+        loaded.make_writable()
+    assert isinstance(caught.value.__cause__, OverflowError)
 
 
 def ends_well_or_in_our_error(read: Callable[[], None]) -> None:

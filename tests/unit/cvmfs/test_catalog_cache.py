@@ -10,6 +10,7 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import CATALOG, Algorithm, hash_bytes
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.refused import refused
 
 
 def test_a_catalog_that_unpacks_to_more_than_is_allowed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -17,7 +18,7 @@ def test_a_catalog_that_unpacks_to_more_than_is_allowed_is_refused(monkeypatch: 
     store, packed = MemoryStore(), compress(bytes((1 << 16) + 1))
     name = hash_bytes(packed, Algorithm.SHA1, CATALOG)
     store.put(name.key, packed)
-    with pytest.raises(FormatError, match="more than the 65536 bytes"):
+    with refused(FormatError, what="zlib stream"):
         CatalogCache(store).database(name)
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError
 from include.cvmfs.ingest.chunker import Chunker, ChunkLimits, cut_marks
+from tests.fakes.refused import refused
 
 MIB = 1 << 20
 ONE_TWO_FOUR = [
@@ -123,7 +124,7 @@ def test_a_chunker_can_take_the_next_file() -> None:
 
 @pytest.mark.parametrize("limits", [(31, 64, 128), (64, 64, 128), (64, 128, 128), (0, 0, 0)])
 def test_limits_that_cannot_be_kept_are_refused(limits: tuple[int, int, int]) -> None:
-    with pytest.raises(FormatError, match="chunk limits"):
+    with refused(FormatError, what="chunk limits"):
         ChunkLimits(*limits)
 
 

@@ -29,6 +29,7 @@ from include.cvmfs.format.keys import generate_master, generate_repository_key
 from include.cvmfs.format.reflog import Reflog, RefType
 from include.cvmfs.revision.repository import Repository
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.refused import refused
 from tests.unit.cvmfs.test_edit import DIRECTORY
 
 FQRN = "test.example.org"
@@ -93,7 +94,7 @@ def test_a_new_repository_is_readable_and_is_not_made_twice(store: MemoryStore) 
     assert repository.manifest.revision == 0
     assert [tag.name for tag in repository.history().tags()] == ["trunk"]
     assert_reflog_matches(store)
-    with pytest.raises(RepositoryError, match="already"):
+    with refused(RepositoryError, fqrn=FQRN):
         create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW)
 
 
@@ -183,17 +184,17 @@ def test_a_crash_at_any_step_leaves_one_revision_or_the_other_and_the_next_commi
     assert_reflog_matches(store)
 
 
-def test_a_lost_reflog_is_named_with_its_cure_and_nothing_is_switched(store: MemoryStore) -> None:
+def test_without_its_reflog_nothing_is_switched(store: MemoryStore) -> None:
     del store.objects[REFLOG_KEY]
     before = store.objects[MANIFEST_KEY]
-    with pytest.raises(ReflogError, match="repair"):
+    with refused(ReflogError, fqrn=FQRN):
         commit(store, *change(store, "/a"), "/a")
     assert store.objects[MANIFEST_KEY] == before
 
 
 def test_a_tag_that_exists_is_refused_before_anything_is_switched(store: MemoryStore) -> None:
     commit(store, *change(store, "/a"), "/a", tag=NewTag("v1"))
-    with pytest.raises(TagError, match="v1"):
+    with refused(TagError, name="v1"):
         commit(store, *change(store, "/b"), "/b", tag=NewTag("v1"))
     assert opened(store).manifest.revision == 1
 
@@ -245,8 +246,9 @@ def test_what_the_store_cut_short_is_not_switched_to(store: MemoryStore, suffix:
     store.objects[opened(store).manifest.certificate.key] = b""
     before = store.objects[MANIFEST_KEY]
     lossy(store, suffix, keep)
-    with pytest.raises(ObjectDamaged, match=f"{suffix}.*{keep} bytes"):
+    with pytest.raises(ObjectDamaged) as caught:
         commit(store, old, new, "/a")
+    assert caught.value.key.endswith(suffix)
     assert store.objects[MANIFEST_KEY] == before
 
 
@@ -260,8 +262,9 @@ def test_a_certificate_that_is_cut_short_is_mended_by_the_next_commit(store: Mem
 
 
 def test_meta_info_that_is_empty_stops_commits_until_it_is_mended(store: MemoryStore) -> None:
-    store.objects[opened(store).manifest.meta.key] = b""
-    with pytest.raises(ObjectDamaged, match="repair --metadata"):
+    meta = opened(store).manifest.meta
+    store.objects[meta.key] = b""
+    with refused(ObjectDamaged, key=meta.key):
         commit(store, *change(store, "/a"), "/a")
     assert repair_metadata(store, FQRN, signer=SIGNER, now=LATER)[1]
     commit(store, *change(store, "/a"), "/a")

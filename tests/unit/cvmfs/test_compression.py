@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.compression import Compression, compress, decompress
+from tests.fakes.refused import refused
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_more_than_the_limit_does_not_come_out(content: bytes, how: Compression,
 
 def test_a_bomb_is_not_unpacked_beyond_its_limit() -> None:
     bomb = zlib.compress(bytes(1 << 24))
-    with pytest.raises(FormatError, match="more than the 1000 bytes"):
+    with refused(FormatError, what="zlib stream"):
         decompress(bomb, limit=1000)
 
 
@@ -52,15 +53,7 @@ def test_a_damaged_stream_is_an_error_or_the_same_content(content: bytes, data: 
     assert found == content  # a bit that a reader may ignore, as the level in the header
 
 
-@pytest.mark.parametrize(
-    ("stored", "said"),
-    [
-        (compress(b"hello\n")[:-1], "truncated"),
-        (compress(b"hello\n") + b"x", "bytes follow its end"),
-        (b"hello\n", "incorrect header"),
-        (b"", "truncated"),
-    ],
-)
-def test_the_damage_is_named(stored: bytes, said: str) -> None:
-    with pytest.raises(FormatError, match=said):
+@pytest.mark.parametrize("stored", [compress(b"hello\n")[:-1], compress(b"hello\n") + b"x", b"hello\n", b""])
+def test_what_is_damaged_is_refused(stored: bytes) -> None:
+    with refused(FormatError, what="zlib stream"):
         decompress(stored)

@@ -20,6 +20,7 @@ from include.cvmfs.sources.dirtab import Dirtab
 from include.cvmfs.sources.source import SourceLimits
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import Found, read_back
+from tests.fakes.refused import refused
 from tests.fakes.trees import ListedSource, Members, a_file, a_folder, a_link
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
@@ -149,7 +150,7 @@ def test_the_tree_itself_stays_a_catalog() -> None:
 
 
 def test_a_marker_in_the_way_is_refused_by_name() -> None:
-    with pytest.raises(SourceError, match=r"^a/\.cvmfsautocatalog: must be a regular file"):
+    with refused(SourceError, member="a/.cvmfsautocatalog"):
         publish([a_folder("a/.cvmfsautocatalog"), *files("a", 60)], auto(50, 10))
 
 
@@ -183,7 +184,7 @@ def test_the_complaint_names_directory_and_cure() -> None:
     assert said.startswith("/sw/x/n: its catalog would have 39 entries, more than 20; put a .cvmfscatalog into")
     assert "/sw/x/n/many is the heaviest, with 31 entries" in said
     assert "turn automatic catalogs on, or raise the limit" in said
-    with pytest.raises(SourceLimitExceeded, match=r"^/sw/x: .* spread its files over several directories"):
+    with refused(SourceLimitExceeded, member="/sw/x"):
         publish([a_file(f"f{number}") for number in range(30)], Cuts(entries=20))
     publish(members, Cuts(entries=0))
 

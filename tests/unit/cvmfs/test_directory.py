@@ -17,8 +17,8 @@ from include.cvmfs.sources.source import Entry, Kind
 from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import packed
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.refused import refused
 
-GONE = r"^a/sub: was a directory and is none any more"
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 
 
@@ -68,14 +68,14 @@ def test_special_files_have_their_kind(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_names_that_are_not_utf8_are_refused(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")).touch()
-    with pytest.raises(SourceError, match=r"^caf\\xe9: has a name that is not UTF-8"):
+    with refused(SourceError, member=r"caf\xe9"):
         entries(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["absent", "file"])
 def test_a_source_that_is_no_directory_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(SourceError, match=name):
+    with refused(SourceError, member=str(tmp_path / name)):
         entries(tmp_path / name)
 
 
@@ -89,7 +89,7 @@ def test_a_file_that_became_a_link_is_not_followed(tmp_path: Path) -> None:
             (tree / "f").unlink()
             (tree / "f").symlink_to(tmp_path / "secret")
             assert opener is not None
-            with pytest.raises(SourceError, match=r"^f: cannot be read"):
+            with refused(SourceError, member="f"):
                 opener()
 
 
@@ -115,7 +115,7 @@ def test_a_directory_that_became_a_link_is_not_followed(swapped: tuple[Path, Cal
     walk = DirectorySource(tree).entries()
     assert [next(walk)[0].path for _ in range(3)] == ["", "a", "a/sub"]
     swap()
-    with pytest.raises(SourceError, match=GONE):
+    with refused(SourceError, member="a/sub"):
         next(walk)
 
 
@@ -126,7 +126,7 @@ def test_nor_is_one_above_it(swapped: tuple[Path, Callable[[], None]], tmp_path:
     (tree / "a").rename(tmp_path / "away")
     (tmp_path / "elsewhere/sub").mkdir()
     (tree / "a").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(SourceError, match=GONE):
+    with refused(SourceError, member="a/sub"):
         next(walk)
 
 
@@ -142,7 +142,7 @@ def test_what_is_in_a_directory_is_read_from_it_whatever_takes_its_place(
             content = opener()
             assert content.read() == b"public"
             content.close()
-            with pytest.raises(SourceError, match=GONE):
+            with refused(SourceError, member="a/sub"):
                 source.xattrs(entry, (b"user.",))
             break
 
@@ -153,7 +153,7 @@ def test_a_survey_does_not_count_what_a_link_leads_to(swapped: tuple[Path, Calla
     assert next(outline) == ("a", 0)
     assert next(outline) == ("a/sub", 0)
     swap()
-    with pytest.raises(SourceError, match=GONE):
+    with refused(SourceError, member="a/sub"):
         list(outline)
 
 
@@ -180,7 +180,7 @@ def test_a_file_that_changes_its_size_while_it_is_read_is_refused(tmp_path: Path
                     os.truncate(tmp_path / "f", size + change)
                 yield entry, opener
 
-    with pytest.raises(SourceError, match=rf"^f: changed while it was read: it does not have the {size} bytes"):
+    with refused(SourceError, member="f"):
         prepare(Changing(tmp_path), store=MemoryStore(), repository="r", destination="/x", now=NOW)
 
 

@@ -18,6 +18,7 @@ from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.revision.view import View
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.refused import refused
 
 DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
 
@@ -142,17 +143,17 @@ def test_publish_then_remove_gives_the_old_counters_back(repository: Repository)
 
 
 @pytest.mark.parametrize("path", ["/absent/x", "/f/x"])
-def test_a_missing_or_wrong_parent_is_named(repository: Repository, path: str) -> None:
+def test_a_missing_or_wrong_parent_is_refused(repository: Repository, path: str) -> None:
     edit = repository.edit()
     edit.add("/f", file())
-    with pytest.raises(DestinationError, match=parent_of(path)):
+    with refused(DestinationError, path=path):
         edit.add(path, file())
 
 
 def test_a_file_at_the_destination_is_not_overwritten(repository: Repository) -> None:
     edit = repository.edit()
     edit.add("/f", file())
-    with pytest.raises(DestinationError, match="a file that is no nested catalog"):
+    with refused(DestinationError, path="/f"):
         edit.hang(*repository.nested("/f", {}))
 
 
@@ -184,7 +185,7 @@ def test_disjoint_changes_of_one_base_are_both_kept_in_either_order(repository: 
 def test_a_stale_base_is_refused_and_nothing_is_reverted(repository: Repository) -> None:
     base = two_destinations(repository)
     first, second = hung(repository, base, "/s/p", b"1"), hung(repository, base, "/s/p", b"2")
-    with pytest.raises(BaseChanged, match="/s/p"):
+    with refused(BaseChanged, path="/s/p"):
         merge(repository.cache, base=base, new=second, current=first, lease_path="/s/p")
 
 
@@ -196,7 +197,7 @@ def test_a_change_that_already_stands_changes_nothing(repository: Repository) ->
 
 def test_a_change_outside_of_the_lease_is_refused_by_name(repository: Repository) -> None:
     base = two_destinations(repository)
-    with pytest.raises(MergeError, match="/s/q"):
+    with refused(MergeError, path="/s/q"):
         merge(repository.cache, base=base, new=hung(repository, base, "/s/q", b"1"), current=base, lease_path="/s/p")
 
 
@@ -320,9 +321,9 @@ def test_a_catalog_that_grows_too_large_is_refused_before_it_is_stored(repositor
     for name in "abc":
         edit.add(f"/n/{name}", file())
     edit.require_room(nested=5, root=2)
-    with pytest.raises(CatalogError, match=r"^/n: its catalog would have 5 entries, more than 4; let directories"):
+    with refused(CatalogError, path="/n"):
         edit.require_room(nested=4, root=2)
-    with pytest.raises(CatalogError, match=r"^/: its catalog would have 2 entries, more than 1"):
+    with refused(CatalogError, path=""):
         edit.require_room(nested=0, root=1)
     edit.require_room(nested=0, root=0)
     again = repository.edit(repository.keep(edit))
@@ -330,5 +331,5 @@ def test_a_catalog_that_grows_too_large_is_refused_before_it_is_stored(repositor
     again.require_room(nested=2, root=1)  # what shrinks, or stays as large, may be too large still
     again.add("/n/d", file())
     again.add("/n/e", file())
-    with pytest.raises(CatalogError, match="would have 6 entries"):
+    with refused(CatalogError, path="/n"):
         again.require_room(nested=2, root=1)

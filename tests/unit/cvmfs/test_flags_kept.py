@@ -21,6 +21,7 @@ from include.cvmfs.revision.diff import diff
 from include.cvmfs.revision.view import View
 from include.cvmfs.revision.walk import Tree
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.refused import refused
 
 DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
 FILE = Dirent("", stat.S_IFREG | 0o644, size=1, hash=hash_bytes(b"x"))
@@ -178,13 +179,14 @@ def test_a_merge_puts_a_bind_mountpoint_in_the_place_of_anything_and_takes_it_aw
 def test_nothing_is_put_below_a_bind_mountpoint() -> None:
     repository = Virtual()
     edit = Edit(repository.cache, repository.root)
+    path = f"{SHOWN.path}/f"
     for put_there in (
-        lambda: edit.add(f"{SHOWN.path}/f", FILE),
-        lambda: edit.make_nested(f"{SHOWN.path}/n", DIRECTORY),
-        lambda: edit.move("/sw", f"{SHOWN.path}/sw"),
-        lambda: edit.hang(*repository.nested(f"{SHOWN.path}/n")),
+        lambda: edit.add(path, FILE),
+        lambda: edit.make_nested(path, DIRECTORY),
+        lambda: edit.move("/sw", path),
+        lambda: edit.hang(*repository.nested(path)),
     ):
-        with pytest.raises(DestinationError, match=f"its parent {SHOWN.path} is a bind mountpoint"):
+        with refused(DestinationError, path=path):
             put_there()
 
 
@@ -199,7 +201,7 @@ def test_no_merge_puts_anything_below_a_bind_mountpoint(files: int) -> None:
         filled.add(f"/sw/x/{number}", FILE)
     bound.remove("/sw/x")
     put(bound, "bound")
-    with pytest.raises(MergeError, match="/sw/x: is a bind mountpoint"):
+    with refused(MergeError, path="/sw/x"):
         merge(
             repository.cache, base=base, new=repository.keep(filled), current=repository.keep(bound), lease_path="/sw"
         )

@@ -35,6 +35,7 @@ from include.cvmfs.format.hashes import Algorithm, ObjectHash
 from include.cvmfs.format.keys import generate_master, generate_repository_key
 from include.storage.errors import Conflict
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.refused import refused
 
 FQRN = "r.example.org"
 NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
@@ -74,7 +75,7 @@ def test_the_document_is_read_as_it_was_written(document: Generation) -> None:
 
 @given(st.binary(max_size=200) | DOCUMENTS.map(Generation.format).flatmap(lambda d: st.just(d[: len(d) // 2])))
 def test_anything_else_is_refused_in_our_own_words(data: bytes) -> None:
-    with pytest.raises(FormatError, match="collection generation"):
+    with refused(FormatError, what="collection generation"):
         Generation.parse(data)
 
 
@@ -111,7 +112,7 @@ def test_the_table_of_moves_is_kept_and_nothing_else_is_allowed() -> None:
             assert (after.condemned is not None) is after.phase.has_list
             assert Generation.parse(after.format()) == after
         else:
-            with pytest.raises(ValueError, match="cannot"):
+            with refused(ValueError):
                 document.after(step, NOW, condemned=name)
 
 
@@ -124,9 +125,9 @@ def test_nothing_leads_out_of_a_sweep_but_its_end() -> None:
 
 def test_a_list_comes_with_the_steps_that_publish_one_and_with_no_other() -> None:
     marking = Generation(1, Phase.MARKING, NOW)
-    with pytest.raises(ValueError, match="needs a list"):
+    with refused(ValueError):
         marking.after(Step.CONDEMN, NOW)
-    with pytest.raises(ValueError, match="takes no list"):
+    with refused(ValueError):
         marking.after(Step.RENEW, NOW, condemned=LIST)
 
 
@@ -187,7 +188,7 @@ def test_a_number_that_nobody_can_have_counted_to_is_not_counted_to() -> None:
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
 def test_a_time_that_its_zone_leads_out_of_all_years_is_refused(time: str) -> None:
     document = Generation(5, Phase.IDLE, NOW).format().replace(NOW.isoformat().encode(), time.encode())
-    with pytest.raises(FormatError, match="collection generation"):
+    with refused(FormatError, what="collection generation"):
         Generation.parse(document)
 
 
@@ -257,7 +258,7 @@ def test_the_barrier_lets_pass_what_saw_the_generation_as_it_is() -> None:
     with pytest.raises(GenerationMoved):
         require_unmoved(store, "", fqrn=FQRN)
     store.delete([KEY])
-    with pytest.raises(GenerationMoved, match="gone"):
+    with refused(GenerationMoved, fqrn=FQRN):
         require_unmoved(store, "1:marking", fqrn=FQRN)
 
 
@@ -281,7 +282,7 @@ def test_a_commit_that_had_passed_the_barrier_before_the_list_was_out_does_not_s
     edit.make_nested("/a", Dirent("", 0o40755, size=4096, linkcount=2))
     new = edit.finish(int(NOW.timestamp()))
     store_all(store, [(one.hash.key, one.data) for one in new.catalogs] + list(new.objects))
-    with pytest.raises(GenerationMoved, match="1:condemned"):
+    with refused(GenerationMoved, fqrn=FQRN):
         commit_change(
             store,
             fqrn=FQRN,

@@ -19,6 +19,7 @@ from include.cvmfs.revision.repository import Repository
 from tests.fakes.local import TREES, LocalRepository, make_folder, read_folder
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, MiniRepository, public_key, sample
+from tests.fakes.refused import refused
 
 
 def without_markers(tree: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +110,7 @@ def test_a_symlink_in_the_target_is_never_followed(mini: MiniRepository, tmp_pat
     target = tmp_path / "target"
     target.mkdir()
     (target / "sw").symlink_to(outside)
-    with pytest.raises(CvmfsError, match="a symlink, which could lead out of the target, stands where a directory"):
+    with refused(CvmfsError):
         get(opened(mini), "/", target)
     assert list(outside.iterdir()) == []
     (target / "sw").unlink()
@@ -139,24 +140,24 @@ def test_names_that_lead_elsewhere_are_refused(name: str, tmp_path: Path) -> Non
     mini = sample(MemoryStore())
     mini.damage("", "UPDATE catalog SET name = ? WHERE name = 'readme'", name)
     mini.publish()
-    with pytest.raises(CatalogError, match="is not written to disk"):
+    with refused(CatalogError, path=f"/{name}"):
         get(opened(mini), "/", tmp_path / "target")
     assert [path.name for path in tmp_path.iterdir()] == ["target"]
 
 
 def test_a_directory_is_not_replaced_by_a_file(mini: MiniRepository, tmp_path: Path) -> None:
     (tmp_path / "readme").mkdir()
-    with pytest.raises(CvmfsError, match="readme: a directory stands where something else belongs; remove it"):
+    with refused(CvmfsError):
         get(opened(mini), "/", tmp_path)
 
 
 def test_damaged_and_missing_objects_leave_nothing_half_written(mini: MiniRepository, tmp_path: Path) -> None:
     name = mini.keep(b"code")
     mini.store.put(name.key, mini.store.get(name.key)[:-1] + b"x")
-    with pytest.raises(ObjectDamaged, match="content of /sw/app/lib/code"):
+    with refused(ObjectDamaged, key=name.key):
         get(opened(mini), "/", tmp_path)
     mini.store.delete([name.key])
-    with pytest.raises(ObjectMissing, match="content of /sw/app/lib/code"):
+    with refused(ObjectMissing, key=name.key):
         get(opened(mini), "/", tmp_path)
     assert not (tmp_path / "sw/app/lib/code").exists()
     assert list(tmp_path.rglob(".nightshift-part*")) == []
@@ -182,17 +183,17 @@ def test_set_uid_bits_are_kept_only_with_owners(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "says"),
+    ("change", "error", "fields"),
     [
-        ("mtime = 'x'", CatalogError, "^/readme: damaged catalog [0-9a-f]{40}: entry 'readme': mtime is not a number$"),
-        ("flags = NULL", CatalogError, "^/readme: damaged catalog [0-9a-f]{40}: entry 'readme': flags is NULL$"),
-        ("uid = 4611686018427387904", CvmfsError, "cannot hold"),
+        ("mtime = 'x'", CatalogError, {"path": "/readme"}),
+        ("flags = NULL", CatalogError, {"path": "/readme"}),
+        ("uid = 4611686018427387904", CvmfsError, {}),
     ],
 )
-def test_times_and_owners_that_nobody_can_have_are_refused_by_name(
-    tmp_path: Path, change: str, error: type[Exception], says: str
+def test_times_and_owners_that_nobody_can_have_are_refused(
+    tmp_path: Path, change: str, error: type[CvmfsError], fields: dict[str, str]
 ) -> None:
     mini = sample(MemoryStore())
     mini.damage("", f"UPDATE catalog SET {change} WHERE name = 'readme'").publish()
-    with pytest.raises(error, match=says):
+    with refused(error, **fields):
         get(opened(mini), "/readme", tmp_path / "out", options=GetOptions(owners=True))

@@ -12,6 +12,7 @@ from include.cvmfs.errors import FormatError
 from include.cvmfs.format.compression import compress
 from include.cvmfs.format.digests import hash_of_key
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes, path_hash
+from tests.fakes.refused import refused
 
 EMPTY, HELLO = compress(b""), compress(b"hello\n")
 KNOWN = [
@@ -85,7 +86,7 @@ def test_any_other_text_is_refused_or_is_the_text_of_what_was_read(text: str) ->
     ],
 )
 def test_what_is_no_hash_is_refused(text: str) -> None:
-    with pytest.raises(FormatError, match="not 40 hex digits"):
+    with refused(FormatError, what="hash"):
         ObjectHash.parse(text)
 
 
@@ -96,5 +97,5 @@ def test_the_null_hash_is_known_as_such() -> None:
 
 def test_algorithms_have_the_names_of_the_configuration() -> None:
     assert [Algorithm.named(word) for word in ("sha1", "rmd160", "shake128")] == list(Algorithm)
-    with pytest.raises(FormatError, match="'md5' is none of sha1"):
+    with refused(FormatError, what="hash algorithm"):
         Algorithm.named("md5")

@@ -12,6 +12,7 @@ from include.cvmfs.errors import CvmfsError, FormatError, RepositoryError, TagEr
 from include.cvmfs.format.compression import decompress
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.history import Branch, History, Tag, check_tag_name
+from tests.fakes.refused import refused
 
 FQRN = "nightlies.example.org"
 
@@ -87,7 +88,7 @@ def test_the_tables_are_those_of_schema_1_0_revision_3() -> None:
 def test_only_the_default_branch_has_no_parent(row: tuple[object, ...]) -> None:
     database = plain(History.create(FQRN))
     database.execute("DELETE FROM branches")
-    with pytest.raises(sqlite3.IntegrityError, match="CHECK"):
+    with refused(sqlite3.IntegrityError, sqlite_errorname="SQLITE_CONSTRAINT_CHECK"):
         database.execute("INSERT INTO branches VALUES (?, ?, ?)", row)
 
 
@@ -138,7 +139,7 @@ def test_a_rotation_that_cannot_be_done_changes_nothing() -> None:
     history = filled(1)
     history.rotate_trunk(some_tag(2))
     before = history.tags()
-    with pytest.raises(TagError, match="branch"):
+    with refused(TagError, name="trunk"):
         history.rotate_trunk(some_tag(3, branch="nowhere"))
     assert history.tags() == before
 
@@ -160,19 +161,19 @@ def test_undo_tags_are_not_made_moved_or_removed_by_hand(name: str) -> None:
         lambda: history.move(some_tag(2, name)),
         lambda: history.remove(name),
     ):
-        with pytest.raises(TagError, match="by hand"):
+        with refused(TagError, name=name):
             step()
 
 
 @pytest.mark.parametrize("name", ["", "two words", "a\tb", "line\n", "n" * 256, "ü" * 128, "\ud800"])
 def test_names_that_the_format_cannot_hold_are_refused(name: str) -> None:
-    with pytest.raises(TagError, match="printable text without blanks"):
+    with refused(TagError, name=name):
         check_tag_name(name)
 
 
 def test_a_name_stands_for_one_revision() -> None:
     history = filled(2)
-    with pytest.raises(TagError, match="tag 'tag-1': exists already; remove or move it"):
+    with refused(TagError, name="tag-1"):
         history.add(some_tag(9, "tag-1"))
 
 
@@ -199,7 +200,7 @@ def test_removing_many_tags_makes_the_file_small_again() -> None:
 
 
 def test_a_tag_on_an_unknown_branch_is_refused() -> None:
-    with pytest.raises(TagError, match="branch 'side', which does not exist"):
+    with refused(TagError, name="tag-8"):
         filled().add(some_tag(8, branch="side"))
 
 
@@ -236,7 +237,7 @@ def test_problems_are_those_of_the_stock_check() -> None:
 
 
 def test_a_history_without_a_tag_is_not_published() -> None:
-    with pytest.raises(RepositoryError, match="without a tag"):
+    with refused(RepositoryError, fqrn=FQRN):
         History.create(FQRN).pack()
 
 
@@ -260,17 +261,18 @@ def test_the_same_steps_give_the_same_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("statement", "message"),
+    "statement",
     [
-        ("DROP TABLE tags", "table tags lacks"),
-        ("DROP TABLE tags; DROP TABLE branches", "lacks"),
-        ("UPDATE properties SET value = '2.5' WHERE key = 'schema'", "schema '2.5'"),
-        ("DROP TABLE tags; CREATE VIEW tags AS SELECT 1 AS name", "neither table nor index"),
+        "DROP TABLE tags",
+        "DROP TABLE tags; DROP TABLE branches",
+        "UPDATE properties SET value = '2.5' WHERE key = 'schema'",
+        "DROP TABLE tags; CREATE VIEW tags AS SELECT 1 AS name",
     ],
 )
-def test_another_schema_is_refused(statement: str, message: str) -> None:
-    with pytest.raises(FormatError, match=message):
-        History.load(changed(statement))
+def test_another_schema_is_refused(statement: str) -> None:
+    data = changed(statement)
+    with refused(FormatError, what="history"):
+        History.load(data)
 
 
 @pytest.mark.parametrize("change", ["hash = 'x'", "hash = NULL", "revision = 'x'", "name = NULL", "size = x'00'"])
@@ -282,7 +284,7 @@ def test_rows_that_make_no_sense_are_refused(change: str) -> None:
 @pytest.mark.parametrize("change", ["initial_revision = NULL", "initial_revision = 'x'"])
 def test_branches_that_make_no_sense_are_refused(change: str) -> None:
     history = History.load(changed(f"UPDATE branches SET {change}"))
-    with pytest.raises(FormatError, match="branch"):
+    with refused(FormatError, what="history"):
         history.problems()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import pickle
+import re
 import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -36,6 +37,7 @@ from include.cvmfs.format.keys import (
     save_master,
     save_signer,
 )
+from tests.fakes.refused import refused
 
 FQRN = "nightlies.example.org"
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -83,7 +85,7 @@ def test_keys_read_back_as_what_was_written(tmp_path: Path) -> None:
 def test_nothing_is_overwritten_and_no_half_pair_is_left(tmp_path: Path, kind: KeyFile) -> None:
     present = kind.path(tmp_path, FQRN)
     present.write_text("mine")
-    with pytest.raises(KeyFileError, match="not overwritten"):
+    with refused(KeyFileError, path=str(present)):
         save_master(tmp_path, FQRN, MASTER)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
 
@@ -125,7 +127,7 @@ def test_gateway_keys_read_back_as_what_was_written(key_id: str, secret: str) ->
 
 @pytest.mark.parametrize("text", ["", "plain_text", "plain_text id", "file id secret", "plain_text id secret more"])
 def test_other_gateway_keys_are_refused_without_telling_the_secret(text: str) -> None:
-    with pytest.raises(FormatError, match="plain_text <id> <secret>") as caught:
+    with refused(FormatError, what="gateway key") as caught:
         GatewayKey.parse(text.replace("secret", "hunter2"))
     assert "hunter2" not in str(caught.value)
 
@@ -141,68 +143,63 @@ def test_secrets_are_not_shown() -> None:
     assert repr(SIGNER) == "Signer()"
 
 
+PKCS8 = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8)
+LOCKED = MASTER.private_bytes(*PKCS8, serialization.BestAvailableEncryption(b"pw"))
+CURVE = ec.generate_private_key(ec.SECP256R1())
+
+
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "words"),
     [
-        (b"nonsense", "not a private key"),
-        (PUBLIC_PEM, "not a private key"),
-        (b"", "not a private key"),
+        (b"nonsense", "not a private key .*; restore it"),
+        (PUBLIC_PEM, "not a private key .*; restore it"),
+        (b"", "not a private key .*; restore it"),
+        (LOCKED, "is protected by a password; store it without one"),
+        (CURVE.private_bytes(*PKCS8, serialization.NoEncryption()), "not an RSA key"),
     ],
+    ids=["nonsense", "public", "empty", "locked", "curve"],
 )
-def test_a_file_that_is_no_private_key_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_the_message_names_the_file_and_says_why_it_is_no_private_key_for_us(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
     path = tmp_path / "x.masterkey"
     path.write_bytes(content)
-    with pytest.raises(KeyFileError, match=f"x.masterkey: {message}.*restore it"):
+    with pytest.raises(KeyFileError, match=f"^{re.escape(str(path))}: {words}"):
         load_private_key(path)
 
 
-def test_a_missing_key_names_file_and_cure(tmp_path: Path) -> None:
-    with pytest.raises(KeyFileError, match=r"x\.org\.masterkey: does not exist; create"):
+def test_a_missing_key_is_named(tmp_path: Path) -> None:
+    with refused(KeyFileError, path=str(KeyFile.MASTER.path(tmp_path, "x.org"))):
         load_master(tmp_path, "x.org")
 
 
-def test_a_key_with_a_password_is_told_from_a_damaged_one(tmp_path: Path) -> None:
-    encryption = serialization.BestAvailableEncryption(b"pw")
-    form = serialization.PrivateFormat.PKCS8
-    path = tmp_path / "k.key"
-    path.write_bytes(MASTER.private_bytes(serialization.Encoding.PEM, form, encryption))
-    with pytest.raises(KeyFileError, match="password"):
-        load_private_key(path)
-
-
-def test_other_kinds_of_keys_are_refused(tmp_path: Path) -> None:
-    key = ec.generate_private_key(ec.SECP256R1())
-    form = serialization.PrivateFormat.PKCS8
-    path = tmp_path / "k.key"
-    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
-    with pytest.raises(KeyFileError, match="not an RSA key"):
-        load_private_key(path)
-    public_form = serialization.PublicFormat.SubjectPublicKeyInfo
-    with pytest.raises(FormatError, match="not an RSA key"):
-        parse_public_keys(key.public_key().public_bytes(serialization.Encoding.PEM, public_form))
+def test_other_kinds_of_public_keys_are_refused() -> None:
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    with refused(FormatError, what="public key"):
+        parse_public_keys(CURVE.public_key().public_bytes(serialization.Encoding.PEM, form))
 
 
 def test_a_certificate_of_another_key_is_refused(tmp_path: Path) -> None:
     save_signer(tmp_path, FQRN, Signer(MASTER, SIGNER.certificate_pem))
-    with pytest.raises(KeyFileError, match=r"\.crt: is not the certificate of .*restore the pair"):
+    with refused(KeyFileError, path=str(KeyFile.CERTIFICATE.path(tmp_path, FQRN))):
         load_signer(tmp_path, FQRN)
 
 
 def test_a_damaged_certificate_or_gateway_key_is_named(tmp_path: Path) -> None:
     save_signer(tmp_path, FQRN, Signer(MASTER, b"nonsense"))
-    with pytest.raises(KeyFileError, match=r"\.crt: certificate: not an X.509"):
+    with refused(KeyFileError, path=str(KeyFile.CERTIFICATE.path(tmp_path, FQRN))):
         load_signer(tmp_path, FQRN)
     path = tmp_path / f"{FQRN}.gw"
     for content in (b"nonsense", b"\xff\xfe"):
         path.write_bytes(content)
-        with pytest.raises(KeyFileError, match=r"\.gw: gateway key: .*write 'plain_text"):
+        with refused(KeyFileError, path=str(path)):
             load_gateway_key(path)
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with pytest.raises(KeyFileError, match="cannot be written"):
+    with refused(KeyFileError, path=str(KeyFile.MASTER.path(blocked / "keys", FQRN))):
         save_master(blocked / "keys", FQRN, MASTER)
 
 
@@ -226,7 +223,7 @@ def test_a_certificate_of_an_unknown_version_is_our_own_error() -> None:
     version = bytes.fromhex("a003020102")  # [0] INTEGER 2: X.509 version 3
     assert version in der
     text = base64.encodebytes(der.replace(version, bytes.fromhex("a00302010a"), 1))
-    with pytest.raises(FormatError, match=r"not an X\.509 certificate"):
+    with refused(FormatError, what="certificate"):
         parse_certificate(b"-----BEGIN CERTIFICATE-----\n" + text + b"-----END CERTIFICATE-----\n")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.errors import SourceError
+from include.cvmfs.errors import SourceError, SourceLimitExceeded
 from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.hashes import hash_bytes
@@ -28,6 +28,7 @@ from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import Member, archive, file, packed
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import Found, read_back
+from tests.fakes.refused import refused
 from tests.fakes.trees import ListedSource, Members, a_file, a_folder, a_hard_link
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
@@ -76,13 +77,13 @@ def test_special_files_can_be_left_out() -> None:
 
 
 def test_special_files_are_refused_unless_they_are_asked_for() -> None:
-    with pytest.raises(SourceError, match=r"^pipe: is a fifo; special files are not published unless"):
+    with refused(SourceError, member="pipe"):
         publish([a_special("pipe")], PrepareOptions())
 
 
 def test_device_numbers_that_cannot_be_are_refused() -> None:
     data = archive([Member(b"dev", type=b"3", device=(1 << 13, 0))])
-    with pytest.raises(SourceError, match=r"^dev: has a device number"):
+    with refused(SourceError, member="dev"):
         publish(TarSource(iter([data]), "x.tar"), KEPT)
 
 
@@ -168,12 +169,12 @@ def test_external_files_are_told_but_not_stored() -> None:
 
 
 def test_a_marker_that_is_an_external_file_by_another_name_is_refused() -> None:
-    with pytest.raises(SourceError, match=r"^d/\.cvmfscatalog: \.cvmfscatalog must be a regular file of its own"):
+    with refused(SourceError, member="d/.cvmfscatalog"):
         publish([a_file("f"), a_hard_link("d/.cvmfscatalog", "f")], PrepareOptions(external=True))
 
 
 def test_a_file_that_is_too_large_is_refused_by_name() -> None:
     options = PrepareOptions(limits=SourceLimits(file_bytes=10))
-    with pytest.raises(SourceError, match=r"^f: has 11 bytes, more than the 10 that one file may have; split it"):
+    with refused(SourceLimitExceeded, member="f"):
         publish(TarSource(iter([archive([file("f", bytes(11))])]), "x.tar"), options)
     publish(TarSource(iter([archive([file("f", bytes(10))])]), "x.tar"), options)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.metainfo import MetaInfo, skeleton
+from tests.fakes.refused import refused
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 VALUES = st.recursive(
@@ -72,7 +73,7 @@ def test_absent_members_are_empty() -> None:
     ],
 )
 def test_what_is_no_meta_info_is_refused(data: bytes) -> None:
-    with pytest.raises(FormatError, match="meta info"):
+    with refused(FormatError, what="meta info"):
         MetaInfo.parse(data)
 
 

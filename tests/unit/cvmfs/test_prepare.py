@@ -36,6 +36,7 @@ from tests.fakes.archives import Member, archive, file, folder, hardlink, symlin
 from tests.fakes.farstore import FarStore
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import read_back
+from tests.fakes.refused import refused
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 CHUNKS = ChunkLimits(1 << 16, 1 << 17, 1 << 18)
@@ -227,22 +228,19 @@ def test_a_bad_artifact_gives_no_changeset_and_leaves_no_threads(damage: str) ->
     data = gzip.compress(MANY)
     source = TarSource(iter([data[:-9] if damage == "truncated" else data]), "x.tar.gz", sha256="0" * 64)
     store = MemoryStore()
-    with pytest.raises(SourceError, match=r"^x\.tar\.gz: .* fetch or pack the artifact again"):
+    with refused(SourceError, member="x.tar.gz"):
         prepare(source, store=store, repository="r", destination="/a", now=NOW)
     assert preparing_threads() == []
     assert not any(key.endswith("C") for key in store.objects)
 
 
 @pytest.mark.parametrize(
-    ("limits", "complaint"),
-    [
-        (SourceLimits(members=2), "^c: is beyond the limit of 2 members; split the tree or raise the limit"),
-        (SourceLimits(bytes=10), "^b: is beyond the limit of 10 bytes"),
-    ],
+    ("limits", "member"),
+    [(SourceLimits(members=2), "c"), (SourceLimits(bytes=10), "b")],
 )
-def test_limits_stop_before_the_member_is_read(limits: SourceLimits, complaint: str) -> None:
+def test_limits_stop_before_the_member_is_read(limits: SourceLimits, member: str) -> None:
     data = archive([file("a", b"12345"), file("b", b"123456"), file("c", b"")])
-    with pytest.raises(SourceLimitExceeded, match=complaint) as refusal:
+    with refused(SourceLimitExceeded, member=member) as refusal:
         run(data, options=PrepareOptions(limits=limits))
     assert "artifact x.tar" in str(refusal.value)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.reflog import Ref, Reflog, RefType
+from tests.fakes.refused import refused
 
 FQRN = "nightlies.example.org"
 
@@ -164,7 +165,7 @@ def changed(statement: str) -> bytes:
         ("CREATE TRIGGER t AFTER INSERT ON refs BEGIN DELETE FROM refs; END", "neither table nor index"),
     ],
 )
-def test_another_schema_is_refused(statement: str, message: str) -> None:
+def test_the_message_says_what_another_schema_lacks(statement: str, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         Reflog.load(changed(statement))
 
@@ -181,14 +182,15 @@ def test_another_schema_is_refused(statement: str, message: str) -> None:
     ],
 )
 def test_rows_that_make_no_sense_are_refused(statement: str) -> None:
-    with pytest.raises(FormatError, match=r"reflog|hash"):
-        Reflog.load(changed(statement)).refs()
+    reflog = Reflog.load(changed(statement))
+    with pytest.raises(FormatError):
+        reflog.refs()
 
 
 def test_a_write_ahead_log_is_refused() -> None:
     data = bytearray(filled(1).to_bytes())
     data[18:20] = b"\x02\x02"
-    with pytest.raises(FormatError, match="write-ahead log"):
+    with refused(FormatError, what="reflog"):
         Reflog.load(bytes(data))
 
 

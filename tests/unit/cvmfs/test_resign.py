@@ -24,6 +24,7 @@ from include.cvmfs.format.whitelist import KEY, Whitelist
 from include.cvmfs.revision.repository import Repository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, MiniRepository, master_key, public_key, sample, signer
+from tests.fakes.refused import refused
 
 LATER = NOW + timedelta(days=40)
 
@@ -59,24 +60,24 @@ def test_what_another_signer_listed_meanwhile_is_not_lost(mini: MiniRepository) 
             resign(mini.store, FQRN, master_key(), now=NOW, certificates=(other.certificate,))
 
     mini.store.before = list_other
-    with pytest.raises(WhitelistError, match="resign it again"):
+    with refused(WhitelistError, fqrn=FQRN):
         resign(mini.store, FQRN, master_key(), now=NOW)
     assert len(Whitelist.parse(mini.store.get(KEY)).whitelist.fingerprints) == 2
 
 
 def test_another_master_key_is_refused(mini: MiniRepository) -> None:
     before = mini.store.get(KEY)
-    with pytest.raises(SignatureError, match="not signed with this master key"):
+    with refused(SignatureError, what="whitelist"):
         resign(mini.store, FQRN, generate_master(), now=NOW)
     assert mini.store.get(KEY) == before
 
 
 def test_an_absent_whitelist_and_silly_times_are_refused(mini: MiniRepository) -> None:
     for days in (0, -1, 1000):
-        with pytest.raises(WhitelistError, match="choose 1 to 365"):
+        with refused(WhitelistError, fqrn=FQRN):
             resign(mini.store, FQRN, master_key(), now=NOW, validity=timedelta(days=days))
     mini.store.delete([KEY])
-    with pytest.raises(RepositoryError, match=r"no \.cvmfswhitelist"):
+    with refused(RepositoryError, fqrn=FQRN):
         resign(mini.store, FQRN, master_key(), now=NOW)
 
 
@@ -89,7 +90,7 @@ def test_whoever_signs_now_must_be_listed(mini: MiniRepository) -> None:
         mini.write_whitelist()
     finally:
         minirepo.signer = lambda: own  # type: ignore[assignment]
-    with pytest.raises(WhitelistError, match="give it with --certificate"):
+    with refused(WhitelistError, fqrn=FQRN):
         resign(mini.store, FQRN, master_key(), now=NOW)
     resign(mini.store, FQRN, master_key(), now=NOW, certificates=(own.certificate,))
     Repository.open(mini.store, fqrn=FQRN, public_keys=[public_key()], now=NOW)
@@ -151,9 +152,9 @@ def test_keys_of_something_else_are_refused(mini: MiniRepository, stock: Path, t
 
 def test_what_is_there_is_not_overwritten(mini: MiniRepository, stock: Path, tmp_path: Path) -> None:
     save_gateway_key(tmp_path / "keys", FQRN, GatewayKey("other", "other"))
-    with pytest.raises(KeyFileError, match="exists and is another"):
+    with refused(KeyFileError, path=str(KeyFile.GATEWAY.path(tmp_path / "keys", FQRN))):
         import_keys(mini.store, FQRN, stock, tmp_path / "keys", now=NOW)
     KeyFile.PUBLIC.path(stock, FQRN).unlink()
-    with pytest.raises(KeyFileError, match="name the folder"):
+    with refused(KeyFileError, path=str(KeyFile.PUBLIC.path(stock, FQRN))):
         import_keys(mini.store, FQRN, stock, tmp_path / "keys", now=NOW)
     assert format_public_key(master_key().public_key()) == public_key()

@@ -64,7 +64,7 @@ def test_good_names_become_relative_paths(raw: bytes, path: str) -> None:
         (b"\xed\xa0\x80", "not UTF-8"),
     ],
 )
-def test_bad_names_are_refused_with_artifact_and_cure(raw: bytes, complaint: str) -> None:
+def test_the_message_about_a_bad_name_has_artifact_and_cure(raw: bytes, complaint: str) -> None:
     with pytest.raises(SourceError, match=complaint) as refusal:
         checked_path(raw, "x.tar")
     assert "artifact x.tar" in str(refusal.value)
@@ -89,15 +89,17 @@ def test_link_targets_may_point_anywhere() -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"a\0b", b"\xff", b"x" * 4096])
 def test_link_targets_that_no_catalog_can_hold_are_refused(raw: bytes) -> None:
-    with pytest.raises(SourceError, match=r"^l: has a link target"):
+    with pytest.raises(SourceError) as caught:
         checked_target(raw, "l", "x.tar")
+    assert caught.value.member == "l"
 
 
 @pytest.mark.parametrize("numbers", [(-1, 0, 0), (0, 1 << 32, 0), (0, 0, 1 << 60), (0, 0, -(1 << 60))])
 def test_owners_and_times_out_of_range_are_refused(numbers: tuple[int, int, int]) -> None:
     uid, gid, mtime = numbers
-    with pytest.raises(SourceError, match="out of range"):
+    with pytest.raises(SourceError) as caught:
         checked_numbers("m", "x.tar", uid=uid, gid=gid, mtime=mtime)
+    assert caught.value.member == "m"
 
 
 def test_messages_hold_no_control_characters() -> None:
@@ -122,5 +124,6 @@ def test_other_destinations_are_refused(destination: str) -> None:
 
 
 def test_reserved_names_are_no_destinations() -> None:
-    with pytest.raises(DestinationError, match="reserved"):
+    with pytest.raises(DestinationError) as caught:
         checked_destination("/.cvmfs/x")
+    assert caught.value.path == "/.cvmfs/x"

@@ -24,6 +24,7 @@ from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, SECONDS, MiniRepository, public_key, sample, signer
 from tests.fakes.oldcatalogs import age, history_at_revision
 from tests.fakes.recount import counter_names
+from tests.fakes.refused import refused
 
 DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)
 
@@ -110,18 +111,18 @@ def test_a_newer_revision_of_the_schema_is_read_but_not_written(path: str) -> No
     mini.damage(path, "UPDATE properties SET value = '8' WHERE key = 'schema_revision'")
     mini.publish()
     assert opened(mini).read("/sw/app/run") == b"#!/bin/sh\n"
-    with pytest.raises(CatalogError, match=f"^{path or '/'}: the catalog is of revision 8 .* use a newer version"):
+    with refused(CatalogError, path=path):
         Edit(CatalogCache(mini.store), opened(mini).manifest.root).remove("/sw/app/run")
 
 
-@pytest.mark.parametrize(("schema", "words"), [("2.6", "newer schema 2.6"), ("3.0", "newer schema 3"), ("2.4", "2.4")])
-def test_another_schema_is_refused_even_for_reading(schema: str, words: str) -> None:
+@pytest.mark.parametrize(("schema", "number"), [("2.6", "2.6"), ("3.0", "3"), ("2.4", "2.4")])
+def test_another_schema_is_refused_even_for_reading(schema: str, number: str) -> None:
     mini = sample(MemoryStore())
     mini.damage("/sw/app", "UPDATE properties SET value = ? WHERE key = 'schema'", schema)
     mini.publish()
-    with pytest.raises(CatalogError, match=words):
+    with refused(CatalogError, path="/sw/app"):
         opened(mini).read("/sw/app/run")
-    assert any(words.rpartition(" ")[2] in fault for fault in faults(mini))
+    assert any(number in fault for fault in faults(mini))
 
 
 @pytest.mark.parametrize("revision", range(4))
@@ -151,7 +152,7 @@ def test_a_newer_tag_database_is_read_but_not_written() -> None:
     history.set_property("schema_revision", "4")
     newer = History.load(history.to_bytes())
     assert [tag.name for tag in newer.tags()] == ["trunk"]
-    with pytest.raises(FormatError, match="revision 4 of its schema"):
+    with refused(FormatError, what="history"):
         newer.remove("any")
 
 

@@ -34,6 +34,7 @@ from include.cvmfs.revision.walk import Tree
 from tests.fakes.local import DIRECTORY, LocalRepository
 from tests.fakes.minirepo import FQRN, sample, signer
 from tests.fakes.oldcatalogs import age
+from tests.fakes.refused import refused
 
 SIGNED = {"signer": signer(), "now": 2_000_000_000}
 
@@ -73,11 +74,11 @@ def test_a_tag_names_the_newest_or_any_revision(repository: LocalRepository) -> 
 @pytest.mark.parametrize("text", ["a\nb", "a\rb", "\x1b[2J", "a\0", "a\x85b", "a\u2028b", "caf\udce9"])
 def test_a_tag_that_is_not_one_line_of_text_is_refused(repository: LocalRepository, text: str) -> None:
     before = dict(repository.store.objects)
-    with pytest.raises(TagError, match="printable text"):
+    with refused(TagError, name=text):
         add(repository, text)
-    with pytest.raises(TagError, match="its description has a line break or another control character"):
+    with refused(TagError, name="release"):
         add(repository, "release", description=text)
-    with pytest.raises(TagError, match="its description has a line break or another control character"):
+    with refused(TagError, name="release"):
         NewTag("release", text)
     assert repository.store.objects == before
 
@@ -87,7 +88,7 @@ def test_the_same_again_changes_nothing_and_another_is_refused_unless_moved(repo
     before = dict(repository.store.objects)
     assert add(repository, "release", "one").description == "good"
     assert repository.store.objects == before
-    with pytest.raises(TagError, match="exists already"):
+    with refused(TagError, name="release"):
         add(repository, "release", "two")
     assert add(repository, "release", "two", move=True).description == "good"
     assert repository.opened().tag("release").hash == repository.opened().tag("two").hash
@@ -105,7 +106,7 @@ def test_what_is_no_root_catalog_is_not_tagged(repository: LocalRepository) -> N
     repository.change(lambda edit: edit.make_nested("/nested", DIRECTORY))
     nested = repository.opened().nested_at("/nested")
     assert nested is not None
-    with pytest.raises(TagError, match="is no root catalog"):
+    with refused(TagError, name="x"):
         add(repository, "x", str(nested.hash))
     with pytest.raises(ObjectMissing):
         add(repository, "x", str(hash_bytes(b"nothing")))
@@ -290,7 +291,7 @@ def test_without_a_tag_the_last_publication_is_undone(repository: LocalRepositor
     assert opened.lookup("/three") is None
     assert opened.entry("/two").is_directory
     assert names(repository) == {"one", "two", "trunk"}
-    with pytest.raises(TagError, match="there is nothing to undo"):
+    with refused(TagError, name="trunk-previous"):
         plan_rollback(repository.store, FQRN)
 
 
@@ -333,5 +334,5 @@ def test_a_revision_of_old_stock_tools_can_be_gone_back_to() -> None:
 
 
 def test_unknown_tags_and_other_branches_are_refused(repository: LocalRepository) -> None:
-    with pytest.raises(TagError, match="no such tag"):
+    with refused(TagError, name="nowhere"):
         plan_rollback(repository.store, FQRN, "nowhere")

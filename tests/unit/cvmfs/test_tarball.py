@@ -22,6 +22,7 @@ from include.cvmfs.sources.archive import Reader
 from include.cvmfs.sources.source import Entry, Kind, SourceLimits
 from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import BLOCK, END, Member, archive, file, folder, hardlink, symlink
+from tests.fakes.refused import refused
 
 PLAIN = archive([folder("d/"), file("d/f", b"content", mode=0o640), symlink("l", "../x"), hardlink("d/g", "d/f")])
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -161,35 +162,32 @@ def test_devices_have_their_kind() -> None:
 
 
 BAD_MEMBERS = [
-    ([Member(b"/etc/passwd")], "^/etc/passwd: has an absolute name"),
-    ([Member(b"../x")], r"^\.\./x: has '\.\.' in its name"),
-    ([Member(b"")], "has an empty name"),
-    ([Member(b"passwd", prefix=b"/etc")], "^/etc/passwd: has an absolute name"),
-    ([Member(b"caf\xe9")], r"^caf\\xe9: has a name that is not UTF-8"),
-    ([Member(b"x", type=b"S")], "^x: is a sparse file"),
-    ([Member(b"x", type=b"V")], "^x: is of the unknown type 'V'"),
-    ([Member(b"x/", type=b"0")], "^x/: is a regular file with a slash"),
-    ([Member(b"l", type=b"2", target=b"")], "^l: has a link target that is empty"),
-    ([Member(b"l", type=b"2", target=b"\xff")], "^l: has a link target that is not UTF-8"),
-    (
-        [file("a"), Member(b"l", type=b"1", target=b"../a")],
-        r"^l: is a hard link to '\.\./a', which is outside the tree",
-    ),
-    ([file("a"), Member(b"l", type=b"1", target=b"/etc/shadow")], "^l: is a hard link to '/etc/shadow', which is outs"),
-    ([Member(b"L", b"n" * 300 + b"\0", type=b"L"), Member(b"n")], "has a name longer than 255 bytes"),
-    ([Member(b"x", b"16 path=../../a\n", type=b"x"), Member(b"a")], r"^\.\./\.\./a: has '\.\.'"),
-    ([Member(b"x", b"12 path=a\0b\n", type=b"x"), Member(b"a")], "NUL"),
-    ([Member(b"x", b"22 GNU.sparse.major=1\n", type=b"x"), Member(b"a")], "^a: is stored as a sparse file"),
-    ([Member(b"x", b"11 uid=-77\n", type=b"x"), Member(b"a")], "^a: has an owner or time out of range"),
-    ([Member(b"x", b"", type=b"L", size=1 << 30)], "^x: has an extended header of more than"),
+    ([Member(b"/etc/passwd")], "/etc/passwd"),
+    ([Member(b"../x")], "../x"),
+    ([Member(b"")], "(empty name)"),
+    ([Member(b"passwd", prefix=b"/etc")], "/etc/passwd"),
+    ([Member(b"caf\xe9")], r"caf\xe9"),
+    ([Member(b"x", type=b"S")], "x"),
+    ([Member(b"x", type=b"V")], "x"),
+    ([Member(b"x/", type=b"0")], "x/"),
+    ([Member(b"l", type=b"2", target=b"")], "l"),
+    ([Member(b"l", type=b"2", target=b"\xff")], "l"),
+    ([file("a"), Member(b"l", type=b"1", target=b"../a")], "l"),
+    ([file("a"), Member(b"l", type=b"1", target=b"/etc/shadow")], "l"),
+    ([Member(b"L", b"n" * 300 + b"\0", type=b"L"), Member(b"n")], "n" * 300),
+    ([Member(b"x", b"16 path=../../a\n", type=b"x"), Member(b"a")], "../../a"),
+    ([Member(b"x", b"12 path=a\0b\n", type=b"x"), Member(b"a")], r"a\x00b"),
+    ([Member(b"x", b"22 GNU.sparse.major=1\n", type=b"x"), Member(b"a")], "a"),
+    ([Member(b"x", b"11 uid=-77\n", type=b"x"), Member(b"a")], "a"),
+    ([Member(b"x", b"", type=b"L", size=1 << 30)], "x"),
 ]
 
 
-@pytest.mark.parametrize(("members", "complaint"), BAD_MEMBERS)
-def test_hostile_members_are_refused_by_name(members: list[Member], complaint: str) -> None:
-    with pytest.raises(SourceError, match=complaint) as refusal:
-        entries(archive(members))
-    assert "artifact x.tar" in str(refusal.value)
+@pytest.mark.parametrize(("members", "member"), BAD_MEMBERS)
+def test_hostile_members_are_refused_by_name(members: list[Member], member: str) -> None:
+    data = archive(members)
+    with refused(SourceError, member=member):
+        entries(data)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +217,7 @@ def test_hostile_members_are_refused_by_name(members: list[Member], complaint: s
         (archive([Member(b"x", b"n", type=b"L")]), "is truncated"),
     ],
 )
-def test_damaged_archives_are_refused(data: bytes, complaint: str) -> None:
+def test_the_message_says_what_is_wrong_with_a_damaged_archive(data: bytes, complaint: str) -> None:
     with pytest.raises(SourceError, match=complaint) as refusal:
         entries(data)
     assert str(refusal.value).startswith("x.tar: ")
@@ -229,7 +227,7 @@ def test_damaged_archives_are_refused(data: bytes, complaint: str) -> None:
 @pytest.mark.parametrize("after", [b"x" * 8, b"1" * 8, b"\0", b"=" * 20])
 def test_an_extended_header_that_does_not_go_on_is_refused(after: bytes) -> None:
     header = Member(b"PaxHeaders/x", b"11 mtime=1\n" + after, type=b"x")
-    with pytest.raises(SourceError, match="an extended header cannot be read"):
+    with refused(SourceError, member="x.tar"):
         entries(archive([header, file("x")]))
 
 
@@ -237,7 +235,7 @@ def test_an_extended_header_that_does_not_go_on_is_refused(after: bytes) -> None
 def test_every_truncation_is_noticed(packer: str) -> None:
     data = PACKERS[packer](PLAIN)
     for length in range(0, len(data) - BLOCK if packer == "tar" else len(data), 97 if packer == "tar" else 1):
-        with pytest.raises(SourceError, match=r"^x\.tar"):
+        with refused(SourceError, member="x.tar"):
             entries(data[:length])
 
 
@@ -245,13 +243,13 @@ def test_the_announced_sum_and_size_must_hold() -> None:
     data = gzip.compress(PLAIN, mtime=0)
     digest = hashlib.sha256(data).hexdigest()
     assert len(entries(data, sha256=digest.upper(), size=len(data))) == 4
-    with pytest.raises(SourceError, match=f"^x.tar: has sha256 {digest} where {'0' * 64} is expected; fetch or pack"):
+    with refused(SourceError, member="x.tar"):
         entries(data, sha256="0" * 64)
-    with pytest.raises(SourceError, match=f"has {len(data)} bytes where {len(data) + 1} are expected"):
+    with refused(SourceError, member="x.tar"):
         entries(data, size=len(data) + 1)
-    with pytest.raises(SourceError, match="has more than"):
+    with refused(SourceError, member="x.tar"):
         entries(data, size=len(data) - 1)
-    with pytest.raises(SourceError, match=f"is truncated: it ends after 50 bytes of {len(data)} expected"):
+    with refused(SourceError, member="x.tar"):
         entries(data[:50], size=len(data))
 
 
@@ -259,7 +257,7 @@ def test_the_announced_sum_and_size_must_hold() -> None:
 def test_archive_bombs_are_stopped(packer: str) -> None:
     bomb = PACKERS[packer](archive([file("zeros", bytes(8 << 20))]))
     limits = SourceLimits(ratio=100, ratio_from=1 << 20)
-    with pytest.raises(SourceLimitExceeded, match="more than 100 times its size"):
+    with refused(SourceLimitExceeded, member="x.tar"):
         entries(bomb, limits=limits)
     assert paths(bomb) == ["zeros"]
 

@@ -22,6 +22,7 @@ from include.cvmfs.sources.source import Entry, Kind
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import Found, read_back
+from tests.fakes.refused import refused
 from tests.fakes.trees import ListedSource, a_file, a_folder, a_hard_link, a_link
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
@@ -266,30 +267,30 @@ def test_special_bits_are_kept_if_this_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "complaint"),
+    ("members", "member"),
     [
-        ([a_file("x"), a_file("y"), a_file("x")], r"^x: is there twice; .*\(artifact listed\)"),
-        ([a_folder("x"), a_folder("x")], "^x: is there twice"),
-        ([a_folder(""), a_folder("")], "^.: is there twice"),
-        ([a_link("l", "/etc"), a_file("l/passwd")], "^l/passwd: lies below 'l', which is a symbolic link"),
-        ([a_link("l", "/etc"), a_file("l/a/b/c")], "^l/a/b/c: lies below 'l', which is a symbolic link"),
-        ([a_file("l/a"), a_link("l", "/etc")], "^l/a: lies below 'l', which is a symbolic link"),
-        ([a_file("l"), a_file("l/a")], "^l/a: lies below 'l', which is not a directory"),
-        ([a_file("")], "in the place of the tree's root"),
-        ([a_hard_link("x", "y")], "^x: is a hard link to 'y', which is not there before it"),
-        ([a_hard_link("x", "x")], "^x: is a hard link to 'x', which is not there before it"),
-        ([a_hard_link("x", "y"), a_file("y")], "which is not there before it"),
-        ([a_folder("y"), a_hard_link("x", "y")], "which is no file"),
-        ([a_folder("a/.cvmfscatalog")], "^a/.cvmfscatalog: is a directory, but .cvmfscatalog must be a regular file"),
-        ([a_link(".cvmfscatalog", "x")], "must be a regular file"),
-        ([a_link("x", "y"), a_hard_link(".cvmfscatalog", "x")], "must be a regular file"),
-        ([(Entry("dev/null", Kind.CHARACTER_DEVICE, 0o666, 0), None)], "^dev/null: is a character device; special"),
-        ([(Entry("pipe", Kind.FIFO, 0o666, 0), None)], "^pipe: is a fifo; special"),
+        ([a_file("x"), a_file("y"), a_file("x")], "x"),
+        ([a_folder("x"), a_folder("x")], "x"),
+        ([a_folder(""), a_folder("")], "."),
+        ([a_link("l", "/etc"), a_file("l/passwd")], "l/passwd"),
+        ([a_link("l", "/etc"), a_file("l/a/b/c")], "l/a/b/c"),
+        ([a_file("l/a"), a_link("l", "/etc")], "l/a"),
+        ([a_file("l"), a_file("l/a")], "l/a"),
+        ([a_file("")], "."),
+        ([a_hard_link("x", "y")], "x"),
+        ([a_hard_link("x", "x")], "x"),
+        ([a_hard_link("x", "y"), a_file("y")], "x"),
+        ([a_folder("y"), a_hard_link("x", "y")], "x"),
+        ([a_folder("a/.cvmfscatalog")], "a/.cvmfscatalog"),
+        ([a_link(".cvmfscatalog", "x")], ".cvmfscatalog"),
+        ([a_link("x", "y"), a_hard_link(".cvmfscatalog", "x")], ".cvmfscatalog"),
+        ([(Entry("dev/null", Kind.CHARACTER_DEVICE, 0o666, 0), None)], "dev/null"),
+        ([(Entry("pipe", Kind.FIFO, 0o666, 0), None)], "pipe"),
     ],
 )
-def test_bad_trees_are_refused_by_name(members: list[tuple[Entry, bytes | None]], complaint: str) -> None:
+def test_bad_trees_are_refused_by_name(members: list[tuple[Entry, bytes | None]], member: str) -> None:
     store = MemoryStore()
-    with pytest.raises(SourceError, match=complaint):
+    with refused(SourceError, member=member):
         publish(members, store)
     assert not any(key.endswith("C") for key in store.objects)
 
@@ -386,12 +387,12 @@ def test_a_tarball_and_a_list_of_the_same_entries_give_the_same_catalog() -> Non
     assert changeset.root == listed.root
 
 
-def test_a_full_disk_under_the_spool_is_told_with_a_cure() -> None:
+def test_a_full_disk_under_the_spool_is_an_error_of_the_source() -> None:
     def fill() -> None:
         with Spool("x.tar") as spool:
             spool._db.execute("PRAGMA max_page_count = 8")
             for number in range(10_000):
                 spool.add(Entry(f"f{number}", Kind.FILE, 0o644, 0), bytes(20))
 
-    with pytest.raises(SourceError, match=r"^x\.tar: its entries cannot be sorted .*; free space"):
+    with refused(SourceError, member="x.tar"):
         fill()

@@ -19,6 +19,7 @@ from include.cvmfs.format.manifest import Manifest, sign
 from include.cvmfs.format.whitelist import Whitelist
 from include.cvmfs.format.whitelist import sign as sign_whitelist
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.refused import refused
 
 FQRN = "r.example.org"
 NOW = datetime.now(UTC)
@@ -58,7 +59,7 @@ def test_our_own_manifest_costs_no_request_beyond_its_own() -> None:
 def test_a_manifest_with_a_changed_line_is_refused() -> None:
     store = repository()
     store.objects[MANIFEST_KEY] = store.objects[MANIFEST_KEY].replace(b"\nS0\n", b"\nS7\n")
-    with pytest.raises(SignatureError, match="damaged or changed"):
+    with refused(SignatureError, what="manifest"):
         read_head(store, FQRN, Voucher(OURS))
 
 
@@ -66,16 +67,16 @@ def test_a_manifest_that_claims_our_certificate_is_not_believed_without_our_sign
     store = repository()
     manifest = Manifest.parse(store.objects[MANIFEST_KEY]).manifest
     store.objects[MANIFEST_KEY] = sign(replace(manifest, revision=9), OTHERS.private_key)
-    with pytest.raises(SignatureError, match="bad signature"):
+    with refused(SignatureError, what="manifest"):
         read_head(store, FQRN, Voucher(OURS))
 
 
-def test_a_foreign_manifest_is_refused_with_the_cure() -> None:
+def test_a_foreign_manifest_is_refused() -> None:
     store = repository()
     signed_by(store, OTHERS, revision=9)
-    with pytest.raises(SignatureError, match=r"not ours.*r\.example\.org\.pub into the keys folder"):
+    with refused(SignatureError, what="manifest"):
         read_head(store, FQRN, Voucher(OURS))
-    with pytest.raises(SignatureError, match="nobody vouches for it"):
+    with refused(SignatureError, what="manifest"):
         read_head(store, FQRN, masters(PUBLIC))
     with pytest.raises(SignatureError):
         fence(store, FQRN, signer=OURS, now=int(NOW.timestamp()))
@@ -97,7 +98,7 @@ def test_a_whitelist_that_ran_out_vouches_for_nobody() -> None:
     listed = (fingerprint(OTHERS.certificate_pem),)
     past = Whitelist(FQRN, NOW - timedelta(days=60), NOW - timedelta(days=30), listed)
     store.objects[WHITELIST_KEY] = sign_whitelist(past, MASTER)
-    with pytest.raises(SignatureError, match="expired"):
+    with refused(SignatureError, what="manifest"):
         read_head(store, FQRN, masters(PUBLIC))
 
 

@@ -25,6 +25,7 @@ from include.cvmfs.sources.xattrs import pack_xattrs, unpack_xattrs
 from tests.fakes.archives import Member, archive, file, folder, hardlink
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import Found, read_back
+from tests.fakes.refused import refused
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 KEPT = PrepareOptions(xattrs=("user.",))
@@ -93,7 +94,7 @@ def test_every_blob_is_read_back(given_attributes: dict[bytes, bytes]) -> None:
     [{b"": b"x"}, {b"a\0b": b""}, {b"k" * 256: b""}, {b"k": b"v" * 256}, {b"%d" % n: b"" for n in range(256)}],
 )
 def test_what_no_blob_can_tell_is_refused(attributes: dict[bytes, bytes]) -> None:
-    with pytest.raises(FormatError, match=r"^extended attributes: "):
+    with refused(FormatError, what="extended attributes"):
         pack_xattrs(attributes)
 
 
@@ -143,7 +144,7 @@ def test_a_directory_whose_attributes_cannot_be_read_is_refused(
         raise PermissionError(13, "Permission denied", path)
 
     monkeypatch.setattr(os, "listxattr", denied)
-    with pytest.raises(SourceError, match=r"cannot be read \(Permission denied\)"):
+    with refused(SourceError, member=str(tmp_path)):
         publish(DirectorySource(tmp_path))
 
 
@@ -167,7 +168,7 @@ def test_archives_carry_them_in_either_way() -> None:
 
 def test_an_attribute_that_cannot_be_decoded_makes_the_archive_damaged() -> None:
     data = archive([pax("f", {b"LIBARCHIVE.xattr.user.a": b"?"}), file("f")])
-    with pytest.raises(SourceError, match=r"^x\.tar: is damaged: an extended attribute"):
+    with refused(SourceError, member="x.tar"):
         publish(TarSource(iter([data]), "x.tar"))
 
 

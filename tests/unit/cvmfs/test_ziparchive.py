@@ -26,6 +26,7 @@ from include.cvmfs.sources.ziparchive import ZipSource
 from tests.fakes.archives import archive, file, folder, symlink
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import read_back
+from tests.fakes.refused import refused
 from tests.fakes.zips import DOS, ZipMember, deflated, ntfs, owners, times, zip_archive
 
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
@@ -169,14 +170,14 @@ def test_hostile_members_are_refused_by_name(member: ZipMember, problem: str) ->
 
 def test_the_same_name_twice_is_refused() -> None:
     source = ZipSource(iter([zip_archive([ZipMember(b"f", b"1"), ZipMember(b"f", b"2")])]), "x.zip")
-    with pytest.raises(SourceError, match=r"^f: is there twice"):
+    with refused(SourceError, member="f"):
         prepare(source, store=MemoryStore(), repository="r", destination="/x", now=NOW)
 
 
 def test_a_file_below_a_symbolic_link_is_refused() -> None:
     members = [ZipMember(b"l", b"/etc", mode=stat.S_IFLNK), ZipMember(b"l/passwd", b"root")]
     source = ZipSource(iter([zip_archive(members)]), "x.zip")
-    with pytest.raises(SourceError, match=r"^l/passwd: lies below 'l', which is a symbolic link"):
+    with refused(SourceError, member="l/passwd"):
         prepare(source, store=MemoryStore(), repository="r", destination="/x", now=NOW)
 
 
@@ -224,7 +225,7 @@ def test_a_wrong_sum_or_length_is_found_before_any_member() -> None:
     data = zip_archive(SAMPLE)
     for options in ({"sha256": "0" * 64}, {"size": len(data) + 1}):
         source = ZipSource(iter([data]), "x.zip", **options)  # type: ignore[arg-type]
-        with pytest.raises(SourceError, match=r"is expected|are expected"):
+        with refused(SourceError, member="x.zip"):
             next(source.entries())
     source = ZipSource(iter([data]), "x.zip", sha256=hashlib.sha256(data).hexdigest(), size=len(data))
     assert len(list(source.entries())) == len(SAMPLE)
@@ -252,7 +253,7 @@ def test_the_kind_of_an_archive_is_told_by_its_first_bytes() -> None:
             assert type(source) is kind
             list(source.entries())
             assert source.sha256 == hashlib.sha256(data).hexdigest()
-    with pytest.raises(SourceError, match="is empty"):
+    with refused(SourceError, member="nothing"):
         list(open_artifact(iter([]), "nothing").entries())
 
 
