@@ -24,7 +24,7 @@ from publishing.machine import Ran, description, start
 from publishing.places import Place
 from publishing.repositories import FQRN
 
-from include.cvmfs.check.check import Report, check
+from include.cvmfs.check.check import CheckReport, check
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key, save_signer
 from include.cvmfs.revision.repository import Repository
@@ -140,7 +140,7 @@ def _opened(place: Place, public_key: Path) -> Repository:
     return Repository.open(place.open(), fqrn=FQRN, public_keys=[public_key.read_bytes()], now=datetime.now(UTC))
 
 
-def _conclude(ran: Ran, report: Report, entries: int) -> int:
+def _conclude(ran: Ran, report: CheckReport, entries: int) -> int:
     out, seconds = ran.outcome, ran.outcome["seconds"]
     rate, files = entries / seconds, out["files"]
     phases = " ".join(f"{name} {value:.1f}" for name, value in out["phases"].items())

@@ -20,12 +20,12 @@ def render(page: str) -> str:
 
 def table() -> str:
     """The table, and below it the reason and the cure of everything that is not simply supported."""
-    from include.publishers.capabilities import TABLE, Cell, Operation, Outcome, Way
+    from include.publishers.capabilities import TABLE, Cell, Operation, OperationOutcome, Way
 
     notes: dict[tuple[str, str], int] = {}
 
     def shown(cell: Cell) -> str:
-        if cell.outcome is Outcome.SUPPORTED:
+        if cell.outcome is OperationOutcome.SUPPORTED:
             return "yes"
         number = notes.setdefault((cell.reason, cell.cure), len(notes) + 1)
         named = "refused" if cell.loss is None else f"lossy (`{cell.loss.value}`)"

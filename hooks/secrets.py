@@ -5,18 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from airflow.sdk import BaseHook
-from airflow.sdk import Connection as AirflowConnection
+from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from include.settings.errors import BadConnection, MissingConnection, SettingsError
-from include.settings.secrets import Connection, connection_variable
+from include.settings.secrets import ConnectionSecrets, connection_variable
 
 
 class AirflowSecrets:
     """Resolves a connection id through Airflow, in tasks. Implements `include.settings.secrets.Secrets`."""
 
-    def get(self, connection_id: str) -> Connection:
+    def get(self, connection_id: str) -> ConnectionSecrets:
         """The connection; raises MissingConnection or BadConnection, which quote no secret."""
         try:
             found = BaseHook.get_connection(connection_id)
@@ -31,7 +30,7 @@ class AirflowSecrets:
 class KnownSecrets:
     """Connections that were looked up beforehand, for a trigger: its event loop must not be blocked by a look-up."""
 
-    def __init__(self, connections: Mapping[str, Connection]) -> None:
+    def __init__(self, connections: Mapping[str, ConnectionSecrets]) -> None:
         self._connections = dict(connections)
 
     @classmethod
@@ -47,7 +46,7 @@ class KnownSecrets:
                 raise MissingConnection(connection_id, connection_variable(connection_id)) from None
         return cls(found)
 
-    def get(self, connection_id: str) -> Connection:
+    def get(self, connection_id: str) -> ConnectionSecrets:
         try:
             return self._connections[connection_id]
         except KeyError:
@@ -62,7 +61,7 @@ def in_form(error: SettingsError) -> str:
     return f"this connection {error.what}" if isinstance(error, BadConnection) else str(error)
 
 
-def from_airflow(connection_id: str, found: AirflowConnection) -> Connection:
+def from_airflow(connection_id: str, found: Connection) -> ConnectionSecrets:
     """The library's form of one of Airflow's connections; raises BadConnection when its `extra` is no JSON object."""
     variable = connection_variable(connection_id)
     try:
@@ -71,7 +70,7 @@ def from_airflow(connection_id: str, found: AirflowConnection) -> Connection:
         raise BadConnection(connection_id, variable, "has an `extra` that is no JSON") from None
     if not isinstance(extra, dict):
         raise BadConnection(connection_id, variable, "has an `extra` that is not an object")
-    return Connection(
+    return ConnectionSecrets(
         id=connection_id,
         host=found.host,
         port=found.port,

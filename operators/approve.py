@@ -24,7 +24,7 @@ from operators.watch import log_of
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.nightlies.steps.approve import Asked
+    from include.nightlies.steps.approve import ApprovalRequest
     from include.publishers.connect import Connections
 
 APPROVE, REJECT = "Approve", "Reject"
@@ -149,7 +149,7 @@ def approve_each(questions: Any) -> Any:
     ).expand(question=questions)
 
 
-def questions_to_map(connections: Connections, run: str, asked: Asked) -> list[dict[str, Any]]:
+def questions_to_map(connections: Connections, run: str, asked: ApprovalRequest) -> list[dict[str, Any]]:
     """One element for each question of the run so far; only the one that was asked just now is open."""
     from include.nightlies.records import questions
 

@@ -50,9 +50,9 @@ class LeasesEndOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> list[str]:
         from include.publishers.errors import LeasesLeft
-        from include.publishers.leftovers import Finding, Whose, end_dead
+        from include.publishers.leftovers import LeaseFinding, Whose, end_dead
 
-        findings = [Finding.from_json(one) for one in self.looked["leases"]]
+        findings = [LeaseFinding.from_json(one) for one in self.looked["leases"]]
         dead = [one for one in findings if one.whose is Whose.DEAD]
         faults = [f"{fqrn}: {why}" for fqrn, why in self.looked["silent"].items()]
         if context["params"]["dry_run"]:

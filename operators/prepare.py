@@ -14,8 +14,8 @@ from operators.links import SourceLink
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.cvmfs.ingest.prepare import Progress
-    from include.nightlies.steps.values import Item, Outcome
+    from include.cvmfs.ingest.prepare import PrepareProgress
+    from include.nightlies.steps.values import BatchOutcome, Item
 
 PROGRESS_EVERY_S = 10.0
 NICENESS = 10
@@ -43,7 +43,7 @@ class CvmfsPrepareOperator(NightshiftOperator):
         (batch,) = batches_of(self.batch)
         connections = self.connections()
 
-        def prepare() -> Outcome:
+        def prepare() -> BatchOutcome:
             return prepare_batch(
                 connections,
                 batch,
@@ -82,7 +82,7 @@ class _Reporter:
         self._log = log
         self._next = time.monotonic() + PROGRESS_EVERY_S
 
-    def __call__(self, item: Item, done: Progress) -> None:
+    def __call__(self, item: Item, done: PrepareProgress) -> None:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + PROGRESS_EVERY_S

@@ -34,7 +34,7 @@ class UndoLookOperator(NightshiftOperator):
     ui_color = "#e0e7ff"
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
-        from include.nightlies.steps.approve import Asked
+        from include.nightlies.steps.approve import ApprovalRequest
         from include.nightlies.undo.approval import ask_undo
         from include.nightlies.undo.undo import plan_undo
 
@@ -43,7 +43,7 @@ class UndoLookOperator(NightshiftOperator):
         for line in plan.lines():
             self.log.info("%s", line)
         context["ti"].xcom_push(key=PLAN, value=plan.to_json())
-        asked = Asked(None, True, "dry run: nobody is asked")
+        asked = ApprovalRequest(None, True, "dry run: nobody is asked")
         if not context["params"]["dry_run"]:
             asked = ask_undo(connections, plan, run, wished=bool(context["params"]["approval"]), clock=clock)
         self.log.info("%s", asked.why)

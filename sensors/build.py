@@ -17,7 +17,7 @@ from triggers.night import NightTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.nightlies.rules.passes import Decision, Pass
+    from include.nightlies.rules.passes import Pass, PassDecision
     from include.nightlies.steps.values import Night
     from include.publishers.connect import Connections
     from include.settings.model import Slot
@@ -91,7 +91,7 @@ class BuildSensor(NightshiftSensor):
         )
 
     def _found(self, context: Context, connections: Connections, event: dict[str, Any]) -> dict[str, Any]:
-        from include.nightlies.rules.passes import Decision, Turn
+        from include.nightlies.rules.passes import PassDecision, Turn
         from include.settings.errors import SettingsError
 
         if "error" in event:
@@ -101,7 +101,7 @@ class BuildSensor(NightshiftSensor):
         except SettingsError as error:
             raise AirflowFailException(f"the night is not finished: {error}") from error
         night, turn = night_of(context, settings, datetime.now(UTC))
-        return self._go_on(night, turn, Decision(Turn(event["turn"]), event["reason"]), connections, settings)
+        return self._go_on(night, turn, PassDecision(Turn(event["turn"]), event["reason"]), connections, settings)
 
     def _leave_to_the_first(self, context: Context, settings: Slot, night: Night) -> None:
         """Skip a scheduled run whose night its first artifact has begun, in a run of its own."""
@@ -117,7 +117,7 @@ class BuildSensor(NightshiftSensor):
             raise AirflowSkipException(f"the night of {night.date} began with its first artifact, in run {first}")
 
     def _go_on(
-        self, night: Night, turn: Pass, found: Decision, connections: Connections, settings: Slot
+        self, night: Night, turn: Pass, found: PassDecision, connections: Connections, settings: Slot
     ) -> dict[str, Any]:
         from include.nightlies.errors import BuildMissing
         from include.nightlies.rules.passes import Turn

@@ -12,7 +12,7 @@ from triggers.place import POLL_S, PlaceTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.publishers.places import Place
+    from include.publishers.places import SeenPlace
 
 
 class PlaceSensor(NightshiftSensor):
@@ -71,10 +71,10 @@ class PlaceSensor(NightshiftSensor):
             raise NotThere(f"{self.repository}{seen.path} did not become {self.until}: {event['reason']}")
         return self._found(seen)
 
-    def _look(self) -> Place:
-        from include.publishers.places import Wanted, look_at
+    def _look(self) -> SeenPlace:
+        from include.publishers.places import WantedPlace, look_at
 
-        return look_at(self.connections(), self.repository, self.path, Wanted(self.until), replaces=self.replaces)
+        return look_at(self.connections(), self.repository, self.path, WantedPlace(self.until), replaces=self.replaces)
 
-    def _found(self, seen: Place) -> dict[str, Any]:
+    def _found(self, seen: SeenPlace) -> dict[str, Any]:
         return {"repository": self.repository, "path": seen.path, "revision": seen.revision, "reason": seen.reason}

@@ -12,7 +12,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from triggers.configured import configured
 
 if TYPE_CHECKING:
-    from include.nightlies.rules.passes import Decision, Pass
+    from include.nightlies.rules.passes import Pass, PassDecision
     from include.nightlies.steps.watching import Watch
 
 FIRST_PAUSE_S = 1.0
@@ -124,8 +124,8 @@ class NightTrigger(BaseTrigger):
         # a configuration that is just being edited is no reason to end the night
         return is_retryable(error, otherwise=False) or isinstance(error, InvalidSettings | SettingsFileMissing)
 
-    def _waiting(self, error: Exception) -> Decision:
-        from include.nightlies.rules.passes import Pass, Seen, decide
+    def _waiting(self, error: Exception) -> PassDecision:
+        from include.nightlies.rules.passes import Pass, SeenBuild, decide
 
         until = Pass.from_json(self.turn).until
-        return decide(Seen(problem=str(error)), now=datetime.now(UTC), until=until, fresh_since=None, gather=None)
+        return decide(SeenBuild(problem=str(error)), now=datetime.now(UTC), until=until, fresh_since=None, gather=None)

@@ -50,9 +50,9 @@ class PlaceTrigger(StoreTrigger):
         return [*super()._connection_ids(site), site.repository(self.repository).gateway]
 
     def _look(self, connections: Connections) -> str | None:
-        from include.publishers.places import Wanted, look_at
+        from include.publishers.places import WantedPlace, look_at
 
-        seen = look_at(connections, self.repository, self.path, Wanted(self.wanted), replaces=self.replaces)
+        seen = look_at(connections, self.repository, self.path, WantedPlace(self.wanted), replaces=self.replaces)
         self._why = seen.reason
         return seen.reason if seen.ready else None
 

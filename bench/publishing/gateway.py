@@ -12,7 +12,7 @@ from publishing.places import Place
 from publishing.repositories import FQRN, SILENT
 
 from include.cvmfs.format.keys import load_signer
-from include.gateway.service.config import GatewayKey, Recipe, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import AcceptedKey, Recipe, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.storage.open import Credentials, StoreOptions, open_store
 from include.storage.store import Store
@@ -31,7 +31,7 @@ def configuration(text: str) -> ServiceConfig:
     """What a job says, as the service wants it. ``silent``: where the store of a second repository never answers."""
     job = json.loads(text)
     keys, place = Path(job["keys"]), Place(**job["place"])
-    repository = RepositoryConfig(place.open, lambda: load_signer(keys, FQRN), (GatewayKey(KEY_ID, SECRET),))
+    repository = RepositoryConfig(place.open, lambda: load_signer(keys, FQRN), (AcceptedKey(KEY_ID, SECRET),))
     repositories = {FQRN: repository}
     if job.get("silent"):
         repositories[SILENT] = replace(repository, store=lambda: _silent(job["silent"]))

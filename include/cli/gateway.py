@@ -14,12 +14,12 @@ import typer
 
 from include.settings.errors import MissingConnection
 from include.settings.load import load
-from include.settings.model import Repository, Site
+from include.settings.model import RepositorySettings, Site
 from include.settings.secrets import EnvSecrets, Secrets
 
 if TYPE_CHECKING:
     from include.cvmfs.format.keys import Signer
-    from include.gateway.service.config import GatewayKey, ServiceConfig
+    from include.gateway.service.config import AcceptedKey, ServiceConfig
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -135,9 +135,9 @@ def _public_keys(*files: Path) -> list[bytes]:
     return [file.read_bytes() for file in dict.fromkeys(files) if file.exists()]
 
 
-def _keys(site: Site, repository: Repository, secrets: Secrets) -> tuple[GatewayKey, ...]:
+def _keys(site: Site, repository: RepositorySettings, secrets: Secrets) -> tuple[AcceptedKey, ...]:
     """The key of the file and the key of the connection, once if they are the same."""
-    from include.gateway.service.config import GatewayKey
+    from include.gateway.service.config import AcceptedKey
 
     found = []
     file = site.gateway.keys / f"{repository.fqrn}.gw"
@@ -151,10 +151,10 @@ def _keys(site: Site, repository: Repository, secrets: Secrets) -> tuple[Gateway
         here = connection.host in _LOCAL | {site.gateway.host} and (connection.port or 4929) == site.gateway.port
         if here and (connection.login, connection.password) not in found:
             found.append((connection.login, connection.password))
-    return tuple(GatewayKey(key_id, secret) for key_id, secret in found)
+    return tuple(AcceptedKey(key_id, secret) for key_id, secret in found)
 
 
-def _without_key(site: Site, repository: Repository, secrets: Secrets) -> str:
+def _without_key(site: Site, repository: RepositorySettings, secrets: Secrets) -> str:
     """Why ``_keys`` found none."""
     name, file = repository.gateway, site.gateway.keys / f"{repository.fqrn}.gw"
     try:
@@ -167,9 +167,9 @@ def _without_key(site: Site, repository: Repository, secrets: Secrets) -> str:
     return f"its connection {name!r} names the gateway {place}, not this one; if it is to be served here, create {file}"
 
 
-def _admin_keys(site: Site, served: list[str], secrets: Secrets) -> tuple[GatewayKey, ...]:
+def _admin_keys(site: Site, served: list[str], secrets: Secrets) -> tuple[AcceptedKey, ...]:
     """Of the file, and of the connections that served repositories name for their administrator; they take no lease."""
-    from include.gateway.service.config import GatewayKey
+    from include.gateway.service.config import AcceptedKey
 
     file = site.gateway.keys / ADMIN_KEY
     found = [_key_file(file)] if file.exists() else []
@@ -181,7 +181,7 @@ def _admin_keys(site: Site, served: list[str], secrets: Secrets) -> tuple[Gatewa
             continue
         if connection.login and connection.password and (connection.login, connection.password) not in found:
             found.append((connection.login, connection.password))
-    return tuple(GatewayKey(key_id, secret, admin=True) for key_id, secret in found)
+    return tuple(AcceptedKey(key_id, secret, admin=True) for key_id, secret in found)
 
 
 def _key_file(file: Path) -> tuple[str, str]:
@@ -191,7 +191,7 @@ def _key_file(file: Path) -> tuple[str, str]:
     return key.key_id, key.secret
 
 
-def _signer(site: Site, repository: Repository) -> Callable[[], Signer]:
+def _signer(site: Site, repository: RepositorySettings) -> Callable[[], Signer]:
     def read() -> Signer:
         from include.cvmfs.format.keys import load_signer
 

@@ -12,7 +12,7 @@ import typer
 from include.cli.repo_open import AsJson, connections, holder, printable, refusing, span
 
 if TYPE_CHECKING:
-    from include.care.freezes.freezes import Standing
+    from include.care.freezes.freezes import FreezeState
     from include.cvmfs.coordination.freeze import Freeze
 
 Repository = Annotated[
@@ -111,7 +111,7 @@ def _show(fqrn: str | None, *, as_json: bool, history: bool) -> None:
         raise typer.Exit(1)
 
 
-def _standing(one: Standing) -> dict[str, Any]:
+def _standing(one: FreezeState) -> dict[str, Any]:
     return {"repository": one.repository, "frozen": _described(one.frozen), "unknown": one.unknown}
 
 

@@ -10,7 +10,7 @@ import typer
 from include.cli.repo_open import AsJson, connections, refusing
 
 if TYPE_CHECKING:
-    from include.care.preflight.findings import Report
+    from include.care.preflight.findings import PreflightReport
 
 _UNFOLDED = 10_000
 
@@ -39,7 +39,7 @@ def preflight(
     raise typer.Exit(0 if report.ready else 1)
 
 
-def _print(report: Report) -> None:
+def _print(report: PreflightReport) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -28,7 +28,7 @@ from include.cli.repo_open import (
 )
 
 if TYPE_CHECKING:
-    from include.cvmfs.check.check import Report
+    from include.cvmfs.check.check import CheckReport
     from include.cvmfs.revision.repository import Repository
 
 app = typer.Typer(no_args_is_help=True)
@@ -96,13 +96,13 @@ def info(target: Target, key: Keys = None, fqrn: Fqrn = None, as_json: AsJson = 
 
 def _checked(
     target: str, keys: list[Path] | None, fqrn: str | None, *, quick: bool, contents: bool, tag: str | None
-) -> Report:
-    from include.cvmfs.check.check import Progress
+) -> CheckReport:
+    from include.cvmfs.check.check import CheckProgress
     from include.cvmfs.check.check import check as run_check
 
     with bars() as show:
 
-        def progress(step: Progress) -> None:
+        def progress(step: CheckProgress) -> None:
             show(step.step, step.done, step.total)
 
         repository = open_target(target, keys, fqrn)
@@ -110,13 +110,13 @@ def _checked(
         return run_check(repository, quick=quick, contents=contents, tag=tag, now=now, progress=progress)
 
 
-def _reflog_is_wrong(report: Report) -> bool:
+def _reflog_is_wrong(report: CheckReport) -> bool:
     from include.cvmfs.check.findings import Subject
 
     return any(problem.subject is Subject.REFLOG for problem in report.problems)
 
 
-def _note_damage(target: str, report: Report, *, everything: bool) -> None:
+def _note_damage(target: str, report: CheckReport, *, everything: bool) -> None:
     """What a repository of the configuration has lost, the preparations of its nights have to know."""
     from include.ledger.errors import LedgerError
     from include.nightlies.records import damage
@@ -139,7 +139,7 @@ def _mend_reflog(fqrn: str) -> None:
     typer.echo(f"mended the reflog of {fqrn}: {added} references added", err=True)
 
 
-def _print_report(report: Report) -> None:
+def _print_report(report: CheckReport) -> None:
     for problem in report.problems:
         typer.echo(str(problem))
     if hidden := report.problem_count - len(report.problems):

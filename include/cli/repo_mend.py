@@ -14,7 +14,7 @@ from include.cli.repo_write import source_at
 
 def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, as_json: bool) -> None:
     """Check, send, read back, and keep the list of damaged objects. Exits with 1 if something is still missing."""
-    from include.cvmfs.check.check import Progress, check
+    from include.cvmfs.check.check import CheckProgress, check
     from include.cvmfs.check.restore import restore_objects
     from include.nightlies.records import damage
     from include.publishers.trees import tree_options
@@ -25,7 +25,7 @@ def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, a
         repository = site.head(fqrn)
         with bars() as show:
 
-            def progress(step: Progress) -> None:
+            def progress(step: CheckProgress) -> None:
                 show(step.step, step.done, step.total)
 
             report = check(repository, contents=contents, now=now, progress=progress)

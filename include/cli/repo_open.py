@@ -115,10 +115,10 @@ def refusing() -> Iterator[None]:
 
 
 def refuse(fault: Exception) -> NoReturn:
-    from include.cvmfs.revision.trust import Failure, failure_of
+    from include.cvmfs.revision.trust import OpenFailure, failure_of
 
     failure = failure_of(fault)
-    words = "" if failure is Failure.UNKNOWN else f"[{failure}] "
+    words = "" if failure is OpenFailure.UNKNOWN else f"[{failure}] "
     lines = "\n".join(printable(line) for line in str(fault).split("\n"))
     typer.echo(f"nightshift: {words}{lines}", err=True)
     raise typer.Exit(UNREADABLE) from None

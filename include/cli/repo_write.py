@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from include.publishers.base import Published
     from include.publishers.byhand import HandChange, HandMade
     from include.publishers.connect import Connections
-    from include.settings.model import Limits
+    from include.settings.model import ArtifactLimits
 
 
 class Noted(Protocol):
@@ -56,14 +56,14 @@ def publish(
     Interrupted, run it again: what was sent stays sent.
     """
     from include.care.provenance.byhand import note_by_hand
-    from include.cvmfs.ingest.prepare import Progress
+    from include.cvmfs.ingest.prepare import PrepareProgress
     from include.cvmfs.ingest.spool import SpecialBits
     from include.publishers.byhand import publish_tree
 
     with refusing(), bars() as show:
         site = connections()
 
-        def progress(done: Progress) -> None:
+        def progress(done: PrepareProgress) -> None:
             show("files", done.files, 0)
 
         now = datetime.now(UTC)
@@ -158,7 +158,7 @@ def symlink(
     typer.echo(_said(outcome))
 
 
-def source_at(path: Path, limits: Limits) -> TreeSource:
+def source_at(path: Path, limits: ArtifactLimits) -> TreeSource:
     """A folder or an archive of this machine, or `-` for an archive on standard input."""
     from include.cvmfs.sources.artifact import open_artifact
     from include.cvmfs.sources.directory import DirectorySource

@@ -10,18 +10,18 @@ import typer
 from include.settings.load import load
 from include.settings.model import Site
 from include.storage.errors import StoreError
-from include.storage.roles import GRANTS, Role, Server, bucket_policy, user_policy
+from include.storage.roles import GRANTS, PolicyServer, Role, bucket_policy, user_policy
 
 HINTS = {
-    Server.AWS: "make the users in IAM, without policies of their own",
-    Server.RADOSGW: "radosgw-admin user create --uid={user} --display-name={user}",
-    Server.SEAWEEDFS: 'in the file of -s3.config: {{"name": "{user}", "credentials": [...], "actions": []}}',
+    PolicyServer.AWS: "make the users in IAM, without policies of their own",
+    PolicyServer.RADOSGW: "radosgw-admin user create --uid={user} --display-name={user}",
+    PolicyServer.SEAWEEDFS: 'in the file of -s3.config: {{"name": "{user}", "credentials": [...], "actions": []}}',
 }
 
 
 def roles(
     store: Annotated[str, typer.Option("--store", help="A store of the configuration.")],
-    server: Annotated[Server, typer.Option(help="How the server names its users.")] = Server.RADOSGW,
+    server: Annotated[PolicyServer, typer.Option(help="How the server names its users.")] = PolicyServer.RADOSGW,
     account: Annotated[str, typer.Option(help="AWS: the account's twelve digits. radosgw: the users' tenant.")] = "",
     user_prefix: Annotated[str, typer.Option(help="What the users' names begin with.")] = "nightshift-",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document: the bucket's and each user's.")] = False,
@@ -46,7 +46,9 @@ def roles(
     typer.echo(json.dumps(document["bucket_policy"], indent=1))
 
 
-def policies(site: Site, store: str, server: Server, *, account: str = "", user_prefix: str = "") -> dict[str, Any]:
+def policies(
+    site: Site, store: str, server: PolicyServer, *, account: str = "", user_prefix: str = ""
+) -> dict[str, Any]:
     """What a store's owner has to set, for all repositories in it. Raises StoreError for one that is not on S3."""
     url = site.store(store).url
     repositories = sorted(one.fqrn for one in site.repositories.values() if one.store == store)
@@ -64,14 +66,14 @@ def policies(site: Site, store: str, server: Server, *, account: str = "", user_
     }
 
 
-def notes(server: Server) -> tuple[str, ...]:
+def notes(server: PolicyServer) -> tuple[str, ...]:
     """What a server cannot enforce, or does in its own way."""
     match server:
-        case Server.RADOSGW:
+        case PolicyServer.RADOSGW:
             return (
                 "version 16 grants bulk deletes on whole buckets only: the collector deletes one by one",
                 "an object belongs to whom wrote it last: the bucket's owner reads it by the readers' rule only",
             )
-        case Server.SEAWEEDFS:
+        case PolicyServer.SEAWEEDFS:
             return ("a user with any action of the file has them beside the policy: leave them empty",)
     return ()

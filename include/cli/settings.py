@@ -20,7 +20,7 @@ from include.ledger.errors import LedgerError
 from include.settings.errors import InvalidSettings, MissingConnection, SettingsError, SettingsFileMissing
 from include.settings.ledger import open_site_ledger
 from include.settings.load import load, settings_path
-from include.settings.model import Site, Store
+from include.settings.model import Site, StoreSettings
 from include.settings.secrets import EnvSecrets, Secrets, ledger_address
 from include.settings.traits import record_traits, require_single_writer
 from include.settings.urls import base_url
@@ -36,7 +36,7 @@ _UNFOLDED = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedSetting:
     """One thing that was looked at: `problem` is None when it is right. `notes` say what follows from what was seen."""
 
     kind: str
@@ -56,11 +56,11 @@ class Checked:
 
 
 @dataclass(slots=True)
-class Report:
+class SettingsReport:
     """Everything that a check looked at."""
 
     file: str
-    checked: list[Checked] = field(default_factory=list)
+    checked: list[CheckedSetting] = field(default_factory=list)
 
     @property
     def good(self) -> bool:
@@ -117,22 +117,22 @@ def pools(
     Console(highlight=False, soft_wrap=True).print(table)
 
 
-def check_site(secrets: Secrets, *, try_stores: bool = True) -> Report:
+def check_site(secrets: Secrets, *, try_stores: bool = True) -> SettingsReport:
     """Look at everything the configuration names; nothing is raised for what is wrong with it."""
-    report = Report(str(settings_path()))
+    report = SettingsReport(str(settings_path()))
     try:
         site = load()
     except InvalidSettings as error:
         report.checked += [
-            Checked("file", f"line {one.line}", one.key, f"{one.what}{_given(one.given)}. {one.cure}")
+            CheckedSetting("file", f"line {one.line}", one.key, f"{one.what}{_given(one.given)}. {one.cure}")
             for one in error.problems
         ]
         return report
     except SettingsFileMissing as error:
-        report.checked.append(Checked("file", report.file, "missing", error.what))
+        report.checked.append(CheckedSetting("file", report.file, "missing", error.what))
         return report
     report.checked.append(
-        Checked("file", report.file, f"{len(site.slots)} slots, {len(site.repositories)} repositories")
+        CheckedSetting("file", report.file, f"{len(site.slots)} slots, {len(site.repositories)} repositories")
     )
     report.checked += _check_connections(site, secrets)
     report.checked += _check_schedules(site)
@@ -153,7 +153,7 @@ def _given(given: str | None) -> str:
     return f" (given: {given})" if given is not None else ""
 
 
-def _check_connections(site: Site, secrets: Secrets) -> Iterable[Checked]:
+def _check_connections(site: Site, secrets: Secrets) -> Iterable[CheckedSetting]:
     from include.care.preflight.connections import look_at_connections, named
     from include.care.preflight.findings import Severity
     from include.cli.asked import defined_in_airflow
@@ -163,7 +163,7 @@ def _check_connections(site: Site, secrets: Secrets) -> Iterable[Checked]:
     for one in look_at_connections(site, secrets, names, defined_in_airflow(site, secrets)):
         seen, name = one.seen, one.subject
         if one.severity is Severity.ERROR:
-            yield Checked("connection", name, f"for {names[name]}", one.cure)
+            yield CheckedSetting("connection", name, f"for {names[name]}", one.cure)
             continue
         if one.severity is Severity.OK:
             try:
@@ -171,9 +171,9 @@ def _check_connections(site: Site, secrets: Secrets) -> Iterable[Checked]:
             except MissingConnection:
                 pass  # in Airflow only
             except SettingsError as error:
-                yield Checked("connection", name, f"for {names[name]}", str(error))
+                yield CheckedSetting("connection", name, f"for {names[name]}", str(error))
                 continue
-        yield Checked("connection", name, seen, notes=(one.cure,) if one.cure else ())
+        yield CheckedSetting("connection", name, seen, notes=(one.cure,) if one.cure else ())
 
 
 def _login(site: Site, secrets: Secrets, name: str, *, at_gateway: bool) -> str:
@@ -182,7 +182,7 @@ def _login(site: Site, secrets: Secrets, name: str, *, at_gateway: bool) -> str:
     return f"{login} at {base_url(found, port=site.gateway.port)}" if at_gateway else login
 
 
-def _check_schedules(site: Site) -> Iterable[Checked]:
+def _check_schedules(site: Site) -> Iterable[CheckedSetting]:
     from include.care.preflight.clockchange import left_out
 
     for slot in site.slots.values():
@@ -192,19 +192,19 @@ def _check_schedules(site: Site) -> Iterable[Checked]:
                 f"{missing:%Y-%m-%d %H:%M} does not exist there, since the clock is put forward over it; "
                 "that night begins as much later. Choose a time of day outside of the change."
             )
-            yield Checked("schedule", slot.name, seen, notes=(note,))
+            yield CheckedSetting("schedule", slot.name, seen, notes=(note,))
 
 
-def _check_keys(site: Site) -> Iterable[Checked]:
+def _check_keys(site: Site) -> Iterable[CheckedSetting]:
     for repository in site.repositories.values():
         # made together with the repository, so its absence is no fault of the file
         there = repository.public_key.is_file()
         notes = () if there else ("made when the repository is created; else copy its .pub file there",)
         seen = f"{repository.public_key}{'' if there else ' (not there yet)'}"
-        yield Checked("public key", repository.fqrn, seen, notes=notes)
+        yield CheckedSetting("public key", repository.fqrn, seen, notes=notes)
 
 
-def _check_ledger(site: Site, secrets: Secrets) -> tuple[Engine | None, Checked]:
+def _check_ledger(site: Site, secrets: Secrets) -> tuple[Engine | None, CheckedSetting]:
     from include.ledger.engine import shown, shown_address
 
     name = site.ledger
@@ -212,30 +212,32 @@ def _check_ledger(site: Site, secrets: Secrets) -> tuple[Engine | None, Checked]
         name = shown_address(ledger_address(site, secrets))
         engine = open_site_ledger(site, secrets)
     except (LedgerError, SettingsError) as error:
-        return None, Checked("ledger", name, "cannot be used", str(error))
-    return engine, Checked("ledger", shown(engine.url), "tables up to date")
+        return None, CheckedSetting("ledger", name, "cannot be used", str(error))
+    return engine, CheckedSetting("ledger", shown(engine.url), "tables up to date")
 
 
-def _try_store(site: Site, store: Store, secrets: Secrets, ledger: Engine | None, traits: dict[str, Traits]) -> Checked:
+def _try_store(
+    site: Site, store: StoreSettings, secrets: Secrets, ledger: Engine | None, traits: dict[str, Traits]
+) -> CheckedSetting:
     from include.publishers.stores import try_store
 
     try:
         seen = try_store(site, secrets, store.name)
     except SettingsError as error:
-        return Checked("store", store.name, f"{store.url}: not tried", str(error))
+        return CheckedSetting("store", store.name, f"{store.url}: not tried", str(error))
     except StoreError as error:
         cure = "Check its URL, endpoint and connection, and that the bucket is there."
-        return Checked("store", store.name, f"{store.url}: cannot be used", f"{error}. {cure}")
+        return CheckedSetting("store", store.name, f"{store.url}: cannot be used", f"{error}. {cure}")
     if seen is None:
-        return Checked("store", store.name, f"{store.url}: read only, not tried")
+        return CheckedSetting("store", store.name, f"{store.url}: read only, not tried")
     traits[store.name] = seen
     if ledger is not None:
         record_traits(ledger, store, seen, now=datetime.now(UTC))
     notes = (*_consequences(seen), *_unfinished(site, store, secrets))
-    return Checked("store", store.name, f"{store.url}: {_words(seen)}", notes=notes)
+    return CheckedSetting("store", store.name, f"{store.url}: {_words(seen)}", notes=notes)
 
 
-def _unfinished(site: Site, store: Store, secrets: Secrets) -> Iterable[str]:
+def _unfinished(site: Site, store: StoreSettings, secrets: Secrets) -> Iterable[str]:
     """What killed writers left; who may not list uploads is not bothered."""
     from include.publishers.stores import plain_store
     from include.storage.unfinished import abandoned, described
@@ -274,25 +276,25 @@ def _consequences(traits: Traits) -> Iterable[str]:
         yield "ETags are taken without their quotes only; they are sent so"
 
 
-def _check_repositories(site: Site, traits: dict[str, Traits], *, tried: bool) -> Iterable[Checked]:
+def _check_repositories(site: Site, traits: dict[str, Traits], *, tried: bool) -> Iterable[CheckedSetting]:
     for repository in site.repositories.values():
         store = site.store(repository.store)
         seen = f"manifest writers: {repository.manifest_writers}"
         if repository.server is not None:
             node = repository.server
-            yield Checked("repository", repository.fqrn, f"published on {node.user}@{node.host}:{node.port}")
+            yield CheckedSetting("repository", repository.fqrn, f"published on {node.user}@{node.host}:{node.port}")
         elif not kind_of(store.url).writable:
             problem = f"store {store.name}, {store.url}, can only be read, so nothing can be published to it"
-            yield Checked("repository", repository.fqrn, seen, f"{problem}. Name a store with s3:// or file://.")
+            yield CheckedSetting("repository", repository.fqrn, seen, f"{problem}. Name a store with s3:// or file://.")
         elif tried:
             writers = [f"gateway {number + 1}" for number in range(repository.manifest_writers)]
             verdict = require_single_writer(
                 traits.get(store.name), store=store.name, repository=repository.fqrn, writers=writers
             )
-            yield Checked("repository", repository.fqrn, seen, None if verdict.allowed else verdict.reason)
+            yield CheckedSetting("repository", repository.fqrn, seen, None if verdict.allowed else verdict.reason)
 
 
-def _check_revisions(site: Site, secrets: Secrets, answering: set[str]) -> Iterable[Checked]:
+def _check_revisions(site: Site, secrets: Secrets, answering: set[str]) -> Iterable[CheckedSetting]:
     """Compare the settings with what the repositories are in the stores that answer; what is absent is passed over."""
     from include.cvmfs.commit.commit import read_head
     from include.cvmfs.errors import CvmfsError
@@ -315,10 +317,12 @@ def _check_revisions(site: Site, secrets: Secrets, answering: set[str]) -> Itera
             what = f"`hash: {settings.hash.value}` has no effect: the repository was created with {algorithm}"
             notes = (f"{what}, which its new objects are hashed with",)
         wrong = settings.prepare.mtime_ns and not holds_nanoseconds(layout)
-        yield Checked("repository", settings.fqrn, seen, NO_NANOSECONDS.format(layout.value) if wrong else None, notes)
+        yield CheckedSetting(
+            "repository", settings.fqrn, seen, NO_NANOSECONDS.format(layout.value) if wrong else None, notes
+        )
 
 
-def _print(report: Report) -> None:
+def _print(report: SettingsReport) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = _UNFOLDED  # a line in a log or a pipe is neither folded nor cut
@@ -336,7 +340,7 @@ def _print(report: Report) -> None:
     console.print(f"{len(problems)} problems" if problems else "no problems found")
 
 
-def _place(report: Report, one: Checked) -> str:
+def _place(report: SettingsReport, one: CheckedSetting) -> str:
     if one.kind != "file":
         return f"{one.kind} {one.name}"
     line = one.name.removeprefix("line ")

@@ -11,7 +11,7 @@ import typer
 from include.cli.repo_open import AsJson, connections, printable, refusing
 
 if TYPE_CHECKING:
-    from include.care.provenance.asked import Asked
+    from include.care.provenance.asked import PathProvenance
     from include.publishers.connect import Connections
 
 NOBODY = 1
@@ -51,7 +51,7 @@ def who(
     raise typer.Exit(0 if found else NOBODY)
 
 
-def _nobody(asked: Sequence[Asked], path: str) -> str:
+def _nobody(asked: Sequence[PathProvenance], path: str) -> str:
     there = ", ".join(one.repository for one in asked if one.stands)
     unread = ", ".join(one.repository for one in asked if one.stands is None)
     said = f"nobody is known to have published {path} or anything above it"

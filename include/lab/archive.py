@@ -37,7 +37,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedArchive:
     """A finished archive; `size` in bytes, `files` without folders."""
 
     project: str
@@ -48,7 +48,7 @@ class Packed:
     files: int
 
 
-def pack(job: Job) -> Packed:
+def pack(job: Job) -> PackedArchive:
     """Packs one archive. The file is complete when it has its name."""
     members = _members(job)
     job.target.parent.mkdir(parents=True, exist_ok=True)
@@ -62,7 +62,7 @@ def pack(job: Job) -> Packed:
     finally:
         draft.unlink(missing_ok=True)
     size = job.target.stat().st_size
-    return Packed(job.project, job.platform, job.target, size, digest, len(members))
+    return PackedArchive(job.project, job.platform, job.target, size, digest, len(members))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from include.lab.archive import Job, Packed, pack
+from include.lab.archive import Job, PackedArchive, pack
 from include.lab.software import INTERPRETER, PROJECTS, REQUIRES, default_platforms
 from include.nightlies.errors import BadIndex
 from include.nightlies.rules.index import Artifact, BuildIndex
@@ -45,7 +45,7 @@ def pack_build(
     change_seed: str = "",
     rebuild: bool = False,
     processes: int | None = None,
-    progress: Callable[[Packed], None] = lambda _: None,
+    progress: Callable[[PackedArchive], None] = lambda _: None,
 ) -> PackedBuild:
     """Packs the build of a date unless it is in the store already.
 
@@ -78,7 +78,7 @@ def pack_build(
         for project in projects
         for platform in platforms
     ]
-    done: dict[tuple[str, str], Packed] = {}
+    done: dict[tuple[str, str], PackedArchive] = {}
     # Processes by spawn: a store's threads would not survive a fork.
     with (
         ProcessPoolExecutor(processes or os.cpu_count(), mp_context=get_context("spawn")) as packers,
@@ -118,13 +118,13 @@ def _stored(
     return index
 
 
-def _upload(store: Store, slot: str, date: datetime.date, packed: Packed) -> Packed:
+def _upload(store: Store, slot: str, date: datetime.date, packed: PackedArchive) -> PackedArchive:
     store.put(_key(slot, date, packed.project, packed.platform), packed.path.read_bytes())
     packed.path.unlink()
     return packed
 
 
-def _artifact(slot: str, date: datetime.date, packed: Packed, projects: Sequence[str]) -> Artifact:
+def _artifact(slot: str, date: datetime.date, packed: PackedArchive, projects: Sequence[str]) -> Artifact:
     needs = () if packed.project == INTERPRETER else (INTERPRETER, *REQUIRES.get(packed.project, ()))
     return Artifact(
         project=packed.project,

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from include.lab.environment import Lab, Place
+from include.lab.environment import Lab, LabFolders
 from include.lab.retain import DATABASE
 
 
 def defined(environment: Mapping[str, str]) -> frozenset[str] | None:
     """Their ids; None if there is no lab here, or its database does not answer."""
-    if not os.access(Place.from_environment(environment).secrets, os.R_OK):
+    if not os.access(LabFolders.from_environment(environment).secrets, os.R_OK):
         return None
     return in_database(Lab.from_environment(environment).environment(environment)[DATABASE])
 

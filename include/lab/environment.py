@@ -28,7 +28,7 @@ SOCKET_PATH_LIMIT = 107  # bytes, sockaddr_un
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LabFolders:
     """The folders of one lab; `var` is absolute."""
 
     var: Path
@@ -90,7 +90,7 @@ class Place:
 class Lab:
     """One set of embedded services: where, on which ports, with which secrets."""
 
-    place: Place
+    place: LabFolders
     ports: Ports
     secrets: LabSecrets
 
@@ -98,7 +98,7 @@ class Lab:
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
         """The lab that the environment describes; its secrets are made if absent."""
         environment = os.environ if environment is None else environment
-        place = Place.from_environment(environment)
+        place = LabFolders.from_environment(environment)
         return cls(place, Ports.from_environment(environment), load_or_create(place.secrets))
 
     @property
@@ -207,7 +207,7 @@ class Lab:
 
 def adopt(environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
     """Gives a command the settings of the lab that was made here, where its environment has none of its own."""
-    place = Place.from_environment(environment)
+    place = LabFolders.from_environment(environment)
     if MARK not in environment and os.access(place.secrets, os.R_OK):
         for key, value in Lab.from_environment(environment).settings(environment).items():
             environment.setdefault(key, value)
@@ -215,7 +215,7 @@ def adopt(environment: dict[str, str] | os._Environ[str] = os.environ) -> None:
 
 def of_a_lab(environment: Mapping[str, str] = os.environ) -> Lab:
     """The lab that was made here; raises LabError where there is none."""
-    place = Place.from_environment(environment)
+    place = LabFolders.from_environment(environment)
     if not os.access(place.secrets, os.R_OK):
         raise LabError(f"no lab was made in {place.var}: run `make up`, or set NIGHTSHIFT_VAR to its folder")
     return Lab.from_environment(environment)

@@ -49,7 +49,7 @@ class AtWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class RemovedLogs:
     """Log files that went, or would, and their bytes."""
 
     files: int
@@ -92,7 +92,7 @@ def clean_database(environment: Mapping[str, str], before: datetime, *, dry_run:
     return done.stdout.strip()[-4000:]
 
 
-def remove_logs(folder: Path, before: datetime, *, dry_run: bool) -> Taken:
+def remove_logs(folder: Path, before: datetime, *, dry_run: bool) -> RemovedLogs:
     """Remove the log files below a folder that nobody wrote to since, and the folders that are empty then.
 
     Symbolic links are neither followed nor counted.
@@ -116,4 +116,4 @@ def remove_logs(folder: Path, before: datetime, *, dry_run: bool) -> Taken:
             below = Path(here, name)
             if not below.is_symlink() and below.stat().st_mtime < limit and not any(below.iterdir()):
                 below.rmdir()
-    return Taken(files, total)
+    return RemovedLogs(files, total)

@@ -15,7 +15,7 @@ from typing import Any
 
 from supervisor.xmlrpc import Faults, SupervisorTransport
 
-from include.lab.environment import MARK, Place
+from include.lab.environment import MARK, LabFolders
 from include.lab.errors import LabError, ServiceFailed, SupervisorFailed
 
 START_S = 60.0
@@ -68,7 +68,7 @@ class ProcessInfo:
 class Supervisor:
     """The supervisord of one lab."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: LabFolders) -> None:
         self.place = place
         self.socket = place.socket("supervisor.sock")
         self.configuration = place.run / "supervisord.conf"
@@ -202,7 +202,7 @@ def configuration(supervisor: Supervisor, programs: Iterable[Program]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def marked_processes(place: Place) -> list[int]:
+def marked_processes(place: LabFolders) -> list[int]:
     """All processes that carry the mark of this lab, whoever their parent is, but for the caller and its ancestors."""
     wanted = f"{MARK}={place.var}".encode()
     own = _ancestry(os.getpid())
@@ -215,7 +215,7 @@ def marked_processes(place: Place) -> list[int]:
     return sorted(found)
 
 
-def end_marked(place: Place, *, patience_s: float = 5.0) -> None:
+def end_marked(place: LabFolders, *, patience_s: float = 5.0) -> None:
     """Ends what a lab left running, first kindly.
 
     Raises:

@@ -24,7 +24,7 @@ _DEADLOCK, _LOCK_WAIT = 1213, 1205
 T = TypeVar("T")
 
 
-class Address(Protocol):
+class DatabaseAddress(Protocol):
     """Where a ledger is, its password apart from its URL."""
 
     @property
@@ -35,7 +35,9 @@ class Address(Protocol):
     def password(self) -> str | None: ...
 
 
-def open_ledger(address: str | URL | Address, *, login: str | None = None, password: str | None = None) -> Engine:
+def open_ledger(
+    address: str | URL | DatabaseAddress, *, login: str | None = None, password: str | None = None
+) -> Engine:
     """An engine on the ledger; connects to nothing yet. Tables are made by `migrate`. Raises LedgerError.
 
     `login` and `password` replace those of the address.
@@ -57,7 +59,7 @@ def shown(url: URL) -> str:
     return url.set(query={}).render_as_string(hide_password=True)
 
 
-def shown_address(address: str | URL | Address) -> str:
+def shown_address(address: str | URL | DatabaseAddress) -> str:
     """The URL of an address for messages. Raises LedgerError."""
     return shown(_url(address))
 
@@ -113,7 +115,7 @@ def _code(error: DBAPIError) -> int | None:
     return arguments[0] if arguments and isinstance(arguments[0], int) else None
 
 
-def _url(address: str | URL | Address) -> URL:
+def _url(address: str | URL | DatabaseAddress) -> URL:
     if isinstance(address, URL):
         return address
     text = address if isinstance(address, str) else address.url

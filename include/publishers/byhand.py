@@ -18,7 +18,7 @@ from include.cvmfs.format.catalog import AUTO_MARKER, MARKER, name_of, parent_of
 from include.cvmfs.format.digests import DigestSet
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.ingest.changeset import Changeset
-from include.cvmfs.ingest.prepare import Base, Progress, prepare
+from include.cvmfs.ingest.prepare import Base, PrepareProgress, prepare
 from include.cvmfs.ingest.spool import SpecialBits
 from include.cvmfs.revision.needed_objects import add_identities
 from include.cvmfs.revision.repository import Repository
@@ -51,7 +51,7 @@ def publish_tree(
     tag: NewTag | None = None,
     special_bits: SpecialBits | None = None,
     dry_run: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[PrepareProgress], None] | None = None,
 ) -> HandMade:
     """Prepare ``source``, reserve ``path`` and publish it there, parents made as needed.
 

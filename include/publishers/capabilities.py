@@ -55,7 +55,7 @@ class Operation(Enum):
     ENTRY_XATTRS = "only values of an entry's extended attributes"
 
 
-class Outcome(Enum):
+class OperationOutcome(Enum):
     """What becomes of an operation; a lossy one is refused, too, unless the repository's settings allow it."""
 
     SUPPORTED = "supported"
@@ -76,7 +76,7 @@ class Loss(Enum):
 class Cell:
     """One decision. ``loss``: what a lossy operation loses; ``cure``: what to do instead, empty where supported."""
 
-    outcome: Outcome
+    outcome: OperationOutcome
     reason: str
     cure: str = ""
     loss: Loss | None = None
@@ -91,24 +91,24 @@ def require(way: Way, operation: Operation, *, fqrn: str, path: str, allow_lossy
     """Raises NotSupported, or Lossy for a loss that is not allowed; both name ``path`` and the cure."""
     found = cell(way, operation)
     what = f"{path or '/'}: {operation.value}: {way.value}"
-    if found.outcome is Outcome.REFUSED:
+    if found.outcome is OperationOutcome.REFUSED:
         raise NotSupported(fqrn, f"{what} does not do this: {found.reason}; {found.cure}", path=path)
-    if found.outcome is Outcome.LOSSY and found.loss is not None and found.loss not in allow_lossy:
+    if found.outcome is OperationOutcome.LOSSY and found.loss is not None and found.loss not in allow_lossy:
         allowing = f"or allow the loss with `allow_lossy: [{found.loss.value}]` in the repository's settings"
         raise Lossy(fqrn, f"{what} would lose this: {found.reason}; {found.cure}, {allowing}", path=path)
     return found
 
 
 def _yes(reason: str) -> Cell:
-    return Cell(Outcome.SUPPORTED, reason)
+    return Cell(OperationOutcome.SUPPORTED, reason)
 
 
 def _no(reason: str, cure: str) -> Cell:
-    return Cell(Outcome.REFUSED, reason, cure)
+    return Cell(OperationOutcome.REFUSED, reason, cure)
 
 
 def _lossy(loss: Loss, reason: str, cure: str) -> Cell:
-    return Cell(Outcome.LOSSY, reason, cure, loss)
+    return Cell(OperationOutcome.LOSSY, reason, cure, loss)
 
 
 def _row(ours: Cell, stock: Cell, server_stock: Cell, server_ours: Cell, server_local: Cell) -> Mapping[Way, Cell]:

@@ -20,9 +20,7 @@ from include.publishers.errors import NotSupported, PublisherError
 from include.publishers.stock import StockPublisher
 from include.publishers.stores import credentials_of, options_of
 from include.settings.ledger import open_site_ledger
-from include.settings.model import GatewayKind, Site
-from include.settings.model import Publisher as PublisherKind
-from include.settings.model import Repository as RepositorySettings
+from include.settings.model import GatewayKind, PublisherKind, RepositorySettings, Site
 from include.settings.secrets import Secrets
 from include.settings.traits import recorded_traits, require_single_writer
 from include.settings.urls import base_url

@@ -32,7 +32,7 @@ from include.cvmfs.format.keys import (
 from include.publishers.connect import Connections
 from include.publishers.errors import PublisherError
 from include.publishers.stores import credentials_of, options_of, try_store
-from include.settings.model import Repository
+from include.settings.model import RepositorySettings
 from include.settings.traits import record_traits, recorded_traits
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.kinds import S3, kind_of
@@ -132,7 +132,7 @@ def _keys(folder: Path, fqrn: str, say: Say) -> tuple[RSAPrivateKey, Signer]:
         return load_master(folder, fqrn), load_signer(folder, fqrn)
 
 
-def _gateway_key(connections: Connections, repository: Repository, folder: Path) -> GatewayKey | None:
+def _gateway_key(connections: Connections, repository: RepositorySettings, folder: Path) -> GatewayKey | None:
     """The key of the publishers' connection, if it is yet to be written for the embedded gateway."""
     connection = connections.secrets.get(repository.gateway)
     wanted = GatewayKey(connection.login or "", connection.password or "")
@@ -148,7 +148,7 @@ def _gateway_key(connections: Connections, repository: Repository, folder: Path)
     return None
 
 
-def _publish_rules(connections: Connections, repository: Repository) -> None:
+def _publish_rules(connections: Connections, repository: RepositorySettings) -> None:
     """Let everybody read the repository, and nothing beside it."""
     store = connections.site.store(repository.store)
     if store.gateway_connection is not None:

@@ -37,7 +37,7 @@ class Whose(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class LeaseFinding:
     """A lease, whose it is, and why that is thought. ``expires``: ISO 8601 with zone."""
 
     repository: str
@@ -60,7 +60,7 @@ class Finding:
         }
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Finding:
+    def from_json(cls, value: dict[str, Any]) -> LeaseFinding:
         return cls(**{**value, "whose": Whose[value["whose"]]})
 
     def is_of(self, lease: LeaseInfo) -> bool:
@@ -73,26 +73,26 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class LeaseFindings:
     """What was found on all gateways, and the repositories whose gateway did not tell, with the error."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[LeaseFinding, ...]
     silent: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedLease:
     """What became of one dead lease. ``fault``: it stands, and somebody has to do something about that."""
 
-    finding: Finding
+    finding: LeaseFinding
     ended: bool
     reason: str
     fault: bool = False
 
 
-def look(connections: Connections, state_of: StateOf) -> Looked:
+def look(connections: Connections, state_of: StateOf) -> LeaseFindings:
     """Judge the leases of every configured repository that has a gateway."""
-    findings: list[Finding] = []
+    findings: list[LeaseFinding] = []
     silent: list[tuple[str, str]] = []
     for fqrn, settings in sorted(connections.site.repositories.items()):
         if settings.server is not None and settings.server.behind == "none":
@@ -104,16 +104,16 @@ def look(connections: Connections, state_of: StateOf) -> Looked:
             silent.append((fqrn, str(error)))
             continue
         findings += [judge(lease, key_id, state_of) for lease in held if lease.repository == fqrn]
-    return Looked(tuple(findings), tuple(silent))
+    return LeaseFindings(tuple(findings), tuple(silent))
 
 
-def judge(lease: LeaseInfo, key_id: str, state_of: StateOf) -> Finding:
+def judge(lease: LeaseInfo, key_id: str, state_of: StateOf) -> LeaseFinding:
     """Whose a lease is; ``key_id``: that of our connection to its gateway."""
     whose, reason = _whose(lease, key_id, state_of)
-    return Finding(*_identity(lease), whose, reason)
+    return LeaseFinding(*_identity(lease), whose, reason)
 
 
-def end_dead(connections: Connections, findings: Iterable[Finding], state_of: StateOf) -> list[Ended]:
+def end_dead(connections: Connections, findings: Iterable[LeaseFinding], state_of: StateOf) -> list[EndedLease]:
     """End the leases of dead tasks; each is judged once more right before. Raises GatewayError if a gateway is away."""
     done = []
     for finding in findings:
@@ -146,24 +146,24 @@ def _whose(lease: LeaseInfo, key_id: str, state_of: StateOf) -> tuple[Whose, str
     return Whose.ALIVE, f"its task is {state}"
 
 
-def _end(connections: Connections, finding: Finding, state_of: StateOf) -> Ended:
+def _end(connections: Connections, finding: LeaseFinding, state_of: StateOf) -> EndedLease:
     fqrn = finding.repository
     with connections.gateway_admin(fqrn) as client, connections.gateway(fqrn) as ours:
         held = [lease for lease in client.leases() if lease.repository == fqrn]
         same = [lease for lease in held if finding.is_of(lease)]
         if not same:
-            return Ended(finding, False, "it is gone, or another one stands there by now")
+            return EndedLease(finding, False, "it is gone, or another one stands there by now")
         for lease in hit_by(finding.path, held):
             whose, why = _whose(lease, ours.key_id, state_of)
             if whose is not Whose.DEAD:
                 beside = "" if finding.is_of(lease) else f"the lease on {lease.full_path} would end with it, and "
-                return Ended(finding, False, f"{beside}{why}")
+                return EndedLease(finding, False, f"{beside}{why}")
         try:
             client.drop_by_path(fqrn, finding.path)
         except AdminKeyNeeded:
             cure = "name a connection with an administrator's key as `gateway_admin` of the repository"
-            return Ended(finding, False, f"the gateway lets only an administrator end leases: {cure}", fault=True)
-    return Ended(finding, True, finding.reason)
+            return EndedLease(finding, False, f"the gateway lets only an administrator end leases: {cure}", fault=True)
+    return EndedLease(finding, True, finding.reason)
 
 
 def _identity(lease: LeaseInfo) -> tuple[str, str, str, str, str]:

@@ -11,7 +11,7 @@ from include.publishers.connect import Connections
 from include.publishers.destinations import is_reserved, missing_directories, occupied
 
 
-class Wanted(Enum):
+class WantedPlace(Enum):
     """What a builder waits for."""
 
     FREE = "free"
@@ -21,7 +21,7 @@ class Wanted(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SeenPlace:
     """What was seen of a place: whether it is as wanted, why, and in which revision."""
 
     path: str
@@ -30,7 +30,9 @@ class Place:
     revision: int
 
 
-def look_at(connections: Connections, fqrn: str, path: str, wanted: Wanted, *, replaces: bool = False) -> Place:
+def look_at(
+    connections: Connections, fqrn: str, path: str, wanted: WantedPlace, *, replaces: bool = False
+) -> SeenPlace:
     """See whether a builder may count on a place; nothing is taken, and nothing written.
 
     ``replaces``: what stands there is going to be replaced, so that any tree is as good as a reservation. Raises
@@ -47,9 +49,9 @@ def look_at(connections: Connections, fqrn: str, path: str, wanted: Wanted, *, r
     if holder is not None:
         until = f"{holder.expires:%Y-%m-%d %H:%M:%S} UTC"
         why = f"{holder.full_path} is leased by {holder.hostname!r} with key {holder.key_id} until {until} at most"
-        return Place(path, False, why, revision)
+        return SeenPlace(path, False, why, revision)
     if not missing:
-        return Place(path, True, f"revision {revision} has it", revision)
-    if wanted is Wanted.FREE:
-        return Place(path, True, f"nothing stands there in revision {revision}", revision)
-    return Place(path, False, f"{missing[0]} is not there in revision {revision}: nobody has reserved it", revision)
+        return SeenPlace(path, True, f"revision {revision} has it", revision)
+    if wanted is WantedPlace.FREE:
+        return SeenPlace(path, True, f"nothing stands there in revision {revision}", revision)
+    return SeenPlace(path, False, f"{missing[0]} is not there in revision {revision}: nobody has reserved it", revision)

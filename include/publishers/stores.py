@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from include.settings.model import Site, Store
+from include.settings.model import Site, StoreSettings
 from include.settings.secrets import Secrets
 from include.storage import store as storage
 from include.storage.open import Credentials, StoreOptions, open_store
@@ -11,7 +11,7 @@ from include.storage.probe import probe
 from include.storage.roles import Role
 
 
-def credentials_of(store: Store, secrets: Secrets, role: Role = Role.PUBLISHER) -> Credentials | None:
+def credentials_of(store: StoreSettings, secrets: Secrets, role: Role = Role.PUBLISHER) -> Credentials | None:
     """The key of a role at a store; None if the store names no connection. Raises MissingConnection, BadConnection."""
     connection = connection_of(store, role)
     if connection is None:
@@ -20,7 +20,7 @@ def credentials_of(store: Store, secrets: Secrets, role: Role = Role.PUBLISHER) 
     return Credentials(found.login or "", found.password or "")
 
 
-def connection_of(store: Store, role: Role) -> str | None:
+def connection_of(store: StoreSettings, role: Role) -> str | None:
     """The connection with a role's key; None for readers, who need none, and where the store names none.
 
     The settings name a second one for the gateway alone. Where they name none, all work is done with the same key.
@@ -34,7 +34,7 @@ def connection_of(store: Store, role: Role) -> str | None:
             return store.connection
 
 
-def options_of(store: Store, *, traits: Traits | None = None, single_writer: bool = False) -> StoreOptions:
+def options_of(store: StoreSettings, *, traits: Traits | None = None, single_writer: bool = False) -> StoreOptions:
     """How the settings say that a store is spoken to. `traits`: what it was seen to keep."""
     return StoreOptions(
         endpoint=store.endpoint,

@@ -26,7 +26,7 @@ class SettingsError(NightshiftError):
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SettingsProblem:
     """One fault of the configuration file, at the place where it can be cured."""
 
     file: str
@@ -55,7 +55,7 @@ class InvalidSettings(SettingsError):
 
     code = "settings-invalid"
 
-    def __init__(self, problems: Iterable[Problem]) -> None:
+    def __init__(self, problems: Iterable[SettingsProblem]) -> None:
         self.problems = tuple(sorted(problems, key=lambda problem: (problem.line, problem.key)))
         super().__init__("\n".join(str(problem) for problem in self.problems))
 

@@ -10,28 +10,28 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
-from include.settings.errors import InvalidSettings, Problem, SettingsFileMissing
+from include.settings.errors import InvalidSettings, SettingsFileMissing, SettingsProblem
 from include.settings.marked import Location, Marked, dotted, read
 from include.settings.model import (
     Approval,
+    ArtifactLimits,
     Care,
     Choice,
     Gateway,
     IndexSignature,
-    Limits,
     Links,
     Mail,
+    NodeSettings,
     Notify,
-    Owner,
+    OwnerSettings,
     Paths,
     Prepare,
-    Publisher,
+    PublisherKind,
     RemoteSite,
-    Repository,
-    Server,
+    RepositorySettings,
     Site,
     Slot,
-    Store,
+    StoreSettings,
     TagRule,
     Webhook,
 )
@@ -39,10 +39,10 @@ from include.settings.texts import PROJECT_ROOT
 
 _INNER_BLOCKS: Mapping[str, type[BaseModel]] = {
     "approval": Approval,
-    "limits": Limits,
+    "limits": ArtifactLimits,
     "prepare": Prepare,
-    "owner": Owner,
-    "server": Server,
+    "owner": OwnerSettings,
+    "server": NodeSettings,
     "care": Care,
     "tags": TagRule,
     "index_signature": IndexSignature,
@@ -56,8 +56,8 @@ _BLOCKS: Mapping[str, type[BaseModel]] = {
     "gateway": Gateway,
     "notify": Notify,
     "paths": Paths,
-    "stores": Store,
-    "repositories": Repository,
+    "stores": StoreSettings,
+    "repositories": RepositorySettings,
     "slots": Slot,
     "sites": RemoteSite,
 }
@@ -110,7 +110,9 @@ def load(path: Path | None = None, *, environ: Mapping[str, str] | None = None) 
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise SettingsFileMissing(path) from None
     except UnicodeDecodeError:
-        raise InvalidSettings([Problem(str(path), 1, "(whole file)", "not UTF-8", "Save the file as UTF-8.")]) from None
+        raise InvalidSettings(
+            [SettingsProblem(str(path), 1, "(whole file)", "not UTF-8", "Save the file as UTF-8.")]
+        ) from None
     return parse(text, file=str(path), root=project_root(environ), environ=environ)
 
 
@@ -121,7 +123,7 @@ def parse(text: str, *, file: str, root: Path, environ: Mapping[str, str]) -> Si
     data = marked.data if marked.data is not None else {}
     if not isinstance(data, dict):
         cure = "Begin with a key such as `stores:`."
-        raise InvalidSettings([*problems, Problem(file, 1, dotted(()), "not a block of keys", cure)])
+        raise InvalidSettings([*problems, SettingsProblem(file, 1, dotted(()), "not a block of keys", cure)])
     site = None
     try:
         site = Site.model_validate(data, context={"root": root})
@@ -135,7 +137,7 @@ def parse(text: str, *, file: str, root: Path, environ: Mapping[str, str]) -> Si
     return site
 
 
-def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> Problem:
+def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> SettingsProblem:
     location: Location = tuple(step for step in error["loc"] if step != "[key]")
     kind, context = error["type"], error.get("ctx") or {}
     given = marked.given.get(location)
@@ -149,7 +151,7 @@ def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> Problem:
         what, cure, given = "is not a key of this block", _known_keys(location), None
     elif "expected" in context:
         cure = f"Use {context['expected']}."
-    return Problem(
+    return SettingsProblem(
         file,
         marked.line(location),
         dotted(location),
@@ -171,7 +173,7 @@ def _shown(given: str | None) -> str | None:
 
 def _known_keys(location: Location) -> str:
     model: type[BaseModel] = _BLOCKS.get(str(location[0]), Site) if len(location) > 1 else Site
-    for inner in location[:-1] if model in (Repository, Slot, Notify) else ():
+    for inner in location[:-1] if model in (RepositorySettings, Slot, Notify) else ():
         model = _INNER_BLOCKS.get(str(inner), model)
     named = model is not Site and model not in _INNER_BLOCKS.values()
     known = sorted(set(model.model_fields) - ({"name"} if named else set()))
@@ -179,16 +181,16 @@ def _known_keys(location: Location) -> str:
     return f"Did you mean `{near[0]}`?" if near else f"Remove it; known keys are {', '.join(known)}."
 
 
-def _named_twice(data: Mapping[str, object], marked: Marked, file: str) -> Iterator[Problem]:
+def _named_twice(data: Mapping[str, object], marked: Marked, file: str) -> Iterator[SettingsProblem]:
     for group in ("stores", "repositories", "slots", "sites"):
         for key, block in _mapping(data.get(group)).items():
             if "name" in _mapping(block):
                 location = (group, key, "name")
                 cure = f"Remove it; the name is the key of the block, {key!r}."
-                yield Problem(file, marked.line(location), dotted(location), "is not a key of this block", cure)
+                yield SettingsProblem(file, marked.line(location), dotted(location), "is not a key of this block", cure)
 
 
-def _dangling(data: Mapping[str, object], marked: Marked, file: str) -> Iterator[Problem]:
+def _dangling(data: Mapping[str, object], marked: Marked, file: str) -> Iterator[SettingsProblem]:
     for group, key, target in _REFERENCES:
         known = _mapping(data.get(target))
         for name, block in _mapping(data.get(group)).items():
@@ -199,27 +201,27 @@ def _dangling(data: Mapping[str, object], marked: Marked, file: str) -> Iterator
                 listed = ", ".join(sorted(str(one) for one in known)) or "none"
                 cure = f"Did you mean {near[0]!r}?" if near else f"Add it below `{target}:`, or use one of: {listed}."
                 what = f"there is no {referred!r} below `{target}:`"
-                yield Problem(file, marked.line(location), dotted(location), what, cure, referred)
+                yield SettingsProblem(file, marked.line(location), dotted(location), what, cure, referred)
 
 
-def _links_through_a_node(data: Mapping[str, object], marked: Marked, file: str) -> Iterator[Problem]:
+def _links_through_a_node(data: Mapping[str, object], marked: Marked, file: str) -> Iterator[SettingsProblem]:
     repositories = _mapping(data.get("repositories"))
     for name, block in _mapping(data.get("slots")).items():
         repository = _mapping(repositories.get(str(_mapping(block).get("repository"))))
-        if _mapping(block).get("links") is not None and repository.get("publisher") == Publisher.CVMFS_SERVER.value:
+        if _mapping(block).get("links") is not None and repository.get("publisher") == PublisherKind.CVMFS_SERVER.value:
             location = ("slots", name, "links")
             what = "links in a repository with a publisher node, which sets none"
             cure = "Remove `links:`, or use `publisher: native` (docs/publishers.md)."
-            yield Problem(file, marked.line(location), dotted(location), what, cure)
+            yield SettingsProblem(file, marked.line(location), dotted(location), what, cure)
 
 
 def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, dict) else {}
 
 
-def _without_consequences(problems: list[Problem]) -> list[Problem]:
+def _without_consequences(problems: list[SettingsProblem]) -> list[SettingsProblem]:
     """One problem a place: an unset variable, say, is not also an invalid value."""
-    first: dict[tuple[int, str], Problem] = {}
+    first: dict[tuple[int, str], SettingsProblem] = {}
     for problem in problems:
         first.setdefault((problem.line, problem.key), problem)
     return list(first.values())

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import yaml
 
-from include.settings.errors import Problem
+from include.settings.errors import SettingsProblem
 
 Location = tuple[str | int, ...]
 """The keys and positions that lead to a value, as pydantic names it."""
@@ -28,7 +28,7 @@ class Marked:
     data: object = None
     lines: dict[Location, int] = field(default_factory=dict)
     given: dict[Location, str] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[SettingsProblem] = field(default_factory=list)
 
     def line(self, location: Location) -> int:
         """The line of a location, or of the nearest block around it (1 for the whole document)."""
@@ -76,7 +76,7 @@ class _Reader:
         self._open: set[int] = set()
 
     def note(self, location: Location, line: int, what: str, cure: str, given: str | None = None) -> None:
-        self.marked.problems.append(Problem(self._file, line, dotted(location), what, cure, given))
+        self.marked.problems.append(SettingsProblem(self._file, line, dotted(location), what, cure, given))
 
     def value(self, node: yaml.Node, location: Location, loader: yaml.SafeLoader) -> object:
         line = node.start_mark.line + 1

@@ -46,7 +46,7 @@ from include.settings.texts import (
 )
 
 
-class Publisher(Enum):
+class PublisherKind(Enum):
     """How a repository is published to: by Nightshift itself, or by `cvmfs_server` on a publisher node."""
 
     NATIVE = "native"
@@ -84,7 +84,7 @@ class _Block(BaseModel):
 BlockT = TypeVar("BlockT", bound=_Block)
 
 
-class Limits(_Block):
+class ArtifactLimits(_Block):
     """What one artifact may hold before it is refused; sizes in bytes, or written as `20GiB`."""
 
     members: Annotated[int, Field(gt=0)] = 2_000_000
@@ -92,7 +92,7 @@ class Limits(_Block):
     file_size: Annotated[ByteSize, Field(gt=0)] = ByteSize(20 * 1024**3)
 
 
-class Owner(_Block):
+class OwnerSettings(_Block):
     """Whose everything is."""
 
     uid: Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
@@ -108,7 +108,7 @@ class Prepare(_Block):
     xattrs: tuple[str, ...] = ()
     """Namespaces of the extended attributes to be kept, such as `user.`."""
     mtime_ns: bool = False
-    owner: Owner | None = None
+    owner: OwnerSettings | None = None
     uid_map: SitePath | None = None
     gid_map: SitePath | None = None
     """Files with a line `from to` for each id; `*` for all others."""
@@ -152,7 +152,7 @@ class Care(_Block):
     tags: TagRule | None = None
 
 
-class Store(_Block):
+class StoreSettings(_Block):
     """An object store: where it is and how it is spoken to. `connection` carries its access key and secret.
 
     `gateway_connection`: those of who switches manifests, where publishers are not allowed to (`settings roles`).
@@ -173,7 +173,7 @@ class Store(_Block):
     """Folders: when what is written is flushed to the disk (docs/operations.md, stores in folders)."""
 
 
-class Server(_Block):
+class NodeSettings(_Block):
     """The publisher node of a repository: where it is, who we are there, by which key it is known (docs/publishers.md).
 
     `behind`: what the node publishes through. `mount` and `spool` are folders of the node, `{fqrn}` stands for the
@@ -204,7 +204,7 @@ class Server(_Block):
     """How long one command may take on the node."""
 
     @model_validator(mode="after")
-    def _one_way_to_log_in(self) -> Server:
+    def _one_way_to_log_in(self) -> NodeSettings:
         if (self.key is None) != self.agent:
             what = "no way to log in" if self.key is None else "a key file and an agent"
             raise fault(what, "Name a `key` file, or say `agent: true`; one of them.")
@@ -225,7 +225,7 @@ class Approval(_Block):
     """Ids of Airflow's users who may answer; empty: whoever may act on the DAG."""
 
 
-class Repository(_Block):
+class RepositorySettings(_Block):
     """A CernVM-FS repository; its objects lie in `store` below the repository's name."""
 
     name: str
@@ -236,8 +236,8 @@ class Repository(_Block):
     gateway_kind: GatewayKind = GatewayKind.AUTO
     gateway_admin: ConnectionId | None = None
     """The connection with an administrator's key of the gateway, for ending leases that were left behind."""
-    publisher: Publisher = Publisher.NATIVE
-    server: Server | None = None
+    publisher: PublisherKind = PublisherKind.NATIVE
+    server: NodeSettings | None = None
     """The node, for `publisher: cvmfs-server`."""
     allow_lossy: tuple[Literal["hard-links", "specials", "owners", "xattrs"], ...] = ()
     """What may get lost on the way where a stock receiver drops it; otherwise such trees are refused."""
@@ -248,15 +248,15 @@ class Repository(_Block):
     """`/var/spool/cvmfs/<fqrn>/reflog.chksum` where `cvmfs_server` works on it on the gateway's machine, too."""
     manifest_writers: Annotated[int, Field(ge=1)] = 1
     """How many gateways may switch this repository's manifest at once; more than one needs conditional replace."""
-    limits: Limits = Limits()
+    limits: ArtifactLimits = ArtifactLimits()
     prepare: Prepare = Prepare()
     care: Care = Care()
     approval: Approval | None = None
     """None: what is planned is published, and nobody is asked."""
 
     @model_validator(mode="after")
-    def _node_if_wanted(self) -> Repository:
-        on_node = self.publisher is Publisher.CVMFS_SERVER
+    def _node_if_wanted(self) -> RepositorySettings:
+        on_node = self.publisher is PublisherKind.CVMFS_SERVER
         if on_node and self.server is None:
             cure = "Add `server:` with host, user, known_hosts, behind, and key or agent (docs/publishers.md)."
             raise fault("publisher cvmfs-server without a node", cure)
@@ -269,7 +269,7 @@ class Repository(_Block):
             raise fault("nanoseconds, which stock publishers and receivers up to 2.11 do not write", cure)
         return self
 
-    def _node_can(self, node: Server) -> None:
+    def _node_can(self, node: NodeSettings) -> None:
         wanted = self.prepare
         if wanted.dirtab or wanted.autocatalogs:
             cure = "Remove `dirtab` and `autocatalogs` here, and set them in the repository's server.conf on the node."
@@ -464,8 +464,8 @@ class Site(_Block):
     paths: Paths = Paths()
     gateway: Gateway = Gateway()
     notify: Notify = Notify()
-    stores: Mapping[Name, Store] = Field(default_factory=dict)
-    repositories: Mapping[Fqrn, Repository] = Field(default_factory=dict)
+    stores: Mapping[Name, StoreSettings] = Field(default_factory=dict)
+    repositories: Mapping[Fqrn, RepositorySettings] = Field(default_factory=dict)
     slots: Mapping[Name, Slot] = Field(default_factory=dict)
     sites: Mapping[Name, RemoteSite] = Field(default_factory=dict)
 
@@ -491,11 +491,11 @@ class Site(_Block):
             return value
         return {key: {**block, "name": key} if isinstance(block, Mapping) else block for key, block in value.items()}
 
-    def store(self, name: str) -> Store:
+    def store(self, name: str) -> StoreSettings:
         """The store of that name; SettingsError names those that there are."""
         return _pick("store", self.stores, name)
 
-    def repository(self, fqrn: str) -> Repository:
+    def repository(self, fqrn: str) -> RepositorySettings:
         """The repository of that name; SettingsError names those that there are."""
         return _pick("repository", self.repositories, fqrn)
 

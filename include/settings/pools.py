@@ -18,7 +18,7 @@ BACKFILL = "backfill"
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class PoolSettings:
     """A pool as Airflow's REST API and `airflow pools import` describe it."""
 
     name: str
@@ -35,7 +35,7 @@ class Pool:
         }
 
 
-def pools(site: Site, *, cores: int | None = None) -> tuple[Pool, ...]:
+def pools(site: Site, *, cores: int | None = None) -> tuple[PoolSettings, ...]:
     """The pools of a site: preparing is bound by cores, publishing by the gateway, which commits one by one.
 
     Args:
@@ -43,14 +43,18 @@ def pools(site: Site, *, cores: int | None = None) -> tuple[Pool, ...]:
     """
     cores = cores or os.cpu_count() or 1
     return (
-        Pool("prepare", max(3, cores), "Reading, compressing and uploading artifacts: bound by the cores of a worker."),
-        Pool("publish", 2 + 2 * max(1, len(site.repositories)), "Short leases and commits: bound by the gateways."),
-        Pool("control", 16, "Looking into indices and the ledger: light."),
-        Pool(BACKFILL, max(1, cores // 2), "All that backfills do: what they never take from the nights."),
+        PoolSettings(
+            "prepare", max(3, cores), "Reading, compressing and uploading artifacts: bound by the cores of a worker."
+        ),
+        PoolSettings(
+            "publish", 2 + 2 * max(1, len(site.repositories)), "Short leases and commits: bound by the gateways."
+        ),
+        PoolSettings("control", 16, "Looking into indices and the ledger: light."),
+        PoolSettings(BACKFILL, max(1, cores // 2), "All that backfills do: what they never take from the nights."),
     )
 
 
-def to_import(pools: Iterable[Pool]) -> dict[str, dict[str, str | int | bool]]:
+def to_import(pools: Iterable[PoolSettings]) -> dict[str, dict[str, str | int | bool]]:
     """What `airflow pools import` reads: each pool by its name."""
     documents = (pool.to_json() for pool in pools)
     return {str(document.pop("name")): document for document in documents}

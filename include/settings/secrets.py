@@ -18,7 +18,7 @@ LEDGER_URL_VARIABLE = "NIGHTSHIFT_LEDGER_URL"
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ConnectionSecrets:
     """What one connection says; `repr` shows neither the password nor the values of `extra`."""
 
     id: str
@@ -34,7 +34,7 @@ class Connection:
 class Secrets(Protocol):
     """Resolves a connection id; raises MissingConnection or BadConnection, which name it and the cure."""
 
-    def get(self, connection_id: str) -> Connection: ...
+    def get(self, connection_id: str) -> ConnectionSecrets: ...
 
 
 class EnvSecrets:
@@ -46,7 +46,7 @@ class EnvSecrets:
     def __repr__(self) -> str:
         return "EnvSecrets()"
 
-    def get(self, connection_id: str) -> Connection:
+    def get(self, connection_id: str) -> ConnectionSecrets:
         variable = connection_variable(connection_id)
         text = self._environ.get(variable, "").strip()
         if not text:
@@ -99,7 +99,7 @@ def _reason(error: ValueError) -> str:
     return str(error) if isinstance(error, _Malformed) else "cannot be read"
 
 
-def _from_json(connection_id: str, text: str) -> Connection:
+def _from_json(connection_id: str, text: str) -> ConnectionSecrets:
     try:
         data = json.loads(text)
     except ValueError:
@@ -118,7 +118,7 @@ def _from_json(connection_id: str, text: str) -> Connection:
     for key, value in texts.items():
         if value is not None and not isinstance(value, str):
             raise _Malformed(f"has a `{key}` that is not text")
-    return Connection(
+    return ConnectionSecrets(
         id=connection_id,
         host=texts["host"],
         port=int(port) if port is not None else None,
@@ -130,7 +130,7 @@ def _from_json(connection_id: str, text: str) -> Connection:
     )
 
 
-def _from_uri(connection_id: str, text: str) -> Connection:
+def _from_uri(connection_id: str, text: str) -> ConnectionSecrets:
     parts = urlsplit(text)
     if not parts.scheme:
         raise _Malformed("is neither JSON nor a URI")
@@ -149,7 +149,7 @@ def _from_uri(connection_id: str, text: str) -> Connection:
         if parts.port is not None
         else hostname.rstrip(":")
     )
-    return Connection(
+    return ConnectionSecrets(
         id=connection_id,
         host=unquote(host.strip("[]")) or None,
         port=parts.port,

@@ -10,35 +10,35 @@ from datetime import datetime
 from sqlalchemy import Connection, delete, insert, select
 
 from include.ledger.engine import Bind, reading, writing
-from include.settings.model import Store
+from include.settings.model import StoreSettings
 from include.settings.tables import store_traits
 from include.storage.options import Traits
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Permission:
     """Whether something may be done, and why."""
 
     allowed: bool
     reason: str
 
 
-def require_single_writer(traits: Traits | None, *, store: str, repository: str, writers: Sequence[str]) -> Verdict:
+def require_single_writer(traits: Traits | None, *, store: str, repository: str, writers: Sequence[str]) -> Permission:
     """Whether these gateways may all switch the manifest of `repository` in `store`."""
     if len(writers) <= 1:
-        return Verdict(True, f"{repository} has one manifest writer")
+        return Permission(True, f"{repository} has one manifest writer")
     named = ", ".join(writers)
     cure = f"Set `manifest_writers: 1` for {repository}, or move it to another store."
     if traits is None:
         why = f"store {store} has not been tried, so {named} may not both write the manifest of {repository}"
-        return Verdict(False, f"{why}. Run `nightshift settings check`.")
+        return Permission(False, f"{why}. Run `nightshift settings check`.")
     if not traits.replace:
         why = f"store {store} ignores conditional replace, so {named} may not both write the manifest of {repository}"
-        return Verdict(False, f"{why}: one would undo the other's revision. {cure}")
-    return Verdict(True, f"store {store} keeps conditional replace")
+        return Permission(False, f"{why}: one would undo the other's revision. {cure}")
+    return Permission(True, f"store {store} keeps conditional replace")
 
 
-def record_traits(bind: Bind, store: Store, traits: Traits, *, now: datetime) -> None:
+def record_traits(bind: Bind, store: StoreSettings, traits: Traits, *, now: datetime) -> None:
     """Keep what `store` was seen to keep; a later trial replaces an earlier one."""
     values = {
         "store": _identity(store),
@@ -59,7 +59,7 @@ def record_traits(bind: Bind, store: Store, traits: Traits, *, now: datetime) ->
     writing(bind, work)
 
 
-def recorded_traits(bind: Bind, store: Store) -> Traits | None:
+def recorded_traits(bind: Bind, store: StoreSettings) -> Traits | None:
     """What `store` was last seen to keep; None if it was never tried at this URL and endpoint."""
     with reading(bind) as connection:
         query = select(store_traits).where(store_traits.c.store == _identity(store))
@@ -75,5 +75,5 @@ def recorded_traits(bind: Bind, store: Store) -> Traits | None:
     )
 
 
-def _identity(store: Store) -> str:
+def _identity(store: StoreSettings) -> str:
     return hashlib.sha256(f"{store.url}\0{store.endpoint or ''}".encode()).hexdigest()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from urllib.parse import urlsplit, urlunsplit
 
 from include.settings.errors import BadConnection
-from include.settings.secrets import Connection, connection_variable
+from include.settings.secrets import ConnectionSecrets, connection_variable
 
 _SCHEMES = ("http", "https")
 
 
-def base_url(connection: Connection, *, port: int | None = None, scheme: str = "http") -> str:
+def base_url(connection: ConnectionSecrets, *, port: int | None = None, scheme: str = "http") -> str:
     """`scheme://host:port`; `port` and `scheme` are what a connection without them means. Raises BadConnection.
 
     A host that is a URL already (`https://host:4929/path`) is taken as it is; a port of the connection is added.
@@ -28,7 +28,7 @@ def base_url(connection: Connection, *, port: int | None = None, scheme: str = "
     return f"{given}://{bracketed}" + (f":{number}" if number else "")
 
 
-def _with_port(connection: Connection, url: str) -> str:
+def _with_port(connection: ConnectionSecrets, url: str) -> str:
     try:
         parts = urlsplit(url)
         own = parts.port
@@ -41,5 +41,5 @@ def _with_port(connection: Connection, url: str) -> str:
     return urlunsplit(parts._replace(netloc=f"{parts.netloc}:{connection.port}"))
 
 
-def _bad(connection: Connection, what: str) -> BadConnection:
+def _bad(connection: ConnectionSecrets, what: str) -> BadConnection:
     return BadConnection(connection.id, connection_variable(connection.id), what)

@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from include.storage.errors import Forbidden, Rejected, StoreError, Unavailable
+from include.storage.errors import Forbidden, RequestRejected, StoreError, Unavailable
 from include.storage.options import Credentials, StoreOptions
-from include.storage.refusals import BY_CODE, BY_STATUS, DROPPED, Failure, Refusal
+from include.storage.refusals import BY_CODE, BY_STATUS, DROPPED, ParsedFailure, Refusal
 from include.storage.roles import Role, bucket_policy
 from include.storage.store import Unfinished
 from include.storage.urls import DEFAULTS, split_s3_url
@@ -162,10 +162,12 @@ def _translate(error: Any, bucket: str) -> StoreError:
         return StoreError(f"bucket {bucket}: the store does not take this name; choose another", key="")
     refusal = BY_CODE.get(code) or BY_STATUS.get(status)
     if refusal is None:
-        leaf = Unavailable if status >= 500 else Rejected
+        leaf = Unavailable if status >= 500 else RequestRejected
         refusal = Refusal(leaf, "the store refused", str(status))
-    return Failure(refusal, status, code, error.response["Error"].get("Message", "")).error("", f"bucket {bucket}")
+    return ParsedFailure(refusal, status, code, error.response["Error"].get("Message", "")).error(
+        "", f"bucket {bucket}"
+    )
 
 
 def _unreachable(error: Exception, bucket: str) -> StoreError:
-    return Failure(DROPPED, None, None, str(error)[:200]).error("", f"bucket {bucket}")
+    return ParsedFailure(DROPPED, None, None, str(error)[:200]).error("", f"bucket {bucket}")

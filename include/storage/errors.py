@@ -81,7 +81,7 @@ class Unsupported(StoreError):
     code = "store-operation-unsupported"
 
 
-class Rejected(StoreError):
+class RequestRejected(StoreError):
     """The store understood the request and refused it for a reason that has no leaf of its own."""
 
     code = "store-request-rejected"

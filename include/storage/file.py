@@ -25,7 +25,7 @@ from include.storage.errors import (
     Conflict,
     Forbidden,
     NotFound,
-    Rejected,
+    RequestRejected,
     StoreError,
     StoreFull,
     Unavailable,
@@ -434,7 +434,7 @@ def _translate(error: OSError, key: str, url: str, *, reading: bool = False) -> 
     if number == errno.ENAMETOOLONG:
         return BadKey(f"{where}: a component is longer than the file system allows", key=key)
     if number in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
-        return Rejected(f"{where}: {error.strerror}; a key cannot be an object and a folder at once", key=key)
+        return RequestRejected(f"{where}: {error.strerror}; a key cannot be an object and a folder at once", key=key)
     if number in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE):
         return Unavailable(f"{where}: {error.strerror}", key=key, cause=errno.errorcode[number])
-    return Rejected(f"{where}: {error.strerror or error}", key=key)
+    return RequestRejected(f"{where}: {error.strerror or error}", key=key)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 from include.storage.errors import Unsupported
 from include.storage.kinds import HTTP
 from include.storage.options import StoreOptions
-from include.storage.remote import NO_RETRIES, Connection, RemoteStore, client_options
+from include.storage.remote import NO_RETRIES, RemoteStore, ServerConnection, client_options
 from include.storage.store import ObjectMeta, Version
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class HttpStore(RemoteStore):
 
             return Client(url, client_options=client_options(options), retry_config=NO_RETRIES)
 
-        return cls(url, Connection(url, options, make))
+        return cls(url, ServerConnection(url, options, make))
 
     def child(self, prefix: str) -> HttpStore:
         below = self._child_prefix(prefix)

@@ -10,7 +10,7 @@ from include.storage.errors import (
     Conflict,
     Forbidden,
     NotFound,
-    Rejected,
+    RequestRejected,
     StoreError,
     StoreFull,
     Unavailable,
@@ -28,7 +28,7 @@ class Refusal:
 
 
 NO_BUCKET = Refusal(BucketMissing, "the bucket does not exist; create it, or correct the store's URL")
-NO_RANGE = Refusal(Rejected, "the object ends before this range")
+NO_RANGE = Refusal(RequestRejected, "the object ends before this range")
 RANGES_IGNORED = Refusal(Unsupported, "the server does not send ranges")
 KEYS = "check the connection's access key and secret"
 
@@ -46,12 +46,12 @@ BY_CODE: dict[str, Refusal] = {
     "RequestTimeTooSkewed": Refusal(Forbidden, "this machine's clock and the store's differ too much; set the clock"),
     "ExpiredToken": Refusal(Forbidden, "the credentials have expired; renew them"),
     "AuthorizationHeaderMalformed": Refusal(Forbidden, "the request was signed for another region; correct the region"),
-    "PermanentRedirect": Refusal(Rejected, "the bucket lives at another endpoint; correct endpoint and region"),
+    "PermanentRedirect": Refusal(RequestRejected, "the bucket lives at another endpoint; correct endpoint and region"),
     "QuotaExceeded": Refusal(StoreFull, "the quota is used up; raise it or delete what is not needed"),
     "InsufficientStorage": Refusal(StoreFull, "no space left; add space or delete what is not needed"),
     "XMinioStorageFull": Refusal(StoreFull, "no space left; add space or delete what is not needed"),
-    "EntityTooLarge": Refusal(Rejected, "the object is larger than the store takes"),
-    "KeyTooLongError": Refusal(Rejected, "the key is longer than the store takes"),
+    "EntityTooLarge": Refusal(RequestRejected, "the object is larger than the store takes"),
+    "KeyTooLongError": Refusal(RequestRejected, "the key is longer than the store takes"),
     "NotImplemented": Refusal(Unsupported, "the store does not implement this request"),
     "MethodNotAllowed": Refusal(Unsupported, "the store does not allow this request"),
     "PreconditionFailed": Refusal(Conflict, "the object is not in the expected state"),
@@ -81,11 +81,11 @@ BY_STATUS: dict[int, Refusal] = {
 
 TIMED_OUT = Refusal(Unavailable, "no answer in time", "timeout")
 DROPPED = Refusal(Unavailable, "the connection could not be made or was dropped", "connection")
-REDIRECTED = Refusal(Rejected, "the store redirects to nowhere; correct endpoint and region")
+REDIRECTED = Refusal(RequestRejected, "the store redirects to nowhere; correct endpoint and region")
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ParsedFailure:
     """A client library's error, taken apart."""
 
     refusal: Refusal
@@ -104,7 +104,7 @@ class Failure:
         return self.refusal.leaf(message, key=key)
 
 
-def read_failure(error: Exception) -> Failure:
+def read_failure(error: Exception) -> ParsedFailure:
     """What an error of obstore means, from its text: it carries status and S3 code nowhere else."""
     text = str(error)
     line, _, debug = text.partition("\n\nDebug source:")
@@ -112,25 +112,25 @@ def read_failure(error: Exception) -> Failure:
     code = (found[1] or found[2]) if (found := _CODE.search(line)) else None
     said = found[1].strip()[:200] if (found := _MESSAGE.search(line)) else ""
     if code in BY_CODE:
-        return Failure(BY_CODE[code], status, code, said)
+        return ParsedFailure(BY_CODE[code], status, code, said)
     if status is not None:
         refusal = BY_STATUS.get(status)
         if refusal is None and status >= 500:
             refusal = Refusal(Unavailable, "the store has an internal problem", str(status))
-        return Failure(refusal or Refusal(Rejected, "the store refused the request"), status, code, said)
+        return ParsedFailure(refusal or Refusal(RequestRejected, "the store refused the request"), status, code, said)
     if "TimedOut" in debug or "Timeout" in debug or "timed out" in line:
-        return Failure(TIMED_OUT, None, None, "")
+        return ParsedFailure(TIMED_OUT, None, None, "")
     if "Range request not supported" in line:
-        return Failure(RANGES_IGNORED, None, None, "")
+        return ParsedFailure(RANGES_IGNORED, None, None, "")
     if "StartTooLarge" in debug:
-        return Failure(NO_RANGE, None, None, "")
+        return ParsedFailure(NO_RANGE, None, None, "")
     if "redirect without LOCATION" in line:
-        return Failure(REDIRECTED, None, None, "")
+        return ParsedFailure(REDIRECTED, None, None, "")
     if "HTTP error" in line or "reqwest" in debug or "hyper" in debug:
-        return Failure(DROPPED, None, None, _innermost(debug))
+        return ParsedFailure(DROPPED, None, None, _innermost(debug))
     if isinstance(error, FileNotFoundError):
-        return Failure(BY_STATUS[404], None, None, "")
-    return Failure(Refusal(Rejected, "the request failed"), None, None, line[:300])
+        return ParsedFailure(BY_STATUS[404], None, None, "")
+    return ParsedFailure(Refusal(RequestRejected, "the request failed"), None, None, line[:300])
 
 
 def _innermost(debug: str) -> str:

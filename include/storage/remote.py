@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Client = S3Store | HTTPStore
 
 
-class Connection:
+class ServerConnection:
     """The way to one server, shared by a store and its children.
 
     The client is made when first used. The library's threads do not survive a fork: a child of a process that has used
@@ -56,7 +56,7 @@ class Connection:
 class RemoteStore(Store):
     """Reading over HTTP. ``prefix`` is "" or ends in a slash."""
 
-    def __init__(self, url: str, connection: Connection, prefix: str = "") -> None:
+    def __init__(self, url: str, connection: ServerConnection, prefix: str = "") -> None:
         self.url = url
         self.counters = connection.counters
         self._connection = connection

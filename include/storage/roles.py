@@ -31,7 +31,7 @@ class Role(enum.Enum):
     """Everybody: reads objects whose name it knows. Needs no credentials."""
 
 
-class Server(enum.Enum):
+class PolicyServer(enum.Enum):
     """How a kind of server names a user in a policy."""
 
     AWS = "aws"
@@ -41,9 +41,9 @@ class Server(enum.Enum):
     def principal(self, user: str, account: str = "") -> str:
         """The name of a user. `account`: AWS's twelve digits, or radosgw's tenant."""
         match self:
-            case Server.AWS if len(account) != 12 or not account.isdigit():
+            case PolicyServer.AWS if len(account) != 12 or not account.isdigit():
                 raise StoreError("an AWS principal needs the account's twelve digits: give --account", key="")
-            case Server.SEAWEEDFS:
+            case PolicyServer.SEAWEEDFS:
                 account = account or "000000000000"  # that of identities which name none
         return f"arn:aws:iam::{account}:user/{user}"
 
@@ -86,8 +86,8 @@ def bucket_policy(
 ) -> dict[str, Any]:
     """The policy of the bucket of ``s3://bucket/prefix``, for repositories below it.
 
-    ``principals``: each role's user as ``Server.principal`` names it; a role that is missing gets nothing, and readers
-    need none. Statements of ``others``, an existing policy, stay unless they are ours.
+    ``principals``: each role's user as ``PolicyServer.principal`` names it; a role that is missing gets nothing, and
+    readers need none. Statements of ``others``, an existing policy, stay unless they are ours.
     """
     bucket, places = _places(url, repositories)
     ours = [

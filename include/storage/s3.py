@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from include.storage.errors import BucketMissing, Conflict, NotFound, Unavailable, Unsupported
 from include.storage.kinds import S3
 from include.storage.options import Credentials, StoreOptions, Traits
-from include.storage.remote import NO_RETRIES, Connection, RemoteStore, client_options
+from include.storage.remote import NO_RETRIES, RemoteStore, ServerConnection, client_options
 from include.storage.store import Counters, ObjectMeta, Unfinished, Version, check_key, check_prefix, headers_for
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def endpoint_of(bucket: str, options: StoreOptions) -> str:
     return endpoint
 
 
-class S3Connection(Connection):
+class S3Connection(ServerConnection):
     """The way to one bucket, and what was learned about its server."""
 
     def __init__(

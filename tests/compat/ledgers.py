@@ -15,7 +15,7 @@ import pytest
 from sqlalchemy import Engine
 
 from include.care.freezes import freezes
-from include.care.notify.message import Event, Message
+from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.records import alerts_since, append_note, claim, not_told, take_notes
 from include.care.provenance.records import links_by_path, nearest, note
 from include.care.watch.records import begun_since, is_made, note_made
@@ -30,12 +30,12 @@ from include.nightlies.records import publications as records
 from include.nightlies.records import undos as undone
 from include.nightlies.records.builds import ChangesetRecord
 from include.nightlies.rules.approval import Answer
-from include.nightlies.rules.index import BuildIndex, Rejected
+from include.nightlies.rules.index import BuildIndex, RejectedArtifact
 from include.nightlies.rules.links import LinkState
 from include.nightlies.rules.publication import Figures, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.errors import ArtifactMissing
-from include.settings.model import Store as StoreSettings
+from include.settings.model import StoreSettings
 from include.settings.traits import record_traits, recorded_traits
 from include.storage.options import Traits
 from tests.compat.keys import FQRN, keys_folder
@@ -82,7 +82,10 @@ def connections(ledger: Engine) -> Any:
 
 
 def _builds(ledger: Engine) -> None:
-    rejected = (Rejected("Bad/x86", "no sum: é", 3, "Bad", "x86"), Rejected("artifacts[4]", "is no object", 4))
+    rejected = (
+        RejectedArtifact("Bad/x86", "no sum: é", 3, "Bad", "x86"),
+        RejectedArtifact("artifacts[4]", "is no object", 4),
+    )
     index = BuildIndex("main", "b1", DAY, True, (GAUDI, LHCB), rejected, serial=7, created=AT)
     url = "s3://builds/main/2026-11-21/index.json"
     builds.record_build(
@@ -144,9 +147,9 @@ def _decisions(ledger: Engine) -> None:
 
 
 def _watched(ledger: Engine) -> None:
-    told = Message("failed:main:1", Event.FAILED, "error", "title: é", "text", "hint", {"run": "http://x"})
+    told = Message("failed:main:1", NotifyEvent.FAILED, "error", "title: é", "text", "hint", {"run": "http://x"})
     claim(ledger, told, now=AT, window=12 * HOUR)
-    lost = Message("run-failed:x", Event.RUN_FAILED, "error", "title", "text")
+    lost = Message("run-failed:x", NotifyEvent.RUN_FAILED, "error", "title", "text")
     claim(ledger, lost, now=AT, window=12 * HOUR)
     not_told(ledger, lost, "no answer")
     note_fault(connections(ledger), RUN, Fault("plan", "IndexNotJson", "not JSON: é", FQRN), now=AT)
@@ -161,7 +164,7 @@ def facts(ledger: Engine) -> dict[str, Any]:
     assert known is not None
     publications = [one for run in (RUN, BY_HAND) for one in records.publications_of_run(ledger, run)]
     asked = [one for run in (RUN, BY_HAND) for one in questions.of_run(ledger, run)]
-    again = Message("failed:main:1", Event.FAILED, "error", "title", "text")
+    again = Message("failed:main:1", NotifyEvent.FAILED, "error", "title", "text")
     slot: Any = SimpleNamespace(name="main")
     (old,) = builds.builds_of(ledger, "main", BEFORE)
     taken = undone.of_build(ledger, old.id)

@@ -136,11 +136,11 @@ def _gateway() -> dict[str, list[str]]:
 
 def _stored() -> dict[str, list[str]]:
     """Values that are in ledgers, documents, messages or XComs."""
-    from include.care.notify.message import Event
+    from include.care.notify.message import NotifyEvent
     from include.care.preflight.findings import Severity
-    from include.care.provenance.deed import Kind
+    from include.care.provenance.deed import ChangeKind
     from include.care.watch.summary import Fate
-    from include.cvmfs.coordination.generation import Phase as CollectionPhase
+    from include.cvmfs.coordination.generation import CollectionPhase
     from include.nightlies.rules import approval, states
     from include.nightlies.rules.links import LinkState
     from include.nightlies.rules.passes import Turn
@@ -148,9 +148,9 @@ def _stored() -> dict[str, list[str]]:
     from include.publishers.leftovers import Whose
 
     values: Mapping[str, type[enum.Enum]] = {
-        "states": states.State, "phases": states.Phase, "answers": approval.Answer, "questions": approval.Kind,
-        "links": LinkState, "turns": Turn, "instead": Instead, "events": Event, "severities": Severity,
-        "kinds of provenance": Kind, "fates": Fate, "phases of a collection": CollectionPhase,
+        "states": states.State, "phases": states.Phase, "answers": approval.Answer, "questions": approval.QuestionKind,
+        "links": LinkState, "turns": Turn, "instead": Instead, "events": NotifyEvent, "severities": Severity,
+        "kinds of provenance": ChangeKind, "fates": Fate, "phases of a collection": CollectionPhase,
     }  # fmt: skip
     return {kind: [str(one.value) for one in members] for kind, members in values.items()} | {
         "whose a lease is": [one.name for one in Whose]

@@ -16,7 +16,7 @@ import pytest
 
 from include.cvmfs.commit.create import create_repository
 from include.gateway.client.client import GatewayClient
-from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.storage.file import FileStore
 from tests.compat.corpus import keys_folder
@@ -89,8 +89,8 @@ def running(folder: Path) -> Iterator[CompatSite]:
         (folder / name).mkdir()
     store = FileStore(folder / "store" / FQRN)
     create_repository(store, FQRN, master=master(), signer=signer(), now=datetime.now(UTC))
-    repository = RepositoryConfig(lambda: store, signer, (GatewayKey(*KEY),))
-    administrator = GatewayKey(*ADMINISTRATOR, admin=True)
+    repository = RepositoryConfig(lambda: store, signer, (AcceptedKey(*KEY),))
+    administrator = AcceptedKey(*ADMINISTRATOR, admin=True)
     config = ServiceConfig(
         folder / "gateway.db", {FQRN: repository}, port=0, max_lease_time_s=LEASE_S, keys=(administrator,)
     )

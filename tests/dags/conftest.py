@@ -25,7 +25,7 @@ from sqlalchemy.orm import Session
 
 from include.cvmfs.commit.create import create_repository
 from include.gateway.client.client import GatewayClient
-from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.lab.servers.weed import WeedServer
 from include.nightlies.records.publications import publications_of_run
@@ -245,10 +245,10 @@ class _gateway:  # noqa: N801 - used as a function
     """The real service in a thread, on a free port."""
 
     def __init__(self, folder: Path, store: object, signer: object) -> None:
-        repository = RepositoryConfig(lambda: store, lambda: signer, (GatewayKey(*KEY),))  # type: ignore[arg-type,return-value]
+        repository = RepositoryConfig(lambda: store, lambda: signer, (AcceptedKey(*KEY),))  # type: ignore[arg-type,return-value]
         self._config = ServiceConfig(
             folder / "gateway.db", {FQRN: repository}, port=0, max_lease_time_s=30,
-            keys=(GatewayKey(*ADMIN, admin=True),),
+            keys=(AcceptedKey(*ADMIN, admin=True),),
         )  # fmt: skip
         self._stop = threading.Event()
 

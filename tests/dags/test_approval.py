@@ -15,7 +15,7 @@ import pytest
 from airflow.sdk import TriggerRule
 from sqlalchemy.exc import OperationalError
 
-from include.care.notify.message import Event
+from include.care.notify.message import NotifyEvent
 from include.care.notify.records import alerts_since
 from include.nightlies.records import questions
 from include.nightlies.rules.approval import Answer
@@ -173,7 +173,7 @@ def test_a_tree_by_hand_without_an_answer_is_skipped_with_the_reason_and_people_
     assert publication.state.value == "skipped"
     assert "had no answer by its deadline" in publication.reason
     assert run.tasks["approve[0]"] == run.tasks["reserve"] == run.tasks["tree.publish"] == "skipped"
-    told = [one for one in alerts_since(asking.connections.ledger, begun) if one.event == Event.APPROVAL.value]
+    told = [one for one in alerts_since(asking.connections.ledger, begun) if one.event == NotifyEvent.APPROVAL.value]
     (asked, refused) = sorted(told, key=lambda one: one.first_seen_at)
     assert "/by/hand/asked" in asked.text
     assert "had no answer by its deadline" in refused.text

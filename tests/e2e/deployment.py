@@ -18,7 +18,7 @@ from include.cvmfs.format.keys import GatewayKey, save_gateway_key
 from include.gateway.client.client import GatewayClient
 from include.lab import lifecycle
 from include.lab.airflow_api import AirflowApi
-from include.lab.environment import ADMIN, Lab, Place
+from include.lab.environment import ADMIN, Lab, LabFolders
 from include.lab.follow import Snapshot, follow
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.secrets import load_or_create
@@ -75,7 +75,7 @@ class Deployment:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.place = Place((folder / "var").resolve())
+        self.place = LabFolders((folder / "var").resolve())
         self.ports = Ports.unused()
         self.store_proxy = FaultProxy(f"http://{LOOPBACK}:{self.ports.s3}", timeout_s=PROXY_HOLDS_S)
         self.gateway_proxy = FaultProxy(f"http://{LOOPBACK}:{self.ports.gateway}", timeout_s=PROXY_HOLDS_S)

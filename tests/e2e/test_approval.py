@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from selenium.webdriver.common.by import By
 
-from include.care.notify.message import Event
+from include.care.notify.message import NotifyEvent
 from include.care.notify.records import alerts_since
 from include.nightlies.records import questions
 from include.nightlies.records.publications import publications_of_run
@@ -193,6 +193,6 @@ def test_without_an_answer_by_its_deadline_a_tree_is_skipped_and_people_are_told
     assert state(asking, late.run, "approve", 0) == "skipped"
     assert asking.connections.head(FQRN).lookup("/asked/late") is None
     alerts = alerts_since(asking.connections.ledger, late.begun)
-    told = {one.title for one in alerts if one.event == Event.APPROVAL.value}
+    told = {one.title for one in alerts if one.event == NotifyEvent.APPROVAL.value}
     assert f"nobody answered: Publish /asked/late to {FQRN}?" in told
     assert asking.leases() == []

@@ -14,13 +14,13 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.keys import generate_repository_key, load_signer, save_signer
-from include.gateway.service.config import GatewayKey, Recipe, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import AcceptedKey, Recipe, RepositoryConfig, ServiceConfig
 from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions
 from include.storage.store import Store
 from tests.fakes.minirepo import master_key
 
-KEY, ADMIN = GatewayKey("worker", "not-a-secret"), GatewayKey("admin", "not-a-secret-either", admin=True)
+KEY, ADMIN = AcceptedKey("worker", "not-a-secret"), AcceptedKey("admin", "not-a-secret-either", admin=True)
 _DIRECTORY = Dirent("", 0o040755, size=4096, linkcount=2, mtime=1_700_000_000)
 
 

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.coordination.condemned import read_list, store_list
-from include.cvmfs.coordination.generation import Generation, Phase, Step, look, write
+from include.cvmfs.coordination.generation import CollectionPhase, CollectionStep, Generation, look, write
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.cvmfs.format.manifest import Manifest
@@ -27,7 +27,7 @@ class Collector:
         self._fqrn = fqrn
         self._barrier = barrier
         self.now = now
-        self._document = Generation(0, Phase.IDLE, now)
+        self._document = Generation(0, CollectionPhase.IDLE, now)
         self._version: Version | None = None
         self.condemned: frozenset[ObjectHash] = frozenset()
 
@@ -41,7 +41,7 @@ class Collector:
     def begin(self) -> None:
         seen = look(self._store)
         self._document, self._version = seen.generation or self._document, seen.version
-        self._move(Step.BEGIN)
+        self._move(CollectionStep.BEGIN)
 
     def mark(self) -> None:
         """Condemn every object that an earlier revision needed and the current one does not."""
@@ -53,22 +53,22 @@ class Collector:
         self.condemned = frozenset(every - self._needed())
 
     def condemn(self) -> None:
-        self._move(Step.CONDEMN, condemned=store_list(self._store, self.condemned))
+        self._move(CollectionStep.CONDEMN, condemned=store_list(self._store, self.condemned))
 
     def sweep(self, *, at_most: int | None = None) -> None:
         """After the barrier, take off the list what newer revisions need, and delete the rest."""
-        if self._document.phase is Phase.CONDEMNED:
+        if self._document.phase is CollectionPhase.CONDEMNED:
             self._barrier()
             self.condemned -= self._needed()
-            self._move(Step.SWEEP, condemned=store_list(self._store, self.condemned))
+            self._move(CollectionStep.SWEEP, condemned=store_list(self._store, self.condemned))
         assert self._document.condemned is not None
         doomed = [one.key for one in read_list(self._store, self._document.condemned)]
         self._store.delete(doomed[:at_most])
 
     def end(self) -> None:
-        self._move(Step.END)
+        self._move(CollectionStep.END)
 
-    def _move(self, step: Step, *, condemned: str | None = None) -> None:
+    def _move(self, step: CollectionStep, *, condemned: str | None = None) -> None:
         self._document = self._document.after(step, self.now, condemned=condemned)
         self._version = write(self._store, self._document, expected=self._version)
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from include.cvmfs.commit.commit import Step
+from include.cvmfs.commit.commit import SwitchStep
 from include.gateway.service.commits.queue import CommitOrder, Fence
 
 
@@ -43,7 +43,7 @@ class FakeCommitter:
     after: threading.Event | None = None
 
     def commit(
-        self, orders: Sequence[CommitOrder], *, fence: Fence, on_step: Callable[[Step], None]
+        self, orders: Sequence[CommitOrder], *, fence: Fence, on_step: Callable[[SwitchStep], None]
     ) -> list[int | Exception]:
         self.orders.extend(orders)
         self.groups.append(len(orders))
@@ -59,7 +59,7 @@ class FakeCommitter:
             refused = fence(members)
             outcomes |= refused
             if not refused:
-                on_step(Step.SWITCHED)
+                on_step(SwitchStep.SWITCHED)
                 self.switched.set()
                 if self.after is not None and not self.after.wait(30):
                     raise TimeoutError("the test never let the commit end")

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from include.cvmfs.format import manifest as manifests
 from include.cvmfs.format import reflog as reflogs
 from include.cvmfs.format import whitelist as whitelists
-from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef, Packed, name_of, parent_of
+from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef, PackedCatalog, name_of, parent_of
 from include.cvmfs.format.compression import Compression, compress
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import CERTIFICATE, HISTORY, META, PARTIAL, Algorithm, ObjectHash, hash_bytes
@@ -129,7 +129,7 @@ class MiniRepository:
             catalog.set_property("last_modified", SECONDS)
             catalog.set_property("revision", 1)
             self.databases[path] = catalog.to_bytes()
-            packed = Packed.of(self.databases[path], self.algorithm)
+            packed = PackedCatalog.of(self.databases[path], self.algorithm)
             if path:
                 reference = NestedRef(path, packed.hash, packed.size)
                 self._holder(catalogs, path).set_nested(reference, catalog.statistics.total)
@@ -188,11 +188,11 @@ class MiniRepository:
         self.write_whitelist()
         return self.write_manifest(replace(draft, **fields))
 
-    def store_catalogs(self) -> Packed:
+    def store_catalogs(self) -> PackedCatalog:
         """Store all catalogs, children first, each named in the one above; returns the root's."""
-        packed = Packed.of(b"")
+        packed = PackedCatalog.of(b"")
         for path in sorted(self.databases, key=lambda path: -path.count("/")):
-            packed = Packed.of(self.databases[path], self.algorithm)
+            packed = PackedCatalog.of(self.databases[path], self.algorithm)
             self.store.put(packed.hash.key, packed.data)
             if path:
                 above = max((p for p in self.databases if path.startswith(f"{p}/")), key=len)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from include.cvmfs.format.keys import load_signer
-from include.gateway.service.config import GatewayKey, Recipe, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import AcceptedKey, Recipe, RepositoryConfig, ServiceConfig
 from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions, Traits
 from include.storage.store import Store
@@ -22,7 +22,7 @@ def gateway_config(order: Order) -> ServiceConfig:
     """What an order says; with ``apart`` its commits are made in a process of their own, as in a deployment."""
     fqrn, keys = order["fqrn"], Path(order["keys"])
     repository = RepositoryConfig(
-        lambda: store_of(order), lambda: load_signer(keys, fqrn), (GatewayKey(KEY_ID, SECRET),)
+        lambda: store_of(order), lambda: load_signer(keys, fqrn), (AcceptedKey(KEY_ID, SECRET),)
     )
     return ServiceConfig(
         Path(order["state"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Mapping
 
-from include.cvmfs.sources.source import Entry, Kind, Opener
+from include.cvmfs.sources.source import Entry, EntryKind, Opener
 
 Members = list[tuple[Entry, bytes | None]]
 
@@ -28,16 +28,18 @@ class ListedSource:
 
 
 def a_file(path: str, data: bytes = b"", **fields: int) -> tuple[Entry, bytes | None]:
-    return Entry(path, Kind.FILE, fields.pop("mode", 0o644), fields.pop("mtime", 1000), size=len(data), **fields), data
+    return Entry(
+        path, EntryKind.FILE, fields.pop("mode", 0o644), fields.pop("mtime", 1000), size=len(data), **fields
+    ), data
 
 
 def a_folder(path: str, **fields: int) -> tuple[Entry, bytes | None]:
-    return Entry(path, Kind.DIRECTORY, fields.pop("mode", 0o755), fields.pop("mtime", 1000), **fields), None
+    return Entry(path, EntryKind.DIRECTORY, fields.pop("mode", 0o755), fields.pop("mtime", 1000), **fields), None
 
 
 def a_link(path: str, target: str) -> tuple[Entry, bytes | None]:
-    return Entry(path, Kind.SYMLINK, 0o777, 1000, symlink=target), None
+    return Entry(path, EntryKind.SYMLINK, 0o777, 1000, symlink=target), None
 
 
 def a_hard_link(path: str, target: str) -> tuple[Entry, bytes | None]:
-    return Entry(path, Kind.HARDLINK, 0o600, 1, hardlink_to=target), None
+    return Entry(path, EntryKind.HARDLINK, 0o600, 1, hardlink_to=target), None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from include.cvmfs.commit.commit import Step
+from include.cvmfs.commit.commit import SwitchStep
 from tests.fakes.faultproxy import Fault, FaultProxy
 from tests.fakes.site import BUILD, DESTINATIONS, Job, ProcessSite, drop
 
@@ -24,14 +24,14 @@ class Write:
 
 
 REACHED = {
-    Step.MERGED: Write(r"/data/../\w+C$"),
-    Step.CATALOGS_STORED: Write(r"/data/../\w+H$"),
-    Step.HISTORY_STORED: Write(REFLOG),
-    Step.REFLOG_WRITTEN: Write(REFLOG, after_forwarding=True),
-    Step.BEFORE_SWITCH: Write(MANIFEST),
-    Step.SWITCHED: Write(MANIFEST, after_forwarding=True),
+    SwitchStep.MERGED: Write(r"/data/../\w+C$"),
+    SwitchStep.CATALOGS_STORED: Write(r"/data/../\w+H$"),
+    SwitchStep.HISTORY_STORED: Write(REFLOG),
+    SwitchStep.REFLOG_WRITTEN: Write(REFLOG, after_forwarding=True),
+    SwitchStep.BEFORE_SWITCH: Write(MANIFEST),
+    SwitchStep.SWITCHED: Write(MANIFEST, after_forwarding=True),
 }
-AHEAD = {Step.REFLOG_WRITTEN, Step.BEFORE_SWITCH}
+AHEAD = {SwitchStep.REFLOG_WRITTEN, SwitchStep.BEFORE_SWITCH}
 
 
 def publisher(site: ProcessSite, destination: str = DESTINATION, name: str = "tree", **order: object) -> Job:
@@ -69,14 +69,14 @@ def assert_published_once(site: ProcessSite, first: dict, again: dict) -> None:
 
 @pytest.mark.parametrize("step", list(REACHED))
 def test_a_gateway_killed_at_any_step_leaves_one_revision_or_the_other_and_its_next_life_goes_on(
-    site: ProcessSite, behind: FaultProxy, step: Step
+    site: ProcessSite, behind: FaultProxy, step: SwitchStep
 ) -> None:
     before = site.head().manifest.revision
     first, held = held_at(site, behind, REACHED[step])
     killed(site)
     drop(held)
     told = first.outcome()
-    assert site.head().manifest.revision == before + (step is Step.SWITCHED)
+    assert site.head().manifest.revision == before + (step is SwitchStep.SWITCHED)
     assert site.reflog_is_ahead() == (step in AHEAD)
 
     site.start_gateway()
@@ -85,8 +85,8 @@ def test_a_gateway_killed_at_any_step_leaves_one_revision_or_the_other_and_its_n
     again.wait_for("busy")  # the lease outlived the gateway
     site.after_expiry()
     done = again.outcome()
-    assert done.get("unchanged") is (step is Step.SWITCHED), done
-    assert ("error" in told) is (step is not Step.SWITCHED), told
+    assert done.get("unchanged") is (step is SwitchStep.SWITCHED), done
+    assert ("error" in told) is (step is not SwitchStep.SWITCHED), told
     assert_published_once(site, told, done)
     assert not site.reflog_is_ahead()
     site.goes_on()
@@ -95,7 +95,7 @@ def test_a_gateway_killed_at_any_step_leaves_one_revision_or_the_other_and_its_n
 def test_a_manifest_that_arrives_after_its_gateways_death_is_the_new_revision(
     site: ProcessSite, behind: FaultProxy
 ) -> None:
-    first, held = held_at(site, behind, REACHED[Step.BEFORE_SWITCH])
+    first, held = held_at(site, behind, REACHED[SwitchStep.BEFORE_SWITCH])
     killed(site)
     held.release()
     held.done.wait(20)
@@ -109,7 +109,7 @@ def test_a_manifest_that_arrives_after_its_gateways_death_is_the_new_revision(
 
 
 def test_a_manifest_that_arrives_after_the_next_revision_reverts_nothing(site: ProcessSite, behind: FaultProxy) -> None:
-    first, held = held_at(site, behind, REACHED[Step.BEFORE_SWITCH])
+    first, held = held_at(site, behind, REACHED[SwitchStep.BEFORE_SWITCH])
     killed(site)
     first.outcome()
     site.start_gateway()
@@ -125,7 +125,7 @@ def test_a_manifest_that_arrives_after_the_next_revision_reverts_nothing(site: P
 
 
 def test_a_gateway_that_is_killed_again_and_again_loses_nothing(site: ProcessSite, behind: FaultProxy) -> None:
-    for step in (Step.CATALOGS_STORED, Step.REFLOG_WRITTEN):
+    for step in (SwitchStep.CATALOGS_STORED, SwitchStep.REFLOG_WRITTEN):
         first, held = held_at(site, behind, REACHED[step])
         killed(site)
         drop(held)
@@ -145,7 +145,7 @@ def test_a_lease_that_expires_during_the_commit_stops_it_and_nothing_is_changed(
     site: ProcessSite, behind: FaultProxy, rival: bool
 ) -> None:
     before = site.files()
-    first, held = held_at(site, behind, REACHED[Step.HISTORY_STORED])
+    first, held = held_at(site, behind, REACHED[SwitchStep.HISTORY_STORED])
     site.after_expiry()
     assert site.client().leases() == []
     if rival:
@@ -167,7 +167,7 @@ def test_a_lease_that_expires_during_the_commit_stops_it_and_nothing_is_changed(
 def test_a_lease_that_expires_after_the_last_look_blocks_its_path_until_the_switch_is_done(
     site: ProcessSite, behind: FaultProxy
 ) -> None:
-    first, held = held_at(site, behind, REACHED[Step.BEFORE_SWITCH])
+    first, held = held_at(site, behind, REACHED[SwitchStep.BEFORE_SWITCH])
     site.after_expiry()
     other = publisher(site, owner="second try", patience_s=60)
     other.wait_for("busy")
@@ -215,7 +215,7 @@ def test_two_gateways_that_both_lease_one_path_let_one_of_two_publications_throu
     site: ProcessSite, behind: FaultProxy
 ) -> None:
     other = site.start_gateway("other.db", port=0).said[-1]["url"]
-    first, held = held_at(site, behind, REACHED[Step.BEFORE_SWITCH])
+    first, held = held_at(site, behind, REACHED[SwitchStep.BEFORE_SWITCH])
     late = behind.hold(method="PUT", path=REFLOG)
     site.tree("newer", {"bin/run": b"newer"})
     second = publisher(site, name="newer", gateway=other, owner="other")

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from include.cvmfs.commit.commit import Step
+from include.cvmfs.commit.commit import SwitchStep
 from include.gateway.service.commits.points import Point
 from tests.faults.machine.commits import chosen
 from tests.faults.machine.ends import Ends
@@ -28,7 +28,7 @@ HAPPENINGS: dict[str, Callable[[GatewayAgainstModel], None]] = {
     "one is dropped": lambda machine: machine.drop_one_that_stands(),
     "somebody wants the path": lambda machine: machine.somebody_wants_the_path(),
     "a foreign revision": lambda machine: machine.foreign(7),
-    "a foreign death": lambda machine: machine.a_foreign_writer_publishes(8, Step.REFLOG_WRITTEN),
+    "a foreign death": lambda machine: machine.a_foreign_writer_publishes(8, SwitchStep.REFLOG_WRITTEN),
     "a step of a collection": lambda machine: machine.collect(1),
     "a collection": lambda machine: machine.collect(5),
     "death": lambda machine: machine.kill(),

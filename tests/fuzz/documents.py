@@ -12,7 +12,15 @@ from datetime import timedelta
 from pathlib import Path
 
 from include.cvmfs.coordination.condemned import condemned_among, format_list, key_of, read_list
-from include.cvmfs.coordination.generation import KEY, STATUS_KEY, Generation, Past, Phase, look, require_unmoved
+from include.cvmfs.coordination.generation import (
+    KEY,
+    STATUS_KEY,
+    CollectionPhase,
+    Generation,
+    Past,
+    look,
+    require_unmoved,
+)
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.counters import Counts, Statistics
@@ -51,8 +59,8 @@ def read_changeset(data: bytes) -> None:
 def generations() -> list[bytes]:
     past = (Past(3, "a" * 64, NOW - timedelta(hours=3)), Past(4, None, NOW))
     return [
-        Generation(5, Phase.SWEEPING, NOW, "b" * 64, past).format(),
-        Generation(5, Phase.IDLE, NOW, None, past).format(),
+        Generation(5, CollectionPhase.SWEEPING, NOW, "b" * 64, past).format(),
+        Generation(5, CollectionPhase.IDLE, NOW, None, past).format(),
     ]
 
 

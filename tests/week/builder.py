@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from datetime import date
 
-from include.nightlies.rules.index import Artifact, Base, BuildIndex
+from include.nightlies.rules.index import Artifact, BuildIndex, ParentBuild
 from include.nightlies.steps.sources import index_place
 from include.settings.model import Slot
 from include.storage.store import Store
@@ -21,7 +21,7 @@ class Builder:
         self._slot = slot
         self._day = day
         self._build_id = build_id
-        self._base = Base(*base) if base else None
+        self._base = ParentBuild(*base) if base else None
         self._there: dict[str, Artifact] = {}
 
     def publish(self, stage: Stage, serial: int) -> None:

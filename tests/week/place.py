@@ -17,7 +17,7 @@ from typing import Any
 
 from include.lab import lifecycle
 from include.lab.airflow_api import AirflowApi
-from include.lab.environment import ADMIN, Lab, Place
+from include.lab.environment import ADMIN, Lab, LabFolders
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.secrets import load_or_create
 from include.lab.supervise import Supervisor
@@ -111,7 +111,7 @@ def deployment(say: Callable[[str], None], *, keep: bool = False) -> Iterator[De
     """Everything up, with the repository founded; stopped and taken away in the end. `keep`: the folder stays."""
     folder = Path(tempfile.mkdtemp(prefix="nightshift-week-"))
     folder.chmod(0o755)  # the database's server runs as a user of its own
-    place = Place((folder / "var").resolve())
+    place = LabFolders((folder / "var").resolve())
     place.make()
     config = folder / "site.yaml"
     config.write_text(site_text())

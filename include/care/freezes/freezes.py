@@ -51,7 +51,7 @@ class Intervention:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class FreezeState:
     """How one repository stands: `frozen` or not; `unknown` says why that cannot be told."""
 
     repository: str
@@ -85,7 +85,7 @@ def thaw(connections: Connections, fqrn: str, *, who: str, now: datetime) -> Cha
     return done
 
 
-def standings(connections: Connections, now: datetime) -> tuple[Standing, ...]:
+def standings(connections: Connections, now: datetime) -> tuple[FreezeState, ...]:
     """How every repository of the site stands; one whose store does not answer hides no other."""
     return tuple(_standing(connections, fqrn, now) for fqrn in sorted(connections.site.repositories))
 
@@ -109,11 +109,11 @@ def interventions_of(bind: Bind, fqrn: str | None = None, *, limit: int = 100) -
         return [Intervention.from_row(row) for row in connection.execute(query).mappings()]
 
 
-def _standing(connections: Connections, fqrn: str, now: datetime) -> Standing:
+def _standing(connections: Connections, fqrn: str, now: datetime) -> FreezeState:
     try:
-        return Standing(fqrn, document.look(connections.repository_store(fqrn), now))
+        return FreezeState(fqrn, document.look(connections.repository_store(fqrn), now))
     except (StoreError, FormatError) as error:
-        return Standing(fqrn, unknown=str(error))
+        return FreezeState(fqrn, unknown=str(error))
 
 
 def _record(bind: Bind, fqrn: str, kind: str, of: Freeze, who: str, now: datetime, *, always: bool) -> None:

@@ -11,13 +11,13 @@ from include.care.notify.errors import NotifyError
 from include.care.notify.message import Message
 from include.settings.errors import BadConnection
 from include.settings.model import Mail
-from include.settings.secrets import Connection, connection_variable
+from include.settings.secrets import ConnectionSecrets, connection_variable
 
 _PORTS = {"": 25, "smtp": 25, "plain": 25, "starttls": 587, "ssl": 465, "smtps": 465}
 MAX_SUBJECT = 200
 
 
-def send_mail(settings: Mail, connection: Connection, message: Message) -> None:
+def send_mail(settings: Mail, connection: ConnectionSecrets, message: Message) -> None:
     """Hand one message to the server. Raises NotifyError, BadConnection."""
     scheme = (connection.schema or "").lower()
     variable = connection_variable(connection.id)

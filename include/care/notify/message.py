@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Any
 
 
-class Event(Enum):
+class NotifyEvent(Enum):
     """What happened."""
 
     FAILED = "failed"
@@ -31,7 +31,7 @@ class Message:
     """
 
     key: str
-    event: Event
+    event: NotifyEvent
     severity: str
     title: str
     text: str

@@ -24,7 +24,7 @@ from include.settings.secrets import Secrets
 log = logging.getLogger(__name__)
 
 
-class OnSite(Protocol):
+class NotifySite(Protocol):
     """Settings, secrets and ledger of a site."""
 
     site: Site
@@ -52,7 +52,7 @@ class Notifier:
     ways: dict[str, Callable[[Message, datetime], None]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, connections: OnSite) -> Notifier:
+    def of(cls, connections: NotifySite) -> Notifier:
         """By what `notify:` of the configuration names."""
         settings, secrets = connections.site.notify, connections.secrets
         ways: dict[str, Callable[[Message, datetime], None]] = {}

@@ -11,7 +11,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, delete, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from include.care.notify.message import Event, Message
+from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.tables import alerts
 from include.care.notify.webhook import cause_of
 from include.ledger.engine import Bind, reading, writing
@@ -107,7 +107,7 @@ def alerts_since(bind: Bind, since: datetime) -> Sequence[Alert]:
         return [Alert.from_row(row) for row in connection.execute(query).mappings()]
 
 
-def undelivered(bind: Bind, since: datetime, event: Event) -> Sequence[Alert]:
+def undelivered(bind: Bind, since: datetime, event: NotifyEvent) -> Sequence[Alert]:
     """The causes of an event, seen since then, of which no message could be sent."""
     query = select(alerts).where(alerts.c.event == event.value, alerts.c.last_seen_at >= since)
     query = query.where(alerts.c.told_at.is_(None), alerts.c.fault.is_not(None))

@@ -14,7 +14,7 @@ import requests
 from include.care.notify.errors import NotifyError
 from include.care.notify.message import Message
 from include.settings.model import Webhook
-from include.settings.secrets import Connection
+from include.settings.secrets import ConnectionSecrets
 from include.settings.urls import base_url
 
 SIGNATURE_HEADER = "X-Nightshift-Signature"
@@ -25,7 +25,7 @@ PAUSE_S = 1.0
 
 def post(
     settings: Webhook,
-    connection: Connection,
+    connection: ConnectionSecrets,
     message: Message,
     *,
     now_s: int,

@@ -39,13 +39,13 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class PreflightReport:
     """Everything that was looked at, what is wrong first."""
 
     findings: tuple[Finding, ...]
 
     @classmethod
-    def of(cls, findings: Iterable[Finding]) -> Report:
+    def of(cls, findings: Iterable[Finding]) -> PreflightReport:
         order = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.OK: 2}
         return cls(tuple(sorted(findings, key=lambda one: (order[one.severity], one.check, one.subject))))
 
@@ -75,7 +75,7 @@ class NotReady(NightshiftError):
 
     code = "preflight-failed"
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: PreflightReport) -> None:
         self.report = report
         lines = [line for line in report.lines() if line.startswith(Severity.ERROR.value)]
         super().__init__(f"{len(lines)} things would make a night fail:\n" + "\n".join(f"- {line}" for line in lines))

@@ -70,10 +70,10 @@ def judged_lease(lease: LeaseInfo, now: datetime, longest_s: float) -> Finding:
 
 def node(connections: Connections, fqrn: str) -> Iterator[Finding]:
     """Whether we can log in to the repository's publisher node."""
-    from include.publishers.server.connection import Connection
+    from include.publishers.server.connection import SshConnection
 
     address = connections.server(fqrn).node.address
-    with Connection(address):
+    with SshConnection(address):
         yield Finding("publisher node", fqrn, Severity.OK, f"logged in as {address.name}")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from include.care.preflight.airflow import ask_airflow
 from include.care.preflight.findings import Finding, Severity
 from include.settings.model import Site
-from include.settings.pools import Pool
+from include.settings.pools import PoolSettings
 from include.settings.pools import pools as pools_of
 from include.settings.secrets import Secrets
 
@@ -24,7 +24,7 @@ def look_at_pools(site: Site, secrets: Secrets) -> Iterator[Finding]:
     yield from judged_pools(pools_of(site), {str(one["name"]): int(one["slots"]) for one in reply["pools"]})
 
 
-def judged_pools(wanted: Iterable[Pool], there: Mapping[str, int]) -> Iterator[Finding]:
+def judged_pools(wanted: Iterable[PoolSettings], there: Mapping[str, int]) -> Iterator[Finding]:
     """What is missing, and what is smaller than it should be; larger is the operator's affair."""
     for pool in wanted:
         slots = there.get(pool.name)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from include.care.preflight.findings import Finding, Report, Severity
+from include.care.preflight.findings import Finding, PreflightReport, Severity
 
 AT_ONCE = 16
 LIMIT_S = 30.0
@@ -25,7 +25,7 @@ class Check:
     cure: str
 
 
-def run(checks: Sequence[Check], *, limit_s: float = LIMIT_S, at_once: int = AT_ONCE) -> Report:
+def run(checks: Sequence[Check], *, limit_s: float = LIMIT_S, at_once: int = AT_ONCE) -> PreflightReport:
     """What all checks found. A check that does not end within ``limit_s`` seconds is left behind and reported."""
     slots, done = threading.Semaphore(at_once), queue.SimpleQueue[tuple[int, list[Finding]]]()
     begun: dict[int, float] = {}
@@ -56,4 +56,4 @@ def run(checks: Sequence[Check], *, limit_s: float = LIMIT_S, at_once: int = AT_
             continue
         if left.pop(number, None) is not None:
             findings += found
-    return Report.of(findings)
+    return PreflightReport.of(findings)

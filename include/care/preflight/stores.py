@@ -10,7 +10,7 @@ from email.utils import parsedate_to_datetime
 from include.care.preflight.findings import Finding, Severity
 from include.publishers.connect import Connections
 from include.publishers.stores import connection_of, credentials_of, options_of
-from include.settings.model import Store as StoreSettings
+from include.settings.model import StoreSettings
 from include.settings.traits import recorded_traits
 from include.storage.errors import StoreError
 from include.storage.kinds import HTTP, kind_of

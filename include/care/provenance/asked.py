@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from include.care.provenance.deed import Deed, Kind
-from include.care.provenance.records import Checked, check, nearest, unknown_documents
+from include.care.provenance.deed import ChangeKind, Deed
+from include.care.provenance.records import CheckedRecord, check, nearest, unknown_documents
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.view import ancestors
@@ -20,7 +20,7 @@ _ORIGINS = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PathRecord:
     """One deed: its document's key, what that is worth, and what stands there `now`, in words.
 
     `asked`: the path that it answers for, another one than was asked for where a link leads there. `origin`: who
@@ -30,7 +30,7 @@ class Answer:
     asked: str
     deed: Deed
     document: str | None
-    checked: Checked
+    checked: CheckedRecord
     now: str
     origin: Deed | None = None
 
@@ -47,16 +47,16 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PathProvenance:
     """All that is known of a path in a repository; `stands`: whether anything is there, None if that is not known."""
 
     repository: str
     path: str
-    answers: tuple[Answer, ...]
+    answers: tuple[PathRecord, ...]
     stands: bool | None
 
 
-def ask(connections: Connections, repository: str, path: str, *, limit: int = 1) -> Asked:
+def ask(connections: Connections, repository: str, path: str, *, limit: int = 1) -> PathProvenance:
     """Who published a path or the nearest tree above it, and what links on the way lead to; the newest first for each.
 
     Documents that the ledger does not have come last. A repository that cannot be read is no reason to say nothing:
@@ -68,11 +68,11 @@ def ask(connections: Connections, repository: str, path: str, *, limit: int = 1)
         ways, stands = _ways(head, path)
     except (CvmfsError, StoreError, OSError) as error:
         head, fault, ways, stands = None, str(error), [path], None
-    answers: dict[str, Answer] = {}
+    answers: dict[str, PathRecord] = {}
 
-    def answer(way: str, deed: Deed, key: str | None, checked: Checked) -> None:
+    def answer(way: str, deed: Deed, key: str | None, checked: CheckedRecord) -> None:
         now = f"not known: {fault}" if head is None else _now(head, deed)
-        answers.setdefault(key or repr(deed), Answer(way, deed, key, checked, now, _origin(connections, deed, way)))
+        answers.setdefault(key or repr(deed), PathRecord(way, deed, key, checked, now, _origin(connections, deed, way)))
 
     for way in ways:
         for deed, key in nearest(connections.ledger, repository, way, limit=limit):
@@ -80,8 +80,8 @@ def ask(connections: Connections, repository: str, path: str, *, limit: int = 1)
     for way in ways:
         for deed, key, worth in unknown_documents(connections, repository, way)[:limit]:
             good = None if worth.good else worth.good
-            answer(way, deed, key, Checked(good, f"{worth.verdict}, and the ledger does not have it"))
-    return Asked(repository, path, tuple(answers.values()), stands)
+            answer(way, deed, key, CheckedRecord(good, f"{worth.verdict}, and the ledger does not have it"))
+    return PathProvenance(repository, path, tuple(answers.values()), stands)
 
 
 def _ways(head: Repository, path: str) -> tuple[list[str], bool]:
@@ -111,7 +111,7 @@ def _origin(connections: Connections, deed: Deed, asked: str) -> Deed | None:
         if here.came_from is None:
             return origin
         known = nearest(connections.ledger, deed.repository, here.came_from + rest, limit=_ORIGINS, until=here.revision)
-        found = [one for one, _ in known if one.kind is not Kind.REMOVED and one != here]
+        found = [one for one, _ in known if one.kind is not ChangeKind.REMOVED and one != here]
         same = [one for one in found if here.artifact_sha256 in (None, one.artifact_sha256)]
         if not same:
             return origin
@@ -126,9 +126,9 @@ def _now(head: Repository, deed: Deed) -> str:
         entry, there = head.lookup(deed.path), head.nested_at(deed.path)
     except (CvmfsError, StoreError) as error:
         return f"not known: {error}"
-    if deed.kind is Kind.REMOVED:
+    if deed.kind is ChangeKind.REMOVED:
         return "nothing, as it was left" if entry is None else "something stands there again"
-    if deed.kind is Kind.LINK:
+    if deed.kind is ChangeKind.LINK:
         if entry is None:
             return "no such link any more"
         if not entry.is_symlink:
@@ -144,7 +144,7 @@ def _now(head: Repository, deed: Deed) -> str:
     return "this very tree" if str(there.hash) == deed.nested_hash else "another tree"
 
 
-def lines(answers: Sequence[Answer]) -> list[str]:
+def lines(answers: Sequence[PathRecord]) -> list[str]:
     """For a reader: a block for each answer, what is not known left out."""
     found: list[str] = []
     for answer in answers:

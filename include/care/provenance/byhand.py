@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from include.care.provenance.deed import Deed, Kind
+from include.care.provenance.deed import ChangeKind, Deed
 from include.care.provenance.records import begun, note
 from include.cvmfs.errors import CvmfsError
 from include.publishers.base import Published
@@ -39,7 +39,10 @@ def note_removed(
 ) -> None:
     """Have it known who took places away. Raises nothing."""
     for path in paths if not done.unchanged else ():
-        note(connections, replace(_begun(connections, fqrn, done, holder, now), path=_clean(path), kind=Kind.REMOVED))
+        note(
+            connections,
+            replace(_begun(connections, fqrn, done, holder, now), path=_clean(path), kind=ChangeKind.REMOVED),
+        )
 
 
 def note_renamed(
@@ -50,13 +53,13 @@ def note_renamed(
         return
     common = _begun(connections, fqrn, done, holder, now)
     old, new = _clean(source), _clean(target)
-    note(connections, replace(common, path=old, kind=Kind.REMOVED, leads_to=new))
+    note(connections, replace(common, path=old, kind=ChangeKind.REMOVED, leads_to=new))
     try:
         there = connections.head(fqrn).nested_at(new)
     except (CvmfsError, StoreError, OSError):
         there = None  # told without its catalog's hash
     nested = str(there.hash) if there is not None else None
-    note(connections, replace(common, path=new, kind=Kind.MOVED, came_from=old, nested_hash=nested))
+    note(connections, replace(common, path=new, kind=ChangeKind.MOVED, came_from=old, nested_hash=nested))
 
 
 def note_linked(
@@ -65,7 +68,7 @@ def note_linked(
     """Have it known who set a link, and what it says, word for word. Raises nothing."""
     if not done.unchanged:
         common = _begun(connections, fqrn, done, holder, now)
-        note(connections, replace(common, path=_clean(path), kind=Kind.LINK, leads_to=target))
+        note(connections, replace(common, path=_clean(path), kind=ChangeKind.LINK, leads_to=target))
 
 
 def _begun(connections: Connections, fqrn: str, done: Published, holder: str, now: datetime) -> Deed:

@@ -30,7 +30,7 @@ BY_GATEWAY_KEY, BY_REPOSITORY_KEY = "hmac-sha256", "rsa-pkcs1v15-sha256"
 _WHAT = "provenance"
 
 
-class Kind(StrEnum):
+class ChangeKind(StrEnum):
     """What was done to the path."""
 
     TREE = "tree"
@@ -66,7 +66,7 @@ class Deed:
     build_id: str | None = None
     project: str | None = None
     platform: str | None = None
-    kind: Kind = Kind.TREE
+    kind: ChangeKind = ChangeKind.TREE
     came_from: str | None = None
     from_build: str | None = None
     leads_to: str | None = None
@@ -134,7 +134,7 @@ class Deed:
             build_id=value.get("build_id"),
             project=value.get("project"),
             platform=value.get("platform"),
-            kind=Kind(value.get("kind", Kind.TREE)),
+            kind=ChangeKind(value.get("kind", ChangeKind.TREE)),
             came_from=value.get("came_from"),
             from_build=value.get("from_build"),
             leads_to=value.get("leads_to"),

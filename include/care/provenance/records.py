@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, RowMapping, insert, select, update
 
-from include.care.provenance.deed import Deed, Kind, Sealed, folder_of, seal
+from include.care.provenance.deed import ChangeKind, Deed, Sealed, folder_of, seal
 from include.care.provenance.tables import provenance
 from include.cvmfs.errors import CvmfsError, FormatError
 from include.cvmfs.format.keys import KeyFile, load_signer, public_key_of
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedRecord:
     """What a deed's document in the store is worth: `verdict` in words, `good` None where nothing could be checked."""
 
     good: bool | None
@@ -106,18 +106,20 @@ def newest(bind: Bind, repository: str, path: str) -> Deed | None:
 def links_by_path(bind: Bind, repository: str) -> dict[str, str]:
     """Every link of a repository that we know to have been set, and where it led last; it may be gone since."""
     query = select(provenance.c.path, provenance.c.leads_to).where(
-        provenance.c.repository == repository, provenance.c.kind == Kind.LINK.value
+        provenance.c.repository == repository, provenance.c.kind == ChangeKind.LINK.value
     )
     with reading(bind) as connection:
         rows = connection.execute(query.order_by(provenance.c.revision, provenance.c.id)).all()
     return {path: leads_to or "" for path, leads_to in rows}
 
 
-def unknown_documents(connections: Connections, repository: str, path: str) -> Sequence[tuple[Deed, str, Checked]]:
+def unknown_documents(
+    connections: Connections, repository: str, path: str
+) -> Sequence[tuple[Deed, str, CheckedRecord]]:
     """Documents in the store of the path and those above it that the ledger does not have, the newest first.
 
-    What cannot be listed is none; what cannot be read as a deed of its own place is told as such by `Checked`, and
-    left out here if it says nothing at all.
+    A folder that cannot be listed counts as empty. A document that is no record of its own path has a `CheckedRecord`
+    that says so, and is left out if it cannot be read at all.
     """
     store, found = connections.repository_store(repository), []
     for one in with_those_above(path):
@@ -152,39 +154,39 @@ def with_those_above(path: str) -> list[str]:
     return found
 
 
-def check(connections: Connections, deed: Deed, key: str | None) -> Checked:
+def check(connections: Connections, deed: Deed, key: str | None) -> CheckedRecord:
     """Read a deed's document from the store and check its signatures with the keys that are at hand."""
     if key is None:
-        return Checked(False, "no document in the store")
+        return CheckedRecord(False, "no document in the store")
     try:
         sealed = Sealed.parse(connections.repository_store(deed.repository).get(key))
         if sealed.deed != deed:
-            return Checked(False, "the document in the store says otherwise than the ledger")
+            return CheckedRecord(False, "the document in the store says otherwise than the ledger")
     except NotFound:
-        return Checked(False, "the document is gone from the store")
+        return CheckedRecord(False, "the document is gone from the store")
     except FormatError as error:
-        return Checked(False, f"the document in the store is none: {error}")
+        return CheckedRecord(False, f"the document in the store is none: {error}")
     except (StoreError, SettingsError) as error:
-        return Checked(None, f"the document cannot be checked: {error}")
+        return CheckedRecord(None, f"the document cannot be checked: {error}")
     return _worth(connections, deed.repository, sealed)
 
 
-def _worth(connections: Connections, repository: str, sealed: Sealed) -> Checked:
+def _worth(connections: Connections, repository: str, sealed: Sealed) -> CheckedRecord:
     """What its signatures are worth. That of the repository's own key anybody can check; else the gateway's decides."""
     if not sealed.signatures:
-        return Checked(False, "NOT signed at all")
+        return CheckedRecord(False, "NOT signed at all")
     try:
         trusted = connections.head(repository).trusted.certificate
         by_own = sealed.is_by_repository_key(public_key_of(trusted)) if trusted is not None else None
         if by_own is not None:
-            return Checked(by_own, f"{'signed' if by_own else 'NOT signed'} by the repository's own key")
+            return CheckedRecord(by_own, f"{'signed' if by_own else 'NOT signed'} by the repository's own key")
         found = connections.secrets.get(connections.site.repository(repository).gateway)
     except (StoreError, CvmfsError, SettingsError, OSError) as error:
-        return Checked(None, f"the document cannot be checked: {error}")
+        return CheckedRecord(None, f"the document cannot be checked: {error}")
     if found.login != sealed.key_id:
-        return Checked(None, f"signed by gateway key {sealed.key_id}, which is not at hand")
+        return CheckedRecord(None, f"signed by gateway key {sealed.key_id}, which is not at hand")
     good = sealed.is_by_gateway_key(found.password or "")
-    return Checked(good, f"{'signed' if good else 'NOT signed'} by gateway key {sealed.key_id}")
+    return CheckedRecord(good, f"{'signed' if good else 'NOT signed'} by gateway key {sealed.key_id}")
 
 
 def _sealed(connections: Connections, deed: Deed) -> Sealed:
@@ -222,7 +224,7 @@ def _set_document(bind: Bind, row: int, key: str) -> None:
 
 def _deed(row: RowMapping) -> Deed:
     said = {one.name: row[one.name] for one in fields(Deed)}
-    return Deed(**{**said, "kind": Kind(row["kind"] or Kind.TREE)})
+    return Deed(**{**said, "kind": ChangeKind(row["kind"] or ChangeKind.TREE)})
 
 
 def _place(repository: str, path: str) -> str:

@@ -8,7 +8,7 @@ from datetime import date, datetime, timedelta
 from typing import Protocol
 from zoneinfo import ZoneInfo
 
-from include.care.notify.message import Event, Message
+from include.care.notify.message import Message, NotifyEvent
 from include.care.watch.summary import Line, Summary
 from include.nightlies.rules.begin import first_run_id, tick_of
 from include.nightlies.rules.build_date import resolve_build_date
@@ -122,7 +122,7 @@ def alerts_of(tick: Tick, seen: Summary, runs: Runs, now: datetime, *, late: tim
         known = "neither Airflow nor the ledger knows" if runs.there is False else "the ledger does not know"
         said = "it is queued, and none of its tasks has begun" if runs.waiting else f"{known} of one"
         yield Message(
-            f"not-started:{tick.slot}:{tick.date}", Event.NOT_STARTED, "error", f"{night}: did not start",
+            f"not-started:{tick.slot}:{tick.date}", NotifyEvent.NOT_STARTED, "error", f"{night}: did not start",
             f"The schedule wanted a run of {where}; {said}.",
             f"See that the DAG is not paused and has no import error, that the scheduler runs, and that no earlier "
             f"runs fill `max_active_runs`; then, if there is none: "
@@ -131,7 +131,7 @@ def alerts_of(tick: Tick, seen: Summary, runs: Runs, now: datetime, *, late: tim
         return
     if now >= tick.until and not seen.good:
         yield Message(
-            f"deadline:{tick.slot}:{tick.date}", Event.DEADLINE, "error",
+            f"deadline:{tick.slot}:{tick.date}", NotifyEvent.DEADLINE, "error",
             f"{night}: not whole at its cut-off, {tick.until:%H:%M} UTC",
             _missing(seen) if seen.builds else "No build of this date arrived.",
             "See the reasons; artifacts that arrive now are installed by running the DAG by hand for this date.",
@@ -143,7 +143,7 @@ def alerts_of(tick: Tick, seen: Summary, runs: Runs, now: datetime, *, late: tim
             continue
         lacking = f"It lacks:\n{_missing(seen)}" if seen.lacking else "No artifact of it did."
         yield Message(
-            f"run-failed:{name}", Event.RUN_FAILED, "error", f"{night}: the run {run} failed",
+            f"run-failed:{name}", NotifyEvent.RUN_FAILED, "error", f"{night}: the run {run} failed",
             f"The run {run} of `{tick.dag_id}` failed. {lacking}",
             "See which of its tasks failed, and its log; when the cause is cured, clear that task. A night that is "
             "open goes on with its next pass.",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 
-from include.care.notify.message import Event, Message
+from include.care.notify.message import Message, NotifyEvent
 from include.care.watch.summary import Fate, Line, Summary
 from include.cvmfs import errors as cvmfs
 from include.error_names import names_of_code
@@ -72,7 +72,7 @@ class Cause:
         about = f"failed:{self.slot}:{self.date}"
         return Message(
             key=f"{about}:{self.code}:{named}",
-            event=Event.FAILED,
+            event=NotifyEvent.FAILED,
             severity="error",
             title=f"{night}: {what}: {self.code}",
             text="\n".join([*_shown(self.lines), *self._blocked()]),

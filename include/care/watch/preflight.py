@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from include.care.notify.message import Event, Message
+from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.notifier import Notifier
-from include.care.preflight.findings import Finding, Report, Severity
+from include.care.preflight.findings import Finding, PreflightReport, Severity
 from include.publishers.connect import Connections
 
-_EVENTS = {"whitelist": Event.WHITELIST, "leases": Event.STUCK_LEASE}
+_EVENTS = {"whitelist": NotifyEvent.WHITELIST, "leases": NotifyEvent.STUCK_LEASE}
 
 
-def tell(connections: Connections, report: Report) -> None:
+def tell(connections: Connections, report: PreflightReport) -> None:
     """One message for each error; of warnings only what nobody sees otherwise: whitelists that end."""
     notifier = Notifier.of(connections)
     for one in report.findings:
@@ -22,7 +22,7 @@ def tell(connections: Connections, report: Report) -> None:
 
 def message(finding: Finding) -> Message:
     """The finding as people are told it; the same thing is the same cause whatever is said of it."""
-    event = _EVENTS.get(finding.check, Event.PREFLIGHT)
+    event = _EVENTS.get(finding.check, NotifyEvent.PREFLIGHT)
     return Message(
         key=f"{event.value}:{finding.check}:{finding.subject}",
         event=event,

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
-from include.care.notify.message import Event, Message
+from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.notifier import Notifier, Said
 from include.care.notify.records import append_note, claim, take_notes
 from include.care.preflight.findings import NotReady
@@ -218,7 +218,7 @@ def _message(key: str, run: FailedRun, faults: Sequence[Fault], cure: str = "", 
         last = f"Its task `{run.task}` failed last." if run.task else "None of its tasks failed."
         lines = [f"{last} Airflow's reason: {run.reason or 'none'}."]
     return Message(
-        key if code is None else f"{key}:{code}", Event.RUN_FAILED, "error",
+        key if code is None else f"{key}:{code}", NotifyEvent.RUN_FAILED, "error",
         f"run {run.run_id} of {run.dag_id} failed{why}",
         "\n".join([f"The run {run.run_id} of `{run.dag_id}` failed.", *lines]),
         " ".join(filter(None, (cure, "When the cause is cured, clear the failed tasks of the run with downstream."))),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from include.care.notify.message import Event, Message
+from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.notifier import Notifier, Said
 from include.care.notify.records import seen_of, seen_since, undelivered
 from include.care.preflight.findings import Severity
@@ -87,8 +87,8 @@ def watch(
                 tell(message)
             if summary_due(slot, tick, now) and not is_made(connections.ledger, slot.name, tick.date):
                 _send(connections, slot, seen, now, tell, done)
-    for alert in undelivered(connections.ledger, now - LOOK_BACK, Event.RUN_FAILED):
-        tell(Message(alert.key, Event.RUN_FAILED, alert.severity, alert.title, alert.text))
+    for alert in undelivered(connections.ledger, now - LOOK_BACK, NotifyEvent.RUN_FAILED):
+        tell(Message(alert.key, NotifyEvent.RUN_FAILED, alert.severity, alert.title, alert.text))
     for fqrn in site.repositories:
         for look in (whitelist_alerts, _leases):
             try:
@@ -149,7 +149,7 @@ def _send(
     file = store_summary(connections.site.paths.var, seen)
     message = Message(
         key=f"summary:{slot.name}:{seen.date}",
-        event=Event.SUMMARY,
+        event=NotifyEvent.SUMMARY,
         severity="ok" if seen.good else "error",
         title=seen.headline,
         text=to_text(seen),
@@ -169,7 +169,11 @@ def whitelist_alerts(connections: Connections, fqrn: str | None, now: datetime) 
         whitelist = connections.repository(fqrn).trusted.whitelist
     except WhitelistExpired as over:
         what = f"whitelist of {fqrn} has ended"
-        return [Message(f"whitelist:{fqrn}:ended", Event.WHITELIST, "error", what, f"{over}; clients refuse it.", cure)]
+        return [
+            Message(
+                f"whitelist:{fqrn}:ended", NotifyEvent.WHITELIST, "error", what, f"{over}; clients refuse it.", cure
+            )
+        ]
     if whitelist is None:
         return []
     days = (whitelist.expires - now) / timedelta(days=1)
@@ -177,7 +181,7 @@ def whitelist_alerts(connections: Connections, fqrn: str | None, now: datetime) 
         return []
     return [
         Message(
-            f"whitelist:{fqrn}:{whitelist.expires.date()}", Event.WHITELIST, "error" if days < 2 else "warning",
+            f"whitelist:{fqrn}:{whitelist.expires.date()}", NotifyEvent.WHITELIST, "error" if days < 2 else "warning",
             f"whitelist of {fqrn} ends in {days:.1f} days",
             f"It ends at {whitelist.expires:%Y-%m-%d %H:%M} UTC; from then on clients refuse the repository.",
             cure,
@@ -201,7 +205,7 @@ def stuck(lease: LeaseInfo, since: datetime, now: datetime) -> Message:
     whose = "a task of ours" if TaskName.parse(lease.hostname) else "somebody else"
     minutes = (now - since).total_seconds() / 60
     return Message(
-        f"stuck-lease:{lease.full_path}:{lease.key_id}:{lease.hostname}", Event.STUCK_LEASE, "warning",
+        f"stuck-lease:{lease.full_path}:{lease.key_id}:{lease.hostname}", NotifyEvent.STUCK_LEASE, "warning",
         f"{lease.full_path} has been leased for {minutes:.0f} minutes",
         f"Held by {whose}, {lease.hostname!r} with key {lease.key_id}. Nobody else can publish there.",
         "See whether its holder still works. Of a dead task the DAG `leases` ends it; else let an administrator of the "

@@ -39,7 +39,7 @@ _NAMED_AT_MOST = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class CheckProgress:
     """How far a check is: ``step`` is what it does now, ``total`` is 0 when that is not known yet."""
 
     step: str
@@ -48,7 +48,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class CheckReport:
     """What a check found. Of very many problems the first are kept; ``problem_count`` and ``warning_count`` are exact.
 
     ``objects``: the different data objects named by the catalogs (0 when they were not looked for). ``lost``: what the
@@ -98,7 +98,7 @@ class Report:
         }
 
 
-def _ignore(_: Progress) -> None: ...
+def _ignore(_: CheckProgress) -> None: ...
 
 
 def check(
@@ -109,8 +109,8 @@ def check(
     quick: bool = False,
     tag: str | None = None,
     now: datetime | None = None,
-    progress: Callable[[Progress], None] = _ignore,
-) -> Report:
+    progress: Callable[[CheckProgress], None] = _ignore,
+) -> CheckReport:
     """Check the revision that the manifest names, or the one of ``tag``.
 
     ``data_objects``: each exists and is not empty. ``contents``: each is read, and has its hash and size. ``quick``:
@@ -147,15 +147,15 @@ def check(
     finally:
         needed.close()
     _reflog(repository, findings)
-    return Report(
+    return CheckReport(
         manifest.fqrn, revision, root.hash, repository.verified,
         tuple(findings.problems), tuple(findings.warnings), findings.problem_count, findings.warning_count,
         tree.entries, tree.catalogs, objects, tuple(findings.lost),
     )  # fmt: skip
 
 
-def _told(progress: Callable[[Progress], None], step: str, total: int, done: int) -> None:
-    progress(Progress(step, done, total))
+def _told(progress: Callable[[CheckProgress], None], step: str, total: int, done: int) -> None:
+    progress(CheckProgress(step, done, total))
 
 
 # -- what the manifest names
@@ -328,7 +328,11 @@ class _Tree:
     """All catalogs from a root down, each once it is known from above."""
 
     def __init__(
-        self, repository: Repository, findings: Findings, needed: NeededObjects, progress: Callable[[Progress], None]
+        self,
+        repository: Repository,
+        findings: Findings,
+        needed: NeededObjects,
+        progress: Callable[[CheckProgress], None],
     ) -> None:
         self._store = repository.store
         self._cache = repository.catalogs
@@ -386,7 +390,7 @@ class _Tree:
         self.catalogs += 1
         self.entries += audited.entries
         self._known += len(audited.children)
-        self._progress(Progress("catalogs", self.catalogs, self._known))
+        self._progress(CheckProgress("catalogs", self.catalogs, self._known))
         return audited
 
     def _warm(self, name: ObjectHash) -> None:

@@ -16,7 +16,7 @@ from include.cvmfs.format import objects
 from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.entry_names import bytes_of_name, name_of_bytes
 from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash
-from include.storage.errors import Forbidden, Rejected, Unsupported
+from include.storage.errors import Forbidden, RequestRejected, Unsupported
 from include.storage.store import Store
 
 HEADS_AT_ONCE = 64
@@ -159,7 +159,7 @@ def _listed(store: Store, needed: NeededObjects, progress: Callable[[int], None]
             needed.see(found.key, found.size)
             if number % _BATCH == 0:
                 progress(number)
-    except (Unsupported, Forbidden, Rejected):
+    except (Unsupported, Forbidden, RequestRejected):
         return False
     return True
 

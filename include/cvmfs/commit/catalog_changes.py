@@ -22,7 +22,7 @@ _USABLE: dict[tuple[tuple[str, str], ...], tuple[str, ...] | None] = {}  # by th
 _BEFORE, _AFTER = "main", "after"
 
 
-class Comparison:
+class CatalogComparison:
     """The SQLite file of a catalog mounted at ``mount``, opened to be compared with others that came after it."""
 
     def __init__(self, before: bytes, mount: str) -> None:

@@ -36,14 +36,14 @@ from include.errors import NightshiftError
 from include.storage.errors import Conflict, NotFound, StoreError
 from include.storage.store import Store, Version
 
-__all__ = ["MANIFEST_KEY", "REFLOG_KEY", "Change", "Head", "NewTag", "Step", "store_all"]
+__all__ = ["MANIFEST_KEY", "REFLOG_KEY", "Change", "Head", "NewTag", "SwitchStep", "store_all"]
 
 MANIFEST_KEY = ".cvmfspublished"
 ATTEMPTS = 8
 """How often one who switches begins again when other writers are faster."""
 
 
-class Step(Enum):
+class SwitchStep(Enum):
     """The points of a switch, in order; told to ``on_step`` when they are reached."""
 
     HEAD_READ = "head read"
@@ -76,7 +76,7 @@ def _all_may(_: Sequence[int]) -> Mapping[int, Exception]:
     return {}
 
 
-def _ignore(_: Step) -> None: ...
+def _ignore(_: SwitchStep) -> None: ...
 
 
 class _TakenOut(NightshiftError):
@@ -117,7 +117,7 @@ def switch(
     superseded: Sequence[ObjectHash] = (),
     records: Records | None = None,
     before_switch: Callable[[], None] = _nothing,
-    on_step: Callable[[Step], None] = _ignore,
+    on_step: Callable[[SwitchStep], None] = _ignore,
 ) -> Head:
     """Store a revision and let readers see it. ``now``: Unix seconds.
 
@@ -126,12 +126,12 @@ def switch(
     stops the commit by raising. Raises ManifestConflict when somebody else switched since ``head`` was read.
     """
     store_all(store, [(packed.hash.key, packed.data) for packed in root.catalogs] + list(root.objects))
-    on_step(Step.CATALOGS_STORED)
+    on_step(SwitchStep.CATALOGS_STORED)
     timestamp = max(now, head.manifest.timestamp)
     tagged = Tag("", root.hash, root.revision, timestamp, root.size, "")
     records = records or Records()
     history = store_history(store, head.manifest, _rotated(tagged, tags), records)
-    on_step(Step.HISTORY_STORED)
+    on_step(SwitchStep.HISTORY_STORED)
     stored = [Stored(packed.hash, len(packed.data)) for packed in root.catalogs] + ([history] if history else [])
     draft = replace(
         head.manifest,
@@ -155,7 +155,7 @@ def publish(
     superseded: Sequence[ObjectHash] = (),
     records: Records | None = None,
     before_switch: Callable[[], None] = _nothing,
-    on_step: Callable[[Step], None] = _ignore,
+    on_step: Callable[[SwitchStep], None] = _ignore,
 ) -> Head:
     """Certificate, reflog, signature and manifest for a draft whose other objects are all stored.
 
@@ -169,20 +169,20 @@ def publish(
     records = records or Records()
     written = _write_reflog(store, head.manifest, draft, superseded, now, records)
     draft = replace(draft, reflog=written.after.hash)
-    on_step(Step.REFLOG_WRITTEN)
+    on_step(SwitchStep.REFLOG_WRITTEN)
     signed = sign(draft, signer.private_key)
-    on_step(Step.BEFORE_SWITCH)
+    on_step(SwitchStep.BEFORE_SWITCH)
     try:
         before_switch()
     except Exception:
         written.put_back(store)  # only here is it certain that no manifest names the new one
         raise
-    on_step(Step.FENCED)
+    on_step(SwitchStep.FENCED)
     try:
         version = store.replace(MANIFEST_KEY, signed, expected=head.version)
     except Conflict:
         raise ManifestConflict(draft.fqrn) from None
-    on_step(Step.SWITCHED)
+    on_step(SwitchStep.SWITCHED)
     if signer.reflog_checksum is not None:
         keep_checksum(signer.reflog_checksum, written.after.hash)
     records.keep_reflog(written.after)
@@ -202,7 +202,7 @@ def commit_change(
     voucher: Voucher | None = None,
     catalogs: CatalogCache | None = None,
     before_switch: Callable[[], None] = _nothing,
-    on_step: Callable[[Step], None] = _ignore,
+    on_step: Callable[[SwitchStep], None] = _ignore,
 ) -> Head:
     """A group of one: merge the change ``old_root`` -> ``new_root`` inside ``lease_path`` and switch to the result.
 
@@ -238,7 +238,7 @@ def commit_group(
     records: Records | None = None,
     lineage: Lineage | None = None,
     fence: Fence = _all_may,
-    on_step: Callable[[Step], None] = _ignore,
+    on_step: Callable[[SwitchStep], None] = _ignore,
 ) -> list[Head | Exception]:
     """Merge changes one after another into the current revision and switch to the result: one revision for all.
 
@@ -254,11 +254,11 @@ def commit_group(
     while waiting:
         try:
             head = read_head(store, fqrn, voucher)
-            on_step(Step.HEAD_READ)
+            on_step(SwitchStep.HEAD_READ)
             group = Group.merged(store, cache, head.manifest, waiting, records=records, lineage=lineage)
         except (CvmfsError, StoreError) as error:
             return [outcomes.get(number, error) for number in range(len(changes))]
-        on_step(Step.MERGED)
+        on_step(SwitchStep.MERGED)
         outcomes |= group.refused | dict.fromkeys(group.standing, head)
         waiting = {number: waiting[number] for number in group.members}
         if not waiting:

@@ -15,14 +15,14 @@ from itertools import groupby
 from typing import Any
 
 from include.cvmfs.errors import CatalogError, DestinationError
-from include.cvmfs.format.catalog import MARKER, Catalog, Mark, NestedRef, Packed, name_of, parent_of
+from include.cvmfs.format.catalog import MARKER, Catalog, Mark, NestedRef, PackedCatalog, name_of, parent_of
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.compression import compress
 from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.entry_names import bytes_of_name
 from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
-from include.cvmfs.revision.view import Node, View, is_below
+from include.cvmfs.revision.view import OpenCatalog, View, is_below
 
 _PACKED_AT_ONCE = 2  # compressing leaves the interpreter to the next one
 
@@ -36,7 +36,7 @@ class NewRoot:
     revision: int
     ttl: int
     base: ObjectHash
-    catalogs: tuple[Packed, ...]
+    catalogs: tuple[PackedCatalog, ...]
     objects: tuple[tuple[str, bytes], ...] = ()
 
 
@@ -44,17 +44,19 @@ class NewRoot:
 class Attempt:
     """What an edit was before an attempt: all of it comes back if the attempt fails."""
 
-    nodes: dict[str, Node]
+    nodes: dict[str, OpenCatalog]
     objects: dict[str, bytes]
-    marked: dict[int, tuple[Node, Node, Mark]] = field(default_factory=dict)  # by id: node, how it was, its catalog
-    forgotten: list[Node] = field(default_factory=list)
+    marked: dict[int, tuple[OpenCatalog, OpenCatalog, Mark]] = field(
+        default_factory=dict
+    )  # by id: node, how it was, its catalog
+    forgotten: list[OpenCatalog] = field(default_factory=list)
 
     @property
     def changed(self) -> bool:
         """Whether anything was done."""
         return bool(self.marked)
 
-    def mark(self, node: Node) -> None:
+    def mark(self, node: OpenCatalog) -> None:
         """Called before a node is changed for the first time."""
         if id(node) not in self.marked:
             self.marked[id(node)] = node, replace(node), node.catalog.mark()
@@ -140,7 +142,7 @@ class Edit(View):
         parent.catalog.set_nested(
             NestedRef(path, ObjectHash(bytes(20), self.root_hash.algorithm, CATALOG), 0), Counts()
         )
-        self._nodes[path] = Node(catalog, parent, Counts(), dirty=True)
+        self._nodes[path] = OpenCatalog(catalog, parent, Counts(), dirty=True)
         empty = compress(b"")
         content = hash_bytes(empty, self.root_hash.algorithm)
         self._objects[content.key] = empty
@@ -261,13 +263,13 @@ class Edit(View):
     def finish(self, now: int) -> NewRoot:
         """Close what changed, children before parents, up to a new root catalog one revision on. ``now``: Unix s."""
         self._writable(self.root)
-        packed: list[Packed] = []
+        packed: list[PackedCatalog] = []
         algorithm = self.root_hash.algorithm
         with ThreadPoolExecutor(_PACKED_AT_ONCE, thread_name_prefix="pack-catalog") as pool:
             for _, level in groupby(sorted(self._dirty(), key=_depth, reverse=True), key=_depth):
                 closed = [(node, self._close(node, now)) for node in level]
                 each = pool.map if len(closed) > 1 else map
-                done = each(lambda pair: Packed.of(pair[1], algorithm), closed)
+                done = each(lambda pair: PackedCatalog.of(pair[1], algorithm), closed)
                 for (node, database), new in zip(closed, done, strict=True):
                     packed.append(new)
                     self.catalogs.remember(new.hash, database)
@@ -282,7 +284,7 @@ class Edit(View):
 
     # -- private
 
-    def _close(self, node: Node, now: int) -> bytes:
+    def _close(self, node: OpenCatalog, now: int) -> bytes:
         """The SQLite file of a catalog whose nested ones are all packed."""
         catalog = node.catalog
         before = node.parent.catalog.nested_at(node.path) if node.parent else NestedRef("", self.root_hash, 0)
@@ -292,13 +294,13 @@ class Edit(View):
         catalog.set_property("last_modified", now)
         return catalog.to_bytes()
 
-    def _entries_before(self, node: Node) -> int:
+    def _entries_before(self, node: OpenCatalog) -> int:
         before = node.parent.catalog.nested_at(node.path) if node.parent else NestedRef("", self.root_hash, 0)
         if before is None or before.hash.is_null:
             return 0
         return self.catalogs.open(before.hash).statistics.own.entries
 
-    def _dirty(self) -> list[Node]:
+    def _dirty(self) -> list[OpenCatalog]:
         for node in list(self._nodes.values()):
             above = node.parent
             while node.dirty and above is not None:
@@ -306,7 +308,7 @@ class Edit(View):
                 above = above.parent
         return [node for node in self._nodes.values() if node.dirty]
 
-    def _writable(self, node: Node) -> Node:
+    def _writable(self, node: OpenCatalog) -> OpenCatalog:
         if self._attempt is not None:
             self._attempt.mark(node)
         if not node.dirty:
@@ -328,7 +330,7 @@ class Edit(View):
         if entry.is_directory:
             self._link(parent_of(path), -1)
 
-    def _nodes_below(self, path: str, entry: Dirent) -> list[Node]:
+    def _nodes_below(self, path: str, entry: Dirent) -> list[OpenCatalog]:
         """All catalogs mounted at a path or below it, opened, to be changed."""
         around = self.holder(path).catalog
         pending = [one.path for one in around.nested() if is_below(one.path, path)] if entry.is_directory else []
@@ -383,7 +385,7 @@ class Edit(View):
         if self.lookup(path) is not None:
             raise DestinationError(path, "something stands there already")
 
-    def _mount(self, parent: Node, path: str, entry: Dirent) -> None:
+    def _mount(self, parent: OpenCatalog, path: str, entry: Dirent) -> None:
         parent.catalog.add(path, _mountpoint(path, entry))
         self._link(parent_of(path), 1)
 
@@ -402,7 +404,7 @@ class Edit(View):
             else:
                 self._attempt.forgotten.append(node)
 
-    def _rows_of_directory(self, path: str) -> list[tuple[Node, Dirent]]:
+    def _rows_of_directory(self, path: str) -> list[tuple[OpenCatalog, Dirent]]:
         nodes = {id(node): node for node in (self.holder(path), self.inside(path))}
         rows = [(node, node.catalog.lookup(path)) for node in nodes.values()]
         return [(node, row) for node, row in rows if row is not None]
@@ -412,7 +414,7 @@ class Edit(View):
             self._writable(node).catalog.update(path, row.changed(linkcount=row.linkcount + change))
 
 
-def _depth(node: Node) -> int:
+def _depth(node: OpenCatalog) -> int:
     return node.path.count("/")
 
 

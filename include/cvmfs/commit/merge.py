@@ -14,7 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from include.cvmfs.commit.catalog_changes import Comparison, Names
+from include.cvmfs.commit.catalog_changes import CatalogComparison, Names
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.rowcopy import RowCopy
 from include.cvmfs.errors import BaseChanged, MergeError
@@ -23,7 +23,7 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent, Flag
 from include.cvmfs.format.entry_names import name_fault
 from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.revision.view import Node, View, is_below
+from include.cvmfs.revision.view import OpenCatalog, View, is_below
 
 _CHUNKED = Flag.CHUNKED.value
 _LOOKED_UP = 64  # names in a directory; of more it is faster to list all of it
@@ -48,7 +48,7 @@ class Bases:
     def __init__(self, catalogs: CatalogCache) -> None:
         self.catalogs = catalogs
         self._views: dict[bytes, View] = {}
-        self._comparisons: dict[bytes, Comparison] = {}
+        self._comparisons: dict[bytes, CatalogComparison] = {}
         self._names: dict[tuple[bytes, bytes], Names | None] = {}
 
     def view(self, root: ObjectHash) -> View:
@@ -57,14 +57,14 @@ class Bases:
             self._views[root.digest] = View(self.catalogs, root)
         return self._views[root.digest]
 
-    def names(self, before: View, after: View, one: Node, other: Node) -> Names | None:
+    def names(self, before: View, after: View, one: OpenCatalog, other: OpenCatalog) -> Names | None:
         """What differs between two catalogs of one mountpoint; None where they must be listed."""
         old, new = before.hash_of(one), after.hash_of(other)
         if old.digest == new.digest:
             return {}
         if (old.digest, new.digest) not in self._names:
             if old.digest not in self._comparisons:
-                self._comparisons[old.digest] = Comparison(self.catalogs.database(old), one.path)
+                self._comparisons[old.digest] = CatalogComparison(self.catalogs.database(old), one.path)
             names = self._comparisons[old.digest].names(self.catalogs.database(new))
             self._names[old.digest, new.digest] = names
         return self._names[old.digest, new.digest]

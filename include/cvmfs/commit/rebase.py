@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from include.cvmfs.format.catalog import NestedRef, Packed
+from include.cvmfs.format.catalog import NestedRef, PackedCatalog
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.counters import Counts, Statistics
 from include.cvmfs.format.dirent import Dirent
@@ -29,7 +29,7 @@ class Rebased:
 
 
 def rebase(
-    catalogs: CatalogCache, tree: NestedRef, path: str, keep: Callable[[Packed], None], *, layout: Layout
+    catalogs: CatalogCache, tree: NestedRef, path: str, keep: Callable[[PackedCatalog], None], *, layout: Layout
 ) -> Rebased:
     """Write the catalogs of ``tree`` for ``path``; ``keep`` is given each, those below before those above them.
 
@@ -52,7 +52,7 @@ def rebase(
             # it would name a catalog of the other place; the null hash is how stock tools say that there is none
             catalog.set_property("previous_revision", ObjectHash(bytes(20), tree.hash.algorithm))
         entry, statistics = catalog.root_entry, catalog.statistics
-        packed = Packed.of(catalog.to_bytes(), tree.hash.algorithm)
+        packed = PackedCatalog.of(catalog.to_bytes(), tree.hash.algorithm)
     finally:
         catalog.close()
     keep(packed)

@@ -16,7 +16,7 @@ from include.cvmfs.commit.unify_layout import Sender, Unifier
 from include.cvmfs.coordination.condemned import require_kept
 from include.cvmfs.coordination.generation import Look, look, require_unmoved
 from include.cvmfs.errors import TagError
-from include.cvmfs.format.catalog import NestedRef, Packed
+from include.cvmfs.format.catalog import NestedRef, PackedCatalog
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS, History, Tag
@@ -96,7 +96,7 @@ def rollback(
     catalog.set_property("revision", manifest.revision + 1)
     catalog.set_property("last_modified", now)
     catalog.set_property("previous_revision", manifest.root)
-    packed: Packed = catalog.pack(manifest.root.algorithm)
+    packed: PackedCatalog = catalog.pack(manifest.root.algorithm)
     store_all(store, [(packed.hash.key, packed.data)])
     timestamp = max(now, manifest.timestamp)
     again = replace(tag, hash=packed.hash, revision=manifest.revision + 1, timestamp=timestamp, size=packed.size)

@@ -35,7 +35,7 @@ class PruneRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class TagDecision:
     """What becomes of a tag, and why."""
 
     tag: Tag
@@ -43,26 +43,28 @@ class Decision:
     reason: str
 
 
-def decide(tags: Sequence[Tag], rule: PruneRule, now: datetime) -> list[Decision]:
+def decide(tags: Sequence[Tag], rule: PruneRule, now: datetime) -> list[TagDecision]:
     """What the rule makes of these tags, latest revision first."""
     ordered = sorted(tags, key=lambda tag: (-tag.revision, -tag.timestamp, tag.name))
     decisions, place = [], 0
     for tag in ordered:
         if tag.name in _KEPT_BY_COMMITS:
-            decisions.append(Decision(tag, False, "is kept by every commit"))
+            decisions.append(TagDecision(tag, False, "is kept by every commit"))
             continue
         if not fnmatchcase(tag.name, rule.match):
-            decisions.append(Decision(tag, False, f"does not match {rule.match}"))
+            decisions.append(TagDecision(tag, False, f"does not match {rule.match}"))
             continue
         place += 1
         age = now.timestamp() - tag.timestamp
         if place <= rule.keep:
-            decisions.append(Decision(tag, False, f"is number {place} of the {rule.keep} that stay"))
+            decisions.append(TagDecision(tag, False, f"is number {place} of the {rule.keep} that stay"))
         elif rule.older_than is not None and age <= rule.older_than.total_seconds():
-            decisions.append(Decision(tag, False, f"is {_days(age)} old, not older than {_days_of(rule.older_than)}"))
+            decisions.append(
+                TagDecision(tag, False, f"is {_days(age)} old, not older than {_days_of(rule.older_than)}")
+            )
         else:
             older = f", {_days(age)} old" if rule.older_than is not None else ""
-            decisions.append(Decision(tag, True, f"is number {place}, {rule.keep} stay{older}"))
+            decisions.append(TagDecision(tag, True, f"is number {place}, {rule.keep} stay{older}"))
     return decisions
 
 
@@ -169,12 +171,12 @@ def remove_tags(store: Store, fqrn: str, names: Sequence[str], *, signer: Signer
     return len(present)
 
 
-def prune_by_rule(store: Store, fqrn: str, rule: PruneRule, *, signer: Signer, now: datetime) -> list[Decision]:
+def prune_by_rule(store: Store, fqrn: str, rule: PruneRule, *, signer: Signer, now: datetime) -> list[TagDecision]:
     """Take away the tags that the rule does not keep, and tell what became of each; ``now`` is aware.
 
     It is decided on the very history that is changed: a tag that was moved meanwhile is judged where it is then.
     """
-    decisions: list[Decision] = []
+    decisions: list[TagDecision] = []
 
     def change(history: History) -> None:
         decisions[:] = decide(history.tags(), rule, now)

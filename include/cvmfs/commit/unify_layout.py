@@ -16,7 +16,7 @@ from include.cvmfs.commit.metadata_objects import store_all
 from include.cvmfs.coordination.condemned import condemned_among
 from include.cvmfs.coordination.generation import Look, require_unmoved
 from include.cvmfs.errors import CollectionRunning
-from include.cvmfs.format.catalog import NestedRef, Packed
+from include.cvmfs.format.catalog import NestedRef, PackedCatalog
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.digests import identity
@@ -58,7 +58,7 @@ class Unifier:
         self,
         catalogs: CatalogCache,
         layout: Layout,
-        keep: Callable[[Packed], None],
+        keep: Callable[[PackedCatalog], None],
         progress: Callable[[int], None] = _ignore,
     ) -> None:
         self.layout = layout
@@ -100,7 +100,7 @@ class Unifier:
             database = catalog.to_bytes()
         finally:
             catalog.close()
-        packed = Packed.of(database, reference.hash.algorithm)
+        packed = PackedCatalog.of(database, reference.hash.algorithm)
         self.catalogs.remember(packed.hash, database)
         self._keep(packed)
         return Unified(
@@ -117,11 +117,11 @@ class Sender:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: list[Packed] = []
+        self._waiting: list[PackedCatalog] = []
         self.hashes: list[ObjectHash] = []
         self.sent = 0
 
-    def keep(self, packed: Packed) -> None:
+    def keep(self, packed: PackedCatalog) -> None:
         """Take a catalog; it is stored when :meth:`flush` returns."""
         self.hashes.append(packed.hash)
         self._waiting.append(packed)

@@ -32,7 +32,7 @@ _WHAT = "collection generation"
 _DIGITS = frozenset("0123456789abcdef")
 
 
-class Phase(Enum):
+class CollectionPhase(Enum):
     """What the collection of this number does."""
 
     IDLE = "idle"
@@ -43,10 +43,10 @@ class Phase(Enum):
     @property
     def has_list(self) -> bool:
         """Whether a list of what is going to be deleted is out."""
-        return self in {Phase.CONDEMNED, Phase.SWEEPING}
+        return self in {CollectionPhase.CONDEMNED, CollectionPhase.SWEEPING}
 
 
-class Step(Enum):
+class CollectionStep(Enum):
     """What a collector does to the document."""
 
     BEGIN = "begin"
@@ -60,18 +60,18 @@ class Step(Enum):
 
 # Nothing is deleted before SWEEPING: until then a collection may be abandoned, or begun anew by another collector. A
 # sweep can only be finished, since changesets are judged by its list.
-MOVES: dict[tuple[Phase, Step], Phase] = {
-    (Phase.IDLE, Step.BEGIN): Phase.MARKING,
-    (Phase.MARKING, Step.RENEW): Phase.MARKING,
-    (Phase.MARKING, Step.CONDEMN): Phase.CONDEMNED,
-    (Phase.MARKING, Step.ABANDON): Phase.IDLE,
-    (Phase.MARKING, Step.BEGIN_ANEW): Phase.MARKING,
-    (Phase.CONDEMNED, Step.RENEW): Phase.CONDEMNED,
-    (Phase.CONDEMNED, Step.SWEEP): Phase.SWEEPING,
-    (Phase.CONDEMNED, Step.ABANDON): Phase.IDLE,
-    (Phase.CONDEMNED, Step.BEGIN_ANEW): Phase.MARKING,
-    (Phase.SWEEPING, Step.RENEW): Phase.SWEEPING,
-    (Phase.SWEEPING, Step.END): Phase.IDLE,
+MOVES: dict[tuple[CollectionPhase, CollectionStep], CollectionPhase] = {
+    (CollectionPhase.IDLE, CollectionStep.BEGIN): CollectionPhase.MARKING,
+    (CollectionPhase.MARKING, CollectionStep.RENEW): CollectionPhase.MARKING,
+    (CollectionPhase.MARKING, CollectionStep.CONDEMN): CollectionPhase.CONDEMNED,
+    (CollectionPhase.MARKING, CollectionStep.ABANDON): CollectionPhase.IDLE,
+    (CollectionPhase.MARKING, CollectionStep.BEGIN_ANEW): CollectionPhase.MARKING,
+    (CollectionPhase.CONDEMNED, CollectionStep.RENEW): CollectionPhase.CONDEMNED,
+    (CollectionPhase.CONDEMNED, CollectionStep.SWEEP): CollectionPhase.SWEEPING,
+    (CollectionPhase.CONDEMNED, CollectionStep.ABANDON): CollectionPhase.IDLE,
+    (CollectionPhase.CONDEMNED, CollectionStep.BEGIN_ANEW): CollectionPhase.MARKING,
+    (CollectionPhase.SWEEPING, CollectionStep.RENEW): CollectionPhase.SWEEPING,
+    (CollectionPhase.SWEEPING, CollectionStep.END): CollectionPhase.IDLE,
 }
 
 
@@ -92,7 +92,7 @@ class Generation:
     """
 
     number: int
-    phase: Phase
+    phase: CollectionPhase
     since: datetime
     condemned: str | None = None
     past: tuple[Past, ...] = ()
@@ -100,26 +100,26 @@ class Generation:
     @property
     def completed(self) -> int:
         """The last collection that ended: what a changeset that begins now takes down."""
-        return self.number if self.phase is Phase.IDLE else self.number - 1
+        return self.number if self.phase is CollectionPhase.IDLE else self.number - 1
 
     @property
     def token(self) -> str:
         """Names number and phase. While it stays the same, what was found free of condemned objects stays so."""
         return f"{self.number}:{self.phase.value}"
 
-    def after(self, step: Step, now: datetime, *, condemned: str | None = None) -> Generation:
+    def after(self, step: CollectionStep, now: datetime, *, condemned: str | None = None) -> Generation:
         """The document after a step. ``condemned`` comes with CONDEMN and SWEEP. Raises ValueError for no such move."""
         phase = MOVES.get((self.phase, step))
         if phase is None:
             raise ValueError(f"a collection that is {self.phase.value} cannot {step.value}")
-        if (condemned is not None) is not (step in {Step.CONDEMN, Step.SWEEP}):
+        if (condemned is not None) is not (step in {CollectionStep.CONDEMN, CollectionStep.SWEEP}):
             raise ValueError(f"{step.value} {'takes no' if condemned else 'needs a'} list of condemned objects")
         past = self.past
-        if step in {Step.END, Step.ABANDON, Step.BEGIN_ANEW}:
-            deleted = self.condemned if step is Step.END else None
+        if step in {CollectionStep.END, CollectionStep.ABANDON, CollectionStep.BEGIN_ANEW}:
+            deleted = self.condemned if step is CollectionStep.END else None
             past = (*(one for one in past if now - one.ended < ORPHAN_GRACE), Past(self.number, deleted, now))
-        number = self.number + (step in {Step.BEGIN, Step.BEGIN_ANEW})
-        if step is Step.RENEW:
+        number = self.number + (step in {CollectionStep.BEGIN, CollectionStep.BEGIN_ANEW})
+        if step is CollectionStep.RENEW:
             condemned = self.condemned
         return replace(self, number=number, phase=phase, since=now, condemned=condemned, past=past)
 
@@ -146,7 +146,7 @@ class Generation:
                 Past(_number(number), _list_name(condemned), _time(ended))
                 for number, condemned, ended in fields["past"]
             )
-            phase, condemned = Phase(fields["phase"]), _list_name(fields["condemned"])
+            phase, condemned = CollectionPhase(fields["phase"]), _list_name(fields["condemned"])
             if phase.has_list is not (condemned is not None):
                 raise ValueError(f"is {phase.value} {'with' if condemned else 'without'} a list of condemned objects")
             return cls(_number(fields["number"]), phase, _time(fields["since"]), condemned, past)

@@ -39,7 +39,7 @@ class NestedRef:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedCatalog:
     """A catalog as it is stored: its hash, its object's bytes, and the size of the SQLite file inside."""
 
     hash: ObjectHash
@@ -47,7 +47,7 @@ class Packed:
     size: int
 
     @classmethod
-    def of(cls, database: bytes, algorithm: Algorithm = Algorithm.SHA1) -> Packed:
+    def of(cls, database: bytes, algorithm: Algorithm = Algorithm.SHA1) -> PackedCatalog:
         data = compress(database)
         return cls(hash_bytes(data, algorithm, CATALOG), data, len(database))
 
@@ -108,9 +108,9 @@ class Catalog(CatalogFile):
             raise ObjectDamaged(expected.key)
         return cls.load(decompress(data), expected)
 
-    def pack(self, algorithm: Algorithm = Algorithm.SHA1) -> Packed:
+    def pack(self, algorithm: Algorithm = Algorithm.SHA1) -> PackedCatalog:
         """Write the statistics down and return the catalog as an object; equal steps give equal bytes."""
-        return Packed.of(self.to_bytes(), algorithm)
+        return PackedCatalog.of(self.to_bytes(), algorithm)
 
     def to_bytes(self) -> bytes:
         """The SQLite file, statistics written, free pages dropped when there are many."""

@@ -25,13 +25,13 @@ from include.cvmfs.ingest.chunker import Chunker, ChunkLimits
 from include.cvmfs.ingest.content_index import ContentIndex
 from include.cvmfs.ingest.packing import PACKED_AT_ONCE_BYTES, Packer
 from include.cvmfs.ingest.spool import SpecialBits, Specials, Spool, is_marker
-from include.cvmfs.ingest.tree import Tree, build_tree
+from include.cvmfs.ingest.tree import BuiltTree, build_tree
 from include.cvmfs.ingest.tree_limits import beyond, check_member, survey
 from include.cvmfs.sources.owners import OwnerMap
 from include.cvmfs.sources.source import (
     Content,
     Entry,
-    Kind,
+    EntryKind,
     Opener,
     SourceLimits,
     TreeSource,
@@ -85,7 +85,7 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PrepareProgress:
     """How far a preparation is: regular files and their bytes read, objects sent or not, bytes of objects sent."""
 
     files: int
@@ -109,7 +109,7 @@ def prepare(
     options: PrepareOptions = DEFAULTS,
     known: Container[bytes] = frozenset(),
     base: Base = NO_BASE,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[PrepareProgress], None] | None = None,
     dry_run: bool = False,
 ) -> Changeset:
     """Store all of ``source`` as a nested catalog at ``destination`` of a repository (fqrn), and say what it is.
@@ -173,7 +173,7 @@ def _index(options: PrepareOptions) -> ContentIndex:
 
 
 def _changeset(
-    tree: Tree,
+    tree: BuiltTree,
     packer: Packer[Entry],
     *,
     repository: str,
@@ -237,7 +237,7 @@ class _Reading:
         spool: Spool,
         packer: Packer[Entry],
         options: PrepareOptions,
-        progress: Callable[[Progress], None] | None,
+        progress: Callable[[PrepareProgress], None] | None,
     ) -> None:
         self._source = source
         self._spool = spool
@@ -273,7 +273,7 @@ class _Reading:
                 finally:
                     content.close()
             else:
-                if entry.kind is Kind.HARDLINK:
+                if entry.kind is EntryKind.HARDLINK:
                     self._packer.flush()
                     if any(one.entry.path == entry.hardlink_to for one in self._waiting):
                         self._settle(everything=True)
@@ -284,7 +284,9 @@ class _Reading:
     def report(self) -> None:
         if self._progress:
             packer = self._packer
-            done = Progress(self._files, self._bytes, packer.objects_new, packer.objects_reused, packer.bytes_new)
+            done = PrepareProgress(
+                self._files, self._bytes, packer.objects_new, packer.objects_reused, packer.bytes_new
+            )
             self._progress(done)
             self._next_report = time.monotonic() + _PROGRESS_EVERY_S
 

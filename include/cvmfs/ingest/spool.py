@@ -16,21 +16,21 @@ from typing import Any, NamedTuple
 from include.cvmfs.errors import SourceError
 from include.cvmfs.format.catalog import AUTO_MARKER, MARKER
 from include.cvmfs.sources.owners import OwnerMap, fixed
-from include.cvmfs.sources.source import SPECIALS, Entry, Kind, printable, refused
+from include.cvmfs.sources.source import SPECIALS, Entry, EntryKind, printable, refused
 
 _BATCH = 500
 _CACHE_KIB = 32 << 10
 _ROOT_KEY = b""
 _MARKERS = frozenset({MARKER.encode(), AUTO_MARKER.encode()})
-_DEVICES = frozenset({Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE})
+_DEVICES = frozenset({EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE})
 _TYPES = {
-    Kind.FILE: stat.S_IFREG,
-    Kind.DIRECTORY: stat.S_IFDIR,
-    Kind.SYMLINK: stat.S_IFLNK,
-    Kind.FIFO: stat.S_IFIFO,
-    Kind.SOCKET: stat.S_IFSOCK,
-    Kind.CHARACTER_DEVICE: stat.S_IFCHR,
-    Kind.BLOCK_DEVICE: stat.S_IFBLK,
+    EntryKind.FILE: stat.S_IFREG,
+    EntryKind.DIRECTORY: stat.S_IFDIR,
+    EntryKind.SYMLINK: stat.S_IFLNK,
+    EntryKind.FIFO: stat.S_IFIFO,
+    EntryKind.SOCKET: stat.S_IFSOCK,
+    EntryKind.CHARACTER_DEVICE: stat.S_IFCHR,
+    EntryKind.BLOCK_DEVICE: stat.S_IFBLK,
 }
 _TABLES = f"""
 PRAGMA page_size = 16384;
@@ -169,19 +169,19 @@ class Spool:
         Raises SourceError for an entry that was there before, a special file, and a hard link to what was not.
         """
         kind = entry.kind
-        is_file = kind is Kind.FILE  # looked at first: most entries are files, and there are millions
+        is_file = kind is EntryKind.FILE  # looked at first: most entries are files, and there are millions
         if not is_file and kind in SPECIALS and not self._takes_special(entry):
             return
         key = key_of(entry.path)
         parent = max(key.rfind(b"\0"), 0)
-        if not key and kind is not Kind.DIRECTORY:
+        if not key and kind is not EntryKind.DIRECTORY:
             raise refused(self._source, entry.path or ".", f"is a {kind.value} in the place of the tree's root")
         external = self._external if is_file else 0
         name = key[parent + 1 :]
         if name in _MARKERS:
             self._mark(entry, key[:parent], automatic=name != MARKER.encode())
             external = 0
-        if kind is Kind.HARDLINK:
+        if kind is EntryKind.HARDLINK:
             self._link(entry, key, parent)
             return
         mode, size = entry.mode, entry.size
@@ -191,7 +191,7 @@ class Spool:
         if is_file:
             mode |= stat.S_IFREG
         else:
-            mode = _TYPES[kind] | (0o777 if kind is Kind.SYMLINK else mode)
+            mode = _TYPES[kind] | (0o777 if kind is EntryKind.SYMLINK else mode)
             size = entry.device if kind in _DEVICES else size
         self._files += 1
         uid, gid = (entry.uid, entry.gid) if self._owners is None else self._owners.of(entry.uid, entry.gid)
@@ -294,7 +294,7 @@ class Spool:
         return self._specials is Specials.KEEP
 
     def _mark(self, entry: Entry, folder: bytes, *, automatic: bool) -> None:
-        if entry.kind in (Kind.FILE, Kind.HARDLINK):
+        if entry.kind in (EntryKind.FILE, EntryKind.HARDLINK):
             (self.automatic if automatic else self.markers).add(folder)
         elif not automatic:
             problem = f"is a {entry.kind.value}, but {MARKER} must be a regular file"

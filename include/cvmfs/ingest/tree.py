@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from threading import BoundedSemaphore
 from typing import Any
 
-from include.cvmfs.format.catalog import Catalog, NestedRef, Packed
+from include.cvmfs.format.catalog import Catalog, NestedRef, PackedCatalog
 from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.counters import Counts, Statistics
 from include.cvmfs.format.dirent import Dirent
@@ -31,7 +31,7 @@ _split = struct.Struct("<qq").unpack
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
+class BuiltTree:
     """A tree whose catalogs are stored: its root catalog, the entry of its root directory, and counters."""
 
     reference: NestedRef
@@ -48,7 +48,7 @@ def build_tree(
     compression: Compression,
     put: Callable[[ObjectHash, bytes], None],
     layout: Layout = Layout.PLAIN,
-) -> Tree:
+) -> BuiltTree:
     """Make the catalogs of a complete spool for the absolute path ``destination`` and hand them to ``put``."""
     with ThreadPoolExecutor(_PACKED_AT_ONCE, thread_name_prefix="pack-catalog") as pool:
         builder = _Builder(spool, destination, algorithm, compression, put, layout, pool)
@@ -62,7 +62,7 @@ class _Closed:
     """A catalog that is complete; it is compressed and stored beside the making of the next one."""
 
     path: str
-    packed: Future[Packed]
+    packed: Future[PackedCatalog]
     statistics: Statistics
 
     @property
@@ -215,12 +215,12 @@ class _Builder:
         if stat.S_ISDIR(mode):
             self._enter(row, path, here, _nested_entry(row, name, hardlinks) if nested else None)
 
-    def finish(self) -> Tree:
+    def finish(self) -> BuiltTree:
         while len(self._open) > 1:
             self._leave()
         closed = self._close(self._open.pop())
         assert self._root_entry is not None  # noqa: S101 - a complete spool begins with its root
-        return Tree(closed.reference, self._root_entry, closed.statistics, self._catalogs)
+        return BuiltTree(closed.reference, self._root_entry, closed.statistics, self._catalogs)
 
     def _enter_root(self, row: Row) -> None:
         links = 2 + sum(count for _, count in self._subdirectories.at(row.key))
@@ -260,9 +260,9 @@ class _Builder:
         self._packing.acquire()
         return _Closed(folder.path.decode(), self._pool.submit(self._pack, database), statistics)
 
-    def _pack(self, database: bytes) -> Packed:
+    def _pack(self, database: bytes) -> PackedCatalog:
         try:
-            packed = Packed.of(database, self._algorithm)
+            packed = PackedCatalog.of(database, self._algorithm)
             self._put(packed.hash, packed.data)
         finally:
             self._packing.release()

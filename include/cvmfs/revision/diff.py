@@ -28,7 +28,7 @@ class Difference(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DifferingEntry:
     """One entry. ``what`` names the differing properties of a changed one; ``before`` and ``after`` are its rows.
 
     ``links``: the names in its directory, in the later revision, that are hard links to the same file, its own too.
@@ -59,7 +59,7 @@ class Change:
         return facts
 
 
-def diff(before: Tree, after: Tree, path: str = "") -> Iterator[Change]:
+def diff(before: Tree, after: Tree, path: str = "") -> Iterator[DifferingEntry]:
     """Every difference at ``path`` and below, parents first, in name order (bytes).
 
     An entry that became another kind of thing is one change, and what stood or stands below it follows. Link counts
@@ -127,14 +127,16 @@ class _Pair:
     before: _Place | None
     after: _Place | None
 
-    def change(self) -> Change | None:
+    def change(self) -> DifferingEntry | None:
         one, other = self.before, self.after
         if one is None or other is None:
             kind = Difference.ADDED if one is None else Difference.REMOVED
             old, new = one.entry if one else None, other.entry if other else None
-            return Change(kind, self.path, old, new, links=other.links if other else frozenset())
+            return DifferingEntry(kind, self.path, old, new, links=other.links if other else frozenset())
         what = _differences(self.path, one, other)
-        return Change(Difference.CHANGED, self.path, one.entry, other.entry, what, other.links) if what else None
+        return (
+            DifferingEntry(Difference.CHANGED, self.path, one.entry, other.entry, what, other.links) if what else None
+        )
 
     def below(self) -> list[_Pair]:
         one, other = self.before, self.after

@@ -24,7 +24,7 @@ _CERTIFICATE_BYTES = 1 << 20
 _ROOT_PATH_LINE = re.compile(rb"\nR([0-9a-f]{32})\n")
 
 
-class Failure(Enum):
+class OpenFailure(Enum):
     """Why a repository is not to be opened: number and words of the stock client's manifest fetch."""
 
     DOWNLOAD = (1, "failed to download")
@@ -60,10 +60,10 @@ class Trusted:
         return self.signed.manifest
 
 
-def failure_of(error: Exception) -> Failure:
+def failure_of(error: Exception) -> OpenFailure:
     """The failure class of an error that :func:`fetch_trusted` raised."""
     stage = error.stage if isinstance(error, NightshiftError) else None
-    return stage if isinstance(stage, Failure) else Failure.UNKNOWN
+    return stage if isinstance(stage, OpenFailure) else OpenFailure.UNKNOWN
 
 
 def fetch_trusted(
@@ -84,15 +84,15 @@ def fetch_trusted(
     name = fqrn or store.url.rstrip("/").rpartition("/")[2] or store.url
     if not public_keys and not store.is_local:
         raise SignatureError("manifest", f"{store.url} is not local: give the repository's public key to verify it")
-    with _failing(Failure.DOWNLOAD):
+    with _failing(OpenFailure.DOWNLOAD):
         data = _fetch_manifest(store, name)
-    with _failing(Failure.ROOT_PATH_MISMATCH if _of_other_root(data) else Failure.INCOMPLETE):
+    with _failing(OpenFailure.ROOT_PATH_MISMATCH if _of_other_root(data) else OpenFailure.INCOMPLETE):
         signed = Manifest.parse(data)
     manifest = signed.manifest
-    with _failing(Failure.NAME_MISMATCH):
+    with _failing(OpenFailure.NAME_MISMATCH):
         if not manifest.fqrn or (fqrn is not None and manifest.fqrn != fqrn):
             raise RepositoryError(name, f"the manifest found there is that of {manifest.fqrn!r}; check the URL")
-    with _failing(Failure.OUTDATED):
+    with _failing(OpenFailure.OUTDATED):
         if manifest.revision < min_revision or manifest.timestamp < min_timestamp:
             seen = f"revision {min_revision} of time {min_timestamp} was seen before"
             raise RepositoryError(
@@ -100,15 +100,15 @@ def fetch_trusted(
             )
     if not public_keys:
         return Trusted(signed, verified=False)
-    with _failing(Failure.BAD_CERTIFICATE):
+    with _failing(OpenFailure.BAD_CERTIFICATE):
         certificate = load_certificate(store, manifest)
-    with _failing(Failure.BAD_SIGNATURE):
+    with _failing(OpenFailure.BAD_SIGNATURE):
         manifests.verify(signed, certificate)
-    with _failing(Failure.BAD_WHITELIST):
+    with _failing(OpenFailure.BAD_WHITELIST):
         keys = [key for pem in public_keys for key in parse_public_keys(pem)]
         whitelist = _fetch_whitelist(store, manifest.fqrn)
         whitelists.verify(whitelist, keys, fqrn=manifest.fqrn, now=now)
-    with _failing(Failure.INVALID_CERTIFICATE):
+    with _failing(OpenFailure.INVALID_CERTIFICATE):
         whitelists.verify(whitelist, keys, fqrn=manifest.fqrn, now=now, certificate=certificate)
     return Trusted(signed, True, certificate, whitelist.whitelist)
 
@@ -140,7 +140,7 @@ def _of_other_root(data: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def _failing(failure: Failure) -> Iterator[None]:
+def _failing(failure: OpenFailure) -> Iterator[None]:
     """Errors from within are of this class."""
     try:
         yield

@@ -14,11 +14,11 @@ from include.cvmfs.format.hashes import ObjectHash
 
 
 @dataclass(slots=True)
-class Node:
+class OpenCatalog:
     """An opened catalog in its place: the node above, and its counters (self and below) as the parent knows them."""
 
     catalog: Catalog
-    parent: Node | None
+    parent: OpenCatalog | None
     known: Counts
     dirty: bool = False
 
@@ -51,11 +51,11 @@ class View:
         self.catalogs = catalogs
         self.root_hash = root
         catalog = self._opened(catalogs.open_nested("", root))
-        self._nodes: dict[str, Node] = {"": Node(catalog, None, catalog.statistics.total)}
-        self._inside: dict[str, Node] = {}  # which directory lies in which catalog, once that was found out
+        self._nodes: dict[str, OpenCatalog] = {"": OpenCatalog(catalog, None, catalog.statistics.total)}
+        self._inside: dict[str, OpenCatalog] = {}  # which directory lies in which catalog, once that was found out
 
     @property
-    def root(self) -> Node:
+    def root(self) -> OpenCatalog:
         return self._nodes[""]
 
     def close(self) -> None:
@@ -63,7 +63,7 @@ class View:
         for node in self._nodes.values():
             node.catalog.close()
 
-    def hash_of(self, node: Node) -> ObjectHash:
+    def hash_of(self, node: OpenCatalog) -> ObjectHash:
         """Which catalog a node of this view was opened from."""
         if node.parent is None:
             return self.root_hash
@@ -92,11 +92,11 @@ class View:
         entry = self.lookup(path)
         return self.holder(path).catalog.bind_at(path) if entry is not None and entry.bind else None
 
-    def holder(self, path: str) -> Node:
+    def holder(self, path: str) -> OpenCatalog:
         """The node whose catalog has the row of ``path`` among its parent's rows."""
         return self.inside(parent_of(path)) if path else self.root
 
-    def inside(self, path: str) -> Node:
+    def inside(self, path: str) -> OpenCatalog:
         """The node whose catalog has the rows of what stands *in* the directory ``path``."""
         if (known := self._nodes.get(path) or self._inside.get(path)) is not None:
             return known
@@ -110,13 +110,13 @@ class View:
             self._inside[path] = node
         return node
 
-    def _open(self, reference: NestedRef, parent: Node) -> Node:
+    def _open(self, reference: NestedRef, parent: OpenCatalog) -> OpenCatalog:
         catalog = self._opened(self.catalogs.open_nested(reference.path, reference.hash))
         if reference.size and len(self.catalogs.database(reference.hash)) != reference.size:
             raise CatalogError(
                 reference.path, f"the nested catalog is not of the {reference.size} bytes recorded above it"
             )
-        node = Node(catalog, parent, catalog.statistics.total)
+        node = OpenCatalog(catalog, parent, catalog.statistics.total)
         self._nodes[reference.path] = node
         return node
 

@@ -11,17 +11,26 @@ from functools import partial
 from pathlib import Path
 
 from include.cvmfs.errors import SourceError
-from include.cvmfs.sources.source import Content, Entry, Kind, Opener, checked_path, checked_target, printable, refused
+from include.cvmfs.sources.source import (
+    Content,
+    Entry,
+    EntryKind,
+    Opener,
+    checked_path,
+    checked_target,
+    printable,
+    refused,
+)
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _KINDS = {
-    stat.S_IFREG: Kind.FILE,
-    stat.S_IFDIR: Kind.DIRECTORY,
-    stat.S_IFLNK: Kind.SYMLINK,
-    stat.S_IFIFO: Kind.FIFO,
-    stat.S_IFSOCK: Kind.SOCKET,
-    stat.S_IFCHR: Kind.CHARACTER_DEVICE,
-    stat.S_IFBLK: Kind.BLOCK_DEVICE,
+    stat.S_IFREG: EntryKind.FILE,
+    stat.S_IFDIR: EntryKind.DIRECTORY,
+    stat.S_IFLNK: EntryKind.SYMLINK,
+    stat.S_IFIFO: EntryKind.FIFO,
+    stat.S_IFSOCK: EntryKind.SOCKET,
+    stat.S_IFCHR: EntryKind.CHARACTER_DEVICE,
+    stat.S_IFBLK: EntryKind.BLOCK_DEVICE,
 }
 
 
@@ -48,8 +57,8 @@ class DirectorySource:
                 for name in self._names(folder, above):
                     path = checked_path(above.encode() + b"/" + name if above else name, self.name)
                     entry = self._entry(path, name, folder, self._stat(name, folder, path), seen)
-                    yield entry, partial(self._open, name, folder, entry) if entry.kind is Kind.FILE else None
-                    if entry.kind is Kind.DIRECTORY:
+                    yield entry, partial(self._open, name, folder, entry) if entry.kind is EntryKind.FILE else None
+                    if entry.kind is EntryKind.DIRECTORY:
                         below.append(path)
             waiting += reversed(below)
 
@@ -127,12 +136,12 @@ class DirectorySource:
     ) -> Entry:
         kind = _KINDS[stat.S_IFMT(found.st_mode)]
         symlink = hardlink_to = ""
-        if kind is Kind.SYMLINK:
+        if kind is EntryKind.SYMLINK:
             symlink = checked_target(self._link_at(name, folder, path), path, self.name)
-        elif kind is Kind.FILE and found.st_nlink > 1:
+        elif kind is EntryKind.FILE and found.st_nlink > 1:
             first = seen.setdefault((found.st_dev, found.st_ino), path)
             if first != path:
-                kind, hardlink_to = Kind.HARDLINK, first
+                kind, hardlink_to = EntryKind.HARDLINK, first
         seconds, nanoseconds = divmod(found.st_mtime_ns, 1_000_000_000)
         return Entry(
             path=path,
@@ -141,7 +150,7 @@ class DirectorySource:
             mtime=seconds,
             uid=found.st_uid,
             gid=found.st_gid,
-            size=found.st_size if kind is Kind.FILE else 0,
+            size=found.st_size if kind is EntryKind.FILE else 0,
             symlink=symlink,
             hardlink_to=hardlink_to,
             device=found.st_rdev,

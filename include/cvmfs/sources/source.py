@@ -20,7 +20,7 @@ _LARGEST_TIME = 1 << 53
 _PATH = re.compile(COMPONENT + rb"(?:/" + COMPONENT + rb")*")
 
 
-class Kind(Enum):
+class EntryKind(Enum):
     """What an entry is; the value is the word that messages use."""
 
     FILE = "regular file"
@@ -33,7 +33,7 @@ class Kind(Enum):
     BLOCK_DEVICE = "block device"
 
 
-SPECIALS = frozenset({Kind.FIFO, Kind.SOCKET, Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE})
+SPECIALS = frozenset({EntryKind.FIFO, EntryKind.SOCKET, EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Entry:
     """
 
     path: str
-    kind: Kind
+    kind: EntryKind
     mode: int
     mtime: int
     uid: int = 0

@@ -20,7 +20,7 @@ from include.cvmfs.errors import SourceError
 from include.cvmfs.sources.archive import ArchiveBytes, Reader
 from include.cvmfs.sources.source import (
     Entry,
-    Kind,
+    EntryKind,
     Opener,
     SourceLimits,
     checked_numbers,
@@ -37,15 +37,15 @@ _LARGEST_EXTENSION = 1 << 20
 _DEVICE_BITS = 12, 20  # of major and minor numbers
 _XATTR, _XATTR_BASE64 = b"SCHILY.xattr.", b"LIBARCHIVE.xattr."
 _KINDS = {
-    b"0": Kind.FILE,
-    b"\0": Kind.FILE,
-    b"7": Kind.FILE,
-    b"1": Kind.HARDLINK,
-    b"2": Kind.SYMLINK,
-    b"3": Kind.CHARACTER_DEVICE,
-    b"4": Kind.BLOCK_DEVICE,
-    b"5": Kind.DIRECTORY,
-    b"6": Kind.FIFO,
+    b"0": EntryKind.FILE,
+    b"\0": EntryKind.FILE,
+    b"7": EntryKind.FILE,
+    b"1": EntryKind.HARDLINK,
+    b"2": EntryKind.SYMLINK,
+    b"3": EntryKind.CHARACTER_DEVICE,
+    b"4": EntryKind.BLOCK_DEVICE,
+    b"5": EntryKind.DIRECTORY,
+    b"6": EntryKind.FIFO,
 }
 _LONG_NAME, _LONG_LINK, _PAX, _PAX_SOLARIS, _PAX_GLOBAL = b"L", b"K", b"x", b"X", b"g"
 _SPARSE = b"S"
@@ -115,7 +115,7 @@ class TarSource:
             entry = self._entry(kind, header, extension)
             self._xattrs = extension.xattrs
             extension = _NOTHING
-            if entry.kind is Kind.FILE:
+            if entry.kind is EntryKind.FILE:
                 member.left = entry.size
                 yield entry, member.open
                 if not reader.skip(member.left + -entry.size % _BLOCK):
@@ -144,14 +144,14 @@ class TarSource:
             )
         return header
 
-    def _entry(self, kind: Kind, header: bytes, extension: _Extension) -> Entry:
+    def _entry(self, kind: EntryKind, header: bytes, extension: _Extension) -> Entry:
         raw = _text(header[:100]) if extension.name is None else extension.name
         if extension.name is None and header[257:263] == b"ustar\0" and header[345]:
             raw = _text(header[345:500]) + b"/" + raw
-        if raw.endswith(b"/") and kind is Kind.FILE:
+        if raw.endswith(b"/") and kind is EntryKind.FILE:
             if header[156]:
                 raise refused(self.name, raw, "is a regular file with a slash after its name; pack the tree again")
-            kind = Kind.DIRECTORY  # as archives before 1988 wrote directories
+            kind = EntryKind.DIRECTORY  # as archives before 1988 wrote directories
         path = checked_path(raw, self.name)
         if extension.sparse:
             raise refused(self.name, path, "is stored as a sparse file; pack the tree again without --sparse")
@@ -161,7 +161,7 @@ class TarSource:
         uid = self._global.uid if extension.uid is None else extension.uid
         gid = self._global.gid if extension.gid is None else extension.gid
         mode, device = _number(header[100:108]), 0
-        if kind is not Kind.FILE:
+        if kind is not EntryKind.FILE:
             size = 0
         elif size is None:
             size = _number(header[124:136])
@@ -172,13 +172,13 @@ class TarSource:
             raise refused(self.name, path, "has a header with a number that cannot be read; pack the tree again")
         checked_numbers(path, self.name, uid=uid, gid=gid, mtime=mtime)
         symlink = hardlink_to = ""
-        if kind is Kind.SYMLINK or kind is Kind.HARDLINK:
+        if kind is EntryKind.SYMLINK or kind is EntryKind.HARDLINK:
             target = _text(header[157:257]) if extension.target is None else extension.target
-            if kind is Kind.SYMLINK:
+            if kind is EntryKind.SYMLINK:
                 symlink = checked_target(target, path, self.name)
             else:
                 hardlink_to = self._hardlink_target(target, path)
-        elif kind is Kind.CHARACTER_DEVICE or kind is Kind.BLOCK_DEVICE:
+        elif kind is EntryKind.CHARACTER_DEVICE or kind is EntryKind.BLOCK_DEVICE:
             device = self._device(header, path)
         return Entry(path, kind, mode & 0o7777, mtime, uid, gid, size, symlink, hardlink_to, device, mtime_ns)
 

@@ -16,7 +16,7 @@ from include.cvmfs.sources.archive import ArchiveBytes
 from include.cvmfs.sources.source import (
     PATH_BYTES,
     Entry,
-    Kind,
+    EntryKind,
     Opener,
     SourceLimits,
     checked_numbers,
@@ -31,11 +31,11 @@ _KEPT_IN_MEMORY = 4 << 20
 _UNIX_HOSTS = frozenset({3, 19})
 _DOS = 0
 _KINDS = {
-    stat.S_IFREG: Kind.FILE,
-    stat.S_IFDIR: Kind.DIRECTORY,
-    stat.S_IFLNK: Kind.SYMLINK,
-    stat.S_IFIFO: Kind.FIFO,
-    stat.S_IFSOCK: Kind.SOCKET,
+    stat.S_IFREG: EntryKind.FILE,
+    stat.S_IFDIR: EntryKind.DIRECTORY,
+    stat.S_IFLNK: EntryKind.SYMLINK,
+    stat.S_IFIFO: EntryKind.FIFO,
+    stat.S_IFSOCK: EntryKind.SOCKET,
 }
 
 
@@ -73,7 +73,7 @@ class ZipSource:
                     raise refused(self.name, member.raw[:PATH_BYTES], problem)
                 self._refuse_bombs(claimed)
                 entry = self._entry(members, member)
-                yield entry, partial(members.content, member) if entry.kind is Kind.FILE else None
+                yield entry, partial(members.content, member) if entry.kind is EntryKind.FILE else None
 
     def xattrs(self, entry: Entry, namespaces: tuple[bytes, ...]) -> Mapping[bytes, bytes]:  # noqa: ARG002 - has none
         return {}
@@ -110,7 +110,7 @@ class ZipSource:
             problem = f"is packed by method {member.method}, neither stored nor deflated"
             raise refused(self.name, path, f"{problem}; pack the archive again")
         checked_numbers(path, self.name, uid=member.uid, gid=member.gid, mtime=member.mtime)
-        usual = 0o755 if kind is Kind.DIRECTORY else 0o644
+        usual = 0o755 if kind is EntryKind.DIRECTORY else 0o644
         return Entry(
             path=path,
             kind=kind,
@@ -118,22 +118,22 @@ class ZipSource:
             mtime=member.mtime,
             uid=member.uid,
             gid=member.gid,
-            size=member.size if kind is Kind.FILE else 0,
-            symlink=self._target(members, member, path) if kind is Kind.SYMLINK else "",
+            size=member.size if kind is EntryKind.FILE else 0,
+            symlink=self._target(members, member, path) if kind is EntryKind.SYMLINK else "",
             mtime_ns=member.mtime_ns,
         )
 
-    def _kind(self, member: Member, mode: int, path: str) -> Kind:
+    def _kind(self, member: Member, mode: int, path: str) -> EntryKind:
         """Told by the mode where there is one, and by a slash at the end of the name, which directories have."""
         closed = member.raw.endswith(b"/")
-        plain = Kind.DIRECTORY if closed else Kind.FILE
+        plain = EntryKind.DIRECTORY if closed else EntryKind.FILE
         kind = _KINDS.get(stat.S_IFMT(mode)) if stat.S_IFMT(mode) else plain
         if kind is None:
             raise refused(self.name, path, "is a device, whose number a zip cannot tell; pack it again without it")
-        if closed is not (kind is Kind.DIRECTORY) and path:
+        if closed is not (kind is EntryKind.DIRECTORY) and path:
             problem = f"is a {kind.value} by its attributes, but not by its name"
             raise refused(self.name, path, f"{problem}; pack the archive again")
-        if member.size and kind not in (Kind.FILE, Kind.SYMLINK):
+        if member.size and kind not in (EntryKind.FILE, EntryKind.SYMLINK):
             raise refused(self.name, path, f"is a {kind.value} with content; pack the archive again")
         return kind
 

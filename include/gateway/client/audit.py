@@ -16,7 +16,7 @@ LOGGER = "nightshift.leases"
 log = logging.getLogger(LOGGER)
 
 
-class Event(Enum):
+class LeaseEvent(Enum):
     """What became of a lease. All but the first two are an end: the last line of a lease is one of these."""
 
     ACQUIRED = "lease acquired"
@@ -28,7 +28,7 @@ class Event(Enum):
     """It could not be given back, and ends by expiry."""
 
 
-def record(event: Event, lease: Lease, *, held_s: float, outcome: str, trace: str | None) -> None:
+def record(event: LeaseEvent, lease: Lease, *, held_s: float, outcome: str, trace: str | None) -> None:
     """Write the line. ``held_s``: seconds since the lease was granted; ``trace``: the gateway's id of the call."""
     fields: dict[str, object] = {
         "repository": lease.repository,

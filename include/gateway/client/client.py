@@ -23,11 +23,11 @@ import requests
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.gateway import protocol
 from include.gateway.auth import authorization, sign_body
-from include.gateway.client.audit import Event
+from include.gateway.client.audit import LeaseEvent
 from include.gateway.client.keeping import Holdings, Keeper
 from include.gateway.client.transport import Call, Reply, Transport
 from include.gateway.client.values import Lease, LeaseInfo, RepositoryInfo
-from include.gateway.client.verdict import Verdict, deadline_of, epoch_of, queue_of
+from include.gateway.client.verdict import ReplyVerdict, deadline_of, epoch_of, queue_of
 from include.gateway.duration import seconds
 from include.gateway.errors import (
     CommitUnclear,
@@ -89,7 +89,7 @@ class GatewayClient:
             retries=retries,
             session=session,
         )
-        self._verdict = Verdict(self._transport.url, key_id)
+        self._verdict = ReplyVerdict(self._transport.url, key_id)
 
     def __repr__(self) -> str:
         return f"GatewayClient({self.url!r}, key_id={self.key_id!r})"
@@ -301,9 +301,9 @@ class GatewayClient:
         try:
             self._verdict.require_ok(reply, what, lease)
         except LeaseLost:
-            self._holdings.ended(lease, Event.EXPIRED, "gone when it was to be dropped", trace=reply.trace)
+            self._holdings.ended(lease, LeaseEvent.EXPIRED, "gone when it was to be dropped", trace=reply.trace)
             return False
-        self._holdings.ended(lease, Event.DROPPED, "given back", trace=reply.trace)
+        self._holdings.ended(lease, LeaseEvent.DROPPED, "given back", trace=reply.trace)
         return True
 
     def drop_by_path(self, repository: str, path: str) -> None:
@@ -334,7 +334,7 @@ class GatewayClient:
                 self.drop(lease)
             except GatewayError as error:
                 log.warning("lease on %s not dropped, it ends by expiry: %s", lease.full_path, error)
-                self._holdings.ended(lease, Event.ABANDONED, f"not dropped: {type(error).__name__}")
+                self._holdings.ended(lease, LeaseEvent.ABANDONED, f"not dropped: {type(error).__name__}")
             self._holdings.forget(lease)
 
     def _body_signed(self, lease: Lease, body: bytes) -> dict[str, str]:
@@ -398,7 +398,7 @@ class GatewayClient:
         revision = (reply.members or {}).get("final_revision")
         if isinstance(revision, bool) or not isinstance(revision, int):
             self._verdict.unexpected(reply, what)
-        self._holdings.ended(lease, Event.COMMITTED, f"revision {revision}", trace=reply.trace)
+        self._holdings.ended(lease, LeaseEvent.COMMITTED, f"revision {revision}", trace=reply.trace)
         return revision
 
     def _busy(self, reply: Reply, place: LeasePath, hostname: str) -> NoReturn:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from include.gateway.client import audit
-from include.gateway.client.audit import Event
+from include.gateway.client.audit import LeaseEvent
 from include.gateway.client.values import Lease
 from include.gateway.errors import GatewayError, LeaseLost, NotOffered
 
@@ -65,7 +65,7 @@ class Holdings:
     def granted(self, lease: Lease, *, sent_at: float, trace: str | None) -> None:
         with self._lock:
             self._held[lease.token] = Held(lease, sent_at, sent_at, trace)
-        audit.record(Event.ACQUIRED, lease, held_s=0.0, outcome="granted", trace=trace)
+        audit.record(LeaseEvent.ACQUIRED, lease, held_s=0.0, outcome="granted", trace=trace)
 
     def known(self, lease: Lease) -> Held | None:
         """What is known of a lease that this client took and that has not ended."""
@@ -114,7 +114,7 @@ class Holdings:
                 return
             held.lease, held.since_renewal, held.renewals = lease, sent_at, held.renewals + 1
             held_s, number = sent_at - held.since, held.renewals
-        audit.record(Event.RENEWED, lease, held_s=held_s, outcome=f"renewal {number}", trace=trace)
+        audit.record(LeaseEvent.RENEWED, lease, held_s=held_s, outcome=f"renewal {number}", trace=trace)
 
     def lost(self, lease: Lease, error: LeaseLost) -> None:
         """A renewal was told that the lease is none any more."""
@@ -142,7 +142,7 @@ class Holdings:
             if held is not None:
                 held.trouble = why
 
-    def ended(self, lease: Lease, event: Event, outcome: str, *, trace: str | None = None) -> None:
+    def ended(self, lease: Lease, event: LeaseEvent, outcome: str, *, trace: str | None = None) -> None:
         """Write the last line of a lease, unless it has one."""
         with self._lock:
             if lease.token in self._ended:

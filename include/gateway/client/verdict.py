@@ -22,7 +22,7 @@ from include.gateway.protocol import EPOCH_HEADER, EXPIRES_HEADER
 T = TypeVar("T")
 
 
-class Verdict:
+class ReplyVerdict:
     """Judges the replies of one gateway to calls with one key; errors name both."""
 
     def __init__(self, url: str, key_id: str) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from include.errors import NightshiftError
 from include.gateway.errors import BadLeasePath
 from include.gateway.paths import checked_path
-from include.gateway.service.limits import Limits
+from include.gateway.service.limits import RateLimits
 
 if TYPE_CHECKING:
     from include.cvmfs.format.keys import Signer
@@ -24,7 +24,7 @@ class ConfigError(NightshiftError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class GatewayKey:
+class AcceptedKey:
     """A key that may take leases at or below ``path``; an admin key may also end the leases of others."""
 
     id: str
@@ -51,7 +51,7 @@ class RepositoryConfig:
 
     store: Callable[[], Store] = field(repr=False)
     signer: Callable[[], Signer] = field(repr=False)
-    keys: tuple[GatewayKey, ...] = ()
+    keys: tuple[AcceptedKey, ...] = ()
     public_keys: Callable[[], Sequence[bytes]] = field(default=tuple, repr=False)
     quick_store: Callable[[], Store] | None = field(default=None, repr=False)
 
@@ -83,12 +83,12 @@ class ServiceConfig:
     host: str = "127.0.0.1"
     port: int = 4929
     max_lease_time_s: float = 7200.0
-    keys: tuple[GatewayKey, ...] = ()
+    keys: tuple[AcceptedKey, ...] = ()
     stop_timeout_s: float = 30.0
     max_payload_bytes: int = 4 << 30
     payloads_at_once: int = 8
     payload_idle_timeout_s: float = 60.0
-    limits: Limits = field(default_factory=Limits)
+    limits: RateLimits = field(default_factory=RateLimits)
     recipe: Recipe | None = None
     not_served: Mapping[str, str] = field(default_factory=dict)
 
@@ -113,5 +113,5 @@ class ServiceConfig:
             if not name or "/" in name:
                 raise ConfigError(f"repository {name!r}: a fully qualified name without slash is needed")
 
-    def all_keys(self) -> list[GatewayKey]:
+    def all_keys(self) -> list[AcceptedKey]:
         return [*self.keys, *(key for repository in self.repositories.values() for key in repository.keys)]

@@ -21,7 +21,7 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RateLimits:
     """Generous by default: they stop what runs wild, not who works. ``refused`` counts bad signatures by address.
 
     ``connections``: at the same time, and never more than three quarters of the process's file descriptors; ``head_s``:
@@ -64,7 +64,7 @@ class Buckets:
 class Limiter:
     """Asked at every request. ``on_limit`` is told which limit refused."""
 
-    def __init__(self, limits: Limits, now_s: Callable[[], float], on_limit: Callable[[str], None]) -> None:
+    def __init__(self, limits: RateLimits, now_s: Callable[[], float], on_limit: Callable[[str], None]) -> None:
         self._remotes = Buckets(limits.per_remote, now_s)
         self._keys = Buckets(limits.per_key, now_s)
         self._refused = Buckets(limits.refused, now_s)

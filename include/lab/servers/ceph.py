@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from include.lab.servers.process import LOOPBACK, ServerError, ServerProcess, free_port
+from include.lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, free_port
 
 PACKAGES = "ceph-mon ceph-mgr ceph-osd radosgw ceph-common"
 _PLACES = "/usr/sbin:/usr/local/sbin"
@@ -92,7 +92,9 @@ class CephCluster:
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=self.environment(), timeout=120
         )
         if done.returncode:
-            raise ServerError(program, f"{' '.join(arguments[:4])}… ended with {done.returncode}: {done.stderr[-800:]}")
+            raise ServerStartError(
+                program, f"{' '.join(arguments[:4])}… ended with {done.returncode}: {done.stderr[-800:]}"
+            )
         return done.stdout
 
     def start_daemon(
@@ -140,7 +142,9 @@ class CephCluster:
 
     def _write_files(self) -> None:
         if find_ceph() is None:
-            raise ServerError("ceph", f"the programs are missing; apt-get install --no-install-recommends {PACKAGES}")
+            raise ServerStartError(
+                "ceph", f"the programs are missing; apt-get install --no-install-recommends {PACKAGES}"
+            )
         self.directory.mkdir(parents=True)
         port, fsid = free_port(), str(uuid.uuid4())
         self.conf.write_text("".join(_section(name, keys) for name, keys in self._settings(port, fsid).items()))
@@ -274,7 +278,7 @@ def _section(name: str, settings: Mapping[str, object]) -> str:
 def _program(name: str) -> str:
     found = find_ceph(name)
     if found is None:
-        raise ServerError(name, f"the program is missing; apt-get install --no-install-recommends {PACKAGES}")
+        raise ServerStartError(name, f"the program is missing; apt-get install --no-install-recommends {PACKAGES}")
     return found
 
 

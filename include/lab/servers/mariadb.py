@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from include.lab.servers.process import LOOPBACK, ServerError, ServerProcess, free_port
+from include.lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, free_port
 
 LOGIN = "nightshift"
 _PLACES = "/usr/sbin:/usr/local/sbin"
@@ -52,7 +52,7 @@ class MariaDbServer:
         """The command line; it holds no secret."""
         program = find_mariadb()
         if program is None:
-            raise ServerError("mariadb", "the program is missing; apt-get install mariadb-server")
+            raise ServerStartError("mariadb", "the program is missing; apt-get install mariadb-server")
         return [
             program,
             "--no-defaults",
@@ -97,7 +97,7 @@ class MariaDbServer:
     def process(self) -> ServerProcess:
         """The running program, for those who send it signals."""
         if self._process is None:
-            raise ServerError("mariadb", "is not started")
+            raise ServerStartError("mariadb", "is not started")
         return self._process
 
     def __enter__(self) -> MariaDbServer:
@@ -114,7 +114,7 @@ class MariaDbServer:
     def _initialise(self) -> None:
         install = find_mariadb("mariadb-install-db")
         if install is None:
-            raise ServerError("mariadb", "mariadb-install-db is missing; apt-get install mariadb-server")
+            raise ServerStartError("mariadb", "mariadb-install-db is missing; apt-get install mariadb-server")
         data = self.directory / "data"
         data.mkdir(parents=True)
         self._script.touch(mode=0o600)
@@ -136,7 +136,7 @@ class MariaDbServer:
         with self.log.open("ab") as output:
             done = subprocess.run([install, *options], stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         if done.returncode:
-            raise ServerError("mariadb", f"mariadb-install-db ended with code {done.returncode}; see {self.log}")
+            raise ServerStartError("mariadb", f"mariadb-install-db ended with code {done.returncode}; see {self.log}")
 
     def _execute(self, statement: str) -> None:
         with contextlib.closing(self._connect()) as connection, connection.cursor() as cursor:
@@ -159,4 +159,6 @@ def _account() -> pwd.struct_passwd:
     try:
         return pwd.getpwnam("mysql")
     except KeyError:
-        raise ServerError("mariadb", "there is no account `mysql` to run as; apt-get install mariadb-server") from None
+        raise ServerStartError(
+            "mariadb", "there is no account `mysql` to run as; apt-get install mariadb-server"
+        ) from None

@@ -21,7 +21,7 @@ from include.errors import NightshiftError
 LOOPBACK = "127.0.0.1"
 
 
-class ServerError(NightshiftError):
+class ServerStartError(NightshiftError):
     """A server that did not start, or did not stay. The message ends with what it said last."""
 
     code = "lab-server-failed"
@@ -66,7 +66,7 @@ class ServerProcess:
     def pid(self) -> int:
         """Of the program, which is also its process group."""
         if self._process is None:
-            raise ServerError(self.name, "is not started")
+            raise ServerStartError(self.name, "is not started")
         return self._process.pid
 
     @property
@@ -77,7 +77,7 @@ class ServerProcess:
     def start(self) -> None:
         """Start and wait until ready; ServerError, with nothing left running, if that does not happen in time."""
         if self.running:
-            raise ServerError(self.name, "runs already")
+            raise ServerStartError(self.name, "runs already")
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
@@ -138,7 +138,7 @@ class ServerProcess:
         pause_s = 0.02
         while not self._ready():
             if time.monotonic() > deadline:
-                raise ServerError(
+                raise ServerStartError(
                     self.name, f"not ready after {self._ready_timeout_s:g} s; {self.log} ends:\n{self.last_words()}"
                 )
             try:
@@ -146,7 +146,7 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 pause_s = min(pause_s * 1.5, 0.25)
             else:
-                raise ServerError(self.name, f"ended with code {code}; {self.log} ends:\n{self.last_words()}")
+                raise ServerStartError(self.name, f"ended with code {code}; {self.log} ends:\n{self.last_words()}")
 
     def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -164,7 +164,7 @@ def free_port() -> int:
             if port not in _ports_given and _is_free(port):
                 _ports_given.add(port)
                 return port
-    raise ServerError("free_port", "no free port found between 12000 and 32000; stop what listens there")
+    raise ServerStartError("free_port", "no free port found between 12000 and 32000; stop what listens there")
 
 
 def _is_free(port: int) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from include.lab.servers.ceph import PACKAGES, CephCluster, ObjectStore, find_ceph
-from include.lab.servers.process import LOOPBACK, ServerError, ServerProcess, free_port
+from include.lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, free_port
 from include.lab.servers.s3 import S3Server
 from include.storage.errors import StoreError
 from include.storage.open import open_store
 from include.storage.options import Credentials
-from include.storage.roles import Server
+from include.storage.roles import PolicyServer
 
 NAME = "client.rgw.a"
 
@@ -18,7 +18,7 @@ NAME = "client.rgw.a"
 class RadosgwServer(S3Server):
     """An S3 server with one user, to whom more may be added, over a cluster below `directory`."""
 
-    kind = Server.RADOSGW
+    kind = PolicyServer.RADOSGW
 
     def __init__(
         self,
@@ -83,7 +83,9 @@ class RadosgwServer(S3Server):
     def _command(self) -> list[str]:
         program = find_ceph("radosgw")
         if program is None:
-            raise ServerError("radosgw", f"the program is missing; apt-get install --no-install-recommends {PACKAGES}")
+            raise ServerStartError(
+                "radosgw", f"the program is missing; apt-get install --no-install-recommends {PACKAGES}"
+            )
         return [program, "-n", NAME, "-f", "--conf", str(self.cluster.conf)]
 
     def _answers(self) -> bool:

@@ -7,14 +7,14 @@ from typing import Self
 
 from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions
-from include.storage.roles import Server
+from include.storage.roles import PolicyServer
 from include.storage.store import Store
 
 
 class S3Server(ABC):
     """A server that runs while the context lasts. ``credentials`` own all buckets."""
 
-    kind: Server
+    kind: PolicyServer
     credentials: Credentials
 
     @property

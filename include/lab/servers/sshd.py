@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from include.lab.servers.process import LOOPBACK, ServerError, ServerProcess, free_port
+from include.lab.servers.process import LOOPBACK, ServerProcess, ServerStartError, free_port
 
 _PLACES = "/usr/sbin:/usr/local/sbin"
 _SEPARATION = Path("/run/sshd")  # compiled in: where OpenSSH's unprivileged part lives
@@ -54,14 +54,14 @@ class SshServer:
     @property
     def process(self) -> ServerProcess:
         if self._process is None:
-            raise ServerError("sshd", "is not started")
+            raise ServerStartError("sshd", "is not started")
         return self._process
 
     def command(self) -> list[str]:
         """The command line; it has to name the program by its whole path, since sshd starts itself anew."""
         program = find_sshd()
         if program is None:
-            raise ServerError("sshd", "the program is missing; apt-get install openssh-server")
+            raise ServerStartError("sshd", "the program is missing; apt-get install openssh-server")
         return [program, "-D", "-e", "-f", str(self.directory / "sshd_config")]
 
     def start(self) -> None:
@@ -131,7 +131,7 @@ class SshServer:
     def _run(self, *command: str) -> None:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode:
-            raise ServerError("sshd", f"{command[0]} ended with code {done.returncode}: {done.stderr.strip()}")
+            raise ServerStartError("sshd", f"{command[0]} ended with code {done.returncode}: {done.stderr.strip()}")
 
     def __enter__(self) -> SshServer:
         self.start()

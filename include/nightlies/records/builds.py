@@ -17,7 +17,7 @@ from include.nightlies.records.tables import artifacts, builds, changesets
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.build_order import BuildKey
 from include.nightlies.rules.destinations import build_directory, build_of_directory
-from include.nightlies.rules.index import Artifact, Base, BuildIndex, Rejected
+from include.nightlies.rules.index import Artifact, BuildIndex, ParentBuild, RejectedArtifact
 from include.settings.model import Slot
 
 
@@ -232,11 +232,11 @@ def _build(connection: Connection, row: RowMapping) -> BuildRecord:
         date=row["build_date"],
         complete=row["complete"],
         index_url=row["index_url"],
-        rejected=tuple(Rejected.from_json(one) for one in row["rejected"]),
+        rejected=tuple(RejectedArtifact.from_json(one) for one in row["rejected"]),
         first_seen_at=row["first_seen_at"],
         updated_at=row["updated_at"],
         artifacts=tuple(_artifact(one) for one in connection.execute(query).mappings()),
-        base=None if row["base_build"] is None else Base(row["base_build"], row["base_date"]),
+        base=None if row["base_build"] is None else ParentBuild(row["base_build"], row["base_date"]),
         serial=row["serial"],
         written_at=row["written_at"],
     )

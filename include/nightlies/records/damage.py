@@ -11,7 +11,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, delete, insert, select
 
-from include.cvmfs.check.check import Report
+from include.cvmfs.check.check import CheckReport
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.digests import hash_of_key, identity
 from include.cvmfs.format.objects import hasher
@@ -40,12 +40,12 @@ class Damage:
         return identity(hash_of_key(self.key))
 
 
-def of_report(report: Report) -> tuple[Damage, ...]:
+def of_report(report: CheckReport) -> tuple[Damage, ...]:
     """What a check has found of it."""
     return tuple(Damage(one.hash.key, printable(one.path), one.what, one.stored) for one in report.lost)
 
 
-def note_report(bind: Bind, report: Report, *, everything: bool, now: datetime) -> int:
+def note_report(bind: Bind, report: CheckReport, *, everything: bool, now: datetime) -> int:
     """Have what a check found in the list; ``everything``: it looked for all objects of the current revision."""
     found = of_report(report)
     kept = replace if everything else note

@@ -20,7 +20,7 @@ from include.ledger.engine import Bind, reading, writing
 from include.nightlies.errors import IllegalMove, PublicationUnknown, StaleAttempt
 from include.nightlies.records.tables import artifacts, builds, installed, publications
 from include.nightlies.rules.publication import Figures, Publication, PublicationKey
-from include.nightlies.rules.states import ENDED, Phase, Skip, State, Verdict, decide
+from include.nightlies.rules.states import ENDED, MoveVerdict, Phase, Skip, State, decide
 
 _TRY = {
     Phase.PLAN: publications.c.plan_try,
@@ -124,11 +124,11 @@ def move(
             recorded_try=recorded,
             last_phase=Phase(row["phase"]),
         )
-        if decision.verdict is Verdict.STALE:
+        if decision.verdict is MoveVerdict.STALE:
             raise StaleAttempt(str(key), phase.value, try_number, recorded)
-        if decision.verdict is Verdict.ILLEGAL:
+        if decision.verdict is MoveVerdict.ILLEGAL:
             raise IllegalMove(str(key), current.value, to.value, decision.reason)
-        if decision.verdict is Verdict.MOVE:
+        if decision.verdict is MoveVerdict.MOVE:
             values = _recorded(figures or Figures(), row) | {
                 "state": to.value,
                 "reason": reason[:_REASON_LENGTH],

@@ -12,7 +12,7 @@ from include.ledger.engine import Bind, reading, writing
 from include.nightlies.errors import QuestionSettled
 from include.nightlies.records.tables import bound as bound_table
 from include.nightlies.records.tables import changesets, questions
-from include.nightlies.rules.approval import Answer, Bound, Kind, Wanted
+from include.nightlies.rules.approval import Answer, Bound, QuestionKind, WantedApproval
 
 _COMMENT_LENGTH = 4000
 _AT_ONCE = 500
@@ -30,7 +30,7 @@ class Question:
     run_id: str
     number: int
     turn: int
-    kind: Kind
+    kind: QuestionKind
     repository: str
     digest: str
     subject: str
@@ -46,7 +46,7 @@ class Question:
     @classmethod
     def from_row(cls, row: RowMapping) -> Question:
         values = {one.name: row[one.name] for one in fields(cls)}
-        return cls(**{**values, "kind": Kind(row["kind"]), "answer": Answer(row["answer"])})
+        return cls(**{**values, "kind": QuestionKind(row["kind"]), "answer": Answer(row["answer"])})
 
     @property
     def said(self) -> str:
@@ -74,7 +74,7 @@ class Prepared:
 
 
 def ask(
-    bind: Bind, run: str, wanted: Wanted, *, now: datetime, deadline: datetime, answered: Question | None = None
+    bind: Bind, run: str, wanted: WantedApproval, *, now: datetime, deadline: datetime, answered: Question | None = None
 ) -> Question:
     """Record a question of a run; one of it that nobody has answered yet is replaced.
 

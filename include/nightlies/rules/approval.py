@@ -23,7 +23,7 @@ SHOWN = 500
 """Destinations that a question lists; the task's log has all."""
 
 
-class Kind(Enum):
+class QuestionKind(Enum):
     """What somebody is asked about."""
 
     PUBLICATION = "publication"
@@ -56,14 +56,14 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedApproval:
     """What somebody is to be asked.
 
     `lines`: what is said before the table of a publication's `bound`, or all that undoing does.
     `minutes`: how long an answer is waited for; `expires`: the last moment at which one is of any use.
     """
 
-    kind: Kind
+    kind: QuestionKind
     repository: str
     subject: str
     lines: tuple[str, ...]
@@ -80,7 +80,7 @@ class Wanted:
     def body(self) -> str:
         """The whole of it, in Markdown. Names come from builders: in code spans they can mean nothing."""
         listed = self.lines[:SHOWN]
-        rows = self.bound[:SHOWN] if self.kind is Kind.PUBLICATION else ()
+        rows = self.bound[:SHOWN] if self.kind is QuestionKind.PUBLICATION else ()
         more = len(self.lines) - len(listed) + (len(self.bound) - len(rows) if rows else 0)
         parts = ["\n".join(f"* {_code(line)}" for line in listed), _table(rows)]
         if more:

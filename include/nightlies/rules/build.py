@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from include.nightlies.rules.build_order import BuildKey
-from include.nightlies.rules.index import Artifact, Base, Rejected
+from include.nightlies.rules.index import Artifact, ParentBuild, RejectedArtifact
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class BuildRecord:
     date: date
     complete: bool
     index_url: str
-    rejected: tuple[Rejected, ...]
+    rejected: tuple[RejectedArtifact, ...]
     first_seen_at: datetime
     updated_at: datetime
     artifacts: tuple[ArtifactRecord, ...]
-    base: Base | None = None
+    base: ParentBuild | None = None
     serial: int | None = None
     written_at: datetime | None = None
 

@@ -12,7 +12,7 @@ from include.nightlies.rules.links import resolved
 _HOPS = 8
 
 
-class Looked(Protocol):
+class ReadableRevision(Protocol):
     """A revision, as a `View` or a `Repository` shows it."""
 
     def lookup(self, path: str) -> Dirent | None: ...
@@ -21,7 +21,7 @@ class Looked(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CurrentTree:
     """The tree at a destination. `path`: where it really is, another one if a link leads there."""
 
     path: str
@@ -32,13 +32,13 @@ class Standing:
         return str(self.reference.hash)
 
 
-def standing(tree: Looked, destination: str) -> Standing | None:
+def standing(tree: ReadableRevision, destination: str) -> CurrentTree | None:
     """The tree at a destination, links followed; None if there is none."""
     path = destination
     for _ in range(_HOPS):
         reference = tree.nested_at(path)
         if reference is not None:
-            return Standing(path, reference)
+            return CurrentTree(path, reference)
         entry = tree.lookup(path)
         if entry is None or not entry.is_symlink:
             return None

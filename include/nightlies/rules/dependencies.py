@@ -22,7 +22,7 @@ class Readiness(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DependencyVerdict:
     """The readiness with its reason. `blocked_by`: the artifact that settles that it never goes in."""
 
     readiness: Readiness
@@ -30,7 +30,7 @@ class Verdict:
     blocked_by: str | None = None
 
 
-def readiness(needs: Sequence[str], publications: Mapping[str, Publication], *, last_try: bool) -> Verdict:
+def readiness(needs: Sequence[str], publications: Mapping[str, Publication], *, last_try: bool) -> DependencyVerdict:
     """Whether an artifact that needs these may go in; `publications` of its run, by `project/platform`.
 
     What the run does not have binds nothing. `last_try`: nothing is going to be tried again any more.
@@ -38,16 +38,20 @@ def readiness(needs: Sequence[str], publications: Mapping[str, Publication], *, 
     known = [(name, publications[name]) for name in needs if name in publications]
     for name, one in known:
         if one.state is State.FAILED and (last_try or one.phase is Phase.PLAN):
-            return Verdict(Readiness.BLOCKED, f"blocked: it depends on {name}, which failed: {one.reason}", name)
+            return DependencyVerdict(
+                Readiness.BLOCKED, f"blocked: it depends on {name}, which failed: {one.reason}", name
+            )
         if one.state is State.SKIPPED:
-            return Verdict(Readiness.BLOCKED, f"blocked: it depends on {name}, which was skipped: {one.reason}", name)
+            return DependencyVerdict(
+                Readiness.BLOCKED, f"blocked: it depends on {name}, which was skipped: {one.reason}", name
+            )
     for name, one in known:
         if one.state is State.FAILED:
-            return Verdict(Readiness.LATER, f"it depends on {name}, which failed so far: {one.reason}")
+            return DependencyVerdict(Readiness.LATER, f"it depends on {name}, which failed so far: {one.reason}")
     waiting = [f"{name} ({one.state.value})" for name, one in known if not one.state.good]
     if waiting:
-        return Verdict(Readiness.PENDING, f"it depends on {', '.join(waiting)}")
-    return Verdict(Readiness.FREE, "all that it depends on is published")
+        return DependencyVerdict(Readiness.PENDING, f"it depends on {', '.join(waiting)}")
+    return DependencyVerdict(Readiness.FREE, "all that it depends on is published")
 
 
 def held_back(

@@ -62,7 +62,7 @@ class Artifact:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class RejectedArtifact:
     """An artifact that cannot be installed, and why; the other artifacts go on.
 
     `project` and `platform` are None where the index does not say them in a usable form.
@@ -75,7 +75,7 @@ class Rejected:
     platform: str | None = None
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Rejected:
+    def from_json(cls, value: Mapping[str, Any]) -> RejectedArtifact:
         return cls(value["name"], value["reason"], value["position"], value["project"], value["platform"])
 
     def to_json(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class ParentBuild:
     """The build of the same slot that a partial build takes from whatever it does not list itself."""
 
     build_id: str
@@ -112,8 +112,8 @@ class BuildIndex:
     date: datetime.date
     complete: bool
     artifacts: tuple[Artifact, ...]
-    rejected: tuple[Rejected, ...] = ()
-    base: Base | None = None
+    rejected: tuple[RejectedArtifact, ...] = ()
+    base: ParentBuild | None = None
     serial: int | None = None
     created: datetime.datetime | None = None
 
@@ -199,7 +199,7 @@ class _Fields:
         except ValueError:
             raise self._fault(name, f"{_brief(value)} is not a date", "Write YYYY-MM-DD.") from None
 
-    def base(self, build_id: str) -> Base | None:
+    def base(self, build_id: str) -> ParentBuild | None:
         """What a partial build stands on; `build_id` is its own."""
         partial = self.get("partial", bool) if "partial" in self._document else False
         if not partial:
@@ -208,7 +208,7 @@ class _Fields:
                 raise self._fault("base", "is given and the build is not partial", cure)
             return None
         inner = _Fields(self.get("base", dict), self._file, within="base.")
-        base = Base(inner.name("build_id"), inner.date("date"))
+        base = ParentBuild(inner.name("build_id"), inner.date("date"))
         if base.build_id == build_id:
             raise self._fault("base.build_id", "is this very build", "Name an earlier build of the slot.")
         return base
@@ -277,16 +277,16 @@ def _no_constant(text: str) -> Any:
     raise ValueError(f"{text} is not a JSON number")
 
 
-def _artifacts(listed: list[Any], store: str | None) -> tuple[tuple[Artifact, ...], tuple[Rejected, ...]]:
+def _artifacts(listed: list[Any], store: str | None) -> tuple[tuple[Artifact, ...], tuple[RejectedArtifact, ...]]:
     read: list[tuple[int, Artifact]] = []
-    rejected: list[Rejected] = []
+    rejected: list[RejectedArtifact] = []
     for position, item in enumerate(listed):
         try:
             read.append((position, _artifact(item, store)))
         except ValueError as error:
             project, platform = _identity(item)
             name = f"{project}/{platform}" if project and platform else f"artifacts[{position}]"
-            rejected.append(Rejected(name, str(error), position, project, platform))
+            rejected.append(RejectedArtifact(name, str(error), position, project, platform))
     claims: dict[str, list[tuple[int, Artifact]]] = {}
     for position, artifact in read:
         claims.setdefault(artifact.name, []).append((position, artifact))
@@ -303,7 +303,7 @@ def _artifacts(listed: list[Any], store: str | None) -> tuple[tuple[Artifact, ..
         times = f"is listed {len(entries) + spoilt[name]} times{unlike}"
         reason = f"{times}. Keep one entry for each project and platform."
         for position, one in entries:
-            rejected.append(Rejected(one.name, reason, position, one.project, one.platform))
+            rejected.append(RejectedArtifact(one.name, reason, position, one.project, one.platform))
     return tuple(kept), tuple(sorted(rejected, key=lambda one: one.position))
 
 

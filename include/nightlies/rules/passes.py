@@ -77,7 +77,7 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenBuild:
     """What a look at a build's index and at the ledger showed. Counts are of artifacts that the slot takes.
 
     `problem`: why the index cannot be gone by at the moment; then the others say nothing.
@@ -110,7 +110,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PassDecision:
     """What the night does next, and why."""
 
     turn: Turn
@@ -118,13 +118,13 @@ class Decision:
 
 
 def decide(
-    seen: Seen,
+    seen: SeenBuild,
     *,
     now: datetime,
     until: datetime | None,
     fresh_since: datetime | None,
     gather: timedelta | None,
-) -> Decision:
+) -> PassDecision:
     """What to do after a look. `fresh_since`: when an artifact was first seen that no pass has taken yet.
 
     `gather`: how long it waits for others to come with it, since each pass costs some seconds of its own; None: until
@@ -133,16 +133,16 @@ def decide(
     A last pass takes all that is listed, also what failed before, and only after it links move.
     """
     if until is None:
-        return Decision(Turn.LAST, f"this run waits for nothing: {seen.said}")
+        return PassDecision(Turn.LAST, f"this run waits for nothing: {seen.said}")
     if now >= until:
-        return Decision(Turn.LAST, f"the night ends at its cut-off, {_minute(until)}: {seen.said}")
+        return PassDecision(Turn.LAST, f"the night ends at its cut-off, {_minute(until)}: {seen.said}")
     if seen.problem:
-        return Decision(Turn.WAIT, f"{seen.problem} (looked at again until {_minute(until)})")
+        return PassDecision(Turn.WAIT, f"{seen.problem} (looked at again until {_minute(until)})")
     if seen.complete:
-        return Decision(Turn.LAST, f"the index says that it is complete: {seen.said}")
+        return PassDecision(Turn.LAST, f"the index says that it is complete: {seen.said}")
     if seen.fresh and fresh_since is not None and gather is not None and now - fresh_since >= gather:
-        return Decision(Turn.GO, f"there is something to publish: {seen.said}")
-    return Decision(Turn.WAIT, f"the index is not complete; more is waited for until {_minute(until)}: {seen.said}")
+        return PassDecision(Turn.GO, f"there is something to publish: {seen.said}")
+    return PassDecision(Turn.WAIT, f"the index is not complete; more is waited for until {_minute(until)}: {seen.said}")
 
 
 def cutoff(text: str, tick: datetime, *, timezone: str) -> datetime:

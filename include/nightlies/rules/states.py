@@ -115,7 +115,7 @@ MOVES: dict[tuple[State, State], dict[Phase, Who]] = {
 }
 
 
-class Verdict(Enum):
+class MoveVerdict(Enum):
     """What becomes of a move that somebody wants to make."""
 
     MOVE = "move"
@@ -125,32 +125,32 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class MoveDecision:
     """A verdict with its reason."""
 
-    verdict: Verdict
+    verdict: MoveVerdict
     reason: str
 
 
 def decide(
     current: State, to: State, *, phase: Phase, try_number: int, recorded_try: int, last_phase: Phase | None = None
-) -> Decision:
+) -> MoveDecision:
     """Whether try `try_number` of `phase` may move a publication from `current` to `to`.
 
     `recorded_try` is the last try of that phase that moved it (0: none yet), `last_phase` the phase that moved it last.
     The same move by the same try again is a REPEAT: its answer was lost, and nothing is to be done.
     """
     if try_number < recorded_try:
-        return Decision(Verdict.STALE, f"try {recorded_try} of {phase.value} has replaced try {try_number}")
+        return MoveDecision(MoveVerdict.STALE, f"try {recorded_try} of {phase.value} has replaced try {try_number}")
     if current is to and try_number == recorded_try and last_phase in (None, phase):
-        return Decision(Verdict.REPEAT, f"try {try_number} of {phase.value} has already done this")
+        return MoveDecision(MoveVerdict.REPEAT, f"try {try_number} of {phase.value} has already done this")
     who = MOVES.get((current, to), {}).get(phase)
     if who is None:
-        return Decision(Verdict.ILLEGAL, f"{phase.value} makes no such move. {_cure(current)}")
+        return MoveDecision(MoveVerdict.ILLEGAL, f"{phase.value} makes no such move. {_cure(current)}")
     if who is Who.LATER and try_number == recorded_try:
         why = f"only a later try of {phase.value} than {recorded_try} may. {_cure(current)}"
-        return Decision(Verdict.ILLEGAL, why)
-    return Decision(Verdict.MOVE, f"try {try_number} of {phase.value}")
+        return MoveDecision(MoveVerdict.ILLEGAL, why)
+    return MoveDecision(MoveVerdict.MOVE, f"try {try_number} of {phase.value}")
 
 
 def _cure(current: State) -> str:

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from include.care.notify.message import Event, Message
+from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.notifier import Notifier
 from include.ledger.engine import writing
 from include.nightlies.errors import NotApproved
@@ -20,7 +20,7 @@ from include.nightlies.records import publications as records
 from include.nightlies.records import questions
 from include.nightlies.records.questions import Question
 from include.nightlies.rules import approval
-from include.nightlies.rules.approval import SHORTEST, Answer, Bound, Kind, Wanted
+from include.nightlies.rules.approval import SHORTEST, Answer, Bound, QuestionKind, WantedApproval
 from include.nightlies.rules.publication import Publication, PublicationKey
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.errors import PreparedTooLongAgo
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ApprovalRequest:
     """What came of asking. `question`: the one that awaits an answer, or None, and `why` nobody is asked.
 
     `go`: whether the run goes on without an answer.
@@ -45,7 +45,9 @@ class Asked:
     why: str
 
 
-def ask_run(connections: Connections, batches: Sequence[Batch], *, earlier: Sequence[str] = (), clock: Clock) -> Asked:
+def ask_run(
+    connections: Connections, batches: Sequence[Batch], *, earlier: Sequence[str] = (), clock: Clock
+) -> ApprovalRequest:
     """Record the question of a run, if its repository asks for approval and anything of it is prepared.
 
     `earlier`: the runs of the passes of this night before it: what was approved or rejected there is not asked again,
@@ -53,16 +55,16 @@ def ask_run(connections: Connections, batches: Sequence[Batch], *, earlier: Sequ
     PreparedTooLongAgo.
     """
     if not batches:
-        return Asked(None, False, "there is nothing to publish")
+        return ApprovalRequest(None, False, "there is nothing to publish")
     first, ledger = batches[0], connections.ledger
     settings = connections.site.repository(first.repository).approval
     if settings is None:
-        return Asked(None, True, f"{first.repository} asks for no approval")
+        return ApprovalRequest(None, True, f"{first.repository} asks for no approval")
     if first.dry_run:
-        return Asked(None, True, "dry run: nothing is published, and nobody is asked")
+        return ApprovalRequest(None, True, "dry run: nothing is published, and nobody is asked")
     waiting = _waiting(connections, batches)
     if not waiting:
-        return Asked(None, False, "nothing is prepared that awaits an approval")
+        return ApprovalRequest(None, False, "nothing is prepared that awaits an approval")
     begun = _bound(connections, first.repository, waiting, clock())
     before = {} if questions.of_run(ledger, first.run) else questions.newest(ledger, earlier, list(begun))
     taken = {digest: one for digest, one in before.items() if one.answer in (Answer.APPROVED, Answer.REJECTED)}
@@ -71,14 +73,14 @@ def ask_run(connections: Connections, batches: Sequence[Batch], *, earlier: Sequ
         _take_over(connections, first, settings, answered, again, clock)
     if not begun:
         said = {one.answer for one in taken.values()}
-        return Asked(None, Answer.APPROVED in said, "an earlier pass of this night asked about all of it")
+        return ApprovalRequest(None, Answer.APPROVED in said, "an earlier pass of this night asked about all of it")
     wanted, now = _wanted(first, settings, begun), clock()
     until = _deadline(first.run, wanted.expires, settings.deadline_minutes, now)
     question = questions.ask(ledger, first.run, wanted, now=now, deadline=until)
     _revive(connections, question, clock)
     for line in (*wanted.lines, *(one.line for one in wanted.bound)):
         log.info("%s", line)
-    return Asked(question, True, f"{len(wanted.bound)} to approve, digest {wanted.digest}")
+    return ApprovalRequest(question, True, f"{len(wanted.bound)} to approve, digest {wanted.digest}")
 
 
 def open_question(connections: Connections, question_id: int, *, clock: Clock) -> Question:
@@ -106,7 +108,7 @@ def settle_question(
     """Record the answer; what was asked about is skipped with that reason unless it is a yes."""
     question = questions.settle(connections.ledger, question_id, answer, now=clock(), by=by, comment=comment)
     log.info("%s", question.said)
-    if question.kind is Kind.PUBLICATION and answer is not Answer.APPROVED:
+    if question.kind is QuestionKind.PUBLICATION and answer is not Answer.APPROVED:
         _skip(connections, question, clock)
     return question
 
@@ -134,8 +136,8 @@ def settings_of(connections: Connections, repository: str) -> Approval:
 def tell_asked(connections: Connections, question: Question, *, url: str | None, now: datetime) -> None:
     """Tell people that they are asked. Raises nothing."""
     message = Message(
-        f"approval:{question.run_id}:{question.number}:{question.turn}", Event.APPROVAL, "warning", question.subject,
-        question.body,
+        f"approval:{question.run_id}:{question.number}:{question.turn}", NotifyEvent.APPROVAL, "warning",
+        question.subject, question.body,
         f"Answer by {question.deadline:%Y-%m-%d %H:%M} UTC, in Airflow under Required Actions; the list is there.",
         {"question": url} if url else {},
     )  # fmt: skip
@@ -146,7 +148,7 @@ def tell_refused(connections: Connections, question: Question, *, url: str | Non
     """Tell people that a question had no answer in time, or a no. Raises nothing."""
     missed = question.answer is Answer.EXPIRED
     message = Message(
-        f"approval-{question.answer.value}:{question.run_id}:{question.number}:{question.turn}", Event.APPROVAL,
+        f"approval-{question.answer.value}:{question.run_id}:{question.number}:{question.turn}", NotifyEvent.APPROVAL,
         "error" if missed else "warning",
         f"{'nobody answered' if missed else 'rejected'}: {question.subject}",
         f"Run {question.run_id}: {question.said}. Nothing of it was done.",
@@ -205,13 +207,13 @@ def _bound(
     return found
 
 
-def _wanted(first: Batch, settings: Approval, begun: dict[str, _Begun]) -> Wanted:
+def _wanted(first: Batch, settings: Approval, begun: dict[str, _Begun]) -> WantedApproval:
     bound = tuple(one.bound for one in begun.values())
     what = bound[0].name if len(bound) == 1 else f"{len(bound)} artifacts"
     tag = [f"the new revision is to be named {first.tag}"] if first.tag else []
     lines = [f"run {first.run}, repository {first.repository}", *tag]
-    return Wanted(
-        Kind.PUBLICATION, first.repository, f"Publish {what} to {first.repository}?", tuple(lines), bound,
+    return WantedApproval(
+        QuestionKind.PUBLICATION, first.repository, f"Publish {what} to {first.repository}?", tuple(lines), bound,
         settings.deadline_minutes, approval.expiry(min(one.begun for one in begun.values())),
     )  # fmt: skip
 
@@ -248,7 +250,7 @@ def _skip(connections: Connections, question: Question, clock: Clock) -> None:
 
 def _revive(connections: Connections, question: Question, clock: Clock) -> None:
     """What came to nothing after it was prepared is about to be tried again."""
-    if question.kind is Kind.PUBLICATION:
+    if question.kind is QuestionKind.PUBLICATION:
         why = f"question {question.number} was asked"
         _move_all(connections, question, {State.SKIPPED, State.FAILED}, State.PREPARED, why, clock)
 

@@ -10,7 +10,7 @@ from include.nightlies.records import builds
 from include.nightlies.records import publications as records
 from include.nightlies.records import undos as undone
 from include.nightlies.rules.build import BuildRecord
-from include.nightlies.rules.current_content import Looked, Standing, standing
+from include.nightlies.rules.current_content import CurrentTree, ReadableRevision, standing
 from include.nightlies.rules.destinations import destination
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.required import is_required, is_taken
@@ -28,7 +28,7 @@ class Inherited:
 
 
 def inherited(
-    connections: Connections, slot: Slot, index: BuildIndex, before: BuildRecord | None, tree: Looked
+    connections: Connections, slot: Slot, index: BuildIndex, before: BuildRecord | None, tree: ReadableRevision
 ) -> tuple[tuple[Inherited, ...], tuple[str, ...]]:
     """What the build takes from its base, and notes on what is optional and not to be had.
 
@@ -69,8 +69,8 @@ def inherited(
 
 
 def _offered(
-    connections: Connections, slot: Slot, base: BuildRecord, own: Collection[tuple[str, str]], tree: Looked
-) -> list[tuple[Artifact, Standing | None]]:
+    connections: Connections, slot: Slot, base: BuildRecord, own: Collection[tuple[str, str]], tree: ReadableRevision
+) -> list[tuple[Artifact, CurrentTree | None]]:
     offered = []
     for record in base.artifacts:
         artifact = record.artifact

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from include.cvmfs.check.check import Report, check
+from include.cvmfs.check.check import CheckReport, check
 from include.cvmfs.commit.resign import expiry_warning
-from include.cvmfs.commit.tags import Decision, PruneRule, decide, prune_by_rule
+from include.cvmfs.commit.tags import PruneRule, TagDecision, decide, prune_by_rule
 from include.nightlies.records import damage
 from include.nightlies.steps.errors import NotWell
 from include.publishers.beside import switching
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class Pruned:
     """What became of a repository's tags; ``decisions`` say why. ``done``: false in a dry run, and without a rule."""
 
-    decisions: tuple[Decision, ...]
+    decisions: tuple[TagDecision, ...]
     done: bool
 
     @property
@@ -84,7 +84,7 @@ def remove_unfinished(connections: Connections, fqrn: str, *, dry_run: bool, clo
     return found
 
 
-def check_quickly(connections: Connections, fqrn: str, *, clock: Clock) -> Report:
+def check_quickly(connections: Connections, fqrn: str, *, clock: Clock) -> CheckReport:
     """Check what the manifest names and all catalogs; lost ones come into the ledger's list of damage.
 
     Raises NotWell with every problem, and what opening a repository raises.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from include.nightlies.records import publications as records
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
-from include.nightlies.rules.current_content import Looked, standing
+from include.nightlies.rules.current_content import ReadableRevision, standing
 from include.nightlies.rules.destinations import destination
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.required import Pair, never_listed, required_pairs
@@ -28,7 +28,7 @@ class Completeness:
         self._faults: list[str] = []
         self._look_at_ledger()
 
-    def lacking(self, tree: Looked) -> list[str]:
+    def lacking(self, tree: ReadableRevision) -> list[str]:
         """What is missing in that revision, each with its reason; nothing if the build is whole."""
         gone = []
         for pair, (where, recorded) in self._wanted.items():
@@ -81,6 +81,6 @@ class Completeness:
         return None
 
 
-def _stands(tree: Looked, where: str, recorded: str) -> bool:
+def _stands(tree: ReadableRevision, where: str, recorded: str) -> bool:
     held = standing(tree, where)
     return held is not None and held.hash == recorded

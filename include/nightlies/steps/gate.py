@@ -12,7 +12,7 @@ from include.nightlies.errors import BuildIncomplete
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
 from include.nightlies.rules.build import BuildRecord
-from include.nightlies.rules.index import Rejected
+from include.nightlies.rules.index import RejectedArtifact
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.required import is_required, never_listed, required_pairs
 from include.nightlies.rules.states import State
@@ -103,7 +103,7 @@ def gate(
     )
 
 
-def _is_optional(slot: Slot, one: Publication | Rejected) -> bool:
+def _is_optional(slot: Slot, one: Publication | RejectedArtifact) -> bool:
     return bool(one.project and one.platform) and not is_required(slot, str(one.project), str(one.platform))
 
 
@@ -186,7 +186,7 @@ def optional_of_build(
 
 def _rejected(
     night: Night, slot: Slot, build: BuildRecord, planned: Collection[tuple[str | None, str | None]]
-) -> list[Rejected]:
+) -> list[RejectedArtifact]:
     return [
         one
         for one in build.rejected

@@ -24,7 +24,7 @@ from include.nightlies.steps.publish import OnLease, PublishOutcome, publish_bat
 from include.nightlies.steps.rebased import require_native
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.set_links import set_links
-from include.nightlies.steps.values import Batch, Item, Outcome
+from include.nightlies.steps.values import Batch, BatchOutcome, Item
 from include.publishers.byhand import contents_of
 from include.publishers.connect import Connections
 
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 def prepare_inherited(
     connections: Connections, batch: Batch, *, try_number: int, clock: Clock, outlast: bool = False
-) -> Outcome:
+) -> BatchOutcome:
     """What there is to do before somebody can be asked for approval: trees become changesets; links wait as they are.
 
     One that fails is recorded with its reason and stops no other; with ``outlast`` an outage is raised instead.
@@ -73,7 +73,7 @@ def inherit_batch(
     trees, linked = _parted(batch)
     outcome = PublishOutcome()
     if trees.items:
-        made = Outcome()
+        made = BatchOutcome()
         if not prepared:
             made = prepare_batch(connections, trees, try_number=try_number, clock=clock, outlast=outlast)
         outcome.failures |= made.failures

@@ -13,7 +13,7 @@ from include.cvmfs.coordination.generation import Look, look
 from include.cvmfs.errors import DestinationError
 from include.cvmfs.format.digests import hash_of_key, identity
 from include.cvmfs.ingest.changeset import Changeset, objects_of
-from include.cvmfs.ingest.prepare import Base, Progress, prepare
+from include.cvmfs.ingest.prepare import Base, PrepareProgress, prepare
 from include.cvmfs.ingest.upload_journal import JournaledStore, SentJournal
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.view import View
@@ -28,7 +28,7 @@ from include.nightlies.steps.errors import FailedBefore
 from include.nightlies.steps.known_objects import earlier_destinations, known_objects, leave_condemned
 from include.nightlies.steps.rebased import rebased_changeset
 from include.nightlies.steps.sources import opened, source_limits
-from include.nightlies.steps.values import Batch, Item, Outcome
+from include.nightlies.steps.values import Batch, BatchOutcome, Item
 from include.publishers.connect import Connections
 from include.publishers.destinations import is_free, is_tree, missing_directories, occupied
 from include.publishers.trees import tree_options
@@ -48,14 +48,14 @@ def prepare_batch(
     *,
     try_number: int,
     clock: Clock,
-    progress: Callable[[Item, Progress], None] | None = None,
+    progress: Callable[[Item, PrepareProgress], None] | None = None,
     outlast: bool = False,
-) -> Outcome:
+) -> BatchOutcome:
     """Prepare every item that is not prepared yet; one that fails is recorded with its reason, and the others go on.
 
     With ``outlast`` an outage is raised and nothing of it is recorded: the caller waits, and calls again.
     """
-    outcome = Outcome()
+    outcome = BatchOutcome()
     repository: Repository | None = None
     seen = Look()
     for item in batch.items:
@@ -101,7 +101,7 @@ def _prepare_one(
     publication: Publication,
     try_number: int,
     clock: Clock,
-    progress: Callable[[Item, Progress], None] | None,
+    progress: Callable[[Item, PrepareProgress], None] | None,
     *,
     outlast: bool,
 ) -> Publication:
@@ -175,7 +175,7 @@ def prepare_item(
     publication: Publication,
     *,
     clock: Clock,
-    progress: Callable[[Item, Progress], None] | None = None,
+    progress: Callable[[Item, PrepareProgress], None] | None = None,
     lost: Collection[str] = (),
 ) -> Changeset:
     """Make an item's changeset and keep it in the ledger. ``seen`` was looked up before ``repository`` was opened.

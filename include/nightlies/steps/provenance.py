@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from include.care.provenance.deed import Kind
+from include.care.provenance.deed import ChangeKind
 from include.care.provenance.records import begun, newest, note
 from include.ledger.errors import LedgerError
 from include.nightlies.records import builds
@@ -53,7 +53,7 @@ def vouch(connections: Connections, batch: Batch, item: Item, done: Publication,
             build_id=done.build_id,
             project=done.project,
             platform=done.platform,
-            kind=Kind.LINK if item.linked else Kind.TREE,
+            kind=ChangeKind.LINK if item.linked else ChangeKind.TREE,
             came_from=item.inherits,
             from_build=base,
             leads_to=item.inherits if item.linked else None,
@@ -86,7 +86,7 @@ def vouch_links(
         note(
             connections,
             replace(
-                deed, path=one.path, kind=Kind.LINK, leads_to=one.target, before=one.before, reason=reason, slot=slot,
-                build_id=one.build_id,
+                deed, path=one.path, kind=ChangeKind.LINK, leads_to=one.target, before=one.before, reason=reason,
+                slot=slot, build_id=one.build_id,
             ),
         )  # fmt: skip

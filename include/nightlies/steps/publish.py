@@ -28,7 +28,7 @@ from include.nightlies.steps.errors import DependencyFailed, DependencyPending, 
 from include.nightlies.steps.prepare import figures_of, prepare_item
 from include.nightlies.steps.provenance import vouch
 from include.nightlies.steps.reserve import reserve_again
-from include.nightlies.steps.values import Batch, Item, Outcome
+from include.nightlies.steps.values import Batch, BatchOutcome, Item
 from include.publishers.base import Published, Publisher
 from include.publishers.connect import Connections
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class PublishOutcome(Outcome):
+class PublishOutcome(BatchOutcome):
     """`busy`: artifacts whose path somebody else holds, with the gateway's answer; call again for these."""
 
     busy: dict[str, PathBusy] = field(default_factory=dict)

@@ -9,14 +9,14 @@ from include.cvmfs.commit.metadata_objects import store_all
 from include.cvmfs.commit.rebase import rebase
 from include.cvmfs.coordination.generation import Look
 from include.cvmfs.errors import DestinationError
-from include.cvmfs.format.catalog import Packed
+from include.cvmfs.format.catalog import PackedCatalog
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.revision.repository import Repository
 from include.nightlies.steps.values import Item
 from include.publishers.capabilities import Operation
 from include.publishers.connect import Connections
 from include.publishers.errors import NotSupported
-from include.settings.model import Publisher
+from include.settings.model import PublisherKind
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ def rebased_changeset(
         raise DestinationError(source, f"nothing stands there (any more) that {item.name} could be taken from")
     packed: list[tuple[str, bytes]] = []
 
-    def keep(one: Packed) -> None:
+    def keep(one: PackedCatalog) -> None:
         packed.append((one.hash.key, one.data))
 
     layout = repository.catalog_at("").layout
@@ -67,6 +67,6 @@ def rebased_changeset(
 
 def require_native(connections: Connections, fqrn: str, path: str) -> None:
     """Raises NotSupported where catalogs cannot be written by us, before anything is done."""
-    if connections.site.repository(fqrn).publisher is Publisher.CVMFS_SERVER:
+    if connections.site.repository(fqrn).publisher is PublisherKind.CVMFS_SERVER:
         what = f"{path}: {Operation.RENAME.value}: cvmfs_server works on files and knows no catalogs"
         raise NotSupported(fqrn, f"{what}; use publisher: native, or let the index list all artifacts", path=path)

@@ -17,7 +17,7 @@ from include.nightlies.rules.signatures import MAX_SIGNATURE_BYTES, public_key, 
 from include.nightlies.steps.errors import ArtifactDirectory, ArtifactMissing, ArtifactSize, SourceNotAllowed
 from include.nightlies.steps.values import Item
 from include.publishers.connect import Connections
-from include.settings.model import Limits, Slot
+from include.settings.model import ArtifactLimits, Slot
 from include.settings.templates import fill
 from include.storage.errors import NotFound
 from include.storage.file import FileStore
@@ -47,7 +47,7 @@ def locate(connections: Connections, url: str, only: str | None = None) -> tuple
     return connections.store(name), unquote(key) if kind_of(url) is FILE else key
 
 
-def opened(connections: Connections, item: Item, limits: Limits) -> TreeSource:
+def opened(connections: Connections, item: Item, limits: ArtifactLimits) -> TreeSource:
     """The tree of an item, to be read once; looks first whether it is there in the announced size.
 
     A directory has neither size nor sum: it is read only where none was announced. Raises SourceNotAllowed,
@@ -69,7 +69,7 @@ def opened(connections: Connections, item: Item, limits: Limits) -> TreeSource:
     return open_artifact(store.stream(key), item.name, sha256=item.sha256, size=meta.size, limits=source_limits(limits))
 
 
-def source_limits(limits: Limits) -> SourceLimits:
+def source_limits(limits: ArtifactLimits) -> SourceLimits:
     """What an artifact may hold, in the words of those who read it."""
     return SourceLimits(members=limits.members, bytes=int(limits.bytes), file_bytes=int(limits.file_size))
 

@@ -168,7 +168,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class Outcome:
+class BatchOutcome:
     """What became of a batch in one step: publications that went well, and errors by artifact."""
 
     done: list[Publication] = field(default_factory=list)

@@ -15,7 +15,7 @@ from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.index import BuildIndex
 from include.nightlies.rules.index_history import compared, older
 from include.nightlies.rules.new_artifacts import Arrivals, arrivals, without_wrong_time
-from include.nightlies.rules.passes import Decision, Pass, Seen, decide
+from include.nightlies.rules.passes import Pass, PassDecision, SeenBuild, decide
 from include.nightlies.rules.required import is_taken
 from include.nightlies.steps.sources import index_version, read_index
 from include.nightlies.steps.values import Night
@@ -59,14 +59,14 @@ class Watch:
     _fresh_since: datetime | None = None
     _notes: list[str] = field(default_factory=list)
 
-    def look(self, now: datetime) -> Decision:
+    def look(self, now: datetime) -> PassDecision:
         """What the night does next. Raises SettingsError once the slot is not configured any more."""
         connections = self.connect()
         slot = connections.site.slot(self.night.slot)
         try:
             seen = self._seen(connections, slot, now)
         except LASTING as error:
-            seen = Seen(problem=str(error))
+            seen = SeenBuild(problem=str(error))
         if not seen.fresh:
             self._fresh_since = None
         elif self._fresh_since is None:
@@ -76,7 +76,7 @@ class Watch:
         gather = timedelta(seconds=slot.gather_s) if whole else None
         return decide(seen, now=now, until=self.turn.until, fresh_since=self._fresh_since, gather=gather)
 
-    def _seen(self, connections: Connections, slot: Slot, now: datetime) -> Seen:
+    def _seen(self, connections: Connections, slot: Slot, now: datetime) -> SeenBuild:
         before = self._index
         # the version first: what is written between the two is seen by the next look
         version = index_version(connections, slot, self.night.date)
@@ -95,7 +95,7 @@ class Watch:
         fresh, held = len(sorted_out.fresh), len(sorted_out.held)
         notes = (*self._notes, *found.notes[:SHOWN], *list(sorted_out.held.values())[:SHOWN])
         listed = settled + failed + elsewhere + fresh + held
-        return Seen(found.index.complete, listed, settled, failed, elsewhere, fresh, held, notes=notes)
+        return SeenBuild(found.index.complete, listed, settled, failed, elsewhere, fresh, held, notes=notes)
 
 
 log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 
 from include.nightlies.records import questions
 from include.nightlies.rules import approval
-from include.nightlies.rules.approval import Bound, Kind, Wanted
+from include.nightlies.rules.approval import Bound, QuestionKind, WantedApproval
 from include.nightlies.rules.destinations import build_directory
-from include.nightlies.steps.approve import Asked, require_answer, settings_of
+from include.nightlies.steps.approve import ApprovalRequest, require_answer, settings_of
 from include.nightlies.undo.plan import UndoPlan
 from include.publishers.connect import Connections
 
@@ -18,24 +18,24 @@ OF_USE = timedelta(hours=12)
 """How long an answer is of use: what is undone does not grow old, but a run does."""
 
 
-def ask_undo(connections: Connections, plan: UndoPlan, run: str, *, wished: bool, clock: Clock) -> Asked:
+def ask_undo(connections: Connections, plan: UndoPlan, run: str, *, wished: bool, clock: Clock) -> ApprovalRequest:
     """Record the question of a run that undoes, if the repository asks for approval, or `wished` for this run."""
     if connections.site.repository(plan.repository).approval is None and not wished:
-        return Asked(None, True, f"{plan.repository} asks for no approval, nor does this run")
+        return ApprovalRequest(None, True, f"{plan.repository} asks for no approval, nor does this run")
     if plan.refused or not (plan.taken or plan.links):
-        return Asked(None, True, "there is nothing to approve")
+        return ApprovalRequest(None, True, "there is nothing to approve")
     settings, now = settings_of(connections, plan.repository), clock()
     slot = connections.site.slot(plan.wish.slot)
     top = build_directory(slot, plan.build.build_id, build_date=plan.build.date)
-    wanted = Wanted(
-        Kind.UNDO, plan.repository, f"Undo {plan.build.key} of {slot.name} in {plan.repository}?",
+    wanted = WantedApproval(
+        QuestionKind.UNDO, plan.repository, f"Undo {plan.build.key} of {slot.name} in {plan.repository}?",
         (f"run {run}, because: {plan.wish.reason}", *plan.lines()), (Bound(str(plan.build.key), top, digest_of(plan)),),
         settings.deadline_minutes, now + OF_USE,
     )  # fmt: skip
     until = approval.deadline(now, settings.deadline_minutes, wanted.expires)
     question = questions.ask(connections.ledger, run, wanted, now=now, deadline=until)
     what = f"{len(plan.taken)} places and {len(plan.links)} links to approve"
-    return Asked(question, True, f"{what}, digest {wanted.digest}")
+    return ApprovalRequest(question, True, f"{what}, digest {wanted.digest}")
 
 
 def require_undo_approved(connections: Connections, plan: UndoPlan, run: str, *, wished: bool) -> None:

@@ -9,7 +9,7 @@ from include.care.provenance.records import links_by_path
 from include.cvmfs.revision.view import is_below
 from include.nightlies.records import builds
 from include.nightlies.rules.build import BuildRecord
-from include.nightlies.rules.current_content import Looked, standing
+from include.nightlies.rules.current_content import ReadableRevision, standing
 from include.nightlies.rules.destinations import build_directory, destination
 from include.nightlies.rules.links import LATEST, all_links_of, resolved
 from include.nightlies.steps.complete import Completeness
@@ -34,7 +34,7 @@ def links_of_slot(
     connections: Connections,
     slot: Slot,
     build: BuildRecord,
-    tree: Looked,
+    tree: ReadableRevision,
     earlier: Sequence[BuildRecord],
     *,
     move: bool,
@@ -53,7 +53,7 @@ def links_of_slot(
     return found, refused
 
 
-def leading_to(slot: Slot, tree: Looked, top: str) -> list[str]:
+def leading_to(slot: Slot, tree: ReadableRevision, top: str) -> list[str]:
     """The slot's links that lead to a build's directory."""
     found = []
     for path in all_links_of(slot):
@@ -64,7 +64,7 @@ def leading_to(slot: Slot, tree: Looked, top: str) -> list[str]:
 
 
 def leading_into(
-    connections: Connections, slot: Slot, build: BuildRecord, tree: Looked, gone: Collection[str]
+    connections: Connections, slot: Slot, build: BuildRecord, tree: ReadableRevision, gone: Collection[str]
 ) -> list[str]:
     """Links of partial builds, and links that somebody set by hand, that would lead nowhere."""
     refused, seen = [], set(all_links_of(slot))
@@ -92,7 +92,9 @@ def leading_into(
     return refused
 
 
-def shown_by_links(connections: Connections, slot: Slot, tree: Looked, replaced: Collection[str]) -> list[str]:
+def shown_by_links(
+    connections: Connections, slot: Slot, tree: ReadableRevision, replaced: Collection[str]
+) -> list[str]:
     """Links of partial builds that will show what takes the place of a tree."""
     return [
         f"{where} of the partial {other.key} leads to {leads}, and shows what takes its place, too"
@@ -104,7 +106,7 @@ def shown_by_links(connections: Connections, slot: Slot, tree: Looked, replaced:
     ]
 
 
-def _leads(tree: Looked, path: str) -> str | None:
+def _leads(tree: ReadableRevision, path: str) -> str | None:
     entry = tree.lookup(path)
     return resolved(path, entry.symlink) if entry is not None and entry.is_symlink else None
 

@@ -51,7 +51,7 @@ class Predecessor:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class UndoneDestination:
     """One destination that is undone. ``held``: the nested catalog that stands there, "" for a link."""
 
     artifact: ArtifactRecord
@@ -75,7 +75,7 @@ class UndoPlan:
     repository: str
     revision: int
     build: BuildRecord
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[UndoneDestination, ...] = ()
     links: tuple[MovedLink, ...] = ()
     notes: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()

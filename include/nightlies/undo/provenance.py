@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from include.care.provenance.deed import Deed, Kind
+from include.care.provenance.deed import ChangeKind, Deed
 from include.care.provenance.records import begun, newest, note
 from include.nightlies.records import publications as records
 from include.nightlies.rules.build import ArtifactRecord
@@ -42,8 +42,8 @@ def vouch_undone(
     for link in plan.links:
         leads = replace(common, path=link.path, before=link.was, reason=f"{build.key} is undone: {plan.wish.reason}")
         if link.build is not None:
-            leads = replace(leads, kind=Kind.LINK, leads_to=link.target, build_id=link.build.build_id)
-        note(connections, leads if link.build is not None else replace(leads, kind=Kind.REMOVED))
+            leads = replace(leads, kind=ChangeKind.LINK, leads_to=link.target, build_id=link.build.build_id)
+        note(connections, leads if link.build is not None else replace(leads, kind=ChangeKind.REMOVED))
 
     def deed(record: ArtifactRecord, before: Predecessor | None) -> Deed:
         artifact = record.artifact
@@ -52,7 +52,7 @@ def vouch_undone(
             common, path=where, build_id=build.build_id, project=artifact.project, platform=artifact.platform
         )  # fmt: skip
         if before is None:
-            return replace(own, kind=Kind.REMOVED, artifact_sha256=artifact.sha256)
+            return replace(own, kind=ChangeKind.REMOVED, artifact_sha256=artifact.sha256)
         known = records.recorded_nested_hash(connections.ledger, plan.repository, where, before.sha256)
         return replace(
             own, artifact_sha256=before.sha256, nested_hash=known, came_from=before.path, from_build=before.build_id

@@ -14,7 +14,7 @@ from datetime import datetime
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.rebase import Rebased, rebase
 from include.cvmfs.errors import DestinationError
-from include.cvmfs.format.catalog import Packed
+from include.cvmfs.format.catalog import PackedCatalog
 from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.view import View, ancestors, is_below
@@ -32,7 +32,7 @@ from include.nightlies.rules.links import LinkState, relative, resolved
 from include.nightlies.rules.order import select
 from include.nightlies.steps.complete import Completeness
 from include.nightlies.undo.links_to_build import MovedLink, leading_into, leading_to, links_of_slot, shown_by_links
-from include.nightlies.undo.plan import Instead, Predecessor, Taken, UndoPlan, Wish
+from include.nightlies.undo.plan import Instead, Predecessor, UndoneDestination, UndoPlan, Wish
 from include.nightlies.undo.provenance import vouch_undone
 from include.publishers.base import Published
 from include.publishers.byhand import common_ancestor, contents_of
@@ -63,7 +63,7 @@ def plan_undo(connections: Connections, wish: Wish) -> UndoPlan:
         if record.artifact.name not in names:
             continue
         found = _look(connections, slot, build, record, head, wish.instead, earlier)
-        if isinstance(found, Taken):
+        if isinstance(found, UndoneDestination):
             taken.append(found)
         elif found.refused:
             refused.append(found.why)
@@ -146,7 +146,7 @@ def _look(
     head: Repository,
     instead: Instead,
     earlier: Sequence[BuildRecord],
-) -> Taken | _Left:
+) -> UndoneDestination | _Left:
     artifact = record.artifact
     where = _destination(slot, build, record)
     entry = head.lookup(where)
@@ -173,7 +173,7 @@ def _look(
             said = f"{artifact.name}: the tree of {before.build_id} stands there already"
             return _Left(said, absent=True, before=before)
     inside = contents_of(head, where) if reference else None
-    return Taken(record, where, held, inside.files if inside else 0, inside.bytes if inside else 0, before)
+    return UndoneDestination(record, where, held, inside.files if inside else 0, inside.bytes if inside else 0, before)
 
 
 def earlier_bytes(
@@ -218,7 +218,7 @@ def _change(connections: Connections, plan: UndoPlan, *, owner: str, now: dateti
     made: dict[str, Rebased] = {}
     written: list[tuple[str, bytes]] = []
 
-    def keep(packed: Packed) -> None:
+    def keep(packed: PackedCatalog) -> None:
         written.append((packed.hash.key, packed.data))
 
     for one in plan.taken:
@@ -269,7 +269,7 @@ def _require_unneeded(connections: Connections, slot: Slot, plan: UndoPlan, edit
         raise DestinationError(top, f"is needed since it was looked at: {line}; undo the build again")
 
 
-def _replace(edit: Edit, one: Taken, before: Predecessor, tree: Rebased) -> None:
+def _replace(edit: Edit, one: UndoneDestination, before: Predecessor, tree: Rebased) -> None:
     source = edit.nested_at(before.path)
     if before.tag is None and (source is None or source.hash.digest != before.reference.hash.digest):
         raise DestinationError(before.path, "was replaced or taken away meanwhile; undo the build again")

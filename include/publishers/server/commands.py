@@ -100,7 +100,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenNode:
     """What a look at the node found. ``record``: of the very transaction that is open, None if that is not ours."""
 
     open: bool
@@ -108,7 +108,7 @@ class Seen:
     stale: bool = False
 
     @classmethod
-    def parse(cls, lines: Sequence[str]) -> Seen:
+    def parse(cls, lines: Sequence[str]) -> SeenNode:
         """The output of :meth:`Commands.look`. A record of another transaction than the open one is ``stale``."""
         if not lines or lines[0] not in ("open", "closed"):
             raise FormatError("the node's state", f"{' '.join(lines)[:80]!r} is none")

@@ -42,7 +42,7 @@ _GRACE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class NodeAddress:
     """Where a node is and how one logs in there. Times in seconds; the passphrase is in no repr."""
 
     fqrn: str
@@ -61,17 +61,17 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class CommandResult:
     """A command's exit code and its last lines, standard output and standard error as they came."""
 
     code: int
     lines: tuple[str, ...]
 
 
-class Connection:
+class SshConnection:
     """One connection, which several threads may use. A context manager. Every error names the node and the cure."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: NodeAddress) -> None:
         self.address = address
         self._client = paramiko.SSHClient()
         self._client.set_missing_host_key_policy(_Refuse(address))
@@ -134,7 +134,7 @@ class Connection:
         feed: Iterable[bytes] = (),
         quiet: bool = False,
         keep: int = KEPT_LINES,
-    ) -> Ended:
+    ) -> CommandResult:
         """Run a command on the node and wait for its end; ``feed`` is its input, ``keep`` how many lines are returned.
 
         Its output goes to the log line by line, unless it is ``quiet``. After ``limit_s``, which the node is to keep
@@ -180,7 +180,7 @@ class Connection:
 class Running:
     """A command at work on the node."""
 
-    def __init__(self, address: Address, channel: paramiko.Channel, *, limit_s: float, output: _Output) -> None:
+    def __init__(self, address: NodeAddress, channel: paramiko.Channel, *, limit_s: float, output: _Output) -> None:
         self._address = address
         self._channel = channel
         self._limit_s = limit_s
@@ -195,7 +195,7 @@ class Running:
         self._began.wait(timeout_s)
         return self._output.lines[0] if self._output.lines else None
 
-    def finish(self, feed: Iterable[bytes] = ()) -> Ended:
+    def finish(self, feed: Iterable[bytes] = ()) -> CommandResult:
         """Give it its input and wait for its end. Raises NodeLost, CommandHung."""
         channel = self._channel
         try:
@@ -212,7 +212,7 @@ class Running:
             raise NodeLost(
                 self._address.fqrn, f"the connection to {self._address.name} ended in the middle of a command"
             )
-        return Ended(code, self._output.done())
+        return CommandResult(code, self._output.done())
 
     def close(self) -> None:
         """End its input and listen no more."""
@@ -287,7 +287,7 @@ class _Output:
             log.log(self._level, "node: %s", line)
 
 
-def _load(where: Address, key: Path) -> paramiko.PKey:
+def _load(where: NodeAddress, key: Path) -> paramiko.PKey:
     """The key in a file, opened with its passphrase. Raises KeyUnusable, which never quotes the passphrase."""
     phrase = where.passphrase()
     try:
@@ -303,7 +303,7 @@ def _load(where: Address, key: Path) -> paramiko.PKey:
 class _Refuse(paramiko.MissingHostKeyPolicy):
     """A node whose key is not known is refused, and its fingerprint told; nothing is ever added by itself."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: NodeAddress) -> None:
         self._address = address
 
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002

@@ -48,7 +48,7 @@ from include.gateway.errors import PathBusy
 from include.publishers.errors import PublisherError
 
 
-class ServerError(PublisherError):
+class NodeError(PublisherError):
     """Base of what a node does or says; ``hint`` replaces what the class says of what helps."""
 
     code = "node-error"
@@ -58,7 +58,7 @@ class ServerError(PublisherError):
         super().__init__(fqrn, f"{detail}; {hint or self.hint}", path=path)
 
 
-class NodeConnectionError(ServerError):
+class NodeConnectionError(NodeError):
     """No command was begun, or it is not known what became of it."""
 
     code = "node-connection-error"
@@ -98,132 +98,132 @@ class LoginRefused(NodeConnectionError):
     hint = "add our public key to the authorized keys of that user, or correct `user` and `key`"
 
 
-class CommandHung(ServerError):
+class CommandHung(NodeError):
     code = "node-command-timeout"
     retryable = True
     hint = "look at what the node waits for, or raise `time_limit_s`"
     concern = Concern.NODE
 
 
-class CommandMissing(ServerError):
+class CommandMissing(NodeError):
     code = "node-command-missing"
     hint = "install it there, or correct `command` in the settings"
     concern = Concern.NODE
 
 
-class NodeFull(ServerError):
+class NodeFull(NodeError):
     code = "node-full"
     retryable = True
     hint = "free space in the spool folder of the node"
     concern = Concern.NODE
 
 
-class PlaceRefused(ServerError):
+class PlaceRefused(NodeError):
     code = "node-place-mismatch"
     hint = "look at the mount on the node; it is not as the repository's catalogs say"
 
 
-class PathRefused(ServerError):
+class PathRefused(NodeError):
     code = "node-path-refused"
     hint = "reserve the destination first, or choose another one"
 
 
-class InputRefused(ServerError):
+class InputRefused(NodeError):
     code = "node-request-refused"
     hint = "correct the repository's configuration on the node"
 
 
-class OpenFailed(ServerError):
+class OpenFailed(NodeError):
     code = "node-transaction-failed"
     retryable = True
     hint = "look at the mount and the gateway from the node"
 
 
-class LeaseUndropped(ServerError):
+class LeaseUndropped(NodeError):
     code = "node-lease-not-dropped"
     retryable = True
     hint = "it stays open until the gateway answers; the next try aborts it"
 
 
-class NotInTransaction(ServerError):
+class NotInTransaction(NodeError):
     code = "node-transaction-missing"
     retryable = True
     hint = "somebody ended it; try again"
 
 
-class FilesOpen(ServerError):
+class FilesOpen(NodeError):
     code = "node-files-open"
     retryable = True
     hint = "end what has files open below the mount, or has its working directory there"
 
 
-class AnotherPublish(ServerError):
+class AnotherPublish(NodeError):
     code = "node-publish-active"
     retryable = True
     hint = "wait until it ended"
 
 
-class NodeWhitelistExpired(ServerError):
+class NodeWhitelistExpired(NodeError):
     code = "node-whitelist-expired"
     hint = "resign the whitelist with the master key"
     concern = Concern.NODE
 
 
-class RepositoryUnavailable(ServerError):
+class RepositoryUnavailable(NodeError):
     code = "node-repository-unavailable"
     retryable = True
     hint = "look at the web server of the repository"
     concern = Concern.NODE
 
 
-class UnknownOnNode(ServerError):
+class UnknownOnNode(NodeError):
     code = "node-repository-unknown"
     hint = "create or connect the repository on the node (cvmfs_server mkfs), or correct `host`"
     concern = Concern.NODE
 
 
-class NameRefused(ServerError):
+class NameRefused(NodeError):
     code = "node-tag-refused"
     hint = "choose another tag, or remove the one of that name"
 
 
-class NodeLeaseLost(ServerError):
+class NodeLeaseLost(NodeError):
     code = "node-lease-lost"
     retryable = True
     hint = "raise max_lease_time at the gateway above the time that a tree takes"
 
 
-class CommitRefused(ServerError):
+class CommitRefused(NodeError):
     code = "node-commit-refused"
     retryable = True
     hint = "see the gateway's log"
 
 
-class KeyRefused(ServerError):
+class KeyRefused(NodeError):
     code = "node-key-refused"
     hint = "compare the node's .gw key file with the gateway's"
     concern = Concern.NODE
 
 
-class SyncFailed(ServerError):
+class SyncFailed(NodeError):
     code = "node-sync-failed"
     retryable = True
     hint = "see what the node says of its storage"
 
 
-class SigningFailed(ServerError):
+class SigningFailed(NodeError):
     code = "node-signing-failed"
     hint = "look at the repository's keys on the node"
     concern = Concern.NODE
 
 
-class NotSeen(ServerError):
+class NotSeen(NodeError):
     code = "node-revision-not-visible"
     retryable = True
     hint = "look at the web server, and at caches in front of it"
 
 
-class CommandFailed(ServerError):
+class CommandFailed(NodeError):
     code = "node-command-failed"
     retryable = True
 

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 
 from include.gateway.errors import PathBusy
 from include.publishers.errors import PublisherError
-from include.publishers.server.commands import HELD, Commands, Record, Seen
-from include.publishers.server.connection import KEPT_LINES, Address, Connection, Ended
+from include.publishers.server.commands import HELD, Commands, Record, SeenNode
+from include.publishers.server.connection import KEPT_LINES, CommandResult, NodeAddress, SshConnection
 from include.publishers.server.errors import NodeBusy, NodeLost, TransactionOpen
 from include.publishers.server.outcomes import Verb, busy, failure
 
@@ -32,7 +32,7 @@ _GIVE_UP_WAIT_S = 8
 class Node:
     """A publisher node for one repository. ``wait_s``: how long busy paths and other tasks of ours are waited for."""
 
-    address: Address
+    address: NodeAddress
     commands: Commands
     wait_s: int
 
@@ -48,7 +48,7 @@ class Node:
         only where a transaction is begun.
         """
         record = Record(secrets.token_hex(8), owner, path, datetime.now(UTC))
-        with Connection(self.address) as connection:
+        with SshConnection(self.address) as connection:
             session = Session(self, connection, record)
             if on_lease:
                 on_lease(session.give_up)
@@ -70,7 +70,7 @@ class Node:
 class Session:
     """Commands under the lock. Each that fails raises its error (outcomes)."""
 
-    def __init__(self, node: Node, connection: Connection, record: Record) -> None:
+    def __init__(self, node: Node, connection: SshConnection, record: Record) -> None:
         self.node = node
         self.commands = node.commands
         self._connection = connection
@@ -84,7 +84,7 @@ class Session:
         feed: Iterable[bytes] = (),
         quiet: bool = False,
         keep: int = KEPT_LINES,
-    ) -> Ended:
+    ) -> CommandResult:
         """Run it to its end; only code 0 comes back, with the last ``keep`` lines. Raises ServerError, PathBusy."""
         limit_s = self.commands.limit_s
         ended = self._connection.run(command, limit_s=limit_s + self.node.wait_s, feed=feed, quiet=quiet, keep=keep)
@@ -92,9 +92,9 @@ class Session:
             raise failure(self.node.fqrn, verb, ended.code, ended.lines, path=self._record.path, limit_s=limit_s)
         return ended
 
-    def look(self) -> Seen:
+    def look(self) -> SeenNode:
         """Whether a transaction is open, and whether it is one of ours."""
-        return Seen.parse(self.run(Verb.LOOK, self.commands.look(), quiet=True).lines)
+        return SeenNode.parse(self.run(Verb.LOOK, self.commands.look(), quiet=True).lines)
 
     def settle(self) -> None:
         """Wait for what still runs of an earlier task of ours, and abort the transaction that it left behind."""
@@ -151,12 +151,12 @@ class Session:
     def give_up(self) -> None:
         """Abort what we began over a connection of its own, for whoever must do so from outside."""
         try:
-            with Connection(self.node.address) as connection:
+            with SshConnection(self.node.address) as connection:
                 self._abort(connection)
         except (PublisherError, PathBusy) as error:
             log.warning("%s: our transaction stays open for now: %s", self.node.fqrn, error)
 
-    def _abort(self, connection: Connection) -> None:
+    def _abort(self, connection: SshConnection) -> None:
         there = Session(self.node, connection, self._record)
         with suppress(NodeBusy):
             # what we were interrupted in may come to its end by itself, and well

@@ -9,14 +9,13 @@ from pathlib import Path
 from include.cvmfs.revision.repository import Repository
 from include.publishers.capabilities import Loss, Operation, Way, require
 from include.publishers.server.commands import Commands
-from include.publishers.server.connection import Address
+from include.publishers.server.connection import NodeAddress
 from include.publishers.server.node import Node
 from include.publishers.server.pack import Packing
 from include.publishers.server.publisher import ServerPublisher
-from include.publishers.server.standing import Comparison
+from include.publishers.server.standing import TreeComparison
 from include.publishers.trees import tree_options
-from include.settings.model import Repository as RepositorySettings
-from include.settings.model import Server
+from include.settings.model import NodeSettings, RepositorySettings
 from include.settings.secrets import Secrets
 
 PACKED = "packed"
@@ -33,7 +32,7 @@ def packing_for(settings: RepositorySettings, repository: Repository, var: Path)
 
 
 def open_server(
-    settings: RepositorySettings, node: Server, secrets: Secrets, var: Path, read: Callable[[], Repository]
+    settings: RepositorySettings, node: NodeSettings, secrets: Secrets, var: Path, read: Callable[[], Repository]
 ) -> ServerPublisher:
     """The publisher of a repository on its node. Nothing is connected yet."""
     way, kept = _WAYS[node.behind], settings.prepare
@@ -43,7 +42,7 @@ def open_server(
     def passphrase() -> str | None:
         return secrets.get(node.connection).password if node.connection else None
 
-    address = Address(
+    address = NodeAddress(
         fqrn=settings.fqrn,
         host=node.host,
         port=node.port,
@@ -73,7 +72,7 @@ def open_server(
         allow_lossy=losses,
         # finding what was packed needs none of the options of packing
         packing=Packing.finder(settings.fqrn, var / PACKED / settings.fqrn),
-        compared=Comparison(
+        compared=TreeComparison(
             owners=node.keep_owners,
             xattrs=kept.xattrs,
             mtime_ns=kept.mtime_ns,

@@ -12,7 +12,7 @@ from include.gateway.errors import PathBusy
 from include.publishers.errors import PublisherError
 from include.publishers.server import errors as kinds
 from include.publishers.server.commands import HELD, MISPLACED
-from include.publishers.server.errors import CommandFailed, NodeBusy, ServerError, TransactionOpen
+from include.publishers.server.errors import CommandFailed, NodeBusy, NodeError, TransactionOpen
 
 _SHOWN_LINES = 8
 _LINE_CHARACTERS = 300
@@ -39,7 +39,7 @@ class Verb(Enum):
 _TIMED_OUT = frozenset({124, 137})
 _NO_PROGRAM = frozenset({126, 127})
 
-CODES: Mapping[tuple[Verb, int], type[ServerError] | type[PathBusy]] = {
+CODES: Mapping[tuple[Verb, int], type[NodeError] | type[PathBusy]] = {
     (Verb.TRANSACTION, 16): PathBusy,
     (Verb.TRANSACTION, 17): TransactionOpen,
     (Verb.TRANSACTION, 2): kinds.PathRefused,
@@ -55,7 +55,7 @@ CODES: Mapping[tuple[Verb, int], type[ServerError] | type[PathBusy]] = {
 _EXACT = frozenset({PathBusy, TransactionOpen})
 
 # The first that is found in the output counts. Messages of the gateway come before those of the steps they end.
-MESSAGES: Sequence[tuple[str, type[ServerError] | type[PathBusy]]] = (
+MESSAGES: Sequence[tuple[str, type[NodeError] | type[PathBusy]]] = (
     ("No space left on device", kinds.NodeFull),
     ("Disk quota exceeded", kinds.NodeFull),
     ("Path busy. Time remaining", PathBusy),
@@ -115,7 +115,7 @@ def failure(
         return PathBusy(text, time_remaining_s=_remaining_s(lines), repository=fqrn, path=path, reason="path_busy")
     if issubclass(kind, NodeBusy):
         return busy(kind, fqrn, path, f"somebody has a transaction open on the node{said}", limit_s)
-    assert issubclass(kind, ServerError)  # noqa: S101 - what the tables hold beside those two
+    assert issubclass(kind, NodeError)  # noqa: S101 - what the tables hold beside those two
     return kind(fqrn, detail, path=path)
 
 
@@ -124,7 +124,7 @@ def busy(kind: type[NodeBusy], fqrn: str, path: str, detail: str, at_most_s: flo
     return kind(f"repository {fqrn}: {detail}; {kind.hint}", time_remaining_s=at_most_s, repository=fqrn, path=path)
 
 
-def _kind(verb: Verb, code: int, text: str) -> type[ServerError] | type[PathBusy]:
+def _kind(verb: Verb, code: int, text: str) -> type[NodeError] | type[PathBusy]:
     by_code = CODES.get((verb, code))
     if by_code in _EXACT:
         return by_code or CommandFailed

@@ -19,14 +19,14 @@ from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.catalog import MARKER
 from include.cvmfs.format.compression import Compression
 from include.cvmfs.ingest.changeset import Changeset
-from include.cvmfs.ingest.prepare import DEFAULTS, NO_BASE, Base, PrepareOptions, Progress, prepare
+from include.cvmfs.ingest.prepare import DEFAULTS, NO_BASE, Base, PrepareOptions, PrepareProgress, prepare
 from include.cvmfs.ingest.spool import SpecialBits, Specials
 from include.cvmfs.ingest.tree_limits import beyond, check_member
 from include.cvmfs.sources.owners import OwnerMap, fixed
 from include.cvmfs.sources.source import (
     SPECIALS,
     Entry,
-    Kind,
+    EntryKind,
     Opener,
     SourceLimits,
     TreeSource,
@@ -43,13 +43,13 @@ _READ_BYTES = 1 << 20
 _END = bytes(2 * tarfile.BLOCKSIZE)
 _KEPT = timedelta(days=2)
 _TYPES = {
-    Kind.FILE: tarfile.REGTYPE,
-    Kind.DIRECTORY: tarfile.DIRTYPE,
-    Kind.SYMLINK: tarfile.SYMTYPE,
-    Kind.HARDLINK: tarfile.LNKTYPE,
-    Kind.FIFO: tarfile.FIFOTYPE,
-    Kind.CHARACTER_DEVICE: tarfile.CHRTYPE,
-    Kind.BLOCK_DEVICE: tarfile.BLKTYPE,
+    EntryKind.FILE: tarfile.REGTYPE,
+    EntryKind.DIRECTORY: tarfile.DIRTYPE,
+    EntryKind.SYMLINK: tarfile.SYMTYPE,
+    EntryKind.HARDLINK: tarfile.LNKTYPE,
+    EntryKind.FIFO: tarfile.FIFOTYPE,
+    EntryKind.CHARACTER_DEVICE: tarfile.CHRTYPE,
+    EntryKind.BLOCK_DEVICE: tarfile.BLKTYPE,
 }
 Lossless = Callable[[Operation, str], None]
 """Told an operation of the table and the path that needs it; raises if that would be lost on the way."""
@@ -77,7 +77,7 @@ class Packing:
         now: datetime,
         base: Base = NO_BASE,
         limits: SourceLimits | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[PrepareProgress], None] | None = None,
         dry_run: bool = False,
     ) -> Changeset:
         """Keep ``source`` for a destination. Nothing is sent anywhere.
@@ -119,12 +119,12 @@ class Packing:
         finally:
             Path(name).unlink(missing_ok=True)
 
-    def find(self, changeset: Changeset) -> Packed:
+    def find(self, changeset: Changeset) -> NodeArchive:
         """The archive of a changeset. Raises PackedMissing: it may have been packed on another machine."""
         path = self._path(changeset)
         if not changeset.stored or not path.is_file():
             raise PackedMissing(changeset.destination, f"its archive is not in {self.folder} of this machine")
-        return Packed(path, changeset)
+        return NodeArchive(path, changeset)
 
     def _path(self, changeset: Changeset) -> Path:
         return self.folder / f"{changeset.root.digest.hex()}.tar"
@@ -139,7 +139,7 @@ class Packing:
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class NodeArchive:
     """An archive on this machine: what was packed, and all that a node needs."""
 
     path: Path
@@ -168,7 +168,7 @@ def member(entry: Entry) -> bytes:
     info = tarfile.TarInfo(entry.path)
     info.type = _TYPES[entry.kind]
     info.mode, info.mtime, info.uid, info.gid = entry.mode, entry.mtime, entry.uid, entry.gid
-    info.size = entry.size if entry.kind is Kind.FILE else 0
+    info.size = entry.size if entry.kind is EntryKind.FILE else 0
     info.linkname = entry.symlink or entry.hardlink_to
     info.devmajor, info.devminor = os.major(entry.device), os.minor(entry.device)
     extended = {"mtime": f"{entry.mtime}.{entry.mtime_ns:09}"} if entry.mtime_ns else {}
@@ -231,11 +231,11 @@ class _Writer:
 
     def _taken(self, entry: Entry) -> bool:
         path, kind = entry.path, entry.kind
-        if path == "" and kind is Kind.DIRECTORY:
+        if path == "" and kind is EntryKind.DIRECTORY:
             return False
-        if path == MARKER and kind is Kind.FILE:
+        if path == MARKER and kind is EntryKind.FILE:
             return False
-        if kind is Kind.HARDLINK:
+        if kind is EntryKind.HARDLINK:
             if entry.hardlink_to in self._left_out:
                 self._left_out.add(path)
                 return False
@@ -248,7 +248,7 @@ class _Writer:
         if self._options.specials is Specials.SKIP:
             self._left_out.add(entry.path)
             return False
-        if self._options.specials is Specials.REFUSE or entry.kind is Kind.SOCKET:
+        if self._options.specials is Specials.REFUSE or entry.kind is EntryKind.SOCKET:
             problem = f"is a {entry.kind.value}, which is not published; remove it"
             raise refused(self._source.name, entry.path, f"{problem}, or set `specials: skip`")
         self._tell(Operation.TREE_SPECIALS, entry.path)

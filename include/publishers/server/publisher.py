@@ -25,17 +25,17 @@ from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.view import View, is_below
-from include.cvmfs.sources.source import Entry, Kind, checked_destination
+from include.cvmfs.sources.source import Entry, EntryKind, checked_destination
 from include.publishers.base import Published, Released, Reserved
 from include.publishers.capabilities import Operation
 from include.publishers.destinations import is_reserved, is_tree, missing_directories, occupied
 from include.publishers.errors import NotSupported
 from include.publishers.reserved import topmost
-from include.publishers.server.errors import NodeLost, NodeUnreachable, NotSeen, ServerError, SyncFailed
+from include.publishers.server.errors import NodeError, NodeLost, NodeUnreachable, NotSeen, SyncFailed
 from include.publishers.server.node import OnLease, Session
 from include.publishers.server.outcomes import Verb
-from include.publishers.server.pack import Packed, Packing, member
-from include.publishers.server.standing import OWNER, SLIGHT, Comparison, Difference
+from include.publishers.server.pack import NodeArchive, Packing, member
+from include.publishers.server.standing import OWNER, SLIGHT, FirstDifference, TreeComparison
 from include.publishers.server.upkeep import NodeUpkeep
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class ServerPublisher(NodeUpkeep):
     """
 
     packing: Packing
-    compared: Comparison
+    compared: TreeComparison
     ingest: bool = False
     confirm_s: float = CONFIRM_S
 
@@ -162,7 +162,7 @@ class ServerPublisher(NodeUpkeep):
                     self._install(session, packed, head, tag, progress)
                 except (NodeLost, NodeUnreachable):
                     raise
-                except ServerError as error:
+                except NodeError as error:
                     self._raise_unless_published(error, packed, tag, progress)
                 progress.held_s += time.monotonic() - started
             with progress.phase("confirm"):
@@ -259,7 +259,7 @@ class ServerPublisher(NodeUpkeep):
     # -- private
 
     def _install(
-        self, session: Session, packed: Packed, head: Repository, tag: NewTag | None, progress: _Progress
+        self, session: Session, packed: NodeArchive, head: Repository, tag: NewTag | None, progress: _Progress
     ) -> None:
         path, commands = packed.changeset.destination, session.commands
         there = head.lookup(path)
@@ -285,7 +285,7 @@ class ServerPublisher(NodeUpkeep):
         name, message = (tag.name, tag.description) if tag else (None, "")
         session.run(Verb.PUBLISH, session.commands.publish(name, message))
 
-    def _require_arrived(self, packed: Packed, said: Sequence[str]) -> None:
+    def _require_arrived(self, packed: NodeArchive, said: Sequence[str]) -> None:
         here = hashlib.sha256()
         for block in packed.blocks():
             here.update(block)
@@ -293,7 +293,7 @@ class ServerPublisher(NodeUpkeep):
             raise SyncFailed(self.fqrn, "the archive did not arrive on the node as it was sent", hint="try again")
 
     def _require_place(
-        self, head: Repository, packed: Packed, found: Difference | None, *, replace: bool, sent: bool
+        self, head: Repository, packed: NodeArchive, found: FirstDifference | None, *, replace: bool, sent: bool
     ) -> None:
         """Whether the tree may be put where it is to go, given what stands there."""
         changeset, view = packed.changeset, View(head.catalogs, head.root)
@@ -319,7 +319,7 @@ class ServerPublisher(NodeUpkeep):
             raise BaseChanged(path, "another publication put something there since this tree was packed")
 
     def _raise_unless_published(
-        self, error: ServerError, packed: Packed, tag: NewTag | None, progress: _Progress
+        self, error: NodeError, packed: NodeArchive, tag: NewTag | None, progress: _Progress
     ) -> None:
         """A command that failed may have done its work before it did: then the work counts."""
         if not progress.sent:
@@ -332,7 +332,7 @@ class ServerPublisher(NodeUpkeep):
             raise error
         log.warning("%s; revision %d holds the tree all the same", error, head.manifest.revision)
 
-    def _holds(self, head: Repository, packed: Packed) -> bool:
+    def _holds(self, head: Repository, packed: NodeArchive) -> bool:
         found = self.compared.difference(head, packed, contents=False)
         return found is None or (found.what in SLIGHT and bool(self.allow_lossy))
 
@@ -380,9 +380,9 @@ def _skeleton(created: Sequence[str], nested: Collection[str], now: datetime) ->
     mtime = int(now.timestamp())
     made = io.BytesIO()
     for path in created:
-        made.write(member(Entry(path[1:], Kind.DIRECTORY, 0o755, mtime)))
+        made.write(member(Entry(path[1:], EntryKind.DIRECTORY, 0o755, mtime)))
         if path in nested:
-            made.write(member(Entry(f"{path[1:]}/{MARKER}", Kind.FILE, 0o644, mtime)))
+            made.write(member(Entry(f"{path[1:]}/{MARKER}", EntryKind.FILE, 0o644, mtime)))
     made.write(bytes(2 * tarfile.BLOCKSIZE))
     yield made.getvalue()
 

@@ -10,25 +10,25 @@ from dataclasses import dataclass
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.revision.view import View
 from include.cvmfs.revision.walk import Tree
-from include.cvmfs.sources.source import SPECIALS, Entry, Kind, Opener
+from include.cvmfs.sources.source import SPECIALS, Entry, EntryKind, Opener
 from include.cvmfs.sources.xattrs import unpack_xattrs
-from include.publishers.server.pack import Packed
+from include.publishers.server.pack import NodeArchive
 
 _READ_BYTES = 1 << 20
 _TYPES = {
-    Kind.FILE: stat.S_IFREG,
-    Kind.DIRECTORY: stat.S_IFDIR,
-    Kind.SYMLINK: stat.S_IFLNK,
-    Kind.FIFO: stat.S_IFIFO,
-    Kind.CHARACTER_DEVICE: stat.S_IFCHR,
-    Kind.BLOCK_DEVICE: stat.S_IFBLK,
+    EntryKind.FILE: stat.S_IFREG,
+    EntryKind.DIRECTORY: stat.S_IFDIR,
+    EntryKind.SYMLINK: stat.S_IFLNK,
+    EntryKind.FIFO: stat.S_IFIFO,
+    EntryKind.CHARACTER_DEVICE: stat.S_IFCHR,
+    EntryKind.BLOCK_DEVICE: stat.S_IFBLK,
 }
 OWNER, XATTRS = "owner", "values of extended attributes"
 SLIGHT = frozenset({OWNER, XATTRS})
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class FirstDifference:
     """The first thing that differs. One of ``SLIGHT`` in ``what`` means that nothing weightier does."""
 
     path: str
@@ -39,7 +39,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class TreeComparison:
     """What is compared: owners, attributes and special bits only if they are kept; ``specials``: whether these have
     to be there."""
 
@@ -49,41 +49,43 @@ class Comparison:
     specials: bool = True
     special_bits: bool = False
 
-    def difference(self, tree: Tree, packed: Packed, *, contents: bool) -> Difference | None:
+    def difference(self, tree: Tree, packed: NodeArchive, *, contents: bool) -> FirstDifference | None:
         """What differs at the destination, None if it is the same tree. Raises what reading both raises."""
         path, wanted = packed.changeset.destination, packed.changeset.statistics.total
         there = tree.lookup(path)
         if there is None or not there.mountpoint:
-            return Difference(path, "nothing stands there" if there is None else "no nested catalog stands there")
+            return FirstDifference(path, "nothing stands there" if there is None else "no nested catalog stands there")
         found = tree.catalog_at(path).statistics.total
         kinds = ("regular", "dir", "symlink", "special") if self.specials else ("regular", "dir", "symlink")
         for kind in kinds:
             if getattr(found, kind) != getattr(wanted, kind):
-                return Difference(path, f"{getattr(found, kind)} entries of kind {kind}, not {getattr(wanted, kind)}")
+                return FirstDifference(
+                    path, f"{getattr(found, kind)} entries of kind {kind}, not {getattr(wanted, kind)}"
+                )
         if found.file_size != wanted.file_size:
-            return Difference(path, f"{found.file_size} bytes in all, not {wanted.file_size}")
+            return FirstDifference(path, f"{found.file_size} bytes in all, not {wanted.file_size}")
         return self._entries(tree, path, packed.entries(self.xattrs), contents=contents)
 
     def _entries(
         self, tree: Tree, path: str, entries: Iterable[tuple[Entry, Opener | None]], *, contents: bool
-    ) -> Difference | None:
+    ) -> FirstDifference | None:
         # as many entries of each kind, and each that is wanted is there: then nothing else is
         view = View(tree.catalogs, tree.root)
-        slight: Difference | None = None
+        slight: FirstDifference | None = None
         for entry, opener in entries:
             here = f"{path}/{entry.path}"
             if entry.kind in SPECIALS and not self.specials:
                 continue
-            if entry.kind is Kind.HARDLINK:
+            if entry.kind is EntryKind.HARDLINK:
                 what = _same_file(view.lookup(here), view.lookup(f"{path}/{entry.hardlink_to}"))
             else:
                 what = self._of(view.lookup(here), entry)
             if what is None and contents and opener is not None:
                 what = _content(tree, here, opener)
             if what in SLIGHT:
-                slight = slight or Difference(here, what or "")
+                slight = slight or FirstDifference(here, what or "")
             elif what is not None:
-                return Difference(here, what)
+                return FirstDifference(here, what)
         return slight
 
     def _of(self, there: Dirent | None, wanted: Entry) -> str | None:
@@ -91,12 +93,12 @@ class Comparison:
             return "is not there"
         if stat.S_IFMT(there.mode) != _TYPES[wanted.kind]:
             return f"is no {wanted.kind.value}"
-        if wanted.kind is Kind.SYMLINK:
+        if wanted.kind is EntryKind.SYMLINK:
             if there.symlink != wanted.symlink:
                 return "leads elsewhere"
         elif (there.mode ^ wanted.mode) & (0o7777 if self.special_bits else 0o777):
             return "has other permissions"
-        if wanted.kind is Kind.FILE:
+        if wanted.kind is EntryKind.FILE:
             if there.size != wanted.size:
                 return f"has {there.size} bytes, not {wanted.size}"
             if there.mtime != wanted.mtime or (self.mtime_ns and (there.mtime_ns or 0) != wanted.mtime_ns):

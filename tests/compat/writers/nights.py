@@ -10,9 +10,17 @@ from typing import Any
 
 from include.cvmfs.format.catalog import NestedRef
 from include.gateway.holders import TaskName
-from include.nightlies.rules.approval import Bound, Kind, Wanted, link_digest, question_digest, tree_digest, undo_digest
+from include.nightlies.rules.approval import (
+    Bound,
+    QuestionKind,
+    WantedApproval,
+    link_digest,
+    question_digest,
+    tree_digest,
+    undo_digest,
+)
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
-from include.nightlies.rules.index import Artifact, Base, BuildIndex, Rejected
+from include.nightlies.rules.index import Artifact, BuildIndex, ParentBuild, RejectedArtifact
 from include.nightlies.rules.links import LinkDecision, LinkState
 from include.nightlies.rules.passes import Pass
 from include.nightlies.rules.publication import Publication
@@ -20,11 +28,11 @@ from include.nightlies.rules.signatures import public_key, require_signature
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.gate import Passed
 from include.nightlies.steps.links import Linked
-from include.nightlies.steps.values import Batch, Item, Night, Outcome
+from include.nightlies.steps.values import Batch, BatchOutcome, Item, Night
 from include.nightlies.undo.approval import digest_of
 from include.nightlies.undo.links_to_build import MovedLink
-from include.nightlies.undo.plan import Predecessor, Taken, UndoPlan, Wish
-from include.publishers.leftovers import Finding, Whose
+from include.nightlies.undo.plan import Predecessor, UndoneDestination, UndoPlan, Wish
+from include.publishers.leftovers import LeaseFinding, Whose
 from tests.compat.corpus import Document, compact, keys_folder, newest, shape
 from tests.compat.keys import BUILDER, FQRN, builder
 from tests.compat.writers.store import AT, OLDER, PLACE, ROOT, WHOLE
@@ -36,7 +44,7 @@ GAUDI = Artifact("Gaudi", "x86_64-el9-gcc13-opt", "Gaudi.tar.zst", 123456, SUM, 
 LHCB = Artifact("LHCb", "armv8-el9-gcc13-opt", "s3://builds/main/LHCb.tar", 7, "b2" * 32)
 INDEX = BuildIndex("main", "b1", DAY, True, (GAUDI, LHCB))
 PARTIAL = BuildIndex(
-    "main", "b2", DAY, False, (LHCB,), base=Base("b1", date(2026, 11, 20)), serial=7, created=AT
+    "main", "b2", DAY, False, (LHCB,), base=ParentBuild("b1", date(2026, 11, 20)), serial=7, created=AT
 )  # fmt: skip
 NIGHT = Night(RUN, "main", DAY, "the run's logical date", ("Gaudi",), (), number=3, earlier=(f"{RUN}__1",), last=False)
 TURN = Pass("scheduled__2026-11-21T00:30:00+00:00", 3, AT + timedelta(hours=6), AT)
@@ -46,7 +54,7 @@ TAKEN_OVER = Item(
     "LHCb/armv8", "/nightlies/main/b1/LHCb/armv8", "", inherits="/nightlies/main/b0/LHCb/armv8", linked=True
 )
 BATCH = Batch(RUN, FQRN, (ITEM, TAKEN_OVER), ("/nightlies/main", "/nightlies/main/b1"), tag="été")
-FINDING = Finding(FQRN, "/nightlies", "worker", f"{RUN}/artifacts.publish[3] try 2", AT.isoformat(), Whose.DEAD,
+FINDING = LeaseFinding(FQRN, "/nightlies", "worker", f"{RUN}/artifacts.publish[3] try 2", AT.isoformat(), Whose.DEAD,
                   "its task is failed")  # fmt: skip
 
 
@@ -65,7 +73,7 @@ def publication(**changes: Any) -> Publication:
     return Publication(**{**fields, **changes})
 
 
-def build(*artifacts: Artifact, rejected: tuple[Rejected, ...] = (), complete: bool = True) -> BuildRecord:
+def build(*artifacts: Artifact, rejected: tuple[RejectedArtifact, ...] = (), complete: bool = True) -> BuildRecord:
     records = tuple(ArtifactRecord(5 + place, 1, one, AT, AT) for place, one in enumerate(artifacts))
     return BuildRecord(1, "main", "b1", DAY, complete, "s3://builds/index.json", rejected, AT, AT, records)
 
@@ -74,21 +82,23 @@ def undo_plan() -> UndoPlan:
     made = build(GAUDI, LHCB)
     before = Predecessor("b0", "/nightlies/main/b0/Gaudi", NestedRef("/nightlies/main/b0/Gaudi", ROOT, 9), SUM)
     taken = (
-        Taken(made.artifacts[0], PLACE, str(ROOT), 9, 99, before),
-        Taken(made.artifacts[1], "/nightlies/main/b1/LHCb/armv8-el9-gcc13-opt", "", 0, 0),
+        UndoneDestination(made.artifacts[0], PLACE, str(ROOT), 9, 99, before),
+        UndoneDestination(made.artifacts[1], "/nightlies/main/b1/LHCb/armv8-el9-gcc13-opt", "", 0, 0),
     )
     links = (MovedLink("/nightlies/main/latest", "/nightlies/main/b1", made, "/nightlies/main/b0"),)
     wish = Wish("main", "b1", "crashes", ("Gaudi",))
     return UndoPlan(wish, FQRN, 7, made, taken, links, ("one note",), ("refused so",))
 
 
-def wanted() -> Wanted:
+def wanted() -> WantedApproval:
     bound = (
         Bound("Gaudi/x86_64", PLACE, tree_digest(FQRN, PLACE, source_sha256=SUM, root=str(ROOT)), "9 files"),
         Bound("LHCb/armv8", "/l", link_digest(FQRN, "/l", target="/nightlies/main/b0", root=str(OLDER)), "a link"),
     )
     lines = (f"2 artifacts of slot main for {FQRN}",)
-    return Wanted(Kind.PUBLICATION, FQRN, "Publish 2 artifacts?", lines, bound, 240, WHOLE + timedelta(hours=23))
+    return WantedApproval(
+        QuestionKind.PUBLICATION, FQRN, "Publish 2 artifacts?", lines, bound, 240, WHOLE + timedelta(hours=23)
+    )
 
 
 def digests() -> dict[str, str]:
@@ -150,10 +160,10 @@ def documents() -> dict[str, Document]:
         "xcom-passes.jsonl": Document([TURN, Pass("manual__1")], _values, _reading(Pass.from_json)),
         "xcom-batches.jsonl": Document([BATCH, Batch(RUN, FQRN, (ITEM,), replace=False, dry_run=True)], _values,
                                        _reading(Batch.from_json)),
-        "xcom-leases.jsonl": Document([FINDING], _values, _reading(Finding.from_json)),
+        "xcom-leases.jsonl": Document([FINDING], _values, _reading(LeaseFinding.from_json)),
         "xcom-linked-passed.jsonl": Document(INDEX_VALUES, _values),
         "xcom-outcome.json": Document(
-            Outcome([publication(), publication(state=State.UNCHANGED, changeset=None, revision_after=None)]),
+            BatchOutcome([publication(), publication(state=State.UNCHANGED, changeset=None, revision_after=None)]),
             lambda value: compact(value.to_json()),
         ),
         "xcom-undo-plan.json": Document(undo_plan(), lambda value: compact(shape(value.to_json()))),

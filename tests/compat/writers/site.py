@@ -9,11 +9,11 @@ from datetime import timedelta
 from typing import Any
 
 from include.care.freezes.freezes import FREEZE, Intervention
-from include.care.notify.message import Event, Message
+from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.webhook import KEY_HEADER, SIGNATURE_HEADER, TIME_HEADER, cause_of, signature
-from include.care.preflight.findings import Finding, Report, Severity
-from include.care.provenance.asked import Answer
-from include.care.provenance.records import Checked
+from include.care.preflight.findings import Finding, PreflightReport, Severity
+from include.care.provenance.asked import PathRecord
+from include.care.provenance.records import CheckedRecord
 from include.care.watch.summary import Summary, summary
 from include.gateway.auth import authorization, sign_body
 from include.gateway.pack import PackHeader, PackObject
@@ -23,12 +23,12 @@ from include.lab.ports import Ports
 from include.lab.report import NightReport, artifact_lines
 from include.lab.secrets import LabSecrets
 from include.nightlies.records.links import LinkRecord
-from include.nightlies.rules.index import Rejected
+from include.nightlies.rules.index import RejectedArtifact
 from include.nightlies.rules.states import Phase, State
 from include.publishers.server.commands import Record
 from include.settings.model import Choice, Slot
 from include.settings.pools import pools, to_import
-from include.storage.roles import Role, Server, bucket_policy, user_policy
+from include.storage.roles import PolicyServer, Role, bucket_policy, user_policy
 from tests.compat.corpus import Document, as_text, shape, without_prose
 from tests.compat.keys import FQRN
 from tests.compat.writers.nights import DAY, GAUDI, LHCB, RUN, build, publication
@@ -36,12 +36,12 @@ from tests.compat.writers.store import AT, DATA, DEED, LINK, ROOT, WHOLE
 from tests.compat.writers.store import SECRET as KEY
 
 MESSAGE = Message(
-    f"failed:main:{DAY}:Gaudi/x86_64", Event.FAILED, "error", "Gaudi/x86_64 of main failed: été",
+    f"failed:main:{DAY}:Gaudi/x86_64", NotifyEvent.FAILED, "error", "Gaudi/x86_64 of main failed: été",
     "No such tarball.\nTwice.", "Upload it again.", {"run": "http://localhost:8080/dags/a/runs/b"},
 )  # fmt: skip
 RECORD = Record("00ff", f"{RUN}/artifact.publish[1] try 1", "/nightlies/é", AT)
 SECRETS = LabSecrets("admin", "postgres", "NSKEY", "s3", "nightshift-1", "gateway", "jwt", "api", "fernet=")
-REPORT = Report.of(
+REPORT = PreflightReport.of(
     [
         Finding("gateway", FQRN, Severity.ERROR, "no answer", "Start it."),
         Finding("store", "cvmfs", Severity.OK, "is read"),
@@ -55,7 +55,7 @@ def night_summary() -> Summary:
     """A night with each fate."""
     slot = Slot(name="main", repository=FQRN, store="builds", optional=Choice(platforms=("armv8-el9-gcc13-opt",)))
     others = [replace(GAUDI, project=name) for name in ("Unchanged", "Failed", "Blocked", "Open")]
-    rejected = (Rejected("Bad/x86", "no sum", 3, "Bad", "x86"),)
+    rejected = (RejectedArtifact("Bad/x86", "no sum", 3, "Bad", "x86"),)
     made = build(GAUDI, *others, rejected=rejected, complete=False)
     states = [State.PUBLISHED, State.UNCHANGED, State.FAILED, State.SKIPPED]
     rows = [
@@ -118,7 +118,7 @@ def _summary(value: Summary) -> bytes:
 
 
 def _policies(urls: list[str]) -> bytes:
-    users = {role: Server.RADOSGW.principal(role.value) for role in Role if role is not Role.READER}
+    users = {role: PolicyServer.RADOSGW.principal(role.value) for role in Role if role is not Role.READER}
     return as_text(
         {
             url: {"bucket": bucket_policy(url, [FQRN], users),
@@ -139,7 +139,7 @@ def _encoded(value: Any) -> bytes:
     return str(value.format()).encode()
 
 
-ANSWER = Answer("/nightlies/main/latest", LINK, LINK.key, Checked(True, "signed by the repository's own key"),
+ANSWER = PathRecord("/nightlies/main/latest", LINK, LINK.key, CheckedRecord(True, "signed by the repository's own key"),
                 "this very link", DEED)  # fmt: skip
 INTERVENTION = Intervention(FQRN, FREEZE, "0123456789abcdef", "shift@node", "disks", AT + timedelta(hours=1), AT)
 

@@ -9,10 +9,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from include.care.provenance.deed import Deed, Kind, Sealed, seal
+from include.care.provenance.deed import ChangeKind, Deed, Sealed, seal
 from include.cvmfs.coordination.condemned import format_list, read_list, store_list
 from include.cvmfs.coordination.freeze import Freeze
-from include.cvmfs.coordination.generation import Generation, Past, Phase
+from include.cvmfs.coordination.generation import CollectionPhase, Generation, Past
 from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.counters import Counts, Statistics
@@ -29,7 +29,7 @@ from include.cvmfs.format.whitelist import sign as sign_whitelist
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.content_index import ContentIndex
 from include.cvmfs.ingest.upload_journal import SentJournal
-from include.gateway.service.commits.ownership import Owner
+from include.gateway.service.commits.ownership import GatewayOwner
 from tests.compat.corpus import Document
 from tests.compat.keys import FQRN, master, signer
 from tests.compat.sqldump import dump, dump_file, load_into, loaded
@@ -47,10 +47,14 @@ PIECE = ObjectHash(bytes(range(80, 100)), Algorithm.RMD160, PARTIAL)
 PLACE = "/nightlies/main/b1/Gaudi/x86_64-el9-gcc13-opt"
 
 GENERATION = Generation(
-    4, Phase.SWEEPING, AT, SHA256, (Past(2, None, AT - timedelta(days=1)), Past(3, "0a" * 32, AT - timedelta(hours=3)))
+    4,
+    CollectionPhase.SWEEPING,
+    AT,
+    SHA256,
+    (Past(2, None, AT - timedelta(days=1)), Past(3, "0a" * 32, AT - timedelta(hours=3))),
 )
 FREEZE = Freeze("0123456789abcdef", "disks are moved, é", "shift@node", WHOLE, WHOLE + timedelta(hours=4))
-OWNER = Owner("0123456789abcdef" * 2, "node.example.org", 4711, "boot-1", "2026-11-21T02:03:04+00:00", 17)
+OWNER = GatewayOwner("0123456789abcdef" * 2, "node.example.org", 4711, "boot-1", "2026-11-21T02:03:04+00:00", 17)
 DEED = Deed(
     repository=FQRN, path=PLACE, revision=7, run_id="nightly_install/scheduled__2026-11-21T00:30:00+00:00",
     holder="nightly_install/scheduled__2026-11-21T00:30:00+00:00/artifacts.publish[3] try 2", publisher="native",
@@ -59,8 +63,9 @@ DEED = Deed(
     project="Gaudi", platform="x86_64-el9-gcc13-opt",
 )  # fmt: skip
 LINK = replace(
-    DEED, path="/nightlies/main/latest", kind=Kind.LINK, leads_to="/nightlies/main/b1", before="/nightlies/main/b0",
-    came_from="/nightlies/main/b0", from_build="b0", reason="from build b0 of 2026-11-20: naïve",
+    DEED, path="/nightlies/main/latest", kind=ChangeKind.LINK,
+    leads_to="/nightlies/main/b1", before="/nightlies/main/b0", came_from="/nightlies/main/b0", from_build="b0",
+    reason="from build b0 of 2026-11-20: naïve",
 )  # fmt: skip
 CHANGESET = Changeset(
     repository=FQRN, destination=PLACE, root=ROOT, root_size=32768,
@@ -241,11 +246,11 @@ def documents() -> dict[str, Document]:
     """By the name of the file in the corpus."""
     return {
         "generation.json": Document(GENERATION, *_of(Generation)),
-        "generation-idle.json": Document(Generation(0, Phase.IDLE, WHOLE), *_of(Generation)),
+        "generation-idle.json": Document(Generation(0, CollectionPhase.IDLE, WHOLE), *_of(Generation)),
         "condemned.bin": Document(CONDEMNED, format_list, read_condemned),
         "freeze.json": Document(FREEZE, *_of(Freeze)),
         "freeze-thawed.json": Document(replace(FREEZE, until=None, thawed=WHOLE + timedelta(hours=1)), *_of(Freeze)),
-        "gateway-owner.json": Document(OWNER, *_of(Owner)),
+        "gateway-owner.json": Document(OWNER, *_of(GatewayOwner)),
         "provenance-tree.txt": Document(DEED, signed, unsealed),
         "provenance-link.txt": Document(LINK, signed, unsealed),
         "changeset.json": Document(CHANGESET, *_of(Changeset)),

@@ -15,7 +15,7 @@ from typing import Any
 
 from include.gateway.auth import authorization
 from include.gateway.service.commits.points import Point
-from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.app import API, create_app
 from include.gateway.service.leases.lease_table import LeaseTable
 from tests.fakes.gateway_service import ManualClock
@@ -23,7 +23,7 @@ from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, public_key, signer
 
 LEASE_S = 100.0
-KEY, ADMIN = GatewayKey("worker", "not-a-secret"), GatewayKey("admin", "not-a-secret-either", admin=True)
+KEY, ADMIN = AcceptedKey("worker", "not-a-secret"), AcceptedKey("admin", "not-a-secret-either", admin=True)
 HOLDS = [point for point in Point if point not in (Point.REQUEST_READ, Point.QUEUED, Point.REPLYING)]
 """The points that a commit passes in a thread of its own, so that it can stand there while the service goes on."""
 
@@ -168,12 +168,12 @@ class Service:
         self._loop.run(_turns())
 
     def _now(
-        self, method: str, path: str, body: bytes = b"", signed: bytes | None = None, key: GatewayKey = KEY
+        self, method: str, path: str, body: bytes = b"", signed: bytes | None = None, key: AcceptedKey = KEY
     ) -> Answer:
         return self._loop.run(self._call(method, path, body, signed, key))
 
     async def _call(
-        self, method: str, path: str, body: bytes = b"", signed: bytes | None = None, key: GatewayKey = KEY
+        self, method: str, path: str, body: bytes = b"", signed: bytes | None = None, key: AcceptedKey = KEY
     ) -> Answer:
         headers = [(b"content-length", b"%d" % len(body))]
         if signed is not None:

@@ -5,20 +5,20 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from include.cvmfs.commit.commit import Step
+from include.cvmfs.commit.commit import SwitchStep
 from tests.faults.machine.commits import Commits
 from tests.faults.machine.ground import numbers
 from tests.faults.machine.service import Killed
 
-AHEAD = [Step.HISTORY_STORED, Step.REFLOG_WRITTEN, Step.BEFORE_SWITCH]
+AHEAD = [SwitchStep.HISTORY_STORED, SwitchStep.REFLOG_WRITTEN, SwitchStep.BEFORE_SWITCH]
 
 
 class Writers(Commits):
     @rule(number=numbers, step=st.none() | st.sampled_from(AHEAD))
-    def a_foreign_writer_publishes(self, number: int, step: Step | None) -> None:
+    def a_foreign_writer_publishes(self, number: int, step: SwitchStep | None) -> None:
         """And perhaps dies on the way."""
 
-        def die(at: Step) -> None:
+        def die(at: SwitchStep) -> None:
             if at is step:
                 raise Killed
 

@@ -24,7 +24,7 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.format.keys import KeyFile, save_master, save_signer
 from include.cvmfs.format.layout import Layout
-from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.nightlies.records import publications as records
 from include.nightlies.rules.publication import Figures, PublicationKey
@@ -71,7 +71,7 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     save_master(keys, FQRN, MASTER)
     config = ServiceConfig(
         tmp_path / "state.db",
-        {FQRN: RepositoryConfig(lambda: store, lambda: SIGNER, (GatewayKey(KEY_ID, SECRET),))},
+        {FQRN: RepositoryConfig(lambda: store, lambda: SIGNER, (AcceptedKey(KEY_ID, SECRET),))},
         port=0,
     )
     ready, stop, urls = threading.Event(), threading.Event(), []

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from include.cli.repo import app
 from include.cvmfs.format.keys import load_signer
-from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.storage.file import FileStore
 from tests.fakes.orders import KEY_ID, SECRET
@@ -41,7 +41,7 @@ MASKS = (
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A configured repository that is not there yet, a gateway, and a build on disk."""
     store, keys = FileStore(tmp_path / "store" / FQRN), tmp_path / "keys"
-    repository = RepositoryConfig(lambda: store, lambda: load_signer(keys, FQRN), (GatewayKey(KEY_ID, SECRET),))
+    repository = RepositoryConfig(lambda: store, lambda: load_signer(keys, FQRN), (AcceptedKey(KEY_ID, SECRET),))
     config = ServiceConfig(tmp_path / "state.db", {FQRN: repository}, port=0)
     ready, stop, urls = threading.Event(), threading.Event(), list[str]()
 

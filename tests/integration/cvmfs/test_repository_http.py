@@ -16,7 +16,7 @@ from include.cli.repo import app
 from include.cvmfs.check.check import check
 from include.cvmfs.check.findings import Subject
 from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.trust import Failure, failure_of
+from include.cvmfs.revision.trust import OpenFailure, failure_of
 from include.storage.file import FileStore
 from tests.fakes import minirepo
 from tests.fakes.minirepo import FQRN, MiniRepository, public_key, sample
@@ -72,4 +72,4 @@ def test_a_server_without_a_repository_is_a_failed_download(url: str) -> None:
     for wrong in (f"{url}/none", "http://127.0.0.1:9/none"):
         with pytest.raises(Exception) as refused:  # noqa: PT011 - either tree of errors will do
             Repository.open(wrong, public_keys=[public_key()])
-        assert failure_of(refused.value) is Failure.DOWNLOAD
+        assert failure_of(refused.value) is OpenFailure.DOWNLOAD

@@ -12,7 +12,7 @@ import pytest
 from include.gateway.client.client import GatewayClient
 from include.gateway.service.clock import Clock
 from include.gateway.service.commits.points import OnPoint, pass_by
-from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.gateway.service.http.serving import ReadConfig
 from tests.fakes.gateway_service import FakeCommitter
@@ -41,11 +41,13 @@ def service_config(folder: Path, **changes: object) -> ServiceConfig:
         "max_lease_time_s": LEASE_S,
         "repositories": {
             REPOSITORY: RepositoryConfig(
-                _never, _never, (GatewayKey("rootkey", "root-secret"), GatewayKey("subkey", "sub-secret", "/arch/x86"))
+                _never,
+                _never,
+                (AcceptedKey("rootkey", "root-secret"), AcceptedKey("subkey", "sub-secret", "/arch/x86")),
             ),
-            "plain.example.org": RepositoryConfig(_never, _never, (GatewayKey("plainkey", "plain-secret"),)),
+            "plain.example.org": RepositoryConfig(_never, _never, (AcceptedKey("plainkey", "plain-secret"),)),
         },
-        "keys": (GatewayKey("adminkey", "admin-secret", admin=True), GatewayKey("stranger", "strange-secret")),
+        "keys": (AcceptedKey("adminkey", "admin-secret", admin=True), AcceptedKey("stranger", "strange-secret")),
     }
     return ServiceConfig(**{**settings, **changes})  # type: ignore[arg-type]
 

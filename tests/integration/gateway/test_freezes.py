@@ -10,7 +10,7 @@ import pytest
 from include.cvmfs.coordination import freeze as freezes
 from include.cvmfs.coordination.freeze import Freeze
 from include.gateway.errors import RepositoryDisabled
-from include.gateway.service.config import GatewayKey, RepositoryConfig
+from include.gateway.service.config import AcceptedKey, RepositoryConfig
 from include.gateway.service.freezes import FRESH_S
 from include.storage.file import FileStore
 from tests.fakes.gateway_service import ManualClock
@@ -26,7 +26,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def gateway(start_gateway: StartGateway, tmp_path: Path, clock: ManualClock) -> RunningGateway:
-    keys = (GatewayKey("rootkey", "root-secret"),)
+    keys = (AcceptedKey("rootkey", "root-secret"),)
     stores = {name: FileStore(tmp_path / name) for name in (REPOSITORY, OTHER)}
     return start_gateway(
         clock=clock,

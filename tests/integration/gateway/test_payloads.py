@@ -18,13 +18,13 @@ from urllib.parse import urlsplit
 import pytest
 
 from include.cvmfs.coordination import generation
-from include.cvmfs.coordination.generation import Generation, Phase
+from include.cvmfs.coordination.generation import CollectionPhase, Generation
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.gateway.auth import authorization
 from include.gateway.pack import MAX_HEADER_BYTES, Pack
 from include.gateway.service.clock import SystemClock
 from include.gateway.service.commits import intake as intakes
-from include.gateway.service.config import GatewayKey, RepositoryConfig
+from include.gateway.service.config import AcceptedKey, RepositoryConfig
 from include.gateway.service.leases.lease_table import LeaseTable, digest_of
 from include.gateway.service.leases.payload_rows import Received
 from include.storage.errors import Unavailable
@@ -65,7 +65,7 @@ StartDesk = Callable[..., Desk]
 def start_desk(start_gateway: Callable[..., RunningGateway]) -> StartDesk:
     def start(store: Store | None = None, **settings: object) -> Desk:
         used = store or MemoryStore()
-        keys = (GatewayKey("stock", "secret"), GatewayKey("other", "other-secret"))
+        keys = (AcceptedKey("stock", "secret"), AcceptedKey("other", "other-secret"))
         service = start_gateway(
             **{"max_lease_time_s": 60.0, **settings},
             repositories={REPOSITORY: RepositoryConfig(lambda: used, _never, keys)},
@@ -386,26 +386,26 @@ def test_a_store_that_fails_is_told_and_the_payload_can_be_sent_again(start_desk
 # -- collections
 
 
-def at(store: Store, phase: Phase, number: int = 1) -> None:
+def at(store: Store, phase: CollectionPhase, number: int = 1) -> None:
     condemned = "0" * 64 if phase.has_list else None
     document = Generation(number, phase, datetime(2026, 1, 1, tzinfo=UTC), condemned)
     store.put(generation.KEY, document.format())
 
 
 def test_nothing_is_taken_while_objects_are_about_to_be_deleted(desk: Desk) -> None:
-    for phase in (Phase.CONDEMNED, Phase.SWEEPING):
+    for phase in (CollectionPhase.CONDEMNED, CollectionPhase.SWEEPING):
         at(desk.store, phase)
         assert desk.send(GOOD)["reason"] == "generation_moved"
-    at(desk.store, Phase.IDLE)
+    at(desk.store, CollectionPhase.IDLE)
     assert desk.send(GOOD) == OK
 
 
 def test_a_commit_is_measured_by_the_collection_that_its_first_payload_saw(start_desk: StartDesk) -> None:
     committer = FakeCommitter()
     desk = start_desk(committer=committer)
-    at(desk.store, Phase.MARKING, 4)
+    at(desk.store, CollectionPhase.MARKING, 4)
     assert desk.send(GOOD) == OK
-    at(desk.store, Phase.IDLE, 4)
+    at(desk.store, CollectionPhase.IDLE, 4)
     assert desk.send(pack_of(b"later"))["reason"] == "generation_moved"
     desk.wire.commit(desk.token, OLD, NEW)
     assert [order.generation for order in committer.orders] == ["4:marking"]

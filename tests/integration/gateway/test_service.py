@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import requests
 
-from include.cvmfs.commit.commit import REFLOG_KEY, Step, commit_change, read_head
+from include.cvmfs.commit.commit import REFLOG_KEY, SwitchStep, commit_change, read_head
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.format.keys import format_public_key
 from include.cvmfs.revision.repository import Repository
@@ -24,10 +24,10 @@ from include.gateway import errors
 from include.gateway.auth import authorization, body_signature_fits, sign_body
 from include.gateway.client.client import GatewayClient
 from include.gateway.service.commits.points import DIE_AT, Point, from_environment
-from include.gateway.service.config import ConfigError, GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import AcceptedKey, ConfigError, RepositoryConfig, ServiceConfig
 from include.gateway.service.http import serving
 from include.gateway.service.http.app import create_app
-from include.gateway.service.limits import Limits, Rate
+from include.gateway.service.limits import Rate, RateLimits
 from include.gateway.service.replies import Refused
 from include.storage.open import open_store
 from tests.fakes.gateway_service import ManualClock
@@ -94,8 +94,8 @@ def roots() -> tuple[Any, Any]:
 def test_readiness_names_what_is_missing(start_gateway: StartGateway, tmp_path: Path) -> None:
     store = MemoryStore()
     create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=datetime.now(UTC))
-    good = RepositoryConfig(lambda: store, lambda: SIGNER, (GatewayKey(KEY, SECRET),))
-    empty = RepositoryConfig(MemoryStore, lambda: SIGNER, (GatewayKey(KEY, SECRET),))
+    good = RepositoryConfig(lambda: store, lambda: SIGNER, (AcceptedKey(KEY, SECRET),))
+    empty = RepositoryConfig(MemoryStore, lambda: SIGNER, (AcceptedKey(KEY, SECRET),))
     http = Http(start_gateway(repositories={FQRN: good}))
     assert (http("GET", "/ready").status_code, http("GET", "/health").json()["status"]) == (200, "ok")
     http = Http(start_gateway(folder=tmp_path / "2", repositories={FQRN: good, "empty.example.org": empty}))
@@ -161,7 +161,7 @@ def test_collections_are_refused_clearly(http: Http) -> None:
 
 
 def test_too_many_bad_signatures_are_held_off(start_gateway: StartGateway) -> None:
-    http = Http(start_gateway(limits=Limits(refused=Rate(0.5, 3))))
+    http = Http(start_gateway(limits=RateLimits(refused=Rate(0.5, 3))))
     for _ in range(3):
         assert http("DELETE", f"/api/v1/leases/{'A' * 52}====", signs=b"wrong").json()["reason"] == "invalid_hmac"
     held = http("GET", "/api/v1/leases")
@@ -169,7 +169,7 @@ def test_too_many_bad_signatures_are_held_off(start_gateway: StartGateway) -> No
 
 
 def test_bad_signatures_of_payloads_count_as_well(start_gateway: StartGateway) -> None:
-    http = Http(start_gateway(limits=Limits(refused=Rate(0.5, 4))))
+    http = Http(start_gateway(limits=RateLimits(refused=Rate(0.5, 4))))
     for path in ("/api/v1/payloads", f"/api/v1/payloads/{'A' * 52}====") * 2:
         reply = http("POST", path, b"{}", signs=b"wrong", headers={"Message-Size": "2"})
         assert reply.json()["reason"] == "invalid_hmac"
@@ -201,7 +201,7 @@ def connection_to(gateway: RunningGateway) -> socket.socket:
 
 
 def test_connections_that_send_no_whole_head_are_closed(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(limits=Limits(head_s=0.5))
+    gateway = start_gateway(limits=RateLimits(head_s=0.5))
     request = b"GET /health HTTP/1.1\r\nHost: x\r\n"
     for sent in (b"", request, b"\r\n"):
         with connection_to(gateway) as connection:
@@ -216,7 +216,7 @@ def test_connections_that_send_no_whole_head_are_closed(start_gateway: StartGate
 
 
 def test_connections_without_a_request_keep_nobody_out(start_gateway: StartGateway) -> None:
-    gateway = start_gateway(limits=Limits(connections=5))
+    gateway = start_gateway(limits=RateLimits(connections=5))
     http = Http(gateway)
     assert http("GET", "/health").status_code == 200
     idle = [connection_to(gateway) for _ in range(8)]
@@ -289,7 +289,7 @@ def test_keys_and_repositories_are_read_again_and_bad_ones_refused(start_gateway
     old = service_config(tmp_path)
     repositories = {
         **old.repositories,
-        REPOSITORY: replace(old.repositories[REPOSITORY], keys=(GatewayKey(KEY, SECRET), GatewayKey("fresh", "s2"))),
+        REPOSITORY: replace(old.repositories[REPOSITORY], keys=(AcceptedKey(KEY, SECRET), AcceptedKey("fresh", "s2"))),
         "new.example.org": old.repositories["plain.example.org"],
     }
     source.now = replace(old, repositories=repositories)
@@ -328,7 +328,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.store = open_store(folder.as_uri())
         create_repository(self.store, FQRN, master=MASTER, signer=SIGNER, now=datetime.now(UTC))
-        self.config = RepositoryConfig(lambda: self.store, lambda: SIGNER, (GatewayKey(KEY, SECRET),))
+        self.config = RepositoryConfig(lambda: self.store, lambda: SIGNER, (AcceptedKey(KEY, SECRET),))
 
     def publish(self, client: GatewayClient, path: str) -> int:
         with client.lease(FQRN, path, hostname="h") as lease:
@@ -389,8 +389,8 @@ def test_two_gateways_on_a_store_that_keeps_conditions_lose_nothing(
 def test_a_reflog_that_a_crash_left_ahead_is_taken_over_when_the_service_starts(tmp_path: Path) -> None:
     world = World(tmp_path / "store")
 
-    def die(step: Step) -> None:
-        if step is Step.REFLOG_WRITTEN:
+    def die(step: SwitchStep) -> None:
+        if step is SwitchStep.REFLOG_WRITTEN:
             raise Crash
 
     old, new = change(world.store, "/a")

@@ -13,12 +13,12 @@ import pytest
 
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.service.commits.queue import CommitOrder
-from include.gateway.service.config import GatewayKey, RepositoryConfig
+from include.gateway.service.config import AcceptedKey, RepositoryConfig
 from tests.fakes.gateway_service import FakeCommitter
 from tests.integration.gateway.conftest import RunningGateway, _never
 
 RECORDING = Path(__file__).parent / "wire" / "stock-client-requests.bin"
-REPOSITORY, KEY = "gw1.example.org", GatewayKey("gw1key", "gw1secret")
+REPOSITORY, KEY = "gw1.example.org", AcceptedKey("gw1key", "gw1secret")
 OLD, NEW = "f7d5f6a16ec19fd069eaedd8c21837d37935e2f5C", "5bf13622339717c6eae6f21e2d13a2d242542a47C"
 TOKEN = re.compile(rb"[A-Z2-7]{52}====")
 # payloads were cut for the recording, and are not taken anyway

@@ -10,7 +10,7 @@ import pytest
 
 from include.lab.servers import ceph
 from include.lab.servers.ceph import CephCluster, ObjectStore
-from include.lab.servers.process import ServerError
+from include.lab.servers.process import ServerStartError
 from include.lab.servers.radosgw import RadosgwServer
 from include.storage.options import Credentials
 
@@ -58,6 +58,6 @@ def test_without_the_programs_it_says_which_packages_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", os.devnull)
     monkeypatch.setattr(ceph, "_PLACES", os.devnull)
-    with pytest.raises(ServerError, match=r"apt-get install .*ceph-mon ceph-mgr ceph-osd radosgw"):
+    with pytest.raises(ServerStartError, match=r"apt-get install .*ceph-mon ceph-mgr ceph-osd radosgw"):
         RadosgwServer(tmp_path / "c", credentials=KEYS).start()
     assert not (tmp_path / "c").exists()

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from include.lab import lifecycle
-from include.lab.environment import Lab, Place
+from include.lab.environment import Lab, LabFolders
 from include.lab.errors import LabError
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.postgres import Postgres
@@ -29,7 +29,7 @@ def silent(_: str) -> None:
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[Lab]:
-    place = Place(tmp_path / "var")
+    place = LabFolders(tmp_path / "var")
     lab = Lab(place, Ports.unused(), load_or_create(place.secrets))
     yield lab
     lifecycle.down(lab, say=silent)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from include.cli.lab import app
 from include.lab import components
-from include.lab.environment import Lab, Place
+from include.lab.environment import Lab, LabFolders
 from include.lab.errors import LabError
 from include.lab.ports import Ports
 from include.lab.retain import DATABASE, clean_database, oldest_at_work
@@ -29,7 +29,7 @@ TABLES = ("dag_run", "task_instance", "xcom", "log")
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Airflow's database of a lab, its tables made by Airflow; nothing else runs."""
-    place = Place(tmp_path_factory.mktemp("retain") / "var")
+    place = LabFolders(tmp_path_factory.mktemp("retain") / "var")
     lab = Lab(place, Ports.unused(), load_or_create(place.secrets))
     place.log.mkdir(parents=True, exist_ok=True)
     place.airflow_home.mkdir(parents=True, exist_ok=True)

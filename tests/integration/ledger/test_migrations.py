@@ -27,7 +27,7 @@ from include.nightlies.records import builds
 from include.nightlies.records import publications as records
 from include.nightlies.records.publications import new_row
 from include.nightlies.records.tables import publications
-from include.nightlies.rules.index import Base
+from include.nightlies.rules.index import ParentBuild
 from include.nightlies.rules.publication import PublicationKey
 from include.nightlies.rules.states import Skip
 
@@ -111,8 +111,8 @@ def test_what_an_earlier_version_kept_is_kept_to_the_last_character_and_microsec
         assert compare_metadata(context, metadata) == []
     # what the subjects read is whole, too
     (build,) = builds.builds_of(empty, NAME, date(2026, 11, 21))
-    assert (build.complete, build.first_seen_at.microsecond, build.base) == (True, 123456, None if begun < "0004" else
-                                                                            Base(NAME, date(2026, 11, 21)))  # fmt: skip
+    assert (build.complete, build.first_seen_at.microsecond) == (True, 123456)
+    assert build.base == (None if begun < "0004" else ParentBuild(NAME, date(2026, 11, 21)))
     assert build.artifacts[0].artifact.project == NAME
 
 

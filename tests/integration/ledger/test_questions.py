@@ -8,7 +8,7 @@ import pytest
 
 from include.nightlies.errors import QuestionSettled
 from include.nightlies.records import questions
-from include.nightlies.rules.approval import Answer, Bound, Kind, Wanted
+from include.nightlies.rules.approval import Answer, Bound, QuestionKind, WantedApproval
 
 NOW = datetime(2026, 11, 2, 3, 0, 0, 123456, tzinfo=UTC)
 LATER = NOW + timedelta(hours=4)
@@ -17,7 +17,7 @@ BODY = "```\n" + "\U0001f319 a line of a list\n" * 5000 + "```"
 
 def wanted(*names, subject="Publish?"):
     bound = tuple(Bound(name, f"/n/{name}", name * 64) for name in names)
-    return Wanted(Kind.PUBLICATION, "n.example.org", subject, (BODY,), bound, 240, LATER)
+    return WantedApproval(QuestionKind.PUBLICATION, "n.example.org", subject, (BODY,), bound, 240, LATER)
 
 
 def ask(ledger, *names, run="night/1", **more):
@@ -79,7 +79,7 @@ def test_an_answer_that_is_taken_over_says_where_it_was_given(ledger):
 def test_many_thousand_digests_are_looked_up(ledger):
     names = [f"{number:064x}" for number in range(1500)]
     bound = tuple(Bound(name[-4:], f"/n/{name[-4:]}", name) for name in names)
-    many = Wanted(Kind.PUBLICATION, "n.example.org", "Publish?", (), bound, 240, LATER)
+    many = WantedApproval(QuestionKind.PUBLICATION, "n.example.org", "Publish?", (), bound, 240, LATER)
     asked = questions.ask(ledger, "night/1", many, now=NOW, deadline=LATER)
     assert {one.id for one in questions.newest(ledger, ["night/1"], names).values()} == {asked.id}
     assert len(questions.bound_of(ledger, asked.id)) == len(names)

@@ -13,10 +13,10 @@ from include.nightlies.errors import BuildMoved, IllegalMove, PublicationUnknown
 from include.nightlies.records import builds
 from include.nightlies.records import created_directories as created
 from include.nightlies.records import publications as records
-from include.nightlies.rules.index import Artifact, BuildIndex, Rejected
+from include.nightlies.rules.index import Artifact, BuildIndex, RejectedArtifact
 from include.nightlies.rules.publication import Figures, PublicationKey
 from include.nightlies.rules.states import Phase, State
-from include.settings.model import Store
+from include.settings.model import StoreSettings
 from include.settings.traits import record_traits, recorded_traits
 from include.storage.options import Traits
 
@@ -24,7 +24,9 @@ NOW = datetime(2026, 11, 21, 2, 30, 1, 123456, tzinfo=UTC)
 SHA, SHA_B = "ab" * 32, "cd" * 32
 KEY = PublicationKey("n.example.org", "/nightlies/main/b42/Gaudi/opt", "nightly_install_main/scheduled__1")
 ARTIFACT = Artifact("Gaudi", "opt", "a/Gaudi.tar", 1 << 35, SHA, ("LCG", "zlib"), 7)
-INDEX = BuildIndex("main", "b42", date(2026, 11, 21), False, (ARTIFACT,), (Rejected("X/opt", "no", 3, "X", "opt"),))
+INDEX = BuildIndex(
+    "main", "b42", date(2026, 11, 21), False, (ARTIFACT,), (RejectedArtifact("X/opt", "no", 3, "X", "opt"),)
+)
 
 
 def later(minutes: int) -> datetime:
@@ -276,7 +278,7 @@ def test_directories_are_remembered_for_the_run_that_created_them(ledger):
 
 
 def test_what_a_store_keeps_is_remembered_for_that_address_only(ledger):
-    store = Store(name="main", url="s3://bucket/prefix", endpoint="http://127.0.0.1:1")
+    store = StoreSettings(name="main", url="s3://bucket/prefix", endpoint="http://127.0.0.1:1")
     assert recorded_traits(ledger, store) is None
     for traits in (Traits(True, True, True, None, True), Traits(True, False, True, False, False)):
         record_traits(ledger, store, traits, now=NOW)

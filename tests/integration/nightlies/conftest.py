@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from include.cvmfs.check.check import Report, check
+from include.cvmfs.check.check import CheckReport, check
 from include.cvmfs.commit.commit import fence
 from include.cvmfs.commit.create import create_repository
 from include.gateway.client.client import GatewayClient
-from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.lab.servers.weed import WeedServer
 from include.nightlies.records.publications import publications_of_run
@@ -28,7 +28,7 @@ from include.nightlies.steps.plan import plan_night, plan_publication
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import PublishOutcome, publish_batch
 from include.nightlies.steps.reserve import reserve_run
-from include.nightlies.steps.values import Batch, Night, Outcome
+from include.nightlies.steps.values import Batch, BatchOutcome, Night
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
@@ -40,7 +40,7 @@ from tests.fakes.site import FQRN, MASTER, PUBLIC_KEY, SIGNER
 from tests.integration.conftest import BUCKET, OWNER
 
 _runs = itertools.count()
-KEY = GatewayKey("worker", "not-a-secret")
+KEY = AcceptedKey("worker", "not-a-secret")
 _SITE = """
 ledger: "sqlite:///{folder}/ledger.db"
 paths: {{var: "{folder}/var"}}
@@ -81,7 +81,7 @@ class Nights:
         (batch,) = plan_night(self.connections, night, try_number=1, clock=now, max_mapped=1).batches
         return batch
 
-    def prepare(self, batch: Batch, try_number: int = 1) -> Outcome:
+    def prepare(self, batch: Batch, try_number: int = 1) -> BatchOutcome:
         return prepare_batch(self.connections, batch, try_number=try_number, clock=now)
 
     def publish(self, batch: Batch, try_number: int = 1) -> PublishOutcome:
@@ -127,7 +127,7 @@ class Nights:
     def store(self) -> Store:
         return self.connections.repository_store(FQRN)
 
-    def check(self) -> Report:
+    def check(self) -> CheckReport:
         return check(self.connections.head(FQRN), contents=True)
 
     def collector(self) -> Collector:

@@ -15,7 +15,7 @@ from include.nightlies.records.publications import publications_of_run
 from include.nightlies.records.questions import Question
 from include.nightlies.rules.approval import MARGIN, Answer
 from include.nightlies.rules.states import State
-from include.nightlies.steps.approve import Asked, ask_run, open_question, settle_question
+from include.nightlies.steps.approve import ApprovalRequest, ask_run, open_question, settle_question
 from include.nightlies.steps.errors import GateClosed, PreparedTooLongAgo
 from include.nightlies.steps.gate import gate
 from include.nightlies.steps.inherit import inherit_batch, prepare_inherited
@@ -51,11 +51,11 @@ def configured(nights: Nights, folder: Path, approval: str, slot: str = "") -> N
     return Nights(Connections(load(), EnvSecrets()), nights.environment)
 
 
-def ask(nights: Nights, *batches: Batch, earlier: tuple[str, ...] = ()) -> Asked:
+def ask(nights: Nights, *batches: Batch, earlier: tuple[str, ...] = ()) -> ApprovalRequest:
     return ask_run(nights.connections, batches, earlier=earlier, clock=now)
 
 
-def answer(nights: Nights, asked: Asked, given: Answer = Answer.APPROVED) -> Question:
+def answer(nights: Nights, asked: ApprovalRequest, given: Answer = Answer.APPROVED) -> Question:
     assert asked.question is not None, asked.why
     by = None if given is Answer.EXPIRED else "shift"
     return settle_question(nights.connections, asked.question.id, given, by=by, comment="looked at it", clock=now)
@@ -285,7 +285,7 @@ def test_a_build_is_undone_only_as_it_was_when_somebody_said_yes(asking: Nights)
         asking.publish(batch)
     wish = Wish("main", "b20261103", "it crashes")
 
-    def look(run: str, wished: bool = False) -> Asked:
+    def look(run: str, wished: bool = False) -> ApprovalRequest:
         return ask_undo(asking.connections, plan_undo(asking.connections, wish), run, wished=wished, clock=now)
 
     def take_back(run: str) -> int | None:

@@ -10,7 +10,7 @@ import pytest
 
 from include.care.watch.records import read_summary
 from include.nightlies.records import publications as records
-from include.nightlies.rules.passes import Decision, Pass, Turn
+from include.nightlies.rules.passes import Pass, PassDecision, Turn
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import DependencyFailed, DependencyPending
 from include.nightlies.steps.plan import plan_night
@@ -127,7 +127,7 @@ def test_a_late_artifact_whose_dependency_failed_in_an_earlier_pass_waits_for_th
         last = number == len(runs)
         return Night(runs[number - 1], "main", date(2026, 11, 2), "t", last=last, number=number, earlier=earlier)
 
-    def waits_for(number: int) -> Decision:
+    def waits_for(number: int) -> PassDecision:
         """What the watch of a pass says of the index as it is, when there was time for all to gather."""
         watch = Watch(lambda: nights.connections, night_of_pass(number), Pass("x", number, until=now() + HOUR))
         watch.look(now())

@@ -18,21 +18,21 @@ from sqlalchemy import Engine
 from include.care.notify import webhook
 from include.care.notify.errors import NotifyError
 from include.care.notify.mail import send_mail
-from include.care.notify.message import Event, Message
+from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.notifier import Notifier, Said
 from include.care.notify.records import alerts_since
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
 from include.settings.errors import BadConnection
 from include.settings.model import Mail, Notify, Webhook
-from include.settings.secrets import Connection, EnvSecrets
+from include.settings.secrets import ConnectionSecrets, EnvSecrets
 from tests.integration.notify.conftest import HookServer, MailServer
 
 NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
 SECRET = "the key of the hook"
 MESSAGE = Message(
     "run-failed:main",
-    Event.RUN_FAILED,
+    NotifyEvent.RUN_FAILED,
     "error",
     "night of main failed",
     "2 missing",
@@ -107,7 +107,7 @@ def test_of_many_who_see_a_cause_at_once_one_tells(ledger: Engine, hook_server: 
 def test_a_service_that_is_ill_for_a_moment_is_called_again(hook_server: HookServer) -> None:
     hook_server.answers = [503, 429]
     pauses: list[float] = []
-    connection = Connection("hook", host=hook_server.url, password=SECRET)
+    connection = ConnectionSecrets("hook", host=hook_server.url, password=SECRET)
     webhook.post(HOOK, connection, MESSAGE, now_s=1, sleep=pauses.append)
     assert (len(hook_server.calls), pauses) == (3, [1.0, 2.0])
 
@@ -115,7 +115,7 @@ def test_a_service_that_is_ill_for_a_moment_is_called_again(hook_server: HookSer
 @pytest.mark.parametrize(("status", "calls"), [(500, 3), (403, 1), (302, 1)])
 def test_a_service_that_refuses_is_named_without_its_url(hook_server: HookServer, status: int, calls: int) -> None:
     hook_server.answers = [status] * 9
-    connection = Connection("hook", host=hook_server.url, password=SECRET)
+    connection = ConnectionSecrets("hook", host=hook_server.url, password=SECRET)
     with pytest.raises(NotifyError, match=f"HTTP {status}") as failed:
         webhook.post(HOOK, connection, MESSAGE, now_s=1, sleep=lambda _: None)
     assert len(hook_server.calls) == calls
@@ -145,9 +145,9 @@ def test_who_names_nobody_to_be_told_still_finds_it_in_the_ledger(ledger: Engine
 
 def test_a_mail_server_that_is_away_is_named() -> None:
     with pytest.raises(NotifyError, match=r"127\.0\.0\.1:1"):
-        send_mail(MAIL, Connection("smtp", host="127.0.0.1", port=1), MESSAGE)
+        send_mail(MAIL, ConnectionSecrets("smtp", host="127.0.0.1", port=1), MESSAGE)
 
 
 def test_no_password_goes_to_a_mail_server_in_the_clear() -> None:
     with pytest.raises(BadConnection, match="in the clear"):
-        send_mail(MAIL, Connection("smtp", host="127.0.0.1", login="me", password=SECRET), MESSAGE)
+        send_mail(MAIL, ConnectionSecrets("smtp", host="127.0.0.1", login="me", password=SECRET), MESSAGE)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.storage.store import Store
 from tests.fakes.orders import KEY_ID, SECRET
@@ -25,7 +25,7 @@ class ThreadSite(Site):
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        repository = RepositoryConfig(lambda: self.store, lambda: SIGNER, (GatewayKey(KEY_ID, SECRET),))
+        repository = RepositoryConfig(lambda: self.store, lambda: SIGNER, (AcceptedKey(KEY_ID, SECRET),))
         config = ServiceConfig(
             self.folder / "state.db", {FQRN: repository}, port=0, max_lease_time_s=self.max_lease_time_s
         )

@@ -17,7 +17,7 @@ from include.settings.secrets import EnvSecrets
 from include.storage.buckets import admin_client, ensure_bucket
 from include.storage.errors import Forbidden
 from include.storage.options import Credentials
-from include.storage.roles import Server
+from include.storage.roles import PolicyServer
 from tests.integration.conftest import USERS
 
 FQRN = "nights.example.org"
@@ -74,4 +74,4 @@ def test_the_gateway_founds_and_switches_and_a_publisher_cannot(connections: Con
     traits = try_store(connections.site, connections.secrets, "main")
     assert traits is not None
     assert (traits.put_if_absent, traits.replace, traits.anonymous_read) == (True, True, True)
-    assert traits.bulk_delete is (s3_server.kind is not Server.RADOSGW)
+    assert traits.bulk_delete is (s3_server.kind is not PolicyServer.RADOSGW)

@@ -89,11 +89,11 @@ def test_a_tree_of_any_size_is_swapped_by_its_hash_and_not_walked(reserved: Stoc
 def test_hard_links_fifos_owners_and_attributes_of_a_tree_arrive_since_it_is_swapped(reserved: StockSite) -> None:
     from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
     from include.cvmfs.ingest.spool import Specials
-    from include.cvmfs.sources.source import Entry, Kind
+    from include.cvmfs.sources.source import Entry, EntryKind
     from tests.fakes.trees import ListedSource, a_file, a_hard_link
 
     head = reserved.head()
-    members = [a_file("one", b"1", uid=7), a_hard_link("two", "one"), (Entry("pipe", Kind.FIFO, 0o644, 1), None)]
+    members = [a_file("one", b"1", uid=7), a_hard_link("two", "one"), (Entry("pipe", EntryKind.FIFO, 0o644, 1), None)]
     changeset = prepare(
         ListedSource(members), store=reserved.store, repository=FQRN, destination=DESTINATIONS[0], now=NOW,
         base=Base(head.manifest.root, head.manifest.revision), options=PrepareOptions(mtime=1, specials=Specials.KEEP),

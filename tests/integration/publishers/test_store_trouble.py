@@ -22,7 +22,7 @@ from include.storage.errors import Forbidden, NotFound, StoreError, StoreFull
 from include.storage.file import FileStore
 from include.storage.open import open_store
 from include.storage.options import Credentials, Traits
-from include.storage.roles import Role, Server
+from include.storage.roles import PolicyServer, Role
 from include.storage.store import Store
 from tests.fakes.faultproxy import Fault, FaultProxy
 from tests.fakes.site import DESTINATIONS, FQRN
@@ -38,7 +38,7 @@ OBJECTS = r"/data/../\w+$"
 def through(
     server: S3Server, proxy: FaultProxy, url: str, keys: Credentials | None = None, **settings: object
 ) -> Store:
-    known = Traits(True, True, True, etag_quotes=server.kind is not Server.RADOSGW)
+    known = Traits(True, True, True, etag_quotes=server.kind is not PolicyServer.RADOSGW)
     options = server.options(endpoint=proxy.url, traits=known, **settings)
     return open_store(url, credentials=keys or server.credentials, options=options)
 

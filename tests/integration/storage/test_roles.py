@@ -16,7 +16,7 @@ from include.storage.errors import Forbidden, StoreError
 from include.storage.open import open_store
 from include.storage.options import Credentials, Traits
 from include.storage.probe import probe
-from include.storage.roles import Role, Server
+from include.storage.roles import PolicyServer, Role
 from include.storage.s3 import MULTIPART_FROM_BYTES
 from include.storage.store import Store
 from tests.integration.conftest import USERS
@@ -52,12 +52,12 @@ class Guarded:
 
     @property
     def quotes(self) -> bool:
-        return self.server.kind is not Server.RADOSGW
+        return self.server.kind is not PolicyServer.RADOSGW
 
     @property
     def bulk(self) -> bool:
         """Version 16 judges a bulk delete by rights on the whole bucket: nobody has them, and deletes one by one."""
-        return self.server.kind is not Server.RADOSGW
+        return self.server.kind is not PolicyServer.RADOSGW
 
     def may(self, role: Role, action: str) -> bool:
         return action in MAY[role] and (self.bulk or action != "delete objects in bulk")

@@ -11,7 +11,7 @@ from include.storage.errors import Conflict, StoreFull, Unavailable, Unsupported
 from include.storage.open import open_store
 from include.storage.options import StoreOptions, Traits
 from include.storage.probe import probe
-from include.storage.roles import Server
+from include.storage.roles import PolicyServer
 from include.storage.store import Store
 from tests.fakes.faultproxy import FaultProxy
 
@@ -23,7 +23,9 @@ def store(s3_server: S3Server, s3_proxy: FaultProxy, s3_prefix: str) -> Store:
 
 
 def opened(server: S3Server, proxy: FaultProxy, prefix: str, **settings: object) -> Store:
-    known = Traits(put_if_absent=True, replace=True, bulk_delete=True, etag_quotes=server.kind is not Server.RADOSGW)
+    known = Traits(
+        put_if_absent=True, replace=True, bulk_delete=True, etag_quotes=server.kind is not PolicyServer.RADOSGW
+    )
     options = StoreOptions(
         **{"endpoint": proxy.url, "timeout_s": 20, "retries": 3, "traits": known, **settings}  # type: ignore[arg-type]
     )

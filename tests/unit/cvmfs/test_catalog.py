@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from include.cvmfs.errors import CatalogError, CvmfsError, ObjectDamaged
-from include.cvmfs.format.catalog import Catalog, NestedRef, Packed
+from include.cvmfs.format.catalog import Catalog, NestedRef, PackedCatalog
 from include.cvmfs.format.compression import compress
 from include.cvmfs.format.counters import Counts, Statistics
 from include.cvmfs.format.dirent import Chunk, Dirent
@@ -151,7 +151,7 @@ def test_counters_and_rows_are_exact_after_any_steps_and_when_read_again(taken: 
 def test_equal_steps_give_equal_bytes(taken: list[Step]) -> None:
     first = made(taken).catalog.pack()
     assert made(taken).catalog.pack() == first
-    assert Packed.of(made(taken).catalog.to_bytes()) == first
+    assert PackedCatalog.of(made(taken).catalog.to_bytes()) == first
 
 
 def test_all_24_counters_are_in_the_file() -> None:

@@ -13,7 +13,7 @@ from include.cvmfs.commit.commit import (
     REFLOG_KEY,
     Head,
     NewTag,
-    Step,
+    SwitchStep,
     commit_change,
     read_head,
     store_all,
@@ -130,8 +130,8 @@ def test_a_writer_that_lost_the_race_merges_again_on_the_winners_revision(store:
     rival_old, rival_new = change(store, "/b")
     fired = []
 
-    def rival(step: Step) -> None:
-        if step is Step.BEFORE_SWITCH and not fired:
+    def rival(step: SwitchStep) -> None:
+        if step is SwitchStep.BEFORE_SWITCH and not fired:
             fired.append(True)
             commit(store, rival_old, rival_new, "/b")
 
@@ -163,11 +163,11 @@ def test_a_lease_that_ran_out_during_the_commit_stops_it(store: MemoryStore) -> 
     assert store.objects[MANIFEST_KEY] == before
 
 
-@pytest.mark.parametrize("step", list(Step))
+@pytest.mark.parametrize("step", list(SwitchStep))
 def test_a_crash_at_any_step_leaves_one_revision_or_the_other_and_the_next_commit_works(
-    store: MemoryStore, step: Step
+    store: MemoryStore, step: SwitchStep
 ) -> None:
-    def die(reached: Step) -> None:
+    def die(reached: SwitchStep) -> None:
         if reached is step:
             raise Crash
 
@@ -176,7 +176,7 @@ def test_a_crash_at_any_step_leaves_one_revision_or_the_other_and_the_next_commi
         commit(store, old, new, "/a", on_step=die)
     after = opened(store)
     assert (after.manifest.revision, after.lookup("/a") is not None) == (
-        (1, True) if step is Step.SWITCHED else (0, False)
+        (1, True) if step is SwitchStep.SWITCHED else (0, False)
     )
     assert commit(store, old, new, "/a").manifest.revision == 1
     assert opened(store).lookup("/a") is not None
@@ -305,12 +305,14 @@ def test_a_repair_beside_a_commit_loses_nothing(
     assert commit(store, *change(store, "/b"), "/b").manifest.revision == 2
 
 
-@pytest.mark.parametrize("step", [Step.REFLOG_WRITTEN, Step.BEFORE_SWITCH, Step.FENCED])
+@pytest.mark.parametrize("step", [SwitchStep.REFLOG_WRITTEN, SwitchStep.BEFORE_SWITCH, SwitchStep.FENCED])
 @pytest.mark.parametrize("mend", [repair_reflog, repair_metadata, adopt_reflog])
-def test_a_commit_beside_a_repair_loses_nothing(store: MemoryStore, step: Step, mend: Callable[..., object]) -> None:
-    met: list[Step] = []
+def test_a_commit_beside_a_repair_loses_nothing(
+    store: MemoryStore, step: SwitchStep, mend: Callable[..., object]
+) -> None:
+    met: list[SwitchStep] = []
 
-    def meet(reached: Step) -> None:
+    def meet(reached: SwitchStep) -> None:
         if reached is step and not met:
             met.append(reached)
             mend(store, FQRN, signer=SIGNER, now=LATER)
@@ -330,11 +332,11 @@ def test_who_adopts_the_reflog_of_a_commit_that_is_alive_leaves_it_in_order(stor
     assert_reflog_matches(store)
 
 
-@pytest.mark.parametrize("step", list(Step))
-def test_a_check_at_any_step_of_a_commit_sees_no_damage(store: MemoryStore, step: Step) -> None:
+@pytest.mark.parametrize("step", list(SwitchStep))
+def test_a_check_at_any_step_of_a_commit_sees_no_damage(store: MemoryStore, step: SwitchStep) -> None:
     seen: list[object] = []
 
-    def look(reached: Step) -> None:
+    def look(reached: SwitchStep) -> None:
         if reached is step:
             seen.append(check(opened(store)).problems)
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from include.cvmfs.check.check import check
-from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, NewTag, Step, commit_change, read_head
+from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, NewTag, SwitchStep, commit_change, read_head
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.errors import CommitError, TagError
 from include.cvmfs.format.hashes import Algorithm
@@ -25,8 +25,8 @@ def store() -> MemoryStore:
     return store
 
 
-def crashing_at(step: Step) -> Callable[[Step], None]:
-    def die(reached: Step) -> None:
+def crashing_at(step: SwitchStep) -> Callable[[SwitchStep], None]:
+    def die(reached: SwitchStep) -> None:
         if reached is step:
             raise Crash
 
@@ -36,7 +36,7 @@ def crashing_at(step: Step) -> Callable[[Step], None]:
 def test_a_tagged_commit_that_died_after_its_switch_is_found_done_when_it_is_repeated(store: MemoryStore) -> None:
     old, new = change(store, "/a")
     with pytest.raises(Crash):
-        commit(store, old, new, "/a", tag=NewTag("v1"), on_step=crashing_at(Step.SWITCHED))
+        commit(store, old, new, "/a", tag=NewTag("v1"), on_step=crashing_at(SwitchStep.SWITCHED))
     assert commit(store, old, new, "/a", tag=NewTag("v1")).manifest.revision == 1
     commit(store, *change(store, "/b"), "/b")
     assert commit(store, old, new, "/a", tag=NewTag("v1")).manifest.revision == 2, "others may have gone on since"
@@ -103,7 +103,7 @@ def test_a_repository_of_any_hash_algorithm_takes_commits_and_passes_its_check(a
     create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW, algorithm=algorithm)
     old, new = change(store, "/a")
     with pytest.raises(Crash):
-        commit(store, old, new, "/a", on_step=crashing_at(Step.REFLOG_WRITTEN))
+        commit(store, old, new, "/a", on_step=crashing_at(SwitchStep.REFLOG_WRITTEN))
     commit(store, old, new, "/a", tag=NewTag("v1"))
     commit(store, *change(store, "/b"), "/b")
     repository = opened(store)

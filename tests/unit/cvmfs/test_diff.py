@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from include.cvmfs.errors import CatalogError
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.revision.diff import Change, Difference, diff
+from include.cvmfs.revision.diff import Difference, DifferingEntry, diff
 from include.cvmfs.revision.walk import Tree
 from tests.fakes.local import DIRECTORY, TREES, LocalRepository, make_folder
 from tests.fakes.minirepo import sample
@@ -38,7 +38,7 @@ def _facts(path: str, entry: Dirent, links: frozenset[str]) -> tuple[Any, ...]:
     return (plain.changed(size=0) if plain.is_directory else plain), links
 
 
-def applied(before: State, changes: list[Change]) -> State:
+def applied(before: State, changes: list[DifferingEntry]) -> State:
     after = dict(before)
     for change in changes:
         if change.kind is Difference.REMOVED:

@@ -13,7 +13,7 @@ import pytest
 from include.cvmfs.errors import SourceError
 from include.cvmfs.ingest.prepare import prepare
 from include.cvmfs.sources.directory import DirectorySource
-from include.cvmfs.sources.source import Entry, Kind
+from include.cvmfs.sources.source import Entry, EntryKind
 from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import packed
 from tests.fakes.memorystore import MemoryStore
@@ -43,8 +43,8 @@ def test_everything_in_the_tree_is_found_once(tmp_path: Path) -> None:
     found = entries(tmp_path)
     assert sorted(found) == ["", "a", "a/b", "a/b/f", "empty", "l", "loop"]
     entry, data = found["a/b/f"]
-    assert (entry.kind, entry.mode, entry.mtime, entry.size, data) == (Kind.FILE, 0o640, 1234, 7, b"content")
-    assert (found["l"][0].kind, found["l"][0].symlink) == (Kind.SYMLINK, "/etc/passwd")
+    assert (entry.kind, entry.mode, entry.mtime, entry.size, data) == (EntryKind.FILE, 0o640, 1234, 7, b"content")
+    assert (found["l"][0].kind, found["l"][0].symlink) == (EntryKind.SYMLINK, "/etc/passwd")
     assert found["empty"][1] == b""
 
 
@@ -52,8 +52,8 @@ def test_names_of_one_file_are_hard_links(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"1")
     os.link(tmp_path / "b", tmp_path / "a")
     found = entries(tmp_path)
-    assert found["a"][0].kind is Kind.FILE
-    assert (found["b"][0].kind, found["b"][0].hardlink_to) == (Kind.HARDLINK, "a")
+    assert found["a"][0].kind is EntryKind.FILE
+    assert (found["b"][0].kind, found["b"][0].hardlink_to) == (EntryKind.HARDLINK, "a")
 
 
 def test_special_files_have_their_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,8 +62,8 @@ def test_special_files_have_their_kind(tmp_path: Path, monkeypatch: pytest.Monke
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("sock")
         found = entries(tmp_path)
-    assert found["pipe"][0].kind is Kind.FIFO
-    assert found["sock"][0].kind is Kind.SOCKET
+    assert found["pipe"][0].kind is EntryKind.FIFO
+    assert found["sock"][0].kind is EntryKind.SOCKET
 
 
 def test_names_that_are_not_utf8_are_refused(tmp_path: Path) -> None:

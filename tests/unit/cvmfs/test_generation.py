@@ -18,11 +18,11 @@ from include.cvmfs.coordination.generation import (
     MOVES,
     ORPHAN_GRACE,
     STATUS_KEY,
+    CollectionPhase,
+    CollectionStep,
     Generation,
     Look,
     Past,
-    Phase,
-    Step,
     look,
     require_unmoved,
     write,
@@ -44,8 +44,8 @@ TIMES = st.integers(0, 1 << 32).map(lambda seconds: datetime.fromtimestamp(secon
 NUMBERS = st.integers(0, 1 << 40)
 LISTS = st.text("0123456789abcdef", min_size=64, max_size=64)
 PASTS = st.lists(st.builds(Past, NUMBERS, st.none() | LISTS, TIMES), max_size=4).map(tuple)
-QUIET = st.sampled_from([Phase.IDLE, Phase.MARKING])
-LOUD = st.sampled_from([Phase.CONDEMNED, Phase.SWEEPING])
+QUIET = st.sampled_from([CollectionPhase.IDLE, CollectionPhase.MARKING])
+LOUD = st.sampled_from([CollectionPhase.CONDEMNED, CollectionPhase.SWEEPING])
 DOCUMENTS = st.builds(Generation, NUMBERS, QUIET, TIMES, st.none(), PASTS) | st.builds(
     Generation, NUMBERS, LOUD, TIMES, LISTS, PASTS
 )
@@ -55,13 +55,15 @@ HASHES = st.builds(
 
 
 def idle(number: int, *past: Past) -> Generation:
-    return Generation(number, Phase.IDLE, NOW, past=past)
+    return Generation(number, CollectionPhase.IDLE, NOW, past=past)
 
 
 def collection(document: Generation, now: datetime = NOW, name: str = LIST) -> Generation:
     """The document after a whole collection."""
-    for step in (Step.BEGIN, Step.CONDEMN, Step.SWEEP, Step.END):
-        document = document.after(step, now, condemned=name if step in {Step.CONDEMN, Step.SWEEP} else None)
+    for step in (CollectionStep.BEGIN, CollectionStep.CONDEMN, CollectionStep.SWEEP, CollectionStep.END):
+        document = document.after(
+            step, now, condemned=name if step in {CollectionStep.CONDEMN, CollectionStep.SWEEP} else None
+        )
     return document
 
 
@@ -103,9 +105,9 @@ def test_a_document_that_makes_no_sense_is_refused(old: bytes, new: bytes) -> No
 
 
 def test_the_table_of_moves_is_kept_and_nothing_else_is_allowed() -> None:
-    for phase, step in itertools.product(Phase, Step):
+    for phase, step in itertools.product(CollectionPhase, CollectionStep):
         document = Generation(4, phase, NOW, LIST if phase.has_list else None)
-        name = OTHER_LIST if step in {Step.CONDEMN, Step.SWEEP} else None
+        name = OTHER_LIST if step in {CollectionStep.CONDEMN, CollectionStep.SWEEP} else None
         if (phase, step) in MOVES:
             after = document.after(step, NOW, condemned=name)
             assert after.phase is MOVES[phase, step]
@@ -117,41 +119,60 @@ def test_the_table_of_moves_is_kept_and_nothing_else_is_allowed() -> None:
 
 
 def test_nothing_leads_out_of_a_sweep_but_its_end() -> None:
-    leaving = {step for (phase, step), after in MOVES.items() if phase is Phase.SWEEPING and after is not phase}
-    assert leaving == {Step.END}
-    entering = {phase for (phase, _), after in MOVES.items() if after is Phase.SWEEPING} - {Phase.SWEEPING}
-    assert entering == {Phase.CONDEMNED}
+    leaving = {
+        step for (phase, step), after in MOVES.items() if phase is CollectionPhase.SWEEPING and after is not phase
+    }
+    assert leaving == {CollectionStep.END}
+    entering = {phase for (phase, _), after in MOVES.items() if after is CollectionPhase.SWEEPING} - {
+        CollectionPhase.SWEEPING
+    }
+    assert entering == {CollectionPhase.CONDEMNED}
 
 
 def test_a_list_comes_with_the_steps_that_publish_one_and_with_no_other() -> None:
-    marking = Generation(1, Phase.MARKING, NOW)
+    marking = Generation(1, CollectionPhase.MARKING, NOW)
     with refused(ValueError):
-        marking.after(Step.CONDEMN, NOW)
+        marking.after(CollectionStep.CONDEMN, NOW)
     with refused(ValueError):
-        marking.after(Step.RENEW, NOW, condemned=LIST)
+        marking.after(CollectionStep.RENEW, NOW, condemned=LIST)
 
 
 def test_every_change_of_what_may_be_deleted_changes_the_token_and_renewing_does_not() -> None:
     document, tokens = idle(0), []
-    for step in (Step.BEGIN, Step.CONDEMN, Step.SWEEP, Step.END, Step.BEGIN, Step.BEGIN_ANEW, Step.ABANDON):
-        document = document.after(step, NOW, condemned=LIST if step in {Step.CONDEMN, Step.SWEEP} else None)
+    for step in (
+        CollectionStep.BEGIN,
+        CollectionStep.CONDEMN,
+        CollectionStep.SWEEP,
+        CollectionStep.END,
+        CollectionStep.BEGIN,
+        CollectionStep.BEGIN_ANEW,
+        CollectionStep.ABANDON,
+    ):
+        document = document.after(
+            step, NOW, condemned=LIST if step in {CollectionStep.CONDEMN, CollectionStep.SWEEP} else None
+        )
         tokens.append(document.token)
-        if document.phase is not Phase.IDLE:
-            assert document.after(Step.RENEW, NOW).token == document.token
+        if document.phase is not CollectionPhase.IDLE:
+            assert document.after(CollectionStep.RENEW, NOW).token == document.token
     assert len(set(tokens)) == len(tokens)
 
 
 def test_a_collection_that_was_given_up_has_deleted_nothing() -> None:
-    document = idle(0).after(Step.BEGIN, NOW).after(Step.CONDEMN, NOW, condemned=LIST).after(Step.ABANDON, NOW)
+    document = (
+        idle(0)
+        .after(CollectionStep.BEGIN, NOW)
+        .after(CollectionStep.CONDEMN, NOW, condemned=LIST)
+        .after(CollectionStep.ABANDON, NOW)
+    )
     assert document.past == (Past(1, None, NOW),)
     assert Look(document).lists_since(0) == ()
 
 
 def test_two_collectors_do_not_begin_at_once() -> None:
     store = MemoryStore()
-    write(store, idle(0).after(Step.BEGIN, NOW), expected=None)
+    write(store, idle(0).after(CollectionStep.BEGIN, NOW), expected=None)
     with pytest.raises(Conflict):
-        write(store, idle(0).after(Step.BEGIN, NOW), expected=None)
+        write(store, idle(0).after(CollectionStep.BEGIN, NOW), expected=None)
 
 
 # -- what a changeset has missed
@@ -160,7 +181,7 @@ def test_two_collectors_do_not_begin_at_once() -> None:
 def test_a_changeset_takes_down_the_collection_that_ended_last() -> None:
     document = collection(idle(0))
     assert Look(document).completed == 1
-    assert Look(document.after(Step.BEGIN, NOW)).completed == 1
+    assert Look(document.after(CollectionStep.BEGIN, NOW)).completed == 1
     assert Look().completed == 0
 
 
@@ -181,13 +202,16 @@ def test_what_is_forgotten_or_was_never_known_cannot_be_told() -> None:
 
 
 def test_a_number_that_nobody_can_have_counted_to_is_not_counted_to() -> None:
-    assert Look(Generation((1 << 53) - 1, Phase.IDLE, NOW)).lists_since(0) is None
-    assert Look(Generation(5, Phase.IDLE, NOW, past=(Past(5, None, NOW), Past(9, LIST, NOW)))).lists_since(4) == ()
+    assert Look(Generation((1 << 53) - 1, CollectionPhase.IDLE, NOW)).lists_since(0) is None
+    assert (
+        Look(Generation(5, CollectionPhase.IDLE, NOW, past=(Past(5, None, NOW), Past(9, LIST, NOW)))).lists_since(4)
+        == ()
+    )
 
 
 @pytest.mark.parametrize("time", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"])
 def test_a_time_that_its_zone_leads_out_of_all_years_is_refused(time: str) -> None:
-    document = Generation(5, Phase.IDLE, NOW).format().replace(NOW.isoformat().encode(), time.encode())
+    document = Generation(5, CollectionPhase.IDLE, NOW).format().replace(NOW.isoformat().encode(), time.encode())
     with refused(FormatError, what="collection generation"):
         Generation.parse(document)
 
@@ -247,14 +271,14 @@ def test_the_barrier_lets_pass_what_saw_the_generation_as_it_is() -> None:
     store = MemoryStore()
     require_unmoved(store, "", fqrn=FQRN)
     require_unmoved(store, "gc:17", fqrn=FQRN)
-    marking = idle(0).after(Step.BEGIN, NOW)
+    marking = idle(0).after(CollectionStep.BEGIN, NOW)
     version = write(store, marking, expected=None)
     require_unmoved(store, "1:marking", fqrn=FQRN)
     require_unmoved(store, "", fqrn=FQRN)  # somebody who knows of no generations
     for token in ("gc:0", "0:idle", "1:idle", "2:marking"):
         with pytest.raises(GenerationMoved):
             require_unmoved(store, token, fqrn=FQRN)
-    write(store, marking.after(Step.CONDEMN, NOW, condemned=LIST), expected=version)
+    write(store, marking.after(CollectionStep.CONDEMN, NOW, condemned=LIST), expected=version)
     with pytest.raises(GenerationMoved):
         require_unmoved(store, "", fqrn=FQRN)
     store.delete([KEY])
@@ -269,8 +293,8 @@ def test_a_commit_that_had_passed_the_barrier_before_the_list_was_out_does_not_s
     """It looked, and was stopped for any time between that and its switch: the fence makes it begin again."""
     store, signer = MemoryStore(), generate_repository_key(FQRN, NOW)
     head = create_repository(store, FQRN, master=generate_master(), signer=signer, now=NOW)
-    version = write(store, marking := idle(0).after(Step.BEGIN, NOW), expected=None)
-    out = iter([marking.after(Step.CONDEMN, NOW, condemned=LIST)])
+    version = write(store, marking := idle(0).after(CollectionStep.BEGIN, NOW), expected=None)
+    out = iter([marking.after(CollectionStep.CONDEMN, NOW, condemned=LIST)])
 
     def barrier() -> None:
         require_unmoved(store, "1:marking", fqrn=FQRN)

@@ -7,7 +7,16 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from include.cvmfs.check.check import check
-from include.cvmfs.commit.commit import MANIFEST_KEY, Change, Head, NewTag, Step, commit_group, read_head, store_all
+from include.cvmfs.commit.commit import (
+    MANIFEST_KEY,
+    Change,
+    Head,
+    NewTag,
+    SwitchStep,
+    commit_group,
+    read_head,
+    store_all,
+)
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.metadata_cache import REFLOG_KEY, Records
@@ -177,8 +186,8 @@ def test_a_change_that_stands_already_comes_along_and_makes_nothing(store: Memor
 def test_a_group_that_lost_the_race_is_merged_again_on_the_winners_revision(store: MemoryStore, signer: Signer) -> None:
     rival, fired = wanted(store, "/rival"), []
 
-    def interfere(step: Step) -> None:
-        if step is Step.BEFORE_SWITCH and not fired:
+    def interfere(step: SwitchStep) -> None:
+        if step is SwitchStep.BEFORE_SWITCH and not fired:
             fired.append(True)
             commit(store, rival.old_root, rival.new_root, "/rival")
 
@@ -190,8 +199,8 @@ def test_a_group_that_lost_the_race_is_merged_again_on_the_winners_revision(stor
 def test_a_group_that_always_loses_gives_up_and_tells_everybody(store: MemoryStore, signer: Signer) -> None:
     number = iter(range(100))
 
-    def interfere(step: Step) -> None:
-        if step is Step.BEFORE_SWITCH:
+    def interfere(step: SwitchStep) -> None:
+        if step is SwitchStep.BEFORE_SWITCH:
             path = f"/r{next(number)}"
             commit(store, *change(store, path), path)
 

@@ -19,7 +19,7 @@ from include.cvmfs.commit.rollback import plan_rollback, rollback
 from include.cvmfs.commit.tags import add_tag
 from include.cvmfs.commit.unify_layout import Sender, Unified, Unifier, unify
 from include.cvmfs.coordination import generation as generations
-from include.cvmfs.coordination.generation import Generation, Phase, look
+from include.cvmfs.coordination.generation import CollectionPhase, Generation, look
 from include.cvmfs.errors import CatalogError, DestinationError, GenerationMoved
 from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
@@ -266,7 +266,7 @@ def test_a_repair_beside_a_collection_changes_nothing() -> None:
     sender, seen = Sender(store), look(store)
     unifier = Unifier(CatalogCache(store), Layout.PLAIN, sender.keep)
     unifier.tree(NestedRef("", opened(store).manifest.root, 0))
-    generations.write(store, Generation(1, Phase.MARKING, NOW), expected=None)
+    generations.write(store, Generation(1, CollectionPhase.MARKING, NOW), expected=None)
     before = opened(store).manifest
     with pytest.raises(GenerationMoved):
         unify(store, FQRN, unifier, sender, seen=seen, signer=signer(), now=SECONDS + 60)

@@ -23,7 +23,7 @@ from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.sources.directory import DirectorySource
-from include.cvmfs.sources.source import Entry, Kind, SourceLimits, TreeSource
+from include.cvmfs.sources.source import Entry, EntryKind, SourceLimits, TreeSource
 from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import Member, archive, file, packed
 from tests.fakes.memorystore import MemoryStore
@@ -36,7 +36,7 @@ CHUNKS = ChunkLimits(1 << 16, 1 << 17, 1 << 18)
 KEPT = PrepareOptions(specials=Specials.KEEP)
 
 
-def a_special(path: str, kind: Kind = Kind.FIFO, device: int = 0) -> tuple[Entry, None]:
+def a_special(path: str, kind: EntryKind = EntryKind.FIFO, device: int = 0) -> tuple[Entry, None]:
     return Entry(path, kind, 0o640, 1000, device=device), None
 
 
@@ -55,9 +55,9 @@ def test_special_files_are_kept_with_their_numbers() -> None:
     changeset, found, _ = publish(
         [
             a_special("pipe"),
-            a_special("socket", Kind.SOCKET),
-            a_special("tty", Kind.CHARACTER_DEVICE, os.makedev(5, 0)),
-            a_special("d/disk", Kind.BLOCK_DEVICE, number),
+            a_special("socket", EntryKind.SOCKET),
+            a_special("tty", EntryKind.CHARACTER_DEVICE, os.makedev(5, 0)),
+            a_special("d/disk", EntryKind.BLOCK_DEVICE, number),
             a_hard_link("also", "pipe"),
         ],
         KEPT,

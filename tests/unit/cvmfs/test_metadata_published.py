@@ -26,7 +26,7 @@ from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.dirtab import Dirtab
 from include.cvmfs.sources.owners import IdMap, OwnerMap
-from include.cvmfs.sources.source import Entry, Kind
+from include.cvmfs.sources.source import Entry, EntryKind
 from include.cvmfs.sources.xattrs import pack_xattrs
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import read_back
@@ -41,7 +41,16 @@ NAMES = ["a", "b", "lib", ".cvmfscatalog", ".cvmfsautocatalog", "é"]
 XATTRS = st.dictionaries(st.sampled_from([b"user.a", b"user.b"]), st.binary(max_size=3), max_size=2)
 NODES = st.fixed_dictionaries(
     {
-        "kind": st.sampled_from([Kind.FILE, Kind.FILE, Kind.SYMLINK, Kind.FIFO, Kind.BLOCK_DEVICE, Kind.DIRECTORY]),
+        "kind": st.sampled_from(
+            [
+                EntryKind.FILE,
+                EntryKind.FILE,
+                EntryKind.SYMLINK,
+                EntryKind.FIFO,
+                EntryKind.BLOCK_DEVICE,
+                EntryKind.DIRECTORY,
+            ]
+        ),
         "mode": st.integers(0, 0o7777),
         "mtime": st.integers(-5, 2_000_000_000),
         "mtime_ns": st.integers(0, 999_999_999),
@@ -99,24 +108,24 @@ def members_of(tree: dict[str, dict[str, object]]) -> tuple[Members, dict[str, d
             continue
         kind = node["kind"]
         if any(other.startswith(path + "/") for other in tree):
-            kind = Kind.DIRECTORY
+            kind = EntryKind.DIRECTORY
         if ".cvmfs" in parts[-1]:
-            kind = Kind.FILE
+            kind = EntryKind.FILE
         folder = "/".join(parts[:-1])
-        content = node["content"] if kind is Kind.FILE and ".cvmfs" not in path else b""
-        if kind is Kind.FILE and node["link"] and folder in previous and ".cvmfs" not in path:
-            members.append((Entry(path, Kind.HARDLINK, 0, 0, hardlink_to=previous[folder]), None))
+        content = node["content"] if kind is EntryKind.FILE and ".cvmfs" not in path else b""
+        if kind is EntryKind.FILE and node["link"] and folder in previous and ".cvmfs" not in path:
+            members.append((Entry(path, EntryKind.HARDLINK, 0, 0, hardlink_to=previous[folder]), None))
             continue
         uid, gid = node["owner"]
         entry = Entry(
             path, kind, node["mode"], node["mtime"], uid, gid, len(content),
-            symlink="target" if kind is Kind.SYMLINK else "",
-            device=2049 if kind is Kind.BLOCK_DEVICE else 0,
+            symlink="target" if kind is EntryKind.SYMLINK else "",
+            device=2049 if kind is EntryKind.BLOCK_DEVICE else 0,
             mtime_ns=node["mtime_ns"],
         )  # fmt: skip
-        members.append((entry, content if kind is Kind.FILE else None))
+        members.append((entry, content if kind is EntryKind.FILE else None))
         attributes[path] = node["xattrs"]
-        if kind is Kind.FILE and ".cvmfs" not in path:
+        if kind is EntryKind.FILE and ".cvmfs" not in path:
             previous[folder] = path
     return members, attributes
 
@@ -155,7 +164,7 @@ def test_any_tree_is_published_soundly_and_goes_without_a_trace(
             assert options.cuts.auto
             assert ".cvmfs" in entry.path
             continue
-        if entry.kind is Kind.HARDLINK:
+        if entry.kind is EntryKind.HARDLINK:
             continue
         if options.xattrs:
             assert one.entry.xattr == pack_xattrs(attributes[entry.path])

@@ -26,7 +26,7 @@ from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.keys import generate_master, generate_repository_key
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import ChunkLimits
-from include.cvmfs.ingest.prepare import Base, PrepareOptions, Progress, prepare
+from include.cvmfs.ingest.prepare import Base, PrepareOptions, PrepareProgress, prepare
 from include.cvmfs.ingest.upload import Budget, Uploader
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.source import Entry, Opener, SourceLimits
@@ -134,7 +134,7 @@ def test_uploads_go_on_beside_each_other() -> None:
 
 
 def test_progress_is_told_and_ends_with_the_whole() -> None:
-    told: list[Progress] = []
+    told: list[PrepareProgress] = []
     changeset = run(progress=told.append)
     assert told[-1].files == 2000
     assert told[-1].objects_new == changeset.objects_new
@@ -170,7 +170,7 @@ def test_whoever_watches_may_stop_it() -> None:
     class Stop(Exception):
         pass
 
-    def stop(_: Progress) -> None:
+    def stop(_: PrepareProgress) -> None:
         raise Stop
 
     with pytest.raises(Stop):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.rebase import rebase
-from include.cvmfs.format.catalog import Packed
+from include.cvmfs.format.catalog import PackedCatalog
 from include.cvmfs.format.layout import Layout
 from tests.fakes.local import DIRECTORY, TREES, LocalRepository, make_folder
 from tests.unit.cvmfs.test_move import below
@@ -30,7 +30,7 @@ def test_the_second_place_has_the_same_tree_and_the_first_one_keeps_it(
         there = opened.nested_at("/a/x")
         assert there is not None
         objects = {key for key in repository.store.objects if key.startswith("data/") and key[-1] not in "CHXM"}
-        written: list[Packed] = []
+        written: list[PackedCatalog] = []
         made = rebase(opened.catalogs, there, target, written.append, layout=Layout.MTIME_NS)
         again = rebase(opened.catalogs, there, target, lambda _: None, layout=Layout.MTIME_NS)
         assert again == made, "the same tree at the same place has the same hash"

@@ -31,7 +31,7 @@ from include.cvmfs.format.keys import format_public_key, generate_master, genera
 from include.cvmfs.format.reflog import KEY as REFLOG_KEY
 from include.cvmfs.format.whitelist import KEY as WHITELIST_KEY
 from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.trust import Failure, failure_of
+from include.cvmfs.revision.trust import OpenFailure, failure_of
 from include.cvmfs.revision.walk import Tree
 from include.storage.errors import NotFound, StoreError, Unavailable
 from include.storage.file import FileStore
@@ -150,41 +150,41 @@ def certificate_object(change: Callable[[bytes], bytes | None]) -> Callable[[Min
 
 
 DISTRUST = {
-    "no manifest": (gone(MANIFEST_KEY), RepositoryError, Failure.DOWNLOAD),
-    "empty manifest": (lambda mini, store: store.put(MANIFEST_KEY, b""), FormatError, Failure.INCOMPLETE),
-    "not text": (lambda mini, store: store.put(MANIFEST_KEY, bytes(range(256))), FormatError, Failure.INCOMPLETE),
+    "no manifest": (gone(MANIFEST_KEY), RepositoryError, OpenFailure.DOWNLOAD),
+    "empty manifest": (lambda mini, store: store.put(MANIFEST_KEY, b""), FormatError, OpenFailure.INCOMPLETE),
+    "not text": (lambda mini, store: store.put(MANIFEST_KEY, bytes(range(256))), FormatError, OpenFailure.INCOMPLETE),
     "cut manifest": (
         lambda mini, store: store.put(MANIFEST_KEY, store.objects[MANIFEST_KEY][:80]),
-        FormatError, Failure.INCOMPLETE,
+        FormatError, OpenFailure.INCOMPLETE,
     ),
-    "other name": (other_fields(fqrn="other.example.org"), RepositoryError, Failure.NAME_MISMATCH),
-    "no name": (other_fields(fqrn=""), RepositoryError, Failure.NAME_MISMATCH),
-    "other root path": (of_other_root, FormatError, Failure.ROOT_PATH_MISMATCH),
-    "no certificate": (other_fields(certificate=None), RepositoryError, Failure.BAD_CERTIFICATE),
-    "certificate missing": (certificate_object(lambda data: None), ObjectMissing, Failure.BAD_CERTIFICATE),
-    "certificate damaged": (certificate_object(lambda data: data + b"x"), ObjectDamaged, Failure.BAD_CERTIFICATE),
-    "letter changed": (later_revision, SignatureError, Failure.BAD_SIGNATURE),
-    "signature changed": (flipped(MANIFEST_KEY, -1), SignatureError, Failure.BAD_SIGNATURE),
+    "other name": (other_fields(fqrn="other.example.org"), RepositoryError, OpenFailure.NAME_MISMATCH),
+    "no name": (other_fields(fqrn=""), RepositoryError, OpenFailure.NAME_MISMATCH),
+    "other root path": (of_other_root, FormatError, OpenFailure.ROOT_PATH_MISMATCH),
+    "no certificate": (other_fields(certificate=None), RepositoryError, OpenFailure.BAD_CERTIFICATE),
+    "certificate missing": (certificate_object(lambda data: None), ObjectMissing, OpenFailure.BAD_CERTIFICATE),
+    "certificate damaged": (certificate_object(lambda data: data + b"x"), ObjectDamaged, OpenFailure.BAD_CERTIFICATE),
+    "letter changed": (later_revision, SignatureError, OpenFailure.BAD_SIGNATURE),
+    "signature changed": (flipped(MANIFEST_KEY, -1), SignatureError, OpenFailure.BAD_SIGNATURE),
     "signature longer": (
         lambda mini, store: store.put(MANIFEST_KEY, store.objects[MANIFEST_KEY] + b"x"),
-        SignatureError, Failure.BAD_SIGNATURE,
+        SignatureError, OpenFailure.BAD_SIGNATURE,
     ),
-    "certificate of another key": (certificate_of_somebody, SignatureError, Failure.BAD_SIGNATURE),
-    "whitelist missing": (gone(WHITELIST_KEY), RepositoryError, Failure.BAD_WHITELIST),
+    "certificate of another key": (certificate_of_somebody, SignatureError, OpenFailure.BAD_SIGNATURE),
+    "whitelist missing": (gone(WHITELIST_KEY), RepositoryError, OpenFailure.BAD_WHITELIST),
     "whitelist cut": (
         lambda mini, store: store.put(WHITELIST_KEY, store.objects[WHITELIST_KEY][:50]),
-        FormatError, Failure.BAD_WHITELIST,
+        FormatError, OpenFailure.BAD_WHITELIST,
     ),
-    "whitelist letter changed": (flipped(WHITELIST_KEY, 3), SignatureError, Failure.BAD_WHITELIST),
-    "whitelist signature changed": (flipped(WHITELIST_KEY, -1), SignatureError, Failure.BAD_WHITELIST),
+    "whitelist letter changed": (flipped(WHITELIST_KEY, 3), SignatureError, OpenFailure.BAD_WHITELIST),
+    "whitelist signature changed": (flipped(WHITELIST_KEY, -1), SignatureError, OpenFailure.BAD_WHITELIST),
     "whitelist of another": (
-        lambda mini, store: mini.write_whitelist("other.example.org"), WhitelistError, Failure.BAD_WHITELIST,
+        lambda mini, store: mini.write_whitelist("other.example.org"), WhitelistError, OpenFailure.BAD_WHITELIST,
     ),
     "whitelist expired": (
-        lambda mini, store: mini.write_whitelist(valid=timedelta(0)), WhitelistExpired, Failure.BAD_WHITELIST,
+        lambda mini, store: mini.write_whitelist(valid=timedelta(0)), WhitelistExpired, OpenFailure.BAD_WHITELIST,
     ),
     "certificate not listed": (
-        signed_by_somebody_with_their_certificate, WhitelistError, Failure.INVALID_CERTIFICATE,
+        signed_by_somebody_with_their_certificate, WhitelistError, OpenFailure.INVALID_CERTIFICATE,
     ),
 }  # fmt: skip
 
@@ -222,7 +222,7 @@ def test_nothing_older_than_what_was_seen_is_accepted(mini: MiniRepository, stor
     for hint in ({"min_revision": 2}, {"min_timestamp": SECONDS + 1}):
         with pytest.raises(RepositoryError) as refused:
             opened(store, **hint)
-        assert failure_of(refused.value) is Failure.OUTDATED
+        assert failure_of(refused.value) is OpenFailure.OUTDATED
 
 
 def test_an_unreachable_store_is_a_failed_download(mini: MiniRepository, store: MemoryStore) -> None:
@@ -232,9 +232,9 @@ def test_an_unreachable_store_is_a_failed_download(mini: MiniRepository, store: 
     store.before = fail
     with pytest.raises(Unavailable) as refused:
         opened(store)
-    assert failure_of(refused.value) is Failure.DOWNLOAD
+    assert failure_of(refused.value) is OpenFailure.DOWNLOAD
     assert str(failure_of(refused.value)) == "1 - failed to download"
-    assert failure_of(ValueError()) is Failure.UNKNOWN
+    assert failure_of(ValueError()) is OpenFailure.UNKNOWN
 
 
 # -- reading

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.check.check import Report, check
+from include.cvmfs.check.check import CheckReport, check
 from include.cvmfs.check.restore import is_whole, restore_objects
 from include.cvmfs.commit.commit import read_head, switch
 from include.cvmfs.commit.create import create_repository
@@ -45,7 +45,7 @@ class Case:
     tree: Path
     changeset: Changeset
 
-    def check(self, *, contents: bool = False) -> Report:
+    def check(self, *, contents: bool = False) -> CheckReport:
         return check(self.repository(), contents=contents)
 
     def repository(self) -> Repository:

@@ -12,7 +12,7 @@ from include.cvmfs.commit import rowcopy
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import BaseChanged, CvmfsError
-from include.cvmfs.format.catalog import NestedRef, Packed
+from include.cvmfs.format.catalog import NestedRef, PackedCatalog
 from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
@@ -209,7 +209,7 @@ def test_rows_that_no_publisher_writes_are_an_error_of_ours_or_harmless(reposito
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.deserialize(repository.cache.database(database.hash))
     connection.execute(*HOSTILE[name])
-    damaged = Packed.of(connection.serialize())
+    damaged = PackedCatalog.of(connection.serialize())
     repository.store.put(damaged.hash.key, damaged.data)
     edit = repository.edit()
     try:

@@ -15,8 +15,8 @@ from include.cvmfs.commit.commit import MANIFEST_KEY, NewTag, read_head
 from include.cvmfs.commit.rollback import plan_rollback, rollback
 from include.cvmfs.commit.tags import PruneRule, add_tag, change_tags, decide, prune_by_rule, remove_tags
 from include.cvmfs.coordination.condemned import store_list
-from include.cvmfs.coordination.generation import KEY, Generation, Phase
-from include.cvmfs.coordination.generation import Step as GenerationStep
+from include.cvmfs.coordination.generation import KEY, CollectionPhase, Generation
+from include.cvmfs.coordination.generation import CollectionStep as GenerationStep
 from include.cvmfs.errors import (
     CollectionRunning,
     CvmfsError,
@@ -177,7 +177,7 @@ def condemn(repository: LocalRepository, root: ObjectHash, then: GenerationStep 
     keep = {name for name, _ in repository.opened().objects_below()}
     doomed = {name for name, _ in tree.objects_below()} - keep
     name = store_list(repository.store, doomed)
-    document = Generation(0, Phase.IDLE, NOW).after(GenerationStep.BEGIN, NOW)
+    document = Generation(0, CollectionPhase.IDLE, NOW).after(GenerationStep.BEGIN, NOW)
     document = document.after(GenerationStep.CONDEMN, NOW, condemned=name)
     if then is not None:
         document = document.after(then, NOW, condemned=name)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from include.cvmfs.errors import SourceError, SourceLimitExceeded
 from include.cvmfs.sources.archive import Reader
-from include.cvmfs.sources.source import Entry, Kind, SourceLimits
+from include.cvmfs.sources.source import Entry, EntryKind, SourceLimits
 from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import BLOCK, END, Member, archive, file, folder, hardlink, symlink
 from tests.fakes.refused import refused
@@ -51,10 +51,10 @@ def paths(data: bytes, **options: object) -> list[str]:
 def test_every_packing_is_told_by_its_magic(packer: str, block: int) -> None:
     found = entries(PACKERS[packer](PLAIN), block=block)
     assert found == [
-        (Entry("d", Kind.DIRECTORY, 0o755, 1_700_000_000), None),
-        (Entry("d/f", Kind.FILE, 0o640, 1_700_000_000, size=7), b"content"),
-        (Entry("l", Kind.SYMLINK, 0o777, 1_700_000_000, symlink="../x"), None),
-        (Entry("d/g", Kind.HARDLINK, 0o644, 1_700_000_000, hardlink_to="d/f"), None),
+        (Entry("d", EntryKind.DIRECTORY, 0o755, 1_700_000_000), None),
+        (Entry("d/f", EntryKind.FILE, 0o640, 1_700_000_000, size=7), b"content"),
+        (Entry("l", EntryKind.SYMLINK, 0o777, 1_700_000_000, symlink="../x"), None),
+        (Entry("d/g", EntryKind.HARDLINK, 0o644, 1_700_000_000, hardlink_to="d/f"), None),
     ]
 
 
@@ -127,7 +127,7 @@ def test_global_headers_give_defaults_but_no_names() -> None:
 
 def test_old_archives_mark_directories_by_a_slash() -> None:
     [(entry, _)] = entries(archive([Member(b"d/", type=b"\0", mode=0o755)]))
-    assert entry.kind is Kind.DIRECTORY
+    assert entry.kind is EntryKind.DIRECTORY
 
 
 def test_the_root_may_be_a_member() -> None:
@@ -157,7 +157,7 @@ def test_content_may_be_left_unread_or_read_in_parts() -> None:
 def test_devices_have_their_kind() -> None:
     members = [Member(b"c", type=b"3", device=(1, 3)), Member(b"b", type=b"4"), Member(b"p", type=b"6")]
     found = [entry for entry, _ in entries(archive(members))]
-    assert [entry.kind for entry in found] == [Kind.CHARACTER_DEVICE, Kind.BLOCK_DEVICE, Kind.FIFO]
+    assert [entry.kind for entry in found] == [EntryKind.CHARACTER_DEVICE, EntryKind.BLOCK_DEVICE, EntryKind.FIFO]
     assert found[0].device == 0x103
 
 

@@ -18,7 +18,7 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.ingest.spool import SpecialBits, Spool
-from include.cvmfs.sources.source import Entry, Kind
+from include.cvmfs.sources.source import Entry, EntryKind
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.recount import Found, read_back
@@ -284,8 +284,8 @@ def test_special_bits_are_kept_if_this_is_asked_for() -> None:
         ([a_folder("a/.cvmfscatalog")], "a/.cvmfscatalog"),
         ([a_link(".cvmfscatalog", "x")], ".cvmfscatalog"),
         ([a_link("x", "y"), a_hard_link(".cvmfscatalog", "x")], ".cvmfscatalog"),
-        ([(Entry("dev/null", Kind.CHARACTER_DEVICE, 0o666, 0), None)], "dev/null"),
-        ([(Entry("pipe", Kind.FIFO, 0o666, 0), None)], "pipe"),
+        ([(Entry("dev/null", EntryKind.CHARACTER_DEVICE, 0o666, 0), None)], "dev/null"),
+        ([(Entry("pipe", EntryKind.FIFO, 0o666, 0), None)], "pipe"),
     ],
 )
 def test_bad_trees_are_refused_by_name(members: list[tuple[Entry, bytes | None]], member: str) -> None:
@@ -380,7 +380,7 @@ def test_a_tarball_and_a_list_of_the_same_entries_give_the_same_catalog() -> Non
             a_file("d/f", b"content", mtime=7),
             a_hard_link("d/g", "d/f"),
             a_folder("d", mtime=6),
-            (Entry("l", Kind.SYMLINK, 0o755, 1_700_000_000, symlink="d/f"), None),
+            (Entry("l", EntryKind.SYMLINK, 0o755, 1_700_000_000, symlink="d/f"), None),
             a_file("z", b"z", mtime=8),
         ]
     )
@@ -392,7 +392,7 @@ def test_a_full_disk_under_the_spool_is_an_error_of_the_source() -> None:
         with Spool("x.tar") as spool:
             spool._db.execute("PRAGMA max_page_count = 8")
             for number in range(10_000):
-                spool.add(Entry(f"f{number}", Kind.FILE, 0o644, 0), bytes(20))
+                spool.add(Entry(f"f{number}", EntryKind.FILE, 0o644, 0), bytes(20))
 
     with refused(SourceError, member="x.tar"):
         fill()

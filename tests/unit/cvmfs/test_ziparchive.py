@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from include.cvmfs.errors import SourceError, SourceLimitExceeded
 from include.cvmfs.ingest.prepare import prepare
 from include.cvmfs.sources.artifact import open_artifact
-from include.cvmfs.sources.source import Entry, Kind, SourceLimits
+from include.cvmfs.sources.source import Entry, EntryKind, SourceLimits
 from include.cvmfs.sources.tarball import TarSource
 from include.cvmfs.sources.ziparchive import ZipSource
 from tests.fakes.archives import archive, file, folder, symlink
@@ -57,11 +57,11 @@ def complaint(data: bytes, kind: type[SourceError] = SourceError, **options: obj
 def test_members_come_as_they_were_packed(block: int, wide: bool) -> None:
     data = zip_archive(SAMPLE, comment=b"made by hand", wide=wide)
     assert entries(data, block=block) == [
-        (Entry("d", Kind.DIRECTORY, 0o750, DOS_TIME), None),
-        (Entry("d/f", Kind.FILE, 0o640, DOS_TIME, size=350), b"content" * 50),
-        (Entry("l", Kind.SYMLINK, 0o777, DOS_TIME, symlink="../x"), None),
-        (Entry("s", Kind.FILE, 0o644, DOS_TIME, size=6), b"stored"),
-        (Entry("empty", Kind.FILE, 0o644, DOS_TIME), b""),
+        (Entry("d", EntryKind.DIRECTORY, 0o750, DOS_TIME), None),
+        (Entry("d/f", EntryKind.FILE, 0o640, DOS_TIME, size=350), b"content" * 50),
+        (Entry("l", EntryKind.SYMLINK, 0o777, DOS_TIME, symlink="../x"), None),
+        (Entry("s", EntryKind.FILE, 0o644, DOS_TIME, size=6), b"stored"),
+        (Entry("empty", EntryKind.FILE, 0o644, DOS_TIME), b""),
     ]
 
 
@@ -92,7 +92,7 @@ def test_a_day_that_is_none_is_the_first_of_all() -> None:
 
 def test_members_of_other_systems_have_usual_modes() -> None:
     found = entries(zip_archive([ZipMember(b"d/", mode=16, host=DOS), ZipMember(b"f", mode=32, host=DOS)]))
-    assert [(entry.kind, entry.mode) for entry, _ in found] == [(Kind.DIRECTORY, 0o755), (Kind.FILE, 0o644)]
+    assert [(entry.kind, entry.mode) for entry, _ in found] == [(EntryKind.DIRECTORY, 0o755), (EntryKind.FILE, 0o644)]
 
 
 def test_the_root_may_be_a_member() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from include.gateway.paths import LeasePath, overlap
 from include.gateway.service.http.waiting import PATIENCE_S, WaitingList
-from include.gateway.service.limits import Limiter, Limits, Rate
+from include.gateway.service.limits import Limiter, Rate, RateLimits
 from include.gateway.service.replies import Malformed
 
 REPOSITORY = "test.example.org"
@@ -28,7 +28,7 @@ def time() -> Time:
 
 def test_a_burst_is_let_through_and_the_rest_at_the_rate(time: Time) -> None:
     hit: list[str] = []
-    limiter = Limiter(Limits(per_key=Rate(10, 3)), time, hit.append)
+    limiter = Limiter(RateLimits(per_key=Rate(10, 3)), time, hit.append)
     for _ in range(3):
         limiter.signed("k")
     with pytest.raises(Malformed) as refused:
@@ -40,7 +40,7 @@ def test_a_burst_is_let_through_and_the_rest_at_the_rate(time: Time) -> None:
 
 
 def test_who_guesses_signatures_is_held_off_and_nobody_else(time: Time) -> None:
-    limiter = Limiter(Limits(refused=Rate(1, 5)), time, lambda _: None)
+    limiter = Limiter(RateLimits(refused=Rate(1, 5)), time, lambda _: None)
     for _ in range(5):
         limiter.request("10.0.0.1")
         limiter.refused("10.0.0.1")

@@ -12,9 +12,9 @@ import pytest
 from include.cvmfs.commit.create import create_repository
 from include.gateway.service.commits import ownership
 from include.gateway.service.commits.committer import StoreCommitter
-from include.gateway.service.commits.ownership import KEY, Owned, Owner, Ownership, claim
+from include.gateway.service.commits.ownership import KEY, GatewayOwner, Owned, Ownership, claim
 from include.gateway.service.commits.queue import CommitOrder
-from include.gateway.service.config import GatewayKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.storage.options import Traits
 from include.storage.store import Store
 from tests.fakes.memorystore import MemoryStore
@@ -64,7 +64,7 @@ def test_the_second_process_is_refused_with_the_name_of_the_first(store: Careles
     renewed = threading.Event()
     store.before = lambda verb, _: renewed.set() if verb == "put" else None
     assert renewed.wait(30)
-    owner = Owner.parse(store.objects[KEY])
+    owner = GatewayOwner.parse(store.objects[KEY])
     assert owner
     with pytest.raises(Owned, match=f"process {owner.pid} on {owner.host}"):
         take(store, sleep=lambda _: renewed.clear() or renewed.wait(30))
@@ -87,7 +87,7 @@ def test_a_dead_holder_of_this_machine_is_known_as_such(
     def gone(_: int, __: int) -> None:
         raise ProcessLookupError
 
-    store.put(KEY, Owner.of_this_process().format())
+    store.put(KEY, GatewayOwner.of_this_process().format())
     monkeypatch.setattr(ownership.os, "kill", gone)
     second = take(store, patience_s=1e9)
     assert second
@@ -97,7 +97,7 @@ def test_a_dead_holder_of_this_machine_is_known_as_such(
 def test_a_holder_elsewhere_that_stands_still_is_taken_over_and_notices_when_it_awakes(
     store: Careless, held: list[Ownership]
 ) -> None:
-    slept = Ownership(store, FQRN, replace(Owner.of_this_process(), host="elsewhere"), renewed_every_s=1e6)
+    slept = Ownership(store, FQRN, replace(GatewayOwner.of_this_process(), host="elsewhere"), renewed_every_s=1e6)
     store.put(KEY, slept._owner.format())
     waited: list[float] = []
     second = take(store, sleep=waited.append)
@@ -112,33 +112,33 @@ def test_a_holder_elsewhere_that_stands_still_is_taken_over_and_notices_when_it_
 
 
 def test_of_two_that_find_it_free_at_once_one_gets_it(store: Careless) -> None:
-    rival = Owner.of_this_process()
+    rival = GatewayOwner.of_this_process()
     with pytest.raises(Owned):
         take(store, sleep=lambda _: store.put(KEY, rival.format()))
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"format": 2}', b'{"format": 1, "id": "x"}', b"\xff"])
 def test_what_is_no_document_is_nobodys(data: bytes) -> None:
-    assert Owner.parse(data) is None
+    assert GatewayOwner.parse(data) is None
 
 
 def test_the_document_comes_back() -> None:
-    owner = replace(Owner.of_this_process(), count=7)
-    assert Owner.parse(owner.format()) == owner
+    owner = replace(GatewayOwner.of_this_process(), count=7)
+    assert GatewayOwner.parse(owner.format()) == owner
 
 
 def test_a_configuration_that_is_read_again_gives_nothing_away(store: Careless, tmp_path: Path) -> None:
     create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW)
-    served = RepositoryConfig(lambda: store, lambda: SIGNER, (GatewayKey("k", "s"),))
+    served = RepositoryConfig(lambda: store, lambda: SIGNER, (AcceptedKey("k", "s"),))
     config = ServiceConfig(state=tmp_path / "state.db", repositories={FQRN: served})
     committer = StoreCommitter(config)
     committer.start()
-    owner = Owner.parse(store.objects[KEY])
+    owner = GatewayOwner.parse(store.objects[KEY])
     committer.reconfigure(config)
     old, new = change(store, "/a")
     order = CommitOrder(FQRN, "/a", old, new, "", "")
     assert committer.commit([order], fence=lambda _: {}, on_step=lambda _: None) == [1]
-    kept = Owner.parse(store.objects[KEY])
+    kept = GatewayOwner.parse(store.objects[KEY])
     assert owner
     assert kept
     assert owner.id == kept.id

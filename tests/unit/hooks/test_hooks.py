@@ -19,7 +19,7 @@ from hooks.provider import DISTRIBUTION, get_provider_info
 from hooks.secrets import AirflowSecrets
 from include.gateway.client.values import RepositoryInfo
 from include.settings.errors import BadConnection, MissingConnection
-from include.settings.secrets import Connection
+from include.settings.secrets import ConnectionSecrets
 from include.settings.urls import base_url
 from tests.fakes.stockgateway import StockGateway
 
@@ -173,7 +173,7 @@ def test_the_fts_hook_authenticates_by_token_or_by_certificate(monkeypatch: pyte
     ],
 )
 def test_scheme_host_and_port_make_a_url(fields: dict[str, Any], url: str) -> None:
-    assert base_url(Connection(id="c", **fields), port=80) == url
+    assert base_url(ConnectionSecrets(id="c", **fields), port=80) == url
 
 
 @pytest.mark.parametrize(
@@ -181,4 +181,4 @@ def test_scheme_host_and_port_make_a_url(fields: dict[str, Any], url: str) -> No
 )
 def test_a_connection_that_makes_no_url_is_named(fields: dict[str, Any]) -> None:
     with pytest.raises(BadConnection, match="'c'"):
-        base_url(Connection(id="c", **fields))
+        base_url(ConnectionSecrets(id="c", **fields))

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from include.care.preflight import folders
 from include.cli.lab import app as lab_commands
-from include.lab.environment import MARK, ROOT, SOCKET_PATH_LIMIT, Lab, Place, adopt
+from include.lab.environment import MARK, ROOT, SOCKET_PATH_LIMIT, Lab, LabFolders, adopt
 from include.lab.errors import LabError
 from include.lab.lifecycle import disks
 from include.lab.ports import Ports
@@ -32,7 +32,7 @@ OTHERS = {"AIRFLOW_CONN_GATEWAY_NIGHTLIES", "AIRFLOW_CONN_GATEWAY_ADMIN", "AIRFL
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Lab:
-    return Lab(Place(tmp_path / "var"), Ports(), LabSecrets.generate())
+    return Lab(LabFolders(tmp_path / "var"), Ports(), LabSecrets.generate())
 
 
 def test_no_secret_is_on_a_command_line_or_in_the_process_manager_s_file(lab: Lab) -> None:
@@ -129,17 +129,17 @@ def test_airflow_s_file_holds_no_secret_and_only_names_that_airflow_knows() -> N
 
 
 def test_a_deep_state_folder_moves_the_sockets_to_a_short_path(tmp_path: Path) -> None:
-    deep = Place(tmp_path / ("d" * 100) / "var")
+    deep = LabFolders(tmp_path / ("d" * 100) / "var")
     assert len(str(deep.socket("supervisor.sock"))) < SOCKET_PATH_LIMIT
-    assert deep.socket("supervisor.sock") == Place(deep.var).socket("supervisor.sock")
-    assert deep.socket("supervisor.sock") != Place(tmp_path / ("e" * 100) / "var").socket("supervisor.sock")
+    assert deep.socket("supervisor.sock") == LabFolders(deep.var).socket("supervisor.sock")
+    assert deep.socket("supervisor.sock") != LabFolders(tmp_path / ("e" * 100) / "var").socket("supervisor.sock")
 
 
 def test_a_relative_state_folder_is_below_the_project_not_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert Place.from_environment({"NIGHTSHIFT_VAR": "other"}).var == ROOT / "other"
+    assert LabFolders.from_environment({"NIGHTSHIFT_VAR": "other"}).var == ROOT / "other"
 
 
 def test_a_command_adopts_the_lab_that_is_there_and_keeps_what_it_was_given(tmp_path: Path) -> None:

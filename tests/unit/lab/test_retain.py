@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from include.lab.errors import LabError
-from include.lab.retain import Taken, clean_database, remove_logs
+from include.lab.retain import RemovedLogs, clean_database, remove_logs
 
 NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
 BEFORE = NOW - timedelta(days=60)
@@ -30,17 +30,17 @@ def test_only_what_is_older_goes_and_empty_folders_with_it(tmp_path: Path) -> No
     young = log(logs / "dag_id=a" / "run_id=2" / "task.log", 59)
     old = log(logs / "dag_id=a" / "run_id=1" / "task.log", 61)
     (logs / "link").symlink_to(elsewhere.parent)
-    assert remove_logs(logs, BEFORE, dry_run=True) == Taken(1, 12)
+    assert remove_logs(logs, BEFORE, dry_run=True) == RemovedLogs(1, 12)
     assert old.exists()
-    assert remove_logs(logs, BEFORE, dry_run=False) == Taken(1, 12)
+    assert remove_logs(logs, BEFORE, dry_run=False) == RemovedLogs(1, 12)
     assert young.exists()
     assert elsewhere.exists()
     assert not old.exists()
-    assert remove_logs(logs, BEFORE, dry_run=False) == Taken(0, 0)
+    assert remove_logs(logs, BEFORE, dry_run=False) == RemovedLogs(0, 0)
 
 
 def test_there_may_be_no_logs_at_all(tmp_path: Path) -> None:
-    assert remove_logs(tmp_path / "none", BEFORE, dry_run=False) == Taken(0, 0)
+    assert remove_logs(tmp_path / "none", BEFORE, dry_run=False) == RemovedLogs(0, 0)
 
 
 def test_what_airflow_says_of_its_failure_is_told(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from include.lab.servers.process import ServerError, ServerProcess, free_port
+from include.lab.servers.process import ServerProcess, ServerStartError, free_port
 
 ROOT = Path(__file__).parents[3]
 
@@ -63,19 +63,19 @@ def test_a_server_that_ignores_the_request_to_stop_is_killed(tmp_path: Path) -> 
 
 def test_a_server_that_ends_at_once_is_an_error_with_its_last_words(tmp_path: Path) -> None:
     server = sleeper(tmp_path, "echo cannot bind; exit 3")
-    with pytest.raises(ServerError, match=r"sleeper: ended with code 3(.|\n)*cannot bind"):
+    with pytest.raises(ServerStartError, match=r"sleeper: ended with code 3(.|\n)*cannot bind"):
         server.start()
 
 
 def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
     server = ServerProcess("ghost", ["/no/such/program"], log=tmp_path / "log", ready=lambda: False)
-    with pytest.raises(ServerError, match="cannot run /no/such/program"):
+    with pytest.raises(ServerStartError, match="cannot run /no/such/program"):
         server.start()
 
 
 def test_a_server_that_never_answers_is_stopped(tmp_path: Path) -> None:
     server = sleeper(tmp_path, "sleep 600", ready_timeout_s=0.2)
-    with pytest.raises(ServerError, match=r"not ready after 0\.2 s"):
+    with pytest.raises(ServerStartError, match=r"not ready after 0\.2 s"):
         server.start()
     assert not server.running
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from include.lab.environment import Lab, Place
+from include.lab.environment import Lab, LabFolders
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.secrets import LabSecrets
 from include.lab.servers.weed import WeedServer
@@ -31,7 +31,7 @@ def test_every_port_has_a_flag_of_its_own() -> None:
 
 @pytest.mark.server("weed")
 def test_the_lab_and_a_test_s_server_differ_in_places_only(tmp_path: Path) -> None:
-    lab = Lab(Place(tmp_path / "var"), Ports(), LabSecrets.generate())
+    lab = Lab(LabFolders(tmp_path / "var"), Ports(), LabSecrets.generate())
     server = WeedServer(tmp_path / "data", credentials=Credentials("a", "b"), ports=PORTS)
     of_lab, of_server = flags(weed(lab).program.command), flags(server.command())
     assert of_lab.keys() - of_server.keys() == {"filer.localSocket", "s3.localSocket"}

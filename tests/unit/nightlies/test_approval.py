@@ -15,8 +15,8 @@ from include.nightlies.rules.approval import (
     MARGIN,
     SHOWN,
     Bound,
-    Kind,
-    Wanted,
+    QuestionKind,
+    WantedApproval,
     deadline,
     expiry,
     link_digest,
@@ -35,10 +35,16 @@ def tree(**changes: str) -> str:
     return tree_digest(given.pop("repository"), given.pop("destination"), **given)
 
 
-def wanted(*lines: str) -> Wanted:
-    return Wanted(
-        Kind.PUBLICATION, "n.example.org", "?", lines, (Bound("A", "/n/A", tree()),), 240, NOW + timedelta(hours=4)
-    )  # fmt: skip
+def wanted(*lines: str) -> WantedApproval:
+    return WantedApproval(
+        QuestionKind.PUBLICATION,
+        "n.example.org",
+        "?",
+        lines,
+        (Bound("A", "/n/A", tree()),),
+        240,
+        NOW + timedelta(hours=4),
+    )
 
 
 def test_the_same_content_at_the_same_place_is_the_same_and_any_change_is_another() -> None:
@@ -94,7 +100,7 @@ def test_names_that_would_be_markdown_or_turn_the_text_around_are_shown_as_they_
 def test_a_publication_is_shown_as_a_table_and_what_undoing_does_as_a_list() -> None:
     body = wanted("run 1").body
     assert "* `run 1`\n\n| Artifact | Destination | Content | SHA-256 |\n|---|---|---|---|\n| `A` | `/n/A` |  |" in body
-    undo = replace(wanted("/n/A: goes", "/n/B: goes"), kind=Kind.UNDO).body
+    undo = replace(wanted("/n/A: goes", "/n/B: goes"), kind=QuestionKind.UNDO).body
     assert undo.startswith("* `/n/A: goes`\n* `/n/B: goes`\n\nYour answer")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from include.nightlies.errors import BuildMoved
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
-from include.nightlies.rules.index import Artifact, Base, BuildIndex, Rejected
+from include.nightlies.rules.index import Artifact, BuildIndex, ParentBuild, RejectedArtifact
 from include.nightlies.rules.index_history import compared
 
 DAY, NOW = date(2026, 11, 21), datetime(2026, 11, 21, 3, tzinfo=UTC)
@@ -39,7 +39,7 @@ def test_a_rebuilt_artifact_is_no_fault() -> None:
 def test_what_is_listed_no_more_is_named_and_what_is_rejected_is_listed() -> None:
     found = compared(replace(INDEX, artifacts=(A,)), record(A, B))
     assert found.notes == ("B/x was listed before and is not any more; what is published of it stays",)
-    spoilt = replace(INDEX, artifacts=(A,), rejected=(Rejected("B/x", "why", 1, "B", "x"),))
+    spoilt = replace(INDEX, artifacts=(A,), rejected=(RejectedArtifact("B/x", "why", 1, "B", "x"),))
     assert compared(spoilt, record(A, B)).notes == ()
     # what came from another build was never listed
     assert compared(replace(INDEX, artifacts=()), record(B, inherited="b0")).notes == ()
@@ -97,6 +97,6 @@ def test_a_build_id_of_another_day_is_refused_and_both_days_are_named() -> None:
 
 
 def test_another_base_than_before_is_reported() -> None:
-    index = replace(INDEX, base=Base("b0", DAY))
+    index = replace(INDEX, base=ParentBuild("b0", DAY))
     assert compared(index, record(A)).notes == ()
-    assert "stood on build b9" in compared(index, record(A, base=Base("b9", DAY))).notes[0]
+    assert "stood on build b9" in compared(index, record(A, base=ParentBuild("b9", DAY))).notes[0]

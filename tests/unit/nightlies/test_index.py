@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.nightlies.errors import BadIndex
-from include.nightlies.rules.index import Artifact, Base, BuildIndex
+from include.nightlies.rules.index import Artifact, BuildIndex, ParentBuild
 
 SHA = "0123456789abcdef" * 4
 GOOD = {"project": "Gaudi", "platform": "x86_64-el9-gcc13-opt", "url": "a/Gaudi.tar.zst", "size": 10, "sha256": SHA}
@@ -51,7 +51,7 @@ indices = st.builds(
     date=st.dates(),
     complete=st.booleans(),
     artifacts=st.lists(artifacts, max_size=4, unique_by=lambda one: one.name).map(tuple),
-    base=st.none() | st.builds(Base, build_id=st.just("an-earlier-one"), date=st.dates()),
+    base=st.none() | st.builds(ParentBuild, build_id=st.just("an-earlier-one"), date=st.dates()),
     serial=st.none() | st.integers(0, 1 << 62),
     created=st.none() | st.integers(0, 1 << 37).map(lambda at: datetime.fromtimestamp(at, UTC)),
 )
@@ -169,7 +169,7 @@ def test_two_sums_of_one_artifact_are_both_rejected_and_that_is_said():
 
 def test_a_partial_build_names_the_one_that_it_stands_on():
     index = parse(GOOD, partial=True, base={"build_id": "b41", "date": "2026-11-20"}, serial=3)
-    assert (index.base, index.serial) == (Base("b41", date(2026, 11, 20)), 3)
+    assert (index.base, index.serial) == (ParentBuild("b41", date(2026, 11, 20)), 3)
 
 
 def test_a_damaged_twin_makes_the_other_doubtful_too():

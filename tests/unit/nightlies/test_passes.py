@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.nightlies.rules.passes import AFTER_FAILURE, Decision, Pass, Seen, Turn, cutoff
+from include.nightlies.rules.passes import AFTER_FAILURE, Pass, PassDecision, SeenBuild, Turn, cutoff
 from include.nightlies.rules.passes import decide as decide_with
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
@@ -18,30 +18,30 @@ GATHER = timedelta(seconds=30)
 
 
 def decide(
-    seen: Seen, *, now: datetime = NOW, until: datetime | None = CUTOFF, fresh_since: datetime | None = None
-) -> Decision:
+    seen: SeenBuild, *, now: datetime = NOW, until: datetime | None = CUTOFF, fresh_since: datetime | None = None
+) -> PassDecision:
     return decide_with(seen, now=now, until=until, fresh_since=fresh_since, gather=GATHER)
 
 
 def test_a_complete_index_ends_the_night_at_once_with_a_last_pass() -> None:
-    found = decide(Seen(complete=True, listed=8, settled=5, fresh=3), now=NOW, until=CUTOFF)
+    found = decide(SeenBuild(complete=True, listed=8, settled=5, fresh=3), now=NOW, until=CUTOFF)
     assert found.turn is Turn.LAST
     assert found.reason == "the index says that it is complete: 8 listed, 5 of them settled, 3 new"
 
 
 def test_the_cutoff_ends_the_night_whatever_the_index_says() -> None:
-    assert decide(Seen(problem="no index"), now=CUTOFF, until=CUTOFF).turn is Turn.LAST
-    assert decide(Seen(listed=8, fresh=1), now=CUTOFF, until=CUTOFF, fresh_since=CUTOFF).turn is Turn.LAST
+    assert decide(SeenBuild(problem="no index"), now=CUTOFF, until=CUTOFF).turn is Turn.LAST
+    assert decide(SeenBuild(listed=8, fresh=1), now=CUTOFF, until=CUTOFF, fresh_since=CUTOFF).turn is Turn.LAST
 
 
 def test_what_is_new_waits_a_little_for_others_and_then_goes_in() -> None:
-    seen = Seen(listed=3, fresh=3)
+    seen = SeenBuild(listed=3, fresh=3)
     assert decide(seen, now=NOW, until=CUTOFF, fresh_since=NOW).turn is Turn.WAIT
     assert decide(seen, now=NOW + GATHER, until=CUTOFF, fresh_since=NOW).turn is Turn.GO
 
 
 def test_with_nothing_new_the_night_waits_and_says_for_what() -> None:
-    found = decide(Seen(listed=5, settled=3, failed=1, elsewhere=1), now=NOW, until=CUTOFF)
+    found = decide(SeenBuild(listed=5, settled=3, failed=1, elsewhere=1), now=NOW, until=CUTOFF)
     assert found.turn is Turn.WAIT
     assert found.reason == (
         "the index is not complete; more is waited for until 2026-11-21 06:00+00:00: "
@@ -50,17 +50,17 @@ def test_with_nothing_new_the_night_waits_and_says_for_what() -> None:
 
 
 def test_an_index_that_cannot_be_gone_by_is_looked_at_again() -> None:
-    found = decide(Seen(problem="is not JSON", complete=True), now=NOW, until=CUTOFF, fresh_since=NOW - GATHER)
+    found = decide(SeenBuild(problem="is not JSON", complete=True), now=NOW, until=CUTOFF, fresh_since=NOW - GATHER)
     assert found.turn is Turn.WAIT
     assert "is not JSON" in found.reason
 
 
 def test_a_run_that_waits_for_nothing_is_the_last_pass_of_its_night() -> None:
-    assert decide(Seen(listed=2, fresh=2), now=NOW, until=None).turn is Turn.LAST
+    assert decide(SeenBuild(listed=2, fresh=2), now=NOW, until=None).turn is Turn.LAST
 
 
 def test_a_night_of_a_single_pass_waits_for_its_end_whatever_is_new() -> None:
-    seen = Seen(listed=3, fresh=3)
+    seen = SeenBuild(listed=3, fresh=3)
     assert decide_with(seen, now=NOW, until=CUTOFF, fresh_since=NOW - GATHER, gather=None).turn is Turn.WAIT
 
 

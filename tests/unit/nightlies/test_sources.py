@@ -14,7 +14,7 @@ from include.nightlies.steps.sources import opened, read_index
 from include.nightlies.steps.values import Item
 from include.publishers.connect import Connections
 from include.settings.load import load
-from include.settings.model import Limits
+from include.settings.model import ArtifactLimits
 from include.settings.secrets import EnvSecrets
 from tests.fakes.builds import Build, tree
 
@@ -55,13 +55,13 @@ def test_a_directory_in_the_place_of_an_announced_file_is_refused(
     directory(tmp_path / "builds" / "a.tar.gz")
     announced = replace(item(connections, "a.tar.gz"), **dict.fromkeys(unknown))  # type: ignore[arg-type]
     with pytest.raises(ArtifactDirectory, match="a directory; a file was announced"):
-        opened(connections, announced, Limits())
+        opened(connections, announced, ArtifactLimits())
 
 
 def test_a_directory_published_by_hand_without_size_and_sum_is_read(connections: Connections, tmp_path: Path) -> None:
     directory(tmp_path / "other" / "tree")
     by_hand = Item("/d", "/d", f"file://{tmp_path}/other/tree")
-    entries = {entry.path for entry, _ in opened(connections, by_hand, Limits()).entries()}
+    entries = {entry.path for entry, _ in opened(connections, by_hand, ArtifactLimits()).entries()}
     assert entries == {"", "evil.sh"}
 
 
@@ -69,9 +69,9 @@ def test_an_artifact_is_read_from_the_store_of_its_slot_and_from_no_other(
     connections: Connections, tmp_path: Path
 ) -> None:
     with pytest.raises(SourceNotAllowed, match="lies outside store builds"):
-        opened(connections, item(connections, "a.tar.gz", store="other"), Limits())
+        opened(connections, item(connections, "a.tar.gz", store="other"), ArtifactLimits())
     connections.store("builds").put("inner/a.tar.gz", DATA)
-    opened(connections, item(connections, "inner/a.tar.gz"), Limits())
+    opened(connections, item(connections, "inner/a.tar.gz"), ArtifactLimits())
     looks = [connections.store(name).counters.heads for name in ("builds", "builds-inner")]
     assert looks == [1, 0], "read with the login of another store"
 

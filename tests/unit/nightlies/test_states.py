@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.nightlies.rules.states import ENDED, MOVES, Phase, State, Verdict, Who, decide
+from include.nightlies.rules.states import ENDED, MOVES, MoveVerdict, Phase, State, Who, decide
 
 
 def verdict(current, to, phase, try_number, recorded=1, last=None):
@@ -21,39 +21,39 @@ def test_a_night_without_trouble():
         (State.PUBLISHING, State.PUBLISHED, Phase.PUBLISH),
     ]
     for current, to, phase in way:
-        assert verdict(current, to, phase, 1, recorded=0) is Verdict.MOVE
+        assert verdict(current, to, phase, 1, recorded=0) is MoveVerdict.MOVE
 
 
 def test_only_a_new_plan_moves_what_is_published():
     for to in State:
         for phase in Phase:
             expected = to is State.PLANNED and phase is Phase.PLAN
-            assert (verdict(State.PUBLISHED, to, phase, 2, last=Phase.PUBLISH) is Verdict.MOVE) == expected
+            assert (verdict(State.PUBLISHED, to, phase, 2, last=Phase.PUBLISH) is MoveVerdict.MOVE) == expected
 
 
 @pytest.mark.parametrize("current", sorted(ENDED, key=lambda state: state.value))
 def test_nothing_that_ended_moves_again_in_the_same_try(current):
     for to in State:
         for phase in Phase:
-            assert verdict(current, to, phase, 1, recorded=1) is not Verdict.MOVE
+            assert verdict(current, to, phase, 1, recorded=1) is not MoveVerdict.MOVE
 
 
 @given(st.sampled_from(State), st.sampled_from(State), st.sampled_from(Phase), st.integers(1, 9), st.integers(1, 9))
 def test_a_replaced_try_moves_nothing(current, to, phase, late, more):
-    assert verdict(current, to, phase, late, recorded=late + more) is Verdict.STALE
+    assert verdict(current, to, phase, late, recorded=late + more) is MoveVerdict.STALE
 
 
 @given(st.sampled_from(State), st.sampled_from(State), st.sampled_from(Phase), st.integers(1, 9), st.integers(0, 9))
 def test_every_decision_follows_the_table_and_says_why(current, to, phase, try_number, recorded):
     decision = decide(current, to, phase=phase, try_number=try_number, recorded_try=recorded, last_phase=phase)
     assert decision.reason
-    if decision.verdict is Verdict.MOVE:
+    if decision.verdict is MoveVerdict.MOVE:
         who = MOVES[current, to][phase]
         assert who is Who.ANY or try_number > recorded
 
 
 def test_a_move_whose_answer_was_lost_may_be_made_again():
-    assert verdict(State.PUBLISHED, State.PUBLISHED, Phase.PUBLISH, 1, last=Phase.PUBLISH) is Verdict.REPEAT
+    assert verdict(State.PUBLISHED, State.PUBLISHED, Phase.PUBLISH, 1, last=Phase.PUBLISH) is MoveVerdict.REPEAT
 
 
 def test_every_state_can_be_reached_and_each_that_ends_can_be_planned_anew():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.nightlies.rules.build import BuildRecord
-from include.nightlies.rules.index import BuildIndex, Rejected
+from include.nightlies.rules.index import BuildIndex, RejectedArtifact
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.gate import missing_line, missing_of_build, optional_of_build
@@ -102,7 +102,7 @@ def test_the_gate_wants_what_the_slot_requires_what_the_index_lists_and_a_comple
     required = slot(projects=["A", "B"], platforms=["x"])
     assert missing_of_build(required, NIGHT, _build(), done) == ["B/x: not in the index of build b1"]
     assert missing_of_build(required, replace(NIGHT, projects=("A",)), _build(), done) == []
-    bad = _build(rejected=(Rejected("B/x", "`sha256` is missing.", 1, "B", "x"),))
+    bad = _build(rejected=(RejectedArtifact("B/x", "`sha256` is missing.", 1, "B", "x"),))
     assert missing_of_build(required, NIGHT, bad, done) == ["B/x: rejected: `sha256` is missing."]
     assert "not complete" in missing_of_build(slot(), NIGHT, _build(complete=False), done)[0]
     assert "no build for 2026-11-21" in missing_of_build(slot(), NIGHT, None, [])[0]
@@ -112,7 +112,9 @@ def test_what_is_optional_and_missing_is_reported_and_closes_no_gate() -> None:
     done = [publication(State.PUBLISHED, verified_at=NOW)]
     optional = slot(projects=["A", "B"], platforms=["x", "dbg"], optional={"platforms": ["dbg"], "projects": ["B"]})
     assert missing_of_build(optional, NIGHT, _build(), done) == []
-    spoilt = _build(rejected=(Rejected("A/dbg", "why", 1, "A", "dbg"), Rejected("artifacts[2]", "no name", 2)))
+    spoilt = _build(
+        rejected=(RejectedArtifact("A/dbg", "why", 1, "A", "dbg"), RejectedArtifact("artifacts[2]", "no name", 2))
+    )
     assert missing_of_build(optional, NIGHT, spoilt, done) == ["artifacts[2]: rejected: no name"]
     assert optional_of_build(optional, NIGHT, spoilt, done) == ["A/dbg: rejected: why"]
     only = slot(required={"projects": ["A", "C"], "platforms": ["x"]})

@@ -23,7 +23,7 @@ from include.care.preflight.stores import judged_skew
 from include.gateway.client.values import LeaseInfo
 from include.settings.load import load
 from include.settings.model import Site
-from include.settings.pools import Pool
+from include.settings.pools import PoolSettings
 
 NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
 GIB = 1 << 30
@@ -121,7 +121,7 @@ def test_a_lease_is_told_with_whose_it_is_and_when_it_was_renewed() -> None:
 
 
 def test_pools_that_are_missing_or_small_are_named() -> None:
-    wanted = [Pool(name, 4, "") for name in ("prepare", "publish", "control", "more")]
+    wanted = [PoolSettings(name, 4, "") for name in ("prepare", "publish", "control", "more")]
     found = list(judged_pools(wanted, {"prepare": 4, "publish": 3, "control": 0}))
     assert [one.severity for one in found] == [Severity.OK, Severity.WARNING, Severity.ERROR, Severity.ERROR]
     assert all(one.cure for one in found[1:])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 
-from include.care.preflight.findings import Finding, NotReady, Report, Severity
+from include.care.preflight.findings import Finding, NotReady, PreflightReport, Severity
 from include.care.preflight.run import Check, run
 
 OK = Finding("store", "a", Severity.OK, "answers")
@@ -50,4 +50,4 @@ def test_checks_that_hang_are_left_behind_and_keep_nobody_waiting() -> None:
 
 
 def test_warnings_alone_let_a_night_run() -> None:
-    assert Report.of([Finding("pools", "", Severity.WARNING, "small", "grow")]).ready
+    assert PreflightReport.of([Finding("pools", "", Severity.WARNING, "small", "grow")]).ready

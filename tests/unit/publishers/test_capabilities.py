@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.publishers.capabilities import TABLE, Loss, Operation, Outcome, Way, cell, require
+from include.publishers.capabilities import TABLE, Loss, Operation, OperationOutcome, Way, cell, require
 from include.publishers.errors import Lossy, NotSupported
 
 FQRN = "nights.example.org"
@@ -19,11 +19,11 @@ def test_every_operation_is_decided_for_every_way() -> None:
 def test_what_is_not_supported_names_the_path_and_the_cure(way: Way, operation: Operation) -> None:
     found = cell(way, operation)
     assert found.reason
-    assert (found.outcome is Outcome.LOSSY) == (found.loss is not None)
-    if found.outcome is Outcome.SUPPORTED:
+    assert (found.outcome is OperationOutcome.LOSSY) == (found.loss is not None)
+    if found.outcome is OperationOutcome.SUPPORTED:
         assert require(way, operation, fqrn=FQRN, path="/a") is found
         return
-    expected = NotSupported if found.outcome is Outcome.REFUSED else Lossy
+    expected = NotSupported if found.outcome is OperationOutcome.REFUSED else Lossy
     with pytest.raises(expected) as refused:
         require(way, operation, fqrn=FQRN, path="/a/b")
     assert refused.value.path == "/a/b"
@@ -35,10 +35,10 @@ def test_what_is_not_supported_names_the_path_and_the_cure(way: Way, operation: 
 @pytest.mark.parametrize(("way", "operation"), CELLS)
 def test_only_a_loss_that_is_named_is_allowed(way: Way, operation: Operation) -> None:
     found = cell(way, operation)
-    if found.outcome is Outcome.REFUSED:
+    if found.outcome is OperationOutcome.REFUSED:
         with pytest.raises(NotSupported):
             require(way, operation, fqrn=FQRN, path="/a", allow_lossy=set(Loss))
-    elif found.outcome is Outcome.LOSSY:
+    elif found.outcome is OperationOutcome.LOSSY:
         with pytest.raises(Lossy, match="allow_lossy"):
             require(way, operation, fqrn=FQRN, path="/a", allow_lossy=set(Loss) - {found.loss})
         assert require(way, operation, fqrn=FQRN, path="/a", allow_lossy=[found.loss] if found.loss else []) is found
@@ -46,4 +46,4 @@ def test_only_a_loss_that_is_named_is_allowed(way: Way, operation: Operation) ->
 
 def test_what_the_stock_receiver_drops_is_lossy_and_never_supported_for_the_publisher_on_a_node() -> None:
     for operation in (Operation.TREE_HARD_LINKS, Operation.TREE_SPECIALS, Operation.TREE_OWNERS, Operation.TREE_XATTRS):
-        assert cell(Way.SERVER_STOCK, operation).outcome is Outcome.LOSSY
+        assert cell(Way.SERVER_STOCK, operation).outcome is OperationOutcome.LOSSY

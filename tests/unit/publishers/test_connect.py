@@ -14,7 +14,7 @@ from include.publishers.connect import Connections
 from include.publishers.errors import PublisherError
 from include.publishers.stores import connection_of
 from include.settings.load import load
-from include.settings.model import GatewayKind, Server, Store
+from include.settings.model import GatewayKind, NodeSettings, StoreSettings
 from include.settings.secrets import EnvSecrets
 from include.settings.traits import record_traits
 from include.storage.file import FileStore
@@ -105,8 +105,8 @@ def test_a_store_is_opened_once_for_each_role(connections: Connections) -> None:
 )
 def test_each_role_has_the_key_that_the_store_names_for_it(role: Role, apart: str | None, alone: str | None) -> None:
     store = {"name": "cvmfs", "url": "s3://nights", "connection": "publishing"}
-    assert connection_of(Store.model_validate({**store, "gateway_connection": "switching"}), role) == apart
-    assert connection_of(Store.model_validate(store), role) == alone
+    assert connection_of(StoreSettings.model_validate({**store, "gateway_connection": "switching"}), role) == apart
+    assert connection_of(StoreSettings.model_validate(store), role) == alone
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_gateway_is_asked_for_its_kind_before_a_manifest_is_replaced_beside_it
 def test_what_a_node_publishes_through_decides_for_its_repository(
     connections: Connections, behind: str, way: Way
 ) -> None:
-    node = Server.model_validate(
+    node = NodeSettings.model_validate(
         {"host": "node", "user": "cv", "known_hosts": "known", "behind": behind, "agent": True},
         context={"root": Path("/")},
     )

@@ -21,7 +21,7 @@ from include.publishers.errors import PublisherError
 from include.publishers.found import found_repository, found_stores
 from include.settings.errors import MissingConnection
 from include.settings.load import parse
-from include.settings.model import Publisher, Server
+from include.settings.model import NodeSettings, PublisherKind
 from include.settings.secrets import EnvSecrets
 from include.storage.errors import StoreError
 
@@ -163,11 +163,11 @@ def test_of_two_who_create_it_at_once_with_the_same_keys_one_wins(
 
 def test_a_repository_of_a_publisher_node_is_not_founded_here(connected: Callable[..., Connections]) -> None:
     site = connected()
-    node = Server.model_validate(
+    node = NodeSettings.model_validate(
         {"host": "node.example.org", "user": "u", "known_hosts": "hosts", "agent": True, "behind": "stock"},
         context={"root": site.site.paths.root},
     )
-    changed = site.site.repository(FQRN).model_copy(update={"publisher": Publisher.CVMFS_SERVER, "server": node})
+    changed = site.site.repository(FQRN).model_copy(update={"publisher": PublisherKind.CVMFS_SERVER, "server": node})
     there = Connections(site.site.model_copy(update={"repositories": {FQRN: changed}}), site.secrets)
     with pytest.raises(PublisherError, match=r"cvmfs_server mkfs on node\.example\.org"):
         found(there)

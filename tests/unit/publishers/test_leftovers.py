@@ -13,7 +13,7 @@ import pytest
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import AdminKeyNeeded, GatewayUnreachable
 from include.gateway.holders import TaskName
-from include.publishers.leftovers import Ended, Finding, Whose, end_dead, hit_by, judge, look
+from include.publishers.leftovers import EndedLease, LeaseFinding, Whose, end_dead, hit_by, judge, look
 
 FQRN, KEY = "nights.example.org", "our-key"
 EXPIRES = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
@@ -62,7 +62,9 @@ class Gateways:
         self.held = [one for one in self.held if one not in hit_by(path, self.held)]
 
 
-def ended(gateways: Gateways, findings: list[Finding] | None = None, states: Mapping[str, str] = STATES) -> list[Ended]:
+def ended(
+    gateways: Gateways, findings: list[LeaseFinding] | None = None, states: Mapping[str, str] = STATES
+) -> list[EndedLease]:
     found = findings if findings is not None else list(look(gateways, state_of()).findings)  # type: ignore[arg-type]
     return end_dead(gateways, found, state_of(states))  # type: ignore[arg-type]
 
@@ -140,7 +142,7 @@ def test_a_gateway_that_is_away_is_named_and_hides_nothing_else() -> None:
 
 def test_a_finding_comes_back_from_json() -> None:
     finding = judge(lease("/a"), KEY, state_of())
-    assert Finding.from_json(finding.to_json()) == finding
+    assert LeaseFinding.from_json(finding.to_json()) == finding
     assert finding.is_of(lease("/a"))
     assert not finding.is_of(lease("/b"))
 

@@ -28,7 +28,7 @@ from include.publishers.capabilities import Operation
 from include.publishers.connect import Connections
 from include.publishers.found import found_stores
 from include.settings.load import load
-from include.settings.model import Limits
+from include.settings.model import ArtifactLimits
 from include.settings.secrets import EnvSecrets
 from include.storage.errors import StoreError
 from include.storage.roles import bucket_policy
@@ -92,7 +92,7 @@ def test_its_conditions_are_not_taken_for_granted(connections: Connections) -> N
 def test_it_is_no_folder_of_this_machine(connections: Connections, far: FarStore) -> None:
     assert "store main" not in written(connections.site, ["main"])
     far.put("a.tar", archive([file("a", b"1")]))
-    source = opened(connections, Item("A/x", "/d", "far://pool/a.tar", store="main"), Limits())
+    source = opened(connections, Item("A/x", "/d", "far://pool/a.tar", store="main"), ArtifactLimits())
     assert [entry.path for entry, _ in source.entries()] == ["a"]
 
 

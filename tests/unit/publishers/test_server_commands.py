@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.errors import FormatError
-from include.publishers.server.commands import HELD, MISPLACED, Commands, NodeTag, Record, Seen
+from include.publishers.server.commands import HELD, MISPLACED, Commands, NodeTag, Record, SeenNode
 from include.publishers.server.errors import InputRefused
 
 FQRN = "nights.example.org"
@@ -69,17 +69,17 @@ def test_a_transaction_is_ours_only_while_the_very_same_one_is_open(tmp_path: Pa
     opener.write_text(f"#!/bin/sh\n: >{marker}\n")
     opener.chmod(0o755)
     commands = local(tmp_path, str(opener))
-    look = lambda: Seen.parse(run(commands.look()).stdout.decode().split("\n")[:-1])  # noqa: E731
-    assert look() == Seen(open=False)
+    look = lambda: SeenNode.parse(run(commands.look()).stdout.decode().split("\n")[:-1])  # noqa: E731
+    assert look() == SeenNode(open=False)
     assert run(commands.transaction("/a b", 0, RECORD)).returncode == 0
-    assert look() == Seen(open=True, record=RECORD)
+    assert look() == SeenNode(open=True, record=RECORD)
     marker.unlink()
-    assert look() == Seen(open=False, stale=True)
+    assert look() == SeenNode(open=False, stale=True)
     (tmp_path / "spool" / "keeps-the-inode").touch()
     marker.touch()
-    assert look() == Seen(open=True, stale=True)
+    assert look() == SeenNode(open=True, stale=True)
     run(commands.forget())
-    assert look() == Seen(open=True)
+    assert look() == SeenNode(open=True)
 
 
 def test_a_transaction_that_was_not_opened_leaves_no_record(tmp_path: Path) -> None:
@@ -109,13 +109,13 @@ def test_places_are_entered_without_following_links_and_names_are_only_names(tmp
 @pytest.mark.parametrize("lines", [[], ["what"], ["", "open"]])
 def test_a_look_that_says_nothing_sensible_is_an_error(lines: list[str]) -> None:
     with pytest.raises(FormatError, match="node's state"):
-        Seen.parse(lines)
+        SeenNode.parse(lines)
 
 
 def test_a_record_that_cannot_be_read_makes_no_transaction_ours() -> None:
     for text in ("", "{", "[]", '{"token": "x"}', '{"token": "x", "owner": "y", "path": "z", "began": "soon"}'):
-        assert Seen.parse(["open", "1 2", "1 2", text]) == Seen(open=True, stale=True)
-    assert Seen.parse(["open", "1 2", "1 2", RECORD.format()]) == Seen(open=True, record=RECORD)
+        assert SeenNode.parse(["open", "1 2", "1 2", text]) == SeenNode(open=True, stale=True)
+    assert SeenNode.parse(["open", "1 2", "1 2", RECORD.format()]) == SeenNode(open=True, record=RECORD)
 
 
 def test_tags_are_read_as_the_node_lists_them() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from include.gateway.errors import PathBusy
 from include.publishers.server import errors
-from include.publishers.server.errors import NodeBusy, ServerError, TransactionOpen
+from include.publishers.server.errors import NodeBusy, NodeError, TransactionOpen
 from include.publishers.server.outcomes import CODES, MESSAGES, Verb, failure
 
 FQRN = "nights.example.org"
@@ -65,7 +65,7 @@ def test_a_failure_has_its_kind_and_names_the_repository_the_path_and_the_last_w
     assert found.path == "/a/b"
     assert "/a/b" in str(found) or isinstance(found, NodeBusy)
     assert FQRN in str(found)
-    if isinstance(found, ServerError):
+    if isinstance(found, NodeError):
         assert not lines or lines[-1] in str(found)
         assert found.hint in str(found)
 

@@ -24,13 +24,13 @@ from include.cvmfs.ingest.spool import SpecialBits, Specials
 from include.cvmfs.sources.artifact import open_artifact
 from include.cvmfs.sources.directory import DirectorySource
 from include.cvmfs.sources.owners import IdMap, OwnerMap
-from include.cvmfs.sources.source import Entry, Kind, SourceLimits
+from include.cvmfs.sources.source import Entry, EntryKind, SourceLimits
 from include.cvmfs.sources.tarball import TarSource
 from include.cvmfs.sources.xattrs import AttributedSource, pack_xattrs
 from include.publishers.capabilities import Operation
 from include.publishers.server.errors import PackedMissing
 from include.publishers.server.pack import Packing, member
-from include.publishers.server.standing import Comparison
+from include.publishers.server.standing import TreeComparison
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
 from tests.fakes.local import TREES, LocalRepository, make_folder
 from tests.fakes.minirepo import FQRN, NOW
@@ -152,8 +152,8 @@ def test_special_bits_that_were_lost_on_the_way_are_seen_only_if_they_were_to_be
     repository = LocalRepository()
     repository.publish(tmp_path / "tree", HERE)
     tree = repository.opened()
-    assert Comparison().difference(tree, packed, contents=True) is None
-    lost = Comparison(special_bits=True).difference(tree, packed, contents=True)
+    assert TreeComparison().difference(tree, packed, contents=True) is None
+    lost = TreeComparison(special_bits=True).difference(tree, packed, contents=True)
     assert str(lost) == f"{HERE}/su: has other permissions"
 
 
@@ -206,9 +206,9 @@ def test_any_tree_comes_out_of_its_archive_as_it_went_in(
         for entry, opener in source.entries():
             content = opener().read() if opener else None
             if entry.path not in ("", ".cvmfscatalog"):
-                mode = 0 if entry.kind in (Kind.SYMLINK, Kind.HARDLINK) else entry.mode & 0o777
+                mode = 0 if entry.kind in (EntryKind.SYMLINK, EntryKind.HARDLINK) else entry.mode & 0o777
                 # a hard link tells nothing but what it is a link to
-                rest = () if entry.kind is Kind.HARDLINK else (entry.mtime, entry.mtime_ns, entry.uid, entry.gid)
+                rest = () if entry.kind is EntryKind.HARDLINK else (entry.mtime, entry.mtime_ns, entry.uid, entry.gid)
                 found[entry.path] = (entry.kind, mode, entry.size, entry.symlink, entry.hardlink_to, content, *rest)
         return found
 
@@ -230,7 +230,7 @@ def test_any_header_is_read_as_it_was_written(
     xattr = pack_xattrs(attributes)
     if mtime < 0:
         ns = 0
-    entry = Entry(name, Kind.FILE, 0o640, mtime, owner, owner, 0, mtime_ns=ns, xattr=xattr)
+    entry = Entry(name, EntryKind.FILE, 0o640, mtime, owner, owner, 0, mtime_ns=ns, xattr=xattr)
     source = AttributedSource(TarSource([member(entry) + bytes(1024)], "one"), ("user.",))
     ((found, _),) = source.entries()
     assert found == entry

@@ -14,7 +14,7 @@ from include.cvmfs.ingest.spool import SpecialBits, Specials
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.owners import OwnerMap
 from include.publishers.trees import tree_options
-from include.settings.model import Owner, Prepare
+from include.settings.model import OwnerSettings, Prepare
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, MiniRepository, public_key
 
@@ -42,7 +42,7 @@ def test_all_that_is_set_is_there(tmp_path: Path) -> None:
         special_bits="keep",
         xattrs=("user.",),
         mtime_ns=True,
-        owner=Owner(uid=3, gid=4),
+        owner=OwnerSettings(uid=3, gid=4),
         autocatalogs=True,
         autocatalogs_max=500,
         catalog_entries=0,

@@ -11,15 +11,15 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from include.cvmfs.errors import DestinationError
 from include.publishers import places
-from include.publishers.places import Place, Wanted
+from include.publishers.places import SeenPlace, WantedPlace
 from sensors.objects import NotThere
 from sensors.place import PlaceSensor
 from tests.fakes.taskcontext import task_context
 from triggers.place import PlaceTrigger
 
 FQRN = "nights.example.org"
-READY = Place("/a/b", True, "revision 3 has it", 3)
-BUSY = Place("/a/b", False, "/a is leased by 'somebody'", 3)
+READY = SeenPlace("/a/b", True, "revision 3 has it", 3)
+BUSY = SeenPlace("/a/b", False, "/a is leased by 'somebody'", 3)
 
 
 class Sensor(PlaceSensor):
@@ -32,7 +32,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is seen by and by; the last stays."""
     answers: list[Any] = [READY]
 
-    def look_at(*_: object, **__: object) -> Place:
+    def look_at(*_: object, **__: object) -> SeenPlace:
         one = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(one, Exception):
             raise one
@@ -100,9 +100,9 @@ def watch(trigger: PlaceTrigger) -> dict[str, Any]:
 
 def test_the_trigger_fires_when_it_is_there_and_at_the_deadline_says_why_not(seen: list[Any]) -> None:
     seen[:] = [BUSY, READY]
-    trigger = PlaceTrigger(FQRN, "/a/b", Wanted.RESERVED.value, poll_s=0.01)
+    trigger = PlaceTrigger(FQRN, "/a/b", WantedPlace.RESERVED.value, poll_s=0.01)
     assert watch(trigger) == {"found": True, "reason": "revision 3 has it"}
     seen[:] = [BUSY]
     late = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
-    trigger = PlaceTrigger(FQRN, "/a/b", Wanted.RESERVED.value, deadline=late)
+    trigger = PlaceTrigger(FQRN, "/a/b", WantedPlace.RESERVED.value, deadline=late)
     assert watch(trigger) == {"found": False, "reason": "/a is leased by 'somebody'"}

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from include.settings.errors import InvalidSettings, SettingsError, SettingsFileMissing
 from include.settings.load import load, parse, project_root
 from include.settings.marked import read
-from include.settings.model import Publisher
+from include.settings.model import PublisherKind
 from include.settings.texts import PROJECT_ROOT
 
 
@@ -42,7 +42,7 @@ def test_a_right_file_is_understood(parsed, tmp_path):
     site = parsed()
     repository = site.repository("nightlies.example.org")
     assert repository.fqrn == "nightlies.example.org"
-    assert repository.publisher is Publisher.NATIVE
+    assert repository.publisher is PublisherKind.NATIVE
     assert repository.limits.bytes == 1 << 30
     assert repository.public_key == tmp_path / "keys/nightlies.example.org.pub"
     assert site.slot("main").projects == ("Gaudi", "LHCb")
@@ -287,7 +287,7 @@ GATEWAY = "gateway: gw\n"
 
 def test_a_publisher_node_is_described_beside_its_repository(parsed, tmp_path):
     repository = parsed((GATEWAY, NODE)).repository("nightlies.example.org")
-    assert repository.publisher is Publisher.CVMFS_SERVER
+    assert repository.publisher is PublisherKind.CVMFS_SERVER
     node = repository.server
     assert (node.host, node.port, node.user, node.behind, node.install) == (
         "node.example.org", 22, "cvpublish", "stock", "transaction",

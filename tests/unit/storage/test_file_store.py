@@ -17,7 +17,7 @@ from include.storage.errors import (
     Conflict,
     Forbidden,
     NotFound,
-    Rejected,
+    RequestRejected,
     StoreFull,
     Unavailable,
     Unsupported,
@@ -107,9 +107,9 @@ def test_head_tells_size_and_time(file_store: FileStore) -> None:
 
 def test_a_key_cannot_be_object_and_folder_at_once(file_store: FileStore) -> None:
     file_store.put("a/b", b"x")
-    with pytest.raises(Rejected, match="object and a folder"):
+    with pytest.raises(RequestRejected, match="object and a folder"):
         file_store.put("a", b"x")
-    with pytest.raises(Rejected, match="object and a folder"):
+    with pytest.raises(RequestRejected, match="object and a folder"):
         file_store.put("a/b/c", b"x")
     assert files_below(file_store.root) == {"a/b"}
 
@@ -232,7 +232,7 @@ def test_names_of_the_stores_own_files_are_no_keys(file_store: FileStore, key: s
         (errno.EACCES, Forbidden),
         (errno.EROFS, Forbidden),
         (errno.EIO, Unavailable),
-        (errno.EINVAL, Rejected),
+        (errno.EINVAL, RequestRejected),
     ],
 )
 def test_a_failed_write_is_told_by_its_cause_and_leaves_nothing(

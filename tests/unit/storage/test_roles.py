@@ -8,10 +8,10 @@ from itertools import combinations
 import pytest
 
 from include.storage.errors import StoreError
-from include.storage.roles import GRANTS, SID, Role, Server, bucket_policy, user_policy
+from include.storage.roles import GRANTS, SID, PolicyServer, Role, bucket_policy, user_policy
 
 URL, FQRN = "s3://nights/site", "n.example.org"
-USERS = {role: Server.RADOSGW.principal(role.value) for role in Role if role is not Role.READER}
+USERS = {role: PolicyServer.RADOSGW.principal(role.value) for role in Role if role is not Role.READER}
 FOREIGN = {"Sid": "Backup", "Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::x"}
 
 
@@ -68,12 +68,12 @@ def test_a_users_policy_says_the_same_without_a_principal() -> None:
 
 
 def test_servers_name_users_in_their_own_way() -> None:
-    assert Server.RADOSGW.principal("a") == "arn:aws:iam:::user/a"
-    assert Server.RADOSGW.principal("a", "tenant") == "arn:aws:iam::tenant:user/a"
-    assert Server.SEAWEEDFS.principal("a") == "arn:aws:iam::000000000000:user/a"
-    assert Server.AWS.principal("a", "123456789012") == "arn:aws:iam::123456789012:user/a"
+    assert PolicyServer.RADOSGW.principal("a") == "arn:aws:iam:::user/a"
+    assert PolicyServer.RADOSGW.principal("a", "tenant") == "arn:aws:iam::tenant:user/a"
+    assert PolicyServer.SEAWEEDFS.principal("a") == "arn:aws:iam::000000000000:user/a"
+    assert PolicyServer.AWS.principal("a", "123456789012") == "arn:aws:iam::123456789012:user/a"
     with pytest.raises(StoreError, match="twelve digits: give --account"):
-        Server.AWS.principal("a")
+        PolicyServer.AWS.principal("a")
 
 
 @pytest.mark.parametrize("url", ["file:///srv/store", "http://127.0.0.1:80/nights", "s3://"])

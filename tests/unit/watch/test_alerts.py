@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from include.care.notify.message import Event, Message
+from include.care.notify.message import Message, NotifyEvent
 from include.care.watch.alerts import (
     RETRIED_WITHIN,
     Runs,
@@ -46,7 +46,7 @@ def test_nights_of_the_schedule_have_their_dates_and_deadlines() -> None:
 def test_a_night_that_did_not_start_is_told_after_a_while_and_only_if_nobody_knows_of_it() -> None:
     assert told(of(), AWAY, AT + timedelta(minutes=29)) == []
     (one,) = told(of(), AWAY, AT + timedelta(minutes=30))
-    assert (one.event, one.key) == (Event.NOT_STARTED, "not-started:main:2026-11-21")
+    assert (one.event, one.key) == (NotifyEvent.NOT_STARTED, "not-started:main:2026-11-21")
     assert "paused" in one.cure
     # it waits for its index, in the triggerer: the ledger knows nothing yet, Airflow does
     assert told(of(), THERE, AT + HOUR) == []
@@ -61,14 +61,14 @@ def test_a_night_that_is_not_whole_at_its_cutoff_is_told_with_what_is_missing() 
     seen = of(built("A/x86", "B/x86"), b1=[published(100, State.PUBLISHED)])
     assert told(seen, THERE, TICK.until - timedelta(seconds=1)) == []
     (one,) = told(seen, THERE, TICK.until)
-    assert one.event is Event.DEADLINE
+    assert one.event is NotifyEvent.DEADLINE
     assert "B/x86: open" in one.text
     assert told(built_and_published(), THERE, TICK.until) == []
 
 
 def test_a_run_that_is_only_queued_has_not_begun_its_night() -> None:
     (one,) = told(of(), QUEUED, AT + HOUR)
-    assert one.event is Event.NOT_STARTED
+    assert one.event is NotifyEvent.NOT_STARTED
     assert "it is queued, and none of its tasks has begun" in one.text
 
 
@@ -79,10 +79,10 @@ def test_a_run_that_failed_without_an_artifact_is_told_and_one_whose_artifacts_a
         b1=[published(100, State.FAILED, "no room", run="nightly_install_main/night__2026-11-21__pass2")],
     )
     (one,) = told(seen, failed, AT + HOUR)
-    assert (one.event, one.key) == (Event.RUN_FAILED, "run-failed:nightly_install_main/scheduled__x")
+    assert (one.event, one.key) == (NotifyEvent.RUN_FAILED, "run-failed:nightly_install_main/scheduled__x")
     assert "A/x86: failed: no room" in one.text
     # after the cut-off what is missing is one cause, whatever failed because of it
-    assert [one.event for one in told(seen, failed, TICK.until)] == [Event.DEADLINE]
+    assert [one.event for one in told(seen, failed, TICK.until)] == [NotifyEvent.DEADLINE]
 
 
 def test_a_try_that_failed_is_told_when_none_follows_it() -> None:

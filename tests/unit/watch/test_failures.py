@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from include.care.notify.message import Event
+from include.care.notify.message import NotifyEvent
 from include.care.watch.failures import SHOWN, Cause, causes, untold
 from include.care.watch.summary import Line, Summary
-from include.nightlies.rules.index import Rejected
+from include.nightlies.rules.index import RejectedArtifact
 from include.nightlies.rules.states import Skip, State
 from tests.unit.watch.test_summary import NOW, built, of, published
 
@@ -35,7 +35,7 @@ def one_of(seen: Summary) -> Cause:
 
 def test_artifacts_that_failed_in_one_way_are_one_message_with_slot_reason_cure_and_log() -> None:
     message = one_of(night("A/x86", "B/x86")).message(until=NOW + HOUR, now=NOW)
-    assert message.event is Event.FAILED
+    assert message.event is NotifyEvent.FAILED
     assert message.title == "night of main, 2026-11-21: 2 artifacts failed: artifact-missing"
     assert message.text.splitlines() == ["A/x86: A/x86 is not there", "B/x86: B/x86 is not there"]
     assert "the night's last pass tries all of it again, at 08:00 UTC at the latest" in message.cure
@@ -48,7 +48,7 @@ def test_causes_are_told_apart_and_what_a_pass_may_try_again_is_not_told_yet() -
         published(100, State.FAILED, "away", code="store-unavailable", run="d/1"),
         published(101, State.FAILED, "too big", code="source-limit-exceeded", run="d/2"),
     ]
-    rejected = [Rejected("Bad/x86", "no sum", 1, "Bad", "x86")]
+    rejected = [RejectedArtifact("Bad/x86", "no sum", 1, "Bad", "x86")]
     seen = of(built("A/x86", "B/x86", rejected=rejected), b1=rows)
     assert [one.code for one in causes(seen, all_left)] == [
         "artifact-rejected", "source-limit-exceeded", "store-unavailable",

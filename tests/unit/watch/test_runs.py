@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from include.care.notify.errors import NotifyError
-from include.care.notify.message import Event, Message
+from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.notifier import Notifier
 from include.care.notify.records import alerts_since, append_note, claim, seen_since
 from include.care.watch.alerts import Runs, Tick, alerts_of, ticks
@@ -248,7 +248,7 @@ def test_what_the_version_before_said_in_an_open_night_is_not_said_again_by_this
 def test_an_alert_that_the_version_before_sent_has_the_new_key_and_is_not_sent_again(
     site: Connections, told: Told, former: str, code: str, by_itself: bool
 ) -> None:
-    assert claim(site.ledger, Message(former, Event.RUN_FAILED, "error", "title", "text"), now=NOW, window=HOURS)
+    assert claim(site.ledger, Message(former, NotifyEvent.RUN_FAILED, "error", "title", "text"), now=NOW, window=HOURS)
     dag_id = former.split(":")[1]
     fault = {"task": "look", "error_class": former.rpartition(":")[2], "text": "why", "subject": None}
     # the note, too, is of the version before

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from include.care.watch.render import size, to_html, to_text
 from include.care.watch.summary import Fate, Summary, summary
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
-from include.nightlies.rules.index import Artifact, Rejected
+from include.nightlies.rules.index import Artifact, RejectedArtifact
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import Phase, Skip, State
 from include.settings.model import Choice, Slot
@@ -109,7 +109,7 @@ def test_a_required_platform_of_which_nothing_came_has_a_line_of_its_own_unless_
 
 
 def test_what_the_index_lists_and_cannot_be_taken_has_failed() -> None:
-    rejected = [Rejected("Bad/x86", "no sum", 1, "Bad", "x86"), Rejected("?", "no project", 2)]
+    rejected = [RejectedArtifact("Bad/x86", "no sum", 1, "Bad", "x86"), RejectedArtifact("?", "no project", 2)]
     seen = of(built("A/x86", rejected=rejected), b1=[published(100, State.PUBLISHED)])
     assert fates(seen) == {"A/x86": "published", "Bad/x86": "failed"}
     assert seen.notes == ("? is rejected: no project",)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from include.cvmfs.commit.commit import MANIFEST_KEY, Change, NewTag, Step, commit_group
+from include.cvmfs.commit.commit import MANIFEST_KEY, Change, NewTag, SwitchStep, commit_group
 from include.cvmfs.commit.manifest_verifier import Voucher
 from include.cvmfs.commit.metadata_cache import Records
 from include.cvmfs.commit.repair import adopt_reflog
@@ -67,7 +67,7 @@ class StoreCommitter:
         self._answering: set[str] = set()
 
     def commit(
-        self, orders: Sequence[CommitOrder], *, fence: Fence, on_step: Callable[[Step], None]
+        self, orders: Sequence[CommitOrder], *, fence: Fence, on_step: Callable[[SwitchStep], None]
     ) -> list[int | Exception]:
         name = orders[0].repository
         opened = self._open(name)

@@ -41,7 +41,7 @@ class Owned(ConfigError):
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class GatewayOwner:
     """The document. ``id`` is of one run of the process; ``count`` goes up with every renewal."""
 
     id: str
@@ -52,7 +52,7 @@ class Owner:
     count: int = 0
 
     @classmethod
-    def of_this_process(cls) -> Owner:
+    def of_this_process(cls) -> GatewayOwner:
         since = datetime.now(UTC).isoformat(timespec="seconds")
         return cls(secrets.token_hex(16), socket.gethostname(), os.getpid(), SystemClock().boot, since)
 
@@ -69,7 +69,7 @@ class Owner:
         return json.dumps(document, sort_keys=True).encode() + b"\n"
 
     @classmethod
-    def parse(cls, data: bytes) -> Owner | None:
+    def parse(cls, data: bytes) -> GatewayOwner | None:
         """None for what is no such document: then nobody renews it either."""
         try:
             found = json.loads(data)
@@ -106,7 +106,7 @@ class Owner:
 class Ownership:
     """Held from ``claim`` until ``release``; renewed by a thread of its own."""
 
-    def __init__(self, store: Store, fqrn: str, owner: Owner, *, renewed_every_s: float) -> None:
+    def __init__(self, store: Store, fqrn: str, owner: GatewayOwner, *, renewed_every_s: float) -> None:
         self._store = store
         self._fqrn = fqrn
         self._owner = owner
@@ -166,7 +166,7 @@ def claim(
     if holder is not None and not holder.is_dead_here():
         log.info("waiting whether the holder lives", extra={"fields": {"repository": fqrn, "holder": str(holder)}})
         _require_dead(store, fqrn, holder, patience_s, sleep)
-    owner = Owner.of_this_process()
+    owner = GatewayOwner.of_this_process()
     store.put(KEY, owner.format())
     sleep(min(1.0, renewed_every_s))  # somebody else may have found it free at the same moment
     found = _read(store)
@@ -175,7 +175,9 @@ def claim(
     return store, Ownership(store, fqrn, owner, renewed_every_s=renewed_every_s)
 
 
-def _require_dead(store: Store, fqrn: str, holder: Owner, patience_s: float, sleep: Callable[[float], None]) -> None:
+def _require_dead(
+    store: Store, fqrn: str, holder: GatewayOwner, patience_s: float, sleep: Callable[[float], None]
+) -> None:
     waited = 0.0
     step = min(0.5, patience_s / 4)
     while waited < patience_s:
@@ -188,15 +190,15 @@ def _require_dead(store: Store, fqrn: str, holder: Owner, patience_s: float, sle
             raise Owned(_refusal(fqrn, found))
 
 
-def _refusal(fqrn: str, holder: Owner | None) -> str:
+def _refusal(fqrn: str, holder: GatewayOwner | None) -> str:
     return (
         f"{fqrn} is published into by another gateway ({holder}), and its store keeps no conditional writes: one would "
         "undo the other's revisions. Stop that gateway, or move the repository to a store that keeps them"
     )
 
 
-def _read(store: Store) -> Owner | None:
+def _read(store: Store) -> GatewayOwner | None:
     try:
-        return Owner.parse(store.get(KEY))
+        return GatewayOwner.parse(store.get(KEY))
     except NotFound:
         return None

@@ -12,25 +12,25 @@ import signal
 from collections.abc import Callable, Mapping
 from enum import Enum
 
-from include.cvmfs.commit.commit import Step
+from include.cvmfs.commit.commit import SwitchStep
 
 DIE_AT = "NIGHTSHIFT_GATEWAY_DIE_AT"
 
 
 class Point(Enum):
-    """In the order in which a commit comes by; those of the switch are ``Step``'s, of the same names."""
+    """In the order in which a commit comes by; those of the switch are ``SwitchStep``'s, of the same names."""
 
     REQUEST_READ = "request read"
     QUEUED = "queued"
     TAKEN = "taken into a group"
-    HEAD_READ = Step.HEAD_READ.value
-    MERGED = Step.MERGED.value
-    CATALOGS_STORED = Step.CATALOGS_STORED.value
-    HISTORY_STORED = Step.HISTORY_STORED.value
-    REFLOG_WRITTEN = Step.REFLOG_WRITTEN.value
-    BEFORE_SWITCH = Step.BEFORE_SWITCH.value
-    FENCED = Step.FENCED.value
-    SWITCHED = Step.SWITCHED.value
+    HEAD_READ = SwitchStep.HEAD_READ.value
+    MERGED = SwitchStep.MERGED.value
+    CATALOGS_STORED = SwitchStep.CATALOGS_STORED.value
+    HISTORY_STORED = SwitchStep.HISTORY_STORED.value
+    REFLOG_WRITTEN = SwitchStep.REFLOG_WRITTEN.value
+    BEFORE_SWITCH = SwitchStep.BEFORE_SWITCH.value
+    FENCED = SwitchStep.FENCED.value
+    SWITCHED = SwitchStep.SWITCHED.value
     RECORDED = "outcome recorded"
     REPLYING = "replying"
 

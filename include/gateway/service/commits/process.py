@@ -30,7 +30,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from include.cvmfs.commit.commit import Step
+from include.cvmfs.commit.commit import SwitchStep
 from include.cvmfs.revision.lineage import Revision
 from include.errors import NightshiftError
 from include.gateway.service.commits.committer import OPENING_S, RevisionMemory
@@ -45,7 +45,7 @@ _START_S = 120.0
 _END_S = 30.0
 
 
-class Ended(NightshiftError):
+class WorkerEnded(NightshiftError):
     """The process ended in the middle of a commit, twice; whether the commit stands is found by repeating it."""
 
     code = "committer-ended"
@@ -68,16 +68,16 @@ class CommitterApart:
         self._running(OPENING_S)
 
     def commit(
-        self, orders: Sequence[CommitOrder], *, fence: Fence, on_step: Callable[[Step], None]
+        self, orders: Sequence[CommitOrder], *, fence: Fence, on_step: Callable[[SwitchStep], None]
     ) -> list[int | Exception]:
         try:
             return self._commit(orders, fence, on_step)
-        except Ended as error:
+        except WorkerEnded as error:
             log.warning("commits are made again", extra={"fields": {"detail": str(error)}})
             return self._commit(orders, fence, on_step)
 
     def _commit(
-        self, orders: Sequence[CommitOrder], fence: Fence, on_step: Callable[[Step], None]
+        self, orders: Sequence[CommitOrder], fence: Fence, on_step: Callable[[SwitchStep], None]
     ) -> list[int | Exception]:
         process, number = self._running(), next(self._numbers)
         with process.conversation(number) as answers:
@@ -87,14 +87,14 @@ class CommitterApart:
                 if what == "fence":
                     process.send("fenced", number, _asked(fence, rest[0]))
                 elif what == "step":
-                    on_step(Step(rest[0]))
+                    on_step(SwitchStep(rest[0]))
                     process.send("stepped", number)
                 elif what == "outcome":
                     outcomes, learnt = rest
                     self._remember(orders[0].repository, learnt)
                     return list(outcomes)
                 else:
-                    raise Ended(f"the process that commits ended with code {rest[0]}; repeat the commit")
+                    raise WorkerEnded(f"the process that commits ended with code {rest[0]}; repeat the commit")
 
     def reconfigure(self, config: ServiceConfig) -> None:
         """Serve another configuration from now on. Raises ConfigError, and the old one stays."""

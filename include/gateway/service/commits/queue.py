@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from include.cvmfs import errors as cvmfs
-from include.cvmfs.commit.commit import Step
+from include.cvmfs.commit.commit import SwitchStep
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway.service.commits.ownership import Owned
 from include.gateway.service.commits.points import OnPoint, Point, pass_by
@@ -57,7 +57,7 @@ class Committer(Protocol):
     replaced; if that names some of them, nothing is replaced, and the group is made again without them."""
 
     def commit(
-        self, orders: Sequence[CommitOrder], *, fence: Fence, on_step: Callable[[Step], None]
+        self, orders: Sequence[CommitOrder], *, fence: Fence, on_step: Callable[[SwitchStep], None]
     ) -> list[int | Exception]:
         """For each order of one repository its revision, or what stopped it: CvmfsError, StoreError, LeaseGone."""
         ...

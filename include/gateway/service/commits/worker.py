@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
-from include.cvmfs.commit.commit import Step
+from include.cvmfs.commit.commit import SwitchStep
 from include.cvmfs.revision.lineage import Revision
 from include.gateway.service import log
 from include.gateway.service.commits.committer import StoreCommitter
@@ -107,7 +107,7 @@ class _Worker:
                 raise refused
             return refused
 
-        def on_step(step: Step) -> None:
+        def on_step(step: SwitchStep) -> None:
             if steps:
                 self._send("step", number, step.value)
                 answers.get()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from include.gateway.auth import signature_fits, split_authorization
 from include.gateway.paths import LeasePath, checked_path, within
-from include.gateway.service.config import GatewayKey, ServiceConfig
+from include.gateway.service.config import AcceptedKey, ServiceConfig
 from include.gateway.service.replies import Refused
 
 _NO_SECRET = "no such key"  # noqa: S105 - compared with all the same, so that an unknown key takes as long as a known one
@@ -16,7 +16,7 @@ class Access:
     def __init__(self, config: ServiceConfig) -> None:
         self._secrets = {key.id: key.secret for key in config.all_keys()}
         self._gateway_admins = {key.id for key in config.keys if key.admin}
-        self._of_repository: dict[str, dict[str, GatewayKey]] = {
+        self._of_repository: dict[str, dict[str, AcceptedKey]] = {
             name: {key.id: key for key in repository.keys} for name, repository in config.repositories.items()
         }
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from include.gateway.service.limits import Limits
+from include.gateway.service.limits import RateLimits
 
 HEADER_BYTES = 32 << 10
 _TEXT = b"request header fields too large\n"
@@ -22,7 +22,7 @@ _REPLY = (
 class Bounds:
     """What all connections of a server share. ``on_limit`` is called with the limit that closed one."""
 
-    def __init__(self, limits: Limits, on_limit: Callable[[str], None]) -> None:
+    def __init__(self, limits: RateLimits, on_limit: Callable[[str], None]) -> None:
         self.head_s = limits.head_s
         # a quarter of the descriptors is left to state, stores and logs
         self._most = min(limits.connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4)

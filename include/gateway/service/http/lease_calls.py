@@ -17,7 +17,7 @@ from include.gateway.service.freezes import Freezes
 from include.gateway.service.http.read_request import read_body, remote_of
 from include.gateway.service.http.serving import OFFERS, Serving
 from include.gateway.service.http.tracing import note
-from include.gateway.service.http.waiting import Place
+from include.gateway.service.http.waiting import QueuePlace
 from include.gateway.service.leases.lease_rows import LeaseRow
 from include.gateway.service.leases.lease_table import Busy, digest_of
 from include.gateway.service.leases.tokens import token_of
@@ -142,7 +142,7 @@ def listed(row: LeaseRow) -> dict[str, str]:
     }
 
 
-def waiting_entry(place: Place) -> dict[str, object]:
+def waiting_entry(place: QueuePlace) -> dict[str, object]:
     """One who waits, as he is told."""
     return {
         "path": str(place.waiter.path),
@@ -154,7 +154,7 @@ def waiting_entry(place: Place) -> dict[str, object]:
     }
 
 
-def _place(place: Place) -> dict[str, object]:
+def _place(place: QueuePlace) -> dict[str, object]:
     return {"position": place.position, "waiting": place.waiting, "expected_wait": _duration(place.expected_s)}
 
 

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from include.gateway.protocol import TRACE_HEADER
-from include.gateway.service.limits import Limiter, Limits
+from include.gateway.service.limits import Limiter, RateLimits
 from include.gateway.service.log import TRACE
 from include.gateway.service.metrics import Metrics
 from include.gateway.service.replies import Malformed, plain
@@ -29,7 +29,7 @@ def note(request: Request, event: str, **fields: Any) -> None:
 class Tracing:
     """ASGI middleware."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics, limiter: Limiter, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, limiter: Limiter, limits: RateLimits) -> None:
         self._app = app
         self._metrics = metrics
         self._limiter = limiter

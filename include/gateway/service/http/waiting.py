@@ -30,7 +30,7 @@ class Waiter:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class QueuePlace:
     """``position``: 1 for who came first; ``waiting``: how many wait for an overlapping path; times in seconds."""
 
     waiter: Waiter
@@ -54,7 +54,7 @@ class WaitingList:
         self._index = _Index()
         self._lock = threading.Lock()
 
-    def refused(self, path: LeasePath, key_id: str, hostname: str, remaining_s: float) -> Place:
+    def refused(self, path: LeasePath, key_id: str, hostname: str, remaining_s: float) -> QueuePlace:
         """Somebody found the path busy for at most ``remaining_s``; where he stands."""
         with self._lock:
             self._forget()
@@ -72,7 +72,7 @@ class WaitingList:
         with self._lock:
             self._remove((path, key_id, hostname))
 
-    def places(self, remaining_s: Callable[[LeasePath], float]) -> list[Place]:
+    def places(self, remaining_s: Callable[[LeasePath], float]) -> list[QueuePlace]:
         """Everybody who waits, first come first; ``remaining_s`` of the leases in the way of a path."""
         with self._lock:
             self._forget()
@@ -80,7 +80,7 @@ class WaitingList:
         index = _Index()  # of this moment; those who are refused meanwhile wait for none of what follows
         for waiter in waiters:
             index.add(waiter)
-        places: list[Place] = []
+        places: list[QueuePlace] = []
         for path, together in groupby(sorted(waiters, key=_by_path), key=lambda waiter: waiter.path):
             overlapping, left_s = index.overlapping(path), remaining_s(path)
             places.extend(self._place(waiter, left_s, overlapping) for waiter in together)
@@ -91,12 +91,12 @@ class WaitingList:
             self._forget()
             return len(self._waiters)
 
-    def _place(self, waiter: Waiter, remaining_s: float, overlapping: list[float]) -> Place:
+    def _place(self, waiter: Waiter, remaining_s: float, overlapping: list[float]) -> QueuePlace:
         before = bisect_left(overlapping, waiter.since_s)
         known_s = self._mean_held_s(waiter.path.repository)
         mean_s = self._longest_s if known_s is None else min(known_s, self._longest_s)
         expected_s = min(remaining_s, mean_s) + before * mean_s
-        return Place(waiter, before + 1, len(overlapping), expected_s, self._now_s() - waiter.since_s)
+        return QueuePlace(waiter, before + 1, len(overlapping), expected_s, self._now_s() - waiter.since_s)
 
     def _forget(self) -> None:
         before = self._now_s() - PATIENCE_S

@@ -10,24 +10,24 @@ from pathlib import Path
 import pytest
 
 from include.publishers.server import errors
-from include.publishers.server.connection import KEPT_LINES, Address, Connection
+from include.publishers.server.connection import KEPT_LINES, NodeAddress, SshConnection
 from tests.fakes.node import PublisherNode
 from tests.fakes.site import FQRN
 
 pytestmark = pytest.mark.server("sshd")
 
 
-def address(node: PublisherNode, **change: object) -> Address:
+def address(node: PublisherNode, **change: object) -> NodeAddress:
     fields: dict[str, object] = {
         "fqrn": FQRN, "host": "127.0.0.1", "port": node.ssh.port, "user": node.ssh.user,
         "known_hosts": node.ssh.known_hosts, "key": node.ssh.user_key, "passphrase": lambda: None,
         "connect_timeout_s": 20.0, "keepalive_s": 5, **change,
     }  # fmt: skip
-    return Address(**fields)  # type: ignore[arg-type]
+    return NodeAddress(**fields)  # type: ignore[arg-type]
 
 
-def opened(node: PublisherNode, **change: object) -> Connection:
-    return Connection(address(node, **change))
+def opened(node: PublisherNode, **change: object) -> SshConnection:
+    return SshConnection(address(node, **change))
 
 
 def test_commands_are_lists_and_arrive_as_they_are(node: PublisherNode) -> None:

@@ -124,7 +124,7 @@ def test_a_transaction_of_somebody_who_took_the_place_of_ours_is_never_aborted(n
     ],
 )
 def test_what_fails_on_the_node_has_its_error_is_aborted_and_can_be_tried_again(
-    node: PublisherNode, verb: str, what: str, kind: type[errors.ServerError], retryable: bool
+    node: PublisherNode, verb: str, what: str, kind: type[errors.NodeError], retryable: bool
 ) -> None:
     publisher = reserved(node)
     node.fault(verb, what)

@@ -13,7 +13,7 @@ import pytest
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.sources.xattrs import unpack_xattrs
 from include.lab.servers.sshd import SshServer
-from include.publishers.capabilities import Operation, Outcome, Way, cell
+from include.publishers.capabilities import Operation, OperationOutcome, Way, cell
 from include.publishers.errors import Lossy, NotSupported
 from include.publishers.server.errors import NodeBusy
 from include.publishers.server.publisher import ServerPublisher
@@ -189,25 +189,25 @@ CELLS = [
     )
     for operation in ACTIONS
     for way in WAYS
-    if cell(way, operation).outcome is not Outcome.REFUSED or operation is Operation.PARALLEL
+    if cell(way, operation).outcome is not OperationOutcome.REFUSED or operation is Operation.PARALLEL
 ]
 REFUSED = [
     pytest.param(WAYS[way], operation, cell(way, operation), id=f"{way.name}-{operation.name}")
     for operation in set(ACTIONS) - {Operation.PARALLEL}
     for way in WAYS
-    if cell(way, operation).outcome is Outcome.REFUSED
+    if cell(way, operation).outcome is OperationOutcome.REFUSED
 ]
 
 
 def test_every_row_is_tried_or_refused_everywhere() -> None:
     assert set(ACTIONS) | NOT_OFFERED == set(Operation)
-    assert all(cell(way, operation).outcome is Outcome.REFUSED for way in WAYS for operation in NOT_OFFERED)
+    assert all(cell(way, operation).outcome is OperationOutcome.REFUSED for way in WAYS for operation in NOT_OFFERED)
 
 
 @pytest.mark.parametrize(("node", "operation", "found"), CELLS, indirect=["node"])
 def test_cell(node: PublisherNode, operation: Operation, found: Any) -> None:
     action = ACTIONS[operation]
-    if found.outcome is Outcome.SUPPORTED:
+    if found.outcome is OperationOutcome.SUPPORTED:
         action(node)
         node.assert_sound()
     elif operation is Operation.PARALLEL:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.cvmfs.check.check import Report, check
+from include.cvmfs.check.check import CheckReport, check
 from include.cvmfs.check.findings import Subject
 from include.cvmfs.revision.repository import Repository
 from tests.fakes.memorystore import MemoryStore
@@ -21,11 +21,11 @@ def mini(store: MemoryStore) -> MiniRepository:
     return sample(store)
 
 
-def checked(mini: MiniRepository, **options: object) -> Report:
+def checked(mini: MiniRepository, **options: object) -> CheckReport:
     return check(Repository.open(mini.store, fqrn=FQRN, public_keys=[public_key()], now=NOW), **options)
 
 
-def found(report: Report) -> set[tuple[Subject, str]]:
+def found(report: CheckReport) -> set[tuple[Subject, str]]:
     return {(problem.subject, problem.path) for problem in report.problems}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.check import findings as findings_module
-from include.cvmfs.check.check import Progress
+from include.cvmfs.check.check import CheckProgress
 from include.cvmfs.check.findings import Subject
 from include.storage.file import FileStore
 from tests.fakes.memorystore import MemoryStore
@@ -45,9 +45,9 @@ def test_of_very_many_problems_all_are_counted_and_the_first_kept(
 
 def test_progress_is_told_for_catalogs_and_objects(mini: MiniRepository) -> None:
     mini.publish()
-    told: list[Progress] = []
+    told: list[CheckProgress] = []
     checked(mini, progress=told.append)
-    assert told[2] == Progress("catalogs", 3, 3)
+    assert told[2] == CheckProgress("catalogs", 3, 3)
     assert {progress.step for progress in told} == {"catalogs", "objects"}
 
 
