@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from include.gateway.holders import TaskName
-    from include.publishers.leftovers import StateOf
+    from include.publishers.stale_leases import StateOf
 
 
 class LeasesLookOperator(NightshiftOperator):
@@ -22,7 +22,7 @@ class LeasesLookOperator(NightshiftOperator):
     ui_color = "#e0e7ff"
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from include.publishers.leftovers import look
+        from include.publishers.stale_leases import look
 
         looked = look(self.connections(), _state_of(context))
         for finding in looked.findings:
@@ -50,7 +50,7 @@ class LeasesEndOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> list[str]:
         from include.publishers.errors import LeasesLeft
-        from include.publishers.leftovers import LeaseFinding, Whose, end_dead
+        from include.publishers.stale_leases import LeaseFinding, Whose, end_dead
 
         findings = [LeaseFinding.from_json(one) for one in self.looked["leases"]]
         dead = [one for one in findings if one.whose is Whose.DEAD]

@@ -59,8 +59,8 @@ class BuildSensor(NightshiftSensor):
     def _find(self, context: Context, connections: Connections) -> dict[str, Any]:
         from include.nightlies.errors import BuildMissing, NightlyError
         from include.nightlies.rules.passes import Turn
+        from include.nightlies.steps.build_status import Watch
         from include.nightlies.steps.sources import read_again
-        from include.nightlies.steps.watching import Watch
         from include.settings.errors import SettingsError
 
         now = datetime.now(UTC)

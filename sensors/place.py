@@ -12,7 +12,7 @@ from triggers.place import POLL_S, PlaceTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.publishers.places import SeenPlace
+    from include.publishers.path_state import SeenPlace
 
 
 class PlaceSensor(NightshiftSensor):
@@ -72,7 +72,7 @@ class PlaceSensor(NightshiftSensor):
         return self._found(seen)
 
     def _look(self) -> SeenPlace:
-        from include.publishers.places import WantedPlace, look_at
+        from include.publishers.path_state import WantedPlace, look_at
 
         return look_at(self.connections(), self.repository, self.path, WantedPlace(self.until), replaces=self.replaces)
 

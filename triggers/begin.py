@@ -31,7 +31,7 @@ class FirstArtifactTrigger(BaseEventTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Whatever goes wrong is said in the log and passes, or it would have to be found out who began no night."""
-        from include.nightlies.steps.watching import FirstArtifacts
+        from include.nightlies.steps.build_status import FirstArtifacts
 
         looks, said = None, ""
         while True:

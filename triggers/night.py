@@ -13,7 +13,7 @@ from triggers.configured import configured
 
 if TYPE_CHECKING:
     from include.nightlies.rules.passes import Pass, PassDecision
-    from include.nightlies.steps.watching import Watch
+    from include.nightlies.steps.build_status import Watch
 
 FIRST_PAUSE_S = 1.0
 EVENT_S = 2.0
@@ -111,8 +111,8 @@ class NightTrigger(BaseTrigger):
                 await asyncio.sleep(left_s)
 
     async def _watch(self, turn: Pass) -> Watch:
+        from include.nightlies.steps.build_status import Watch
         from include.nightlies.steps.values import Night
-        from include.nightlies.steps.watching import Watch
 
         night = Night.from_json(self.night)
         return Watch(await configured(night.slot), night, turn)

@@ -50,7 +50,7 @@ class PlaceTrigger(StoreTrigger):
         return [*super()._connection_ids(site), site.repository(self.repository).gateway]
 
     def _look(self, connections: Connections) -> str | None:
-        from include.publishers.places import WantedPlace, look_at
+        from include.publishers.path_state import WantedPlace, look_at
 
         seen = look_at(connections, self.repository, self.path, WantedPlace(self.wanted), replaces=self.replaces)
         self._why = seen.reason

@@ -30,8 +30,8 @@ from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Publication
 from include.nightlies.steps.sources import index_place
+from include.publishers.bootstrap import found_repository, found_stores
 from include.publishers.connect import Connections
-from include.publishers.found import found_repository, found_stores
 from include.settings.load import load
 from include.settings.model import Slot
 from include.settings.secrets import EnvSecrets

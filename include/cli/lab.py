@@ -144,7 +144,7 @@ def show_places(lab: Lab, *, airflow: bool) -> None:
 def show_paused(lab: Lab) -> None:
     """Prints which DAGs have to be unpaused for nights to run by themselves."""
     from include.care.preflight.findings import Severity
-    from include.care.preflight.paused import UNPAUSE, judged_paused, needed
+    from include.care.preflight.paused_dags import UNPAUSE, judged_paused, needed
     from include.lab.airflow_api import AirflowApi
     from include.settings.load import load
 

@@ -26,7 +26,7 @@ def preflight(
     """
     from include.care.preflight.checks import checks_of
     from include.care.preflight.run import run
-    from include.cli.asked import defined_in_airflow
+    from include.cli.airflow_connections import defined_in_airflow
 
     with refusing():
         site = connections()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.cli import keeper, repo_read, repo_tags, repo_write
+from include.cli import repo_admin, repo_read, repo_tags, repo_write
 from include.cli.repo_open import (
     AsJson,
     Fqrn,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 COMMANDS: tuple[Callable[..., None], ...] = (
-    keeper.create, keeper.repair, keeper.resign, keeper.import_keys,
+    repo_admin.create, repo_admin.repair, repo_admin.resign, repo_admin.import_keys,
     repo_read.ls, repo_read.cat, repo_read.stat, repo_read.get, repo_read.diff,
     repo_write.publish, repo_write.remove, repo_write.rename, repo_write.symlink, repo_tags.rollback,
 )  # fmt: skip

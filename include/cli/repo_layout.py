@@ -28,8 +28,8 @@ def mend_layout(fqrn: str, *, mtime_ns: bool, dry_run: bool, as_json: bool) -> N
     from include.cvmfs.format.catalog import NestedRef
     from include.cvmfs.format.catalogs import CatalogCache
     from include.cvmfs.format.layout import Layout
-    from include.publishers.beside import switching
     from include.publishers.capabilities import Operation
+    from include.publishers.direct_switch import switching
 
     layout = Layout.MTIME_NS if mtime_ns else Layout.PLAIN
     with refusing(), bars() as show:
@@ -63,8 +63,8 @@ def mend_layout(fqrn: str, *, mtime_ns: bool, dry_run: bool, as_json: bool) -> N
 def _made(site: Connections, fqrn: str, unifier: Unifier, sender: Sender, seen: Look) -> tuple[Manifest, Unified]:
     from include.cvmfs.commit.unify_layout import unify
     from include.nightlies.records import publications as records
-    from include.publishers.beside import switching
     from include.publishers.capabilities import Operation
+    from include.publishers.direct_switch import switching
 
     def note() -> None:
         """Recorded before the switch: a death right after the switch leaves nothing that looks strange."""

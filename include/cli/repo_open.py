@@ -82,7 +82,7 @@ def switching(
     site: Connections, fqrn: str, operation: Operation
 ) -> contextlib.AbstractContextManager[tuple[Store, Signer]]:
     """The store and signing key of a repository, for who replaces its manifest beside the gateway."""
-    from include.publishers.beside import switching
+    from include.publishers.direct_switch import switching
 
     return switching(site, fqrn, operation, holder=holder())
 

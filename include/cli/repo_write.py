@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from include.cvmfs.commit.commit import NewTag
     from include.cvmfs.sources.source import TreeSource
     from include.publishers.base import Published
-    from include.publishers.byhand import HandChange, HandMade
     from include.publishers.connect import Connections
+    from include.publishers.single_changes import HandChange, HandMade
     from include.settings.model import ArtifactLimits
 
 
@@ -55,10 +55,10 @@ def publish(
 
     Interrupted, run it again: what was sent stays sent.
     """
-    from include.care.provenance.byhand import note_by_hand
+    from include.care.provenance.single_changes import note_by_hand
     from include.cvmfs.ingest.prepare import PrepareProgress
     from include.cvmfs.ingest.spool import SpecialBits
-    from include.publishers.byhand import publish_tree
+    from include.publishers.single_changes import publish_tree
 
     with refusing(), bars() as show:
         site = connections()
@@ -88,8 +88,8 @@ def remove(
     as_json: AsJson = False,
 ) -> None:
     """Take away files, directories and nested catalogs, all in one revision. The old revision stays until collected."""
-    from include.care.provenance.byhand import note_removed
-    from include.publishers.byhand import contents_of, removal
+    from include.care.provenance.single_changes import note_removed
+    from include.publishers.single_changes import contents_of, removal
 
     with refusing():
         change, site = removal(paths), connections()
@@ -120,8 +120,8 @@ def rename(
     as_json: AsJson = False,
 ) -> None:
     """Move a file or tree. Its catalogs are rewritten; no data is moved."""
-    from include.care.provenance.byhand import note_renamed
-    from include.publishers.byhand import renaming
+    from include.care.provenance.single_changes import note_renamed
+    from include.publishers.single_changes import renaming
 
     with refusing():
         site = connections()
@@ -144,8 +144,8 @@ def symlink(
     as_json: AsJson = False,
 ) -> None:
     """Make a symlink, or let one that is there lead elsewhere. Anything else in its place is refused."""
-    from include.care.provenance.byhand import note_linked
-    from include.publishers.byhand import linking
+    from include.care.provenance.single_changes import note_linked
+    from include.publishers.single_changes import linking
 
     with refusing():
         site, change = connections(), linking(path, target, now=datetime.now(UTC))

@@ -156,7 +156,7 @@ def _given(given: str | None) -> str:
 def _check_connections(site: Site, secrets: Secrets) -> Iterable[CheckedSetting]:
     from include.care.preflight.connections import look_at_connections, named
     from include.care.preflight.findings import Severity
-    from include.cli.asked import defined_in_airflow
+    from include.cli.airflow_connections import defined_in_airflow
 
     gateways = {repository.gateway for repository in site.repositories.values()}
     names = named(site, site.repositories, site.stores)
@@ -240,7 +240,7 @@ def _try_store(
 def _unfinished(site: Site, store: StoreSettings, secrets: Secrets) -> Iterable[str]:
     """What killed writers left; who may not list uploads is not bothered."""
     from include.publishers.stores import plain_store
-    from include.storage.unfinished import abandoned, described
+    from include.storage.unfinished_writes import abandoned, described
 
     with contextlib.suppress(StoreError):
         opened = plain_store(site, secrets, store.name)
@@ -300,7 +300,7 @@ def _check_revisions(site: Site, secrets: Secrets, answering: set[str]) -> Itera
     from include.cvmfs.errors import CvmfsError
     from include.cvmfs.format.catalogs import CatalogCache
     from include.publishers.connect import Connections
-    from include.publishers.trees import NO_NANOSECONDS, holds_nanoseconds
+    from include.publishers.prepare_options import NO_NANOSECONDS, holds_nanoseconds
 
     connections = Connections(site, secrets)
     for settings in (one for one in site.repositories.values() if one.store in answering):

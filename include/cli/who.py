@@ -11,7 +11,7 @@ import typer
 from include.cli.repo_open import AsJson, connections, printable, refusing
 
 if TYPE_CHECKING:
-    from include.care.provenance.asked import PathProvenance
+    from include.care.provenance.query import PathProvenance
     from include.publishers.connect import Connections
 
 NOBODY = 1
@@ -35,7 +35,7 @@ def who(
     signed document in the store is compared with the ledger and checked with the keys that are at hand. Exit code 1
     if nobody is known, 2 if that cannot be found out.
     """
-    from include.care.provenance.asked import ask, lines
+    from include.care.provenance.query import ask, lines
 
     with refusing():
         site = connections()

@@ -14,8 +14,8 @@ from include.lab.follow import Snapshot, follow
 from include.lab.report import NightReport, artifact_lines
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.steps.sources import index_place
+from include.publishers.bootstrap import found_repository, found_stores, try_stores
 from include.publishers.connect import Connections
-from include.publishers.found import found_repository, found_stores, try_stores
 from include.settings.model import Site
 from include.settings.secrets import Secrets
 

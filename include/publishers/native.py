@@ -45,9 +45,9 @@ from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import Lease
 from include.gateway.errors import CollectionMoved, CommitUnclear
 from include.publishers.base import Published, Released, Reserved
-from include.publishers.clearance import Clearance, require_spared
 from include.publishers.destinations import is_free, is_reserved, is_tree, missing_directories, occupied
-from include.publishers.reserved import topmost
+from include.publishers.required_objects import Clearance, require_spared
+from include.publishers.unused_directories import topmost
 from include.storage.store import Store
 
 _DIRECTORY = Dirent("", stat.S_IFDIR | 0o755, size=4096, linkcount=2)

@@ -31,7 +31,7 @@ from include.publishers.base import Published, Released, Reserved
 from include.publishers.capabilities import Loss, Operation, Way, require
 from include.publishers.errors import NotSupported, WorkReverted
 from include.publishers.native import NativePublisher
-from include.publishers.walked import concerns, reverted, stands
+from include.publishers.stock_merge import concerns, reverted, stands
 from include.storage.store import Store
 
 T = TypeVar("T")

@@ -11,7 +11,6 @@ from typing import Any, cast
 from pydantic import BaseModel, ValidationError
 
 from include.settings.errors import InvalidSettings, SettingsFileMissing, SettingsProblem
-from include.settings.marked import Location, Marked, dotted, read
 from include.settings.model import (
     Approval,
     ArtifactLimits,
@@ -35,7 +34,8 @@ from include.settings.model import (
     TagRule,
     Webhook,
 )
-from include.settings.texts import PROJECT_ROOT
+from include.settings.text_types import PROJECT_ROOT
+from include.settings.yaml_lines import Location, Marked, dotted, read
 
 _INNER_BLOCKS: Mapping[str, type[BaseModel]] = {
     "approval": Approval,

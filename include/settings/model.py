@@ -22,7 +22,7 @@ from pydantic import (
 
 from include.settings.errors import SettingsError
 from include.settings.templates import fields
-from include.settings.texts import (
+from include.settings.text_types import (
     ConnectionId,
     Cutoff,
     DestinationTemplate,

@@ -138,14 +138,14 @@ def _stored() -> dict[str, list[str]]:
     """Values that are in ledgers, documents, messages or XComs."""
     from include.care.notify.message import NotifyEvent
     from include.care.preflight.findings import Severity
-    from include.care.provenance.deed import ChangeKind
+    from include.care.provenance.document import ChangeKind
     from include.care.watch.summary import Fate
     from include.cvmfs.coordination.generation import CollectionPhase
     from include.nightlies.rules import approval, states
     from include.nightlies.rules.links import LinkState
     from include.nightlies.rules.passes import Turn
     from include.nightlies.undo.plan import Instead
-    from include.publishers.leftovers import Whose
+    from include.publishers.stale_leases import Whose
 
     values: Mapping[str, type[enum.Enum]] = {
         "states": states.State, "phases": states.Phase, "answers": approval.Answer, "questions": approval.QuestionKind,

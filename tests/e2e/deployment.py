@@ -25,8 +25,8 @@ from include.lab.secrets import load_or_create
 from include.lab.supervise import end_marked
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.publication import Publication
+from include.publishers.bootstrap import found_repository, found_stores
 from include.publishers.connect import Connections
-from include.publishers.found import found_repository, found_stores
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from tests.fakes.builds import Build

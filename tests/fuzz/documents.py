@@ -30,7 +30,7 @@ from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash, hash_byt
 from include.cvmfs.format.metainfo import MetaInfo
 from include.cvmfs.format.objects import load, stream
 from include.cvmfs.ingest.changeset import Changeset
-from include.cvmfs.ingest.upload_journal import RECORD_BYTES, SentJournal
+from include.cvmfs.ingest.upload_journal import RECORD_BYTES, UploadJournal
 from include.cvmfs.sources.dirtab import Dirtab
 from include.cvmfs.sources.owners import IdMap
 from include.cvmfs.sources.xattrs import pack_xattrs, unpack_xattrs
@@ -97,7 +97,7 @@ def read_condemned(data: bytes) -> None:
 
 def journals() -> list[bytes]:
     with tempfile.TemporaryDirectory() as place:
-        with SentJournal(Path(place), about=["x"], generation=3, now=NOW) as journal:
+        with UploadJournal(Path(place), about=["x"], generation=3, now=NOW) as journal:
             for number in range(40):
                 journal.note(hash_bytes(b"%d" % number, suffix="P" if number % 5 == 0 else "").key)
         return [journal.path.read_bytes()]
@@ -115,13 +115,13 @@ def _sum_records(data: bytes) -> bytes:
 def read_journal(data: bytes) -> None:
     """Whatever was in it, what is noted after that counts."""
     with tempfile.TemporaryDirectory() as place:
-        journal = SentJournal(Path(place), about=["x"], generation=3, now=NOW)
+        journal = UploadJournal(Path(place), about=["x"], generation=3, now=NOW)
         journal.close()
         journal.path.write_bytes(data)
-        with SentJournal(Path(place), about=["x"], generation=3, now=NOW) as again:
+        with UploadJournal(Path(place), about=["x"], generation=3, now=NOW) as again:
             DigestSet(again.known)
             again.note(hash_bytes(b"new").key)
-        with SentJournal(Path(place), about=["x"], generation=3, now=NOW) as last:
+        with UploadJournal(Path(place), about=["x"], generation=3, now=NOW) as last:
             assert hash_bytes(b"new").digest in last.known
 
 

@@ -21,8 +21,8 @@ from include.lab.environment import ADMIN, Lab, LabFolders
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.secrets import load_or_create
 from include.lab.supervise import Supervisor
+from include.publishers.bootstrap import found_repository, found_stores
 from include.publishers.connect import Connections
-from include.publishers.found import found_repository, found_stores
 from include.settings.load import load
 from include.settings.model import Site
 from include.settings.secrets import EnvSecrets

@@ -10,7 +10,7 @@ from include.care.preflight import folders, gateways, repositories, stores
 from include.care.preflight.airflow import Asked
 from include.care.preflight.connections import airflow_has_all, look_at_connections, named
 from include.care.preflight.findings import Finding, Severity
-from include.care.preflight.paused import look_at_paused
+from include.care.preflight.paused_dags import look_at_paused
 from include.care.preflight.pools import look_at_pools
 from include.care.preflight.run import Check
 from include.ledger.engine import shown

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, RowMapping, insert, select, update
 
-from include.care.provenance.deed import ChangeKind, Deed, Sealed, folder_of, seal
+from include.care.provenance.document import ChangeKind, ProvenanceRecord, Sealed, folder_of, seal
 from include.care.provenance.tables import provenance
 from include.cvmfs.errors import CvmfsError, FormatError
 from include.cvmfs.format.keys import KeyFile, load_signer, public_key_of
@@ -31,7 +31,7 @@ class CheckedRecord:
     verdict: str
 
 
-def note(connections: Connections, deed: Deed) -> bool:
+def note(connections: Connections, deed: ProvenanceRecord) -> bool:
     """Have a deed in the ledger, and its signed document in the store; the same deed twice is one. Raises nothing.
 
     The publication stands whatever becomes of this: what could not be written is logged, and the ledger's row without
@@ -59,9 +59,11 @@ def key_of(connections: Connections, fqrn: str) -> str:
         return ""
 
 
-def begun(connections: Connections, repository: str, *, revision: int, run_id: str, holder: str, at: datetime) -> Deed:
+def begun(
+    connections: Connections, repository: str, *, revision: int, run_id: str, holder: str, at: datetime
+) -> ProvenanceRecord:
     """What all deeds of one change have in common; each needs its path yet."""
-    return Deed(
+    return ProvenanceRecord(
         repository=repository,
         path="",
         revision=revision,
@@ -75,7 +77,7 @@ def begun(connections: Connections, repository: str, *, revision: int, run_id: s
 
 def nearest(
     bind: Bind, repository: str, path: str, *, limit: int = 1, until: int | None = None
-) -> Sequence[tuple[Deed, str | None]]:
+) -> Sequence[tuple[ProvenanceRecord, str | None]]:
     """The newest deeds at the path and at those above it, each with its document's key; none is ().
 
     What is done above concerns all below: a tree replaces what stood there, and what is taken away goes with all that
@@ -93,7 +95,7 @@ def nearest(
         return [(_deed(row), row["document"]) for row in connection.execute(query).mappings()]
 
 
-def newest(bind: Bind, repository: str, path: str) -> Deed | None:
+def newest(bind: Bind, repository: str, path: str) -> ProvenanceRecord | None:
     """The newest deed at that very path."""
     query = select(provenance).where(provenance.c.place == _place(repository, path)).order_by(
         provenance.c.revision.desc(), provenance.c.id.desc()
@@ -115,7 +117,7 @@ def links_by_path(bind: Bind, repository: str) -> dict[str, str]:
 
 def unknown_documents(
     connections: Connections, repository: str, path: str
-) -> Sequence[tuple[Deed, str, CheckedRecord]]:
+) -> Sequence[tuple[ProvenanceRecord, str, CheckedRecord]]:
     """Documents in the store of the path and those above it that the ledger does not have, the newest first.
 
     A folder that cannot be listed counts as empty. A document that is no record of its own path has a `CheckedRecord`
@@ -154,7 +156,7 @@ def with_those_above(path: str) -> list[str]:
     return found
 
 
-def check(connections: Connections, deed: Deed, key: str | None) -> CheckedRecord:
+def check(connections: Connections, deed: ProvenanceRecord, key: str | None) -> CheckedRecord:
     """Read a deed's document from the store and check its signatures with the keys that are at hand."""
     if key is None:
         return CheckedRecord(False, "no document in the store")
@@ -189,7 +191,7 @@ def _worth(connections: Connections, repository: str, sealed: Sealed) -> Checked
     return CheckedRecord(good, f"{'signed' if good else 'NOT signed'} by gateway key {sealed.key_id}")
 
 
-def _sealed(connections: Connections, deed: Deed) -> Sealed:
+def _sealed(connections: Connections, deed: ProvenanceRecord) -> Sealed:
     found = connections.secrets.get(connections.site.repository(deed.repository).gateway)
     folder = connections.site.gateway.keys
     own = KeyFile.REPOSITORY.path(folder, deed.repository).exists()
@@ -197,7 +199,7 @@ def _sealed(connections: Connections, deed: Deed) -> Sealed:
     return seal(deed, secret=found.password or "", private_key=private)
 
 
-def _record(bind: Bind, deed: Deed) -> RowMapping:
+def _record(bind: Bind, deed: ProvenanceRecord) -> RowMapping:
     place = _place(deed.repository, deed.path)
     where = (
         provenance.c.place == place,
@@ -222,9 +224,9 @@ def _set_document(bind: Bind, row: int, key: str) -> None:
     writing(bind, work)
 
 
-def _deed(row: RowMapping) -> Deed:
-    said = {one.name: row[one.name] for one in fields(Deed)}
-    return Deed(**{**said, "kind": ChangeKind(row["kind"] or ChangeKind.TREE)})
+def _deed(row: RowMapping) -> ProvenanceRecord:
+    said = {one.name: row[one.name] for one in fields(ProvenanceRecord)}
+    return ProvenanceRecord(**{**said, "kind": ChangeKind(row["kind"] or ChangeKind.TREE)})
 
 
 def _place(repository: str, path: str) -> str:

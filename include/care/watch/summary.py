@@ -16,7 +16,7 @@ from include.nightlies.records.links import LinkRecord
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.dependencies import held_back
 from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.required import ALL, Pair, absent, is_required, is_taken, required_pairs
+from include.nightlies.rules.requirements import ALL, Pair, absent, is_required, is_taken, required_pairs
 from include.nightlies.rules.states import Skip, State
 from include.settings.model import Slot
 

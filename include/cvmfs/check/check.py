@@ -31,7 +31,7 @@ from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.trust import load_certificate
 from include.storage.errors import Forbidden, NotFound, StoreError
 from include.storage.store import Store
-from include.storage.unfinished import abandoned, described
+from include.storage.unfinished_writes import abandoned, described
 
 _BRANCH = re.compile(r"[A-Za-z0-9@./_-]*")
 _FETCH_AHEAD = 8

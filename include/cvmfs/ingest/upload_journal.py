@@ -33,7 +33,7 @@ RECORD_BYTES = DIGEST_BYTES + 1 + _SUM_BYTES
 _HEAD_BYTES = 4096
 
 
-class SentJournal:
+class UploadJournal:
     """The journal of one preparation. Nothing of it raises: one that cannot be read or written is done without.
 
     ``known``: identities of what earlier tries sent. Safe to write from many threads, and from two processes at once.
@@ -84,7 +84,7 @@ class SentJournal:
         with contextlib.suppress(OSError):
             self.path.unlink(missing_ok=True)
 
-    def __enter__(self) -> SentJournal:
+    def __enter__(self) -> UploadJournal:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,7 +106,7 @@ class SentJournal:
 class JournaledStore(Store):
     """A store that notes in a journal what it has put."""
 
-    def __init__(self, inner: Store, journal: SentJournal) -> None:
+    def __init__(self, inner: Store, journal: UploadJournal) -> None:
         self.url, self.counters = inner.url, inner.counters
         self._inner = inner
         self._journal = journal

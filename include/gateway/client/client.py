@@ -24,10 +24,10 @@ from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.gateway import protocol
 from include.gateway.auth import authorization, sign_body
 from include.gateway.client.audit import LeaseEvent
-from include.gateway.client.keeping import Holdings, Keeper
+from include.gateway.client.lease_renewal import Holdings, Keeper
+from include.gateway.client.reply_errors import ReplyVerdict, deadline_of, epoch_of, queue_of
 from include.gateway.client.transport import Call, Reply, Transport
 from include.gateway.client.values import Lease, LeaseInfo, RepositoryInfo
-from include.gateway.client.verdict import ReplyVerdict, deadline_of, epoch_of, queue_of
 from include.gateway.duration import seconds
 from include.gateway.errors import (
     CommitUnclear,

@@ -13,7 +13,7 @@ from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.current_content import CurrentTree, ReadableRevision, standing
 from include.nightlies.rules.destinations import destination
 from include.nightlies.rules.index import Artifact, BuildIndex
-from include.nightlies.rules.required import is_required, is_taken
+from include.nightlies.rules.requirements import is_required, is_taken
 from include.publishers.connect import Connections
 from include.settings.model import Slot
 

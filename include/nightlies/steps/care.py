@@ -12,12 +12,12 @@ from include.cvmfs.commit.resign import expiry_warning
 from include.cvmfs.commit.tags import PruneRule, TagDecision, decide, prune_by_rule
 from include.nightlies.records import damage
 from include.nightlies.steps.errors import NotWell
-from include.publishers.beside import switching
 from include.publishers.capabilities import Operation
 from include.publishers.connect import Connections
+from include.publishers.direct_switch import switching
 from include.settings.model import TagRule
 from include.storage.store import Unfinished
-from include.storage.unfinished import remove_abandoned
+from include.storage.unfinished_writes import remove_abandoned
 
 Clock = Callable[[], datetime]
 SHOWN = 20

@@ -14,7 +14,7 @@ from include.nightlies.records import publications as records
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.index import RejectedArtifact
 from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.required import is_required, never_listed, required_pairs
+from include.nightlies.rules.requirements import is_required, never_listed, required_pairs
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import GateClosed
 from include.nightlies.steps.links import keep_links

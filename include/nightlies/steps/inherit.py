@@ -18,15 +18,15 @@ from include.nightlies.rules.outages import is_outage
 from include.nightlies.rules.publication import Figures, Publication
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.approve import require_approved
+from include.nightlies.steps.inherited_changeset import require_native
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.provenance import vouch
 from include.nightlies.steps.publish import OnLease, PublishOutcome, publish_batch
-from include.nightlies.steps.rebased import require_native
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.set_links import set_links
 from include.nightlies.steps.values import Batch, BatchOutcome, Item
-from include.publishers.byhand import contents_of
 from include.publishers.connect import Connections
+from include.publishers.single_changes import contents_of
 
 Clock = Callable[[], datetime]
 

@@ -19,7 +19,7 @@ from include.nightlies.records.links import LINK, TAG, LinkRecord
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.destinations import build_directory
 from include.nightlies.rules.links import LinkDecision, LinkState, Present, decide, links_of, resolved, stayed
-from include.nightlies.steps.complete import Completeness
+from include.nightlies.steps.completeness import Completeness
 from include.nightlies.steps.provenance import SetLink, vouch_links
 from include.nightlies.steps.set_links import set_links
 from include.nightlies.steps.values import Night

@@ -27,12 +27,12 @@ from include.nightlies.rules.index_history import compared
 from include.nightlies.rules.new_artifacts import without_wrong_time
 from include.nightlies.rules.order import in_order, select
 from include.nightlies.rules.publication import Figures, Publication
-from include.nightlies.rules.required import is_taken
+from include.nightlies.rules.requirements import is_taken
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.base import Inherited, inherited
+from include.nightlies.steps.build_status import fresh_artifacts
 from include.nightlies.steps.sources import absolute, locate, read_again
 from include.nightlies.steps.values import Batch, Item, Night, Plan
-from include.nightlies.steps.watching import fresh_artifacts
 from include.publishers.connect import Connections
 from include.settings.model import Slot
 from include.settings.templates import fields

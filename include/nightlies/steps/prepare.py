@@ -14,7 +14,7 @@ from include.cvmfs.errors import DestinationError
 from include.cvmfs.format.digests import hash_of_key, identity
 from include.cvmfs.ingest.changeset import Changeset, objects_of
 from include.cvmfs.ingest.prepare import Base, PrepareProgress, prepare
-from include.cvmfs.ingest.upload_journal import JournaledStore, SentJournal
+from include.cvmfs.ingest.upload_journal import JournaledStore, UploadJournal
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.view import View
 from include.nightlies.errors import PublicationUnknown
@@ -25,13 +25,13 @@ from include.nightlies.rules.outages import is_outage
 from include.nightlies.rules.publication import Figures, Publication
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.errors import FailedBefore
+from include.nightlies.steps.inherited_changeset import rebased_changeset
 from include.nightlies.steps.known_objects import earlier_destinations, known_objects, leave_condemned
-from include.nightlies.steps.rebased import rebased_changeset
 from include.nightlies.steps.sources import opened, source_limits
 from include.nightlies.steps.values import Batch, BatchOutcome, Item
 from include.publishers.connect import Connections
 from include.publishers.destinations import is_free, is_tree, missing_directories, occupied
-from include.publishers.trees import tree_options
+from include.publishers.prepare_options import tree_options
 
 Clock = Callable[[], datetime]
 
@@ -211,7 +211,7 @@ def prepare_item(
         journal = None
         if not batch.dry_run and not store.is_local:  # where the store is files, to look is to write
             about = (store.url, item.destination, item.source, item.sha256)
-            journal = SentJournal(connections.site.paths.var / SENT, about=about, generation=seen.completed, now=now)
+            journal = UploadJournal(connections.site.paths.var / SENT, about=about, generation=seen.completed, now=now)
             stack.enter_context(journal)
             for one in journal.known:
                 known.add(one)

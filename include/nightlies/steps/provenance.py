@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from include.care.provenance.deed import ChangeKind
+from include.care.provenance.document import ChangeKind
 from include.care.provenance.records import begun, newest, note
 from include.ledger.errors import LedgerError
 from include.nightlies.records import builds

@@ -14,8 +14,8 @@ from include.cvmfs.revision.view import View, ancestors
 from include.gateway.errors import PathBusy
 from include.nightlies.rules.links import relative
 from include.publishers.base import Published
-from include.publishers.byhand import common_ancestor
 from include.publishers.connect import Connections
+from include.publishers.single_changes import common_ancestor
 
 Decide = Callable[[View, Sequence[str]], Mapping[str, str]]
 """Given a revision and places: which links are to be set there, and the absolute path that each leads to."""

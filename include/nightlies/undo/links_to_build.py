@@ -12,7 +12,7 @@ from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.current_content import ReadableRevision, standing
 from include.nightlies.rules.destinations import build_directory, destination
 from include.nightlies.rules.links import LATEST, all_links_of, resolved
-from include.nightlies.steps.complete import Completeness
+from include.nightlies.steps.completeness import Completeness
 from include.publishers.connect import Connections
 from include.settings.model import Slot
 

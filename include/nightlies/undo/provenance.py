@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from include.care.provenance.deed import ChangeKind, Deed
+from include.care.provenance.document import ChangeKind, ProvenanceRecord
 from include.care.provenance.records import begun, newest, note
 from include.nightlies.records import publications as records
 from include.nightlies.rules.build import ArtifactRecord
@@ -45,7 +45,7 @@ def vouch_undone(
             leads = replace(leads, kind=ChangeKind.LINK, leads_to=link.target, build_id=link.build.build_id)
         note(connections, leads if link.build is not None else replace(leads, kind=ChangeKind.REMOVED))
 
-    def deed(record: ArtifactRecord, before: Predecessor | None) -> Deed:
+    def deed(record: ArtifactRecord, before: Predecessor | None) -> ProvenanceRecord:
         artifact = record.artifact
         where = destination(slot, build.build_id, artifact.project, artifact.platform, build_date=build.date)
         own = replace(

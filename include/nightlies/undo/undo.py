@@ -30,15 +30,15 @@ from include.nightlies.rules.current_content import standing
 from include.nightlies.rules.destinations import build_directory, destination
 from include.nightlies.rules.links import LinkState, relative, resolved
 from include.nightlies.rules.order import select
-from include.nightlies.steps.complete import Completeness
+from include.nightlies.steps.completeness import Completeness
 from include.nightlies.undo.links_to_build import MovedLink, leading_into, leading_to, links_of_slot, shown_by_links
 from include.nightlies.undo.plan import Instead, Predecessor, UndoneDestination, UndoPlan, Wish
 from include.nightlies.undo.provenance import vouch_undone
 from include.publishers.base import Published
-from include.publishers.byhand import common_ancestor, contents_of
 from include.publishers.connect import Connections
 from include.publishers.destinations import is_reserved
-from include.publishers.reserved import topmost
+from include.publishers.single_changes import common_ancestor, contents_of
+from include.publishers.unused_directories import topmost
 from include.settings.model import Slot
 
 Clock = Callable[[], datetime]

@@ -30,13 +30,13 @@ from include.publishers.base import Published, Released, Reserved
 from include.publishers.capabilities import Operation
 from include.publishers.destinations import is_reserved, is_tree, missing_directories, occupied
 from include.publishers.errors import NotSupported
-from include.publishers.reserved import topmost
+from include.publishers.server.comparison import OWNER, SLIGHT, FirstDifference, TreeComparison
 from include.publishers.server.errors import NodeError, NodeLost, NodeUnreachable, NotSeen, SyncFailed
+from include.publishers.server.maintenance import NodeUpkeep
 from include.publishers.server.node import OnLease, Session
 from include.publishers.server.outcomes import Verb
 from include.publishers.server.pack import NodeArchive, Packing, member
-from include.publishers.server.standing import OWNER, SLIGHT, FirstDifference, TreeComparison
-from include.publishers.server.upkeep import NodeUpkeep
+from include.publishers.unused_directories import topmost
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from include.care.freezes.freezes import FREEZE, Intervention
 from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.webhook import KEY_HEADER, SIGNATURE_HEADER, TIME_HEADER, cause_of, signature
 from include.care.preflight.findings import Finding, PreflightReport, Severity
-from include.care.provenance.asked import PathRecord
+from include.care.provenance.query import PathRecord
 from include.care.provenance.records import CheckedRecord
 from include.care.watch.summary import Summary, summary
 from include.gateway.auth import authorization, sign_body

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from include.care.provenance.deed import ChangeKind, Deed, Sealed, seal
+from include.care.provenance.document import ChangeKind, ProvenanceRecord, Sealed, seal
 from include.cvmfs.coordination.condemned import format_list, read_list, store_list
 from include.cvmfs.coordination.freeze import Freeze
 from include.cvmfs.coordination.generation import CollectionPhase, Generation, Past
@@ -28,7 +28,7 @@ from include.cvmfs.format.whitelist import Whitelist
 from include.cvmfs.format.whitelist import sign as sign_whitelist
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.content_index import ContentIndex
-from include.cvmfs.ingest.upload_journal import SentJournal
+from include.cvmfs.ingest.upload_journal import UploadJournal
 from include.gateway.service.commits.ownership import GatewayOwner
 from tests.compat.corpus import Document
 from tests.compat.keys import FQRN, master, signer
@@ -55,7 +55,7 @@ GENERATION = Generation(
 )
 FREEZE = Freeze("0123456789abcdef", "disks are moved, é", "shift@node", WHOLE, WHOLE + timedelta(hours=4))
 OWNER = GatewayOwner("0123456789abcdef" * 2, "node.example.org", 4711, "boot-1", "2026-11-21T02:03:04+00:00", 17)
-DEED = Deed(
+DEED = ProvenanceRecord(
     repository=FQRN, path=PLACE, revision=7, run_id="nightly_install/scheduled__2026-11-21T00:30:00+00:00",
     holder="nightly_install/scheduled__2026-11-21T00:30:00+00:00/artifacts.publish[3] try 2", publisher="native",
     key_id="worker", published_at=AT, root_hash=str(ROOT), nested_hash=str(OLDER), changeset=SHA256,
@@ -160,7 +160,7 @@ JOURNAL = Journal(("s3://cvmfs/compat.example.org", PLACE, None, "a1" * 32), 3, 
 def write_journal(journal: Journal) -> bytes:
     """Its name, and then its bytes."""
     with tempfile.TemporaryDirectory() as folder:
-        kept = SentJournal(Path(folder), about=journal.about, generation=journal.generation, now=AT)
+        kept = UploadJournal(Path(folder), about=journal.about, generation=journal.generation, now=AT)
         for one in journal.sent:
             kept.note(one.key)
         kept.close()
@@ -173,7 +173,7 @@ def read_journal(data: bytes) -> Journal:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / name.decode()).write_bytes(content)
         now = AT + timedelta(hours=1)
-        with SentJournal(Path(folder), about=JOURNAL.about, generation=JOURNAL.generation, now=now) as kept:
+        with UploadJournal(Path(folder), about=JOURNAL.about, generation=JOURNAL.generation, now=now) as kept:
             known = kept.known
     by_identity = {one.digest + one.suffix.encode(): one for one in JOURNAL.sent}
     return replace(JOURNAL, sent=tuple(by_identity[one] for one in known))
@@ -207,13 +207,13 @@ def read_condemned(data: bytes) -> tuple[ObjectHash, ...]:
     return tuple(sorted(read_list(store, name), key=CONDEMNED.index))
 
 
-def signed(deed: Deed) -> bytes:
+def signed(deed: ProvenanceRecord) -> bytes:
     """Where the document of a deed is stored, and then the document."""
     sealed = seal(deed, secret=SECRET, private_key=signer().private_key)
     return deed.key.encode() + b"\n" + sealed.format()
 
 
-def unsealed(data: bytes) -> Deed:
+def unsealed(data: bytes) -> ProvenanceRecord:
     """The deed of a document whose signatures both fit."""
     sealed = Sealed.parse(data.partition(b"\n")[2])
     assert sealed.is_by_gateway_key(SECRET)

@@ -16,7 +16,7 @@ import requests
 
 from include.cvmfs.format.hashes import ObjectHash
 from include.gateway import errors
-from include.gateway.client import keeping
+from include.gateway.client import lease_renewal
 from include.gateway.client.audit import LOGGER
 from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import Lease
@@ -92,9 +92,9 @@ def audit() -> Iterator[Audit]:
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases last for minutes, and are renewed all the time."""
-    monkeypatch.setattr(keeping, "RENEW_AT", 0.0)
-    monkeypatch.setattr(keeping, "SHORTEST_PAUSE_S", 0.02)
-    monkeypatch.setattr(keeping, "MOST_RENEWALS", 1_000_000)
+    monkeypatch.setattr(lease_renewal, "RENEW_AT", 0.0)
+    monkeypatch.setattr(lease_renewal, "SHORTEST_PAUSE_S", 0.02)
+    monkeypatch.setattr(lease_renewal, "MOST_RENEWALS", 1_000_000)
 
 
 class Gate:

@@ -12,13 +12,13 @@ from include.care.watch.records import read_summary
 from include.nightlies.records import publications as records
 from include.nightlies.rules.passes import Pass, PassDecision, Turn
 from include.nightlies.rules.states import State
+from include.nightlies.steps.build_status import Watch
 from include.nightlies.steps.errors import DependencyFailed, DependencyPending
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.values import Batch, Night
 from include.nightlies.steps.verify import tidy_run
-from include.nightlies.steps.watching import Watch
 from include.settings.model import Slot
 from tests.fakes.builds import Build, tree
 from tests.integration.nightlies.conftest import FQRN, Nights, now

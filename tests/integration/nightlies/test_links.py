@@ -19,8 +19,8 @@ from include.nightlies.steps.links import Linked, link_night
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import verify_run
-from include.publishers.byhand import linking
 from include.publishers.connect import Connections
+from include.publishers.single_changes import linking
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from tests.fakes.builds import Build, tree

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from include.care.provenance.asked import ask
+from include.care.provenance.query import ask
 from include.care.provenance.records import check
 from include.nightlies.steps import links as link_step
 from include.nightlies.undo import undo as undo_step

@@ -16,7 +16,7 @@ from include.nightlies.steps.plan import plan_night
 from include.nightlies.undo import undo as step
 from include.nightlies.undo.plan import Instead, UndoPlan, Wish
 from include.nightlies.undo.undo import plan_undo, redo, undo
-from include.publishers.byhand import linking
+from include.publishers.single_changes import linking
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import (
     build_of,

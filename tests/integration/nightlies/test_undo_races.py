@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from include.care.provenance.byhand import note_linked
+from include.care.provenance.single_changes import note_linked
 from include.cvmfs.errors import DestinationError
 from include.nightlies.errors import UndoRefused
 from include.nightlies.rules.links import LinkState
@@ -17,7 +17,7 @@ from include.nightlies.steps.plan import plan_night
 from include.nightlies.undo import undo as step
 from include.nightlies.undo.plan import Instead, UndoPlan, Wish
 from include.nightlies.undo.undo import plan_undo, redo
-from include.publishers.byhand import linking
+from include.publishers.single_changes import linking
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import (
     build_of,

@@ -9,8 +9,8 @@ import pytest
 
 from include.cli.roles import policies
 from include.lab.servers.s3 import S3Server
+from include.publishers.bootstrap import found_repository, found_stores
 from include.publishers.connect import Connections
-from include.publishers.found import found_repository, found_stores
 from include.publishers.stores import try_store
 from include.settings.load import parse
 from include.settings.secrets import EnvSecrets

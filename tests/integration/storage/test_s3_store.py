@@ -15,7 +15,7 @@ from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions
 from include.storage.s3 import MULTIPART_FROM_BYTES
 from include.storage.store import Store
-from include.storage.unfinished import abandoned, described, remove_abandoned
+from include.storage.unfinished_writes import abandoned, described, remove_abandoned
 from include.storage.urls import split_s3_url
 
 ROOT = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from include.cvmfs.format.digests import identity
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
-from include.cvmfs.ingest.upload_journal import JournaledStore, SentJournal
+from include.cvmfs.ingest.upload_journal import JournaledStore, UploadJournal
 from include.storage.errors import Unavailable
 from tests.fakes.memorystore import MemoryStore
 
@@ -22,8 +22,8 @@ ABOUT = ("s3://b/r.example.org", "/nightlies/a", "s3://b/a.tar", "f" * 64)
 HASHES = [hash_bytes(bytes([number]), suffix=suffix) for number in range(100) for suffix in ("", "P", "C")]
 
 
-def journal(folder: Path, *, generation: int = 3, now: datetime = NOW) -> SentJournal:
-    return SentJournal(folder, about=ABOUT, generation=generation, now=now)
+def journal(folder: Path, *, generation: int = 3, now: datetime = NOW) -> UploadJournal:
+    return UploadJournal(folder, about=ABOUT, generation=generation, now=now)
 
 
 def written(folder: Path, hashes: list[ObjectHash] = HASHES) -> Path:
@@ -71,7 +71,7 @@ def test_journals_of_different_trees_are_apart(tmp_path: Path) -> None:
     written(tmp_path)
     for place, other in enumerate(ABOUT):
         about = [*ABOUT[:place], f"{other}2", *ABOUT[place + 1 :]]
-        assert SentJournal(tmp_path, about=about, generation=3, now=NOW).known == ()
+        assert UploadJournal(tmp_path, about=about, generation=3, now=NOW).known == ()
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.gateway.paths import LeasePath, overlap
-from include.gateway.service.http.waiting import PATIENCE_S, WaitingList
+from include.gateway.service.http.waiters import PATIENCE_S, WaitingList
 from include.gateway.service.limits import Limiter, Rate, RateLimits
 from include.gateway.service.replies import Malformed
 

@@ -22,7 +22,7 @@ SMALL = {
     "include.care.preflight.clockchange": "a check of the preflight is one module",
     "include.care.preflight.pools": "a check of the preflight is one module",
     "include.care.preflight.schedule": "a DAG file imports it, and nothing heavier",
-    "include.cli.repo_mend": "a group of commands is one module",
+    "include.cli.repo_repair": "a group of commands is one module",
     "include.cvmfs.commit.derivation": "read and tested without the merge that asks it",
     "include.gateway.service.http.routing": "what the stock gateway's router does, and nothing of ours",
     "include.gateway.service.leases.revision_rows": "rows of one table, as those of leases and payloads",

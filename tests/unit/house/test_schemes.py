@@ -10,7 +10,7 @@ from tests.fakes.airflowhome import ROOT
 FOLDERS = ("dags", "hooks", "include", "operators", "plugins", "sensors", "triggers")
 SCHEME = re.compile(r"(file|s3|https?):/{0,3}")
 ALLOWED = {
-    "include/settings/texts.py": "a folder is written file:path in the settings, relative to their file",
+    "include/settings/text_types.py": "a folder is written file:path in the settings, relative to their file",
 }
 
 

@@ -16,7 +16,7 @@ from include.care.preflight.clockchange import left_out
 from include.care.preflight.findings import Severity
 from include.care.preflight.folders import judged_space, room, written
 from include.care.preflight.gateways import judged_lease
-from include.care.preflight.paused import judged_paused, needed
+from include.care.preflight.paused_dags import judged_paused, needed
 from include.care.preflight.pools import judged_pools
 from include.care.preflight.schedule import FALLBACK, hour_before_first
 from include.care.preflight.stores import judged_skew

@@ -23,10 +23,10 @@ from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.trust import fetch_trusted
 from include.nightlies.steps.sources import opened
 from include.nightlies.steps.values import Item
-from include.publishers.beside import switching
+from include.publishers.bootstrap import found_stores
 from include.publishers.capabilities import Operation
 from include.publishers.connect import Connections
-from include.publishers.found import found_stores
+from include.publishers.direct_switch import switching
 from include.settings.load import load
 from include.settings.model import ArtifactLimits
 from include.settings.secrets import EnvSecrets

@@ -28,9 +28,9 @@ from include.cvmfs.sources.source import Entry, EntryKind, SourceLimits
 from include.cvmfs.sources.tarball import TarSource
 from include.cvmfs.sources.xattrs import AttributedSource, pack_xattrs
 from include.publishers.capabilities import Operation
+from include.publishers.server.comparison import TreeComparison
 from include.publishers.server.errors import PackedMissing
 from include.publishers.server.pack import Packing, member
-from include.publishers.server.standing import TreeComparison
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
 from tests.fakes.local import TREES, LocalRepository, make_folder
 from tests.fakes.minirepo import FQRN, NOW

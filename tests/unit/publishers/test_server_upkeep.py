@@ -14,7 +14,7 @@ from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.publishers.capabilities import Way
 from include.publishers.server.commands import Commands
 from include.publishers.server.errors import NameRefused
-from include.publishers.server.upkeep import NodeUpkeep
+from include.publishers.server.maintenance import NodeUpkeep
 
 FQRN = "n.example.org"
 

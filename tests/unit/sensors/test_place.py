@@ -10,8 +10,8 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from include.cvmfs.errors import DestinationError
-from include.publishers import places
-from include.publishers.places import SeenPlace, WantedPlace
+from include.publishers import path_state
+from include.publishers.path_state import SeenPlace, WantedPlace
 from sensors.objects import NotThere
 from sensors.place import PlaceSensor
 from tests.fakes.taskcontext import task_context
@@ -38,7 +38,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             raise one
         return one
 
-    monkeypatch.setattr(places, "look_at", look_at)
+    monkeypatch.setattr(path_state, "look_at", look_at)
     return answers
 
 

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 
 from include.settings.errors import InvalidSettings, SettingsError, SettingsFileMissing
 from include.settings.load import load, parse, project_root
-from include.settings.marked import read
 from include.settings.model import PublisherKind
-from include.settings.texts import PROJECT_ROOT
+from include.settings.text_types import PROJECT_ROOT
+from include.settings.yaml_lines import read
 
 
 def problems(parsed, *changes, **environ):

@@ -25,7 +25,7 @@ from include.storage.errors import (
 from include.storage.file import FileStore
 from include.storage.probe import probe
 from include.storage.store import Unfinished
-from include.storage.unfinished import described, remove_abandoned
+from include.storage.unfinished_writes import described, remove_abandoned
 
 WRITERS = 8
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.ingest.upload_journal import JournaledStore, SentJournal
+from include.cvmfs.ingest.upload_journal import JournaledStore, UploadJournal
 from include.storage.errors import StoreError
 from include.storage.file import FileStore
 from include.storage.kinds import FILE, HTTP, S3, SCHEMES, StoreKind, kind_of
@@ -56,6 +56,6 @@ def test_a_store_that_does_not_say_its_kind_cannot_be_made() -> None:
 
 
 def test_a_journaled_store_is_of_the_kind_of_the_store_behind_it(tmp_path: Path) -> None:
-    journal = SentJournal(tmp_path, about=("x",), generation=0, now=NOW)
+    journal = UploadJournal(tmp_path, about=("x",), generation=0, now=NOW)
     assert JournaledStore(FarStore(), journal).kind is FAR
     assert JournaledStore(FileStore(tmp_path), journal).kind is FILE

@@ -294,7 +294,7 @@ def first_artifacts(count: int, *changes: Callable[[], None]) -> list[dict[str, 
 def test_the_first_artifact_of_a_date_is_told_once_and_an_index_of_nothing_is_none(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("include.nightlies.steps.watching.dates", lambda *_: (DAY, DAY + timedelta(days=1)))
+    monkeypatch.setattr("include.nightlies.steps.build_status.dates", lambda *_: (DAY, DAY + timedelta(days=1)))
     builder.index()
     tomorrow = Builder(builder.folder)
 
@@ -313,7 +313,7 @@ def test_the_first_artifact_of_a_date_is_told_once_and_an_index_of_nothing_is_no
 def test_the_watcher_of_first_artifacts_outlives_whatever_is_wrong_for_a_while(
     builder: Builder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("include.nightlies.steps.watching.dates", lambda *_: (DAY,))
+    monkeypatch.setattr("include.nightlies.steps.build_status.dates", lambda *_: (DAY,))
     (builder.folder / "site.yaml").write_text("slots: {main: ")
 
     def mended() -> None:

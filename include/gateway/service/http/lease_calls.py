@@ -17,7 +17,7 @@ from include.gateway.service.freezes import Freezes
 from include.gateway.service.http.read_request import read_body, remote_of
 from include.gateway.service.http.serving import OFFERS, Serving
 from include.gateway.service.http.tracing import note
-from include.gateway.service.http.waiting import QueuePlace
+from include.gateway.service.http.waiters import QueuePlace
 from include.gateway.service.leases.lease_rows import LeaseRow
 from include.gateway.service.leases.lease_table import Busy, digest_of
 from include.gateway.service.leases.tokens import token_of

@@ -17,7 +17,7 @@ from include.gateway.service.config import ConfigError, ServiceConfig
 from include.gateway.service.http.access import Access
 from include.gateway.service.http.payloads import Payloads
 from include.gateway.service.http.read_request import signature_of
-from include.gateway.service.http.waiting import WaitingList
+from include.gateway.service.http.waiters import WaitingList
 from include.gateway.service.leases.lease_rows import LeaseRow
 from include.gateway.service.leases.lease_table import LeaseTable
 from include.gateway.service.limits import Limiter

@@ -16,8 +16,8 @@ from include.gateway.service import replies
 from include.gateway.service.config import ConfigError, RepositoryConfig
 from include.gateway.service.http.openapi import document
 from include.gateway.service.http.serving import Serving
-from include.gateway.service.looks import Looks
 from include.gateway.service.metrics import CONTENT_TYPE
+from include.gateway.service.store_checks import Looks
 from include.storage.errors import StoreError
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base
 from include.cvmfs.sources.artifact import open_artifact
 from include.publishers.connect import Connections
-from include.publishers.server import upkeep
+from include.publishers.server import maintenance
 from tests.fakes.builds import tree
 from tests.fakes.node import PublisherNode
 from tests.fakes.site import FQRN
@@ -30,7 +30,7 @@ def node(
 ) -> Iterator[PublisherNode]:
     """A node behind a stock gateway, or behind what the test's parameter says."""
     need("sshd")
-    monkeypatch.setattr(upkeep, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(maintenance, "_PAUSE_S", 0.05)
     made = PublisherNode(tmp_path, getattr(request, "param", "stock"))
     made.start()
     yield made

@@ -7,9 +7,9 @@ import pytest
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved
 from include.cvmfs.sources.directory import DirectorySource
-from include.publishers.byhand import publish_tree
 from include.publishers.errors import NotSupported
 from include.publishers.server.errors import PackedMissing
+from include.publishers.single_changes import publish_tree
 from tests.fakes.node import PublisherNode
 from tests.fakes.site import BUILD, DESTINATIONS, FQRN, NESTED
 from tests.integration.publishers.server.conftest import now, packed

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from include.cli.repo_layout import mend_layout
-from include.cli.repo_mend import mend_objects
 from include.cli.repo_open import AsJson, Configured, DryRun, connections, refusing, seconds_now, switching
+from include.cli.repo_repair import mend_objects
 
 
 def create(
@@ -25,7 +25,7 @@ def create(
 
     What is there already stays as it is; a creation that died half way is finished.
     """
-    from include.publishers.found import found_repository, found_stores
+    from include.publishers.bootstrap import found_repository, found_stores
 
     site = connections()
     found_stores(site, {site.site.repository(fqrn).store}, say=typer.echo)
@@ -108,7 +108,7 @@ def repair(
 
 
 def _remove_unfinished(fqrn: str, *, dry_run: bool) -> None:
-    from include.storage.unfinished import remove_abandoned
+    from include.storage.unfinished_writes import remove_abandoned
 
     with refusing():
         store = connections().repository_store(fqrn)

@@ -7,7 +7,7 @@ from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.current_content import ReadableRevision, standing
 from include.nightlies.rules.destinations import destination
 from include.nightlies.rules.publication import Publication
-from include.nightlies.rules.required import Pair, never_listed, required_pairs
+from include.nightlies.rules.requirements import Pair, never_listed, required_pairs
 from include.publishers.connect import Connections
 from include.settings.model import Slot
 

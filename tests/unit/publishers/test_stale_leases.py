@@ -13,7 +13,7 @@ import pytest
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import AdminKeyNeeded, GatewayUnreachable
 from include.gateway.holders import TaskName
-from include.publishers.leftovers import EndedLease, LeaseFinding, Whose, end_dead, hit_by, judge, look
+from include.publishers.stale_leases import EndedLease, LeaseFinding, Whose, end_dead, hit_by, judge, look
 
 FQRN, KEY = "nights.example.org", "our-key"
 EXPIRES = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from include.care.provenance.deed import ChangeKind, Deed
+from include.care.provenance.document import ChangeKind, ProvenanceRecord
 from include.care.provenance.records import CheckedRecord, check, nearest, unknown_documents
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.revision.repository import Repository
@@ -28,11 +28,11 @@ class PathRecord:
     """
 
     asked: str
-    deed: Deed
+    deed: ProvenanceRecord
     document: str | None
     checked: CheckedRecord
     now: str
-    origin: Deed | None = None
+    origin: ProvenanceRecord | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -70,7 +70,7 @@ def ask(connections: Connections, repository: str, path: str, *, limit: int = 1)
         head, fault, ways, stands = None, str(error), [path], None
     answers: dict[str, PathRecord] = {}
 
-    def answer(way: str, deed: Deed, key: str | None, checked: CheckedRecord) -> None:
+    def answer(way: str, deed: ProvenanceRecord, key: str | None, checked: CheckedRecord) -> None:
         now = f"not known: {fault}" if head is None else _now(head, deed)
         answers.setdefault(key or repr(deed), PathRecord(way, deed, key, checked, now, _origin(connections, deed, way)))
 
@@ -103,7 +103,7 @@ def _ways(head: Repository, path: str) -> tuple[list[str], bool]:
     return found, False
 
 
-def _origin(connections: Connections, deed: Deed, asked: str) -> Deed | None:
+def _origin(connections: Connections, deed: ProvenanceRecord, asked: str) -> ProvenanceRecord | None:
     """Who published what a deed took from elsewhere, through as many hands as it went."""
     origin, here = None, deed
     rest = asked[len(deed.path) :]
@@ -120,7 +120,7 @@ def _origin(connections: Connections, deed: Deed, asked: str) -> Deed | None:
     return origin
 
 
-def _now(head: Repository, deed: Deed) -> str:
+def _now(head: Repository, deed: ProvenanceRecord) -> str:
     """What stands there now."""
     try:
         entry, there = head.lookup(deed.path), head.nested_at(deed.path)

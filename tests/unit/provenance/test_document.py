@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.care.provenance.deed import BY_REPOSITORY_KEY, FOLDER, Deed, Sealed, seal
+from include.care.provenance.document import BY_REPOSITORY_KEY, FOLDER, ProvenanceRecord, Sealed, seal
 from include.cvmfs.errors import FormatError
 from tests.fakes.site import MASTER, SIGNER
 
 SECRET = "the gateway's secret"
-DEED = Deed(
+DEED = ProvenanceRecord(
     "r.example.org", "/nightlies/main/b1/A/x86", 7, "night/run-1", "night/run-1/publish try 1", "native", "key-1",
     datetime(2026, 11, 21, 4, 0, 1, 5, tzinfo=UTC), "e" * 40, "f" * 40, "c" * 64, "s3://builds/A.tar", "a" * 64, "main",
 )  # fmt: skip

@@ -27,7 +27,7 @@ from include.cvmfs.revision.walk import Tree
 from include.cvmfs.sources.source import TreeSource, checked_destination
 from include.publishers.base import Published
 from include.publishers.connect import Connections
-from include.publishers.trees import tree_options
+from include.publishers.prepare_options import tree_options
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from include.care.provenance.deed import ChangeKind, Deed
+from include.care.provenance.document import ChangeKind, ProvenanceRecord
 from include.care.provenance.records import begun, note
 from include.cvmfs.errors import CvmfsError
 from include.publishers.base import Published
-from include.publishers.byhand import HandMade
 from include.publishers.connect import Connections
+from include.publishers.single_changes import HandMade
 from include.storage.errors import StoreError
 
 BY_HAND = "by hand"
@@ -71,7 +71,7 @@ def note_linked(
         note(connections, replace(common, path=_clean(path), kind=ChangeKind.LINK, leads_to=target))
 
 
-def _begun(connections: Connections, fqrn: str, done: Published, holder: str, now: datetime) -> Deed:
+def _begun(connections: Connections, fqrn: str, done: Published, holder: str, now: datetime) -> ProvenanceRecord:
     common = begun(
         connections, fqrn, revision=done.revision, run_id=f"{BY_HAND}/{now.isoformat()}", holder=holder, at=now
     )  # fmt: skip

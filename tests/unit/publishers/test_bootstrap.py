@@ -16,9 +16,9 @@ from include.cvmfs.errors import KeyFileError, RepositoryError
 from include.cvmfs.format.keys import load_signer
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.revision.repository import Repository
+from include.publishers.bootstrap import found_repository, found_stores
 from include.publishers.connect import Connections
 from include.publishers.errors import PublisherError
-from include.publishers.found import found_repository, found_stores
 from include.settings.errors import MissingConnection
 from include.settings.load import parse
 from include.settings.model import NodeSettings, PublisherKind

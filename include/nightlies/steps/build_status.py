@@ -16,7 +16,7 @@ from include.nightlies.rules.index import BuildIndex
 from include.nightlies.rules.index_history import compared, older
 from include.nightlies.rules.new_artifacts import Arrivals, arrivals, without_wrong_time
 from include.nightlies.rules.passes import Pass, PassDecision, SeenBuild, decide
-from include.nightlies.rules.required import is_taken
+from include.nightlies.rules.requirements import is_taken
 from include.nightlies.steps.sources import index_version, read_index
 from include.nightlies.steps.values import Night
 from include.publishers.connect import Connections

@@ -17,7 +17,7 @@ def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, a
     from include.cvmfs.check.check import CheckProgress, check
     from include.cvmfs.check.restore import restore_objects
     from include.nightlies.records import damage
-    from include.publishers.trees import tree_options
+    from include.publishers.prepare_options import tree_options
 
     with refusing():
         site, now = connections(), datetime.now(UTC)

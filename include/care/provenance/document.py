@@ -40,7 +40,7 @@ class ChangeKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class ProvenanceRecord:
     """Who published what, or took it away. `holder`: who held the lease; `publisher`: the way; `key_id`: of the
     gateway's key.
 
@@ -108,7 +108,7 @@ class Deed:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Deed:
+    def from_json(cls, value: Mapping[str, Any]) -> ProvenanceRecord:
         """Raises ValueError, KeyError or TypeError for another shape."""
         if value.get("format") != FORMAT:
             raise ValueError(f"is not of format {FORMAT}")
@@ -152,10 +152,10 @@ class Sealed:
     key_id: str
 
     @property
-    def deed(self) -> Deed:
+    def deed(self) -> ProvenanceRecord:
         """Raises FormatError."""
         try:
-            return Deed.from_json(json.loads(self.document))
+            return ProvenanceRecord.from_json(json.loads(self.document))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as fault:
             raise FormatError(_WHAT, f"the document cannot be read: {fault}") from None
 
@@ -205,7 +205,7 @@ def folder_of(path: str) -> str:
     return f"{FOLDER}/{place[:2]}/{place}"
 
 
-def seal(deed: Deed, *, secret: str, private_key: rsa.RSAPrivateKey | None = None) -> Sealed:
+def seal(deed: ProvenanceRecord, *, secret: str, private_key: rsa.RSAPrivateKey | None = None) -> Sealed:
     """Sign a deed with the gateway's key, and with the repository's own one where it is at hand."""
     document = json.dumps(deed.to_json(), sort_keys=True, separators=(",", ":")).encode()
     signatures = {BY_GATEWAY_KEY: _mac(secret, document)} if secret else {}
