@@ -42,7 +42,7 @@ from tests.compat.keys import FQRN, keys_folder
 from tests.compat.sqldump import dump_file
 from tests.compat.writers.nights import DAY, GAUDI, LHCB, PARTIAL, RUN, wanted
 from tests.compat.writers.site import night_summary
-from tests.compat.writers.store import AT, CHANGESET, DEED, LINK, OLDER, PLACE, ROOT, SECRET
+from tests.compat.writers.store import AT, CHANGESET, LINK, OLDER, PLACE, PROVENANCE, ROOT, SECRET
 from tests.fakes.memorystore import MemoryStore
 
 BEFORE = date(2026, 11, 20)
@@ -65,8 +65,8 @@ def fill(ledger: Engine) -> None:
         site = connections(ledger)
         freezes.freeze(site, FQRN, reason="disks are moved: é", who="shift@node", until=AT + HOUR, now=AT)
         freezes.thaw(site, FQRN, who="other@node", now=AT + HOUR / 2)
-        for deed in (DEED, LINK):
-            assert note(site, deed)
+        for record in (PROVENANCE, LINK):
+            assert note(site, record)
 
 
 def connections(ledger: Engine) -> Any:
@@ -169,7 +169,7 @@ def facts(ledger: Engine) -> dict[str, Any]:
     (old,) = builds.builds_of(ledger, "main", BEFORE)
     taken = undone.of_build(ledger, old.id)
     said = freezes.interventions_of(ledger)
-    deeds = nearest(ledger, FQRN, PLACE, limit=5)
+    provenance = nearest(ledger, FQRN, PLACE, limit=5)
     told = alerts_since(ledger, AT - HOUR)
     return {
         "builds": [_build(one) for one in built],
@@ -198,7 +198,7 @@ def facts(ledger: Engine) -> dict[str, Any]:
         "begun": {str(day): str(at) for day, at in begun_since(ledger, slot, AT - HOUR).items()},
         "interventions": [[one.kind, one.freeze, one.who, one.reason, str(one.until), str(one.done_at)]
                           for one in said],
-        "provenance": [[one.to_json(), key] for one, key in deeds],
+        "provenance": [[one.to_json(), key] for one, key in provenance],
         "links by path": links_by_path(ledger, FQRN),
     }  # fmt: skip
 

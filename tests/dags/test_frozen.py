@@ -42,10 +42,10 @@ def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite) -> None:
     assert run.state == "success", run
     assert run.states() == {"Cold/x86_64": "published"}
     assert seen == [before]
-    (deed,) = nearest(site.connections.ledger, FQRN, next(iter(run.publications)) + "/a")
-    assert deed[0].run_id == run.name
-    assert deed[0].artifact_sha256 == next(iter(run.publications.values())).artifact_sha256
-    assert check(site.connections, *deed).verdict == "signed by gateway key worker"
+    (record,) = nearest(site.connections.ledger, FQRN, next(iter(run.publications)) + "/a")
+    assert record[0].run_id == run.name
+    assert record[0].artifact_sha256 == next(iter(run.publications.values())).artifact_sha256
+    assert check(site.connections, *record).verdict == "signed by gateway key worker"
     rows = freezes.interventions_of(site.connections.ledger, FQRN, limit=2)
     assert [(one.kind, one.who, one.reason) for one in rows] == [
         ("thaw", "op@host", "disks are moved"), ("freeze", "op@host", "disks are moved"),

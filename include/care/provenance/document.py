@@ -1,9 +1,8 @@
-"""A deed: one change of a path, by whom, of what and by which way; its document and what signs it (docs/formats.md).
+"""The provenance record: one change of a path, by whom, of what and how (docs/formats.md).
 
-Two signatures, each of which says something else (docs/decisions, "Who published what"). That of the gateway's key says
-that somebody wrote the document who could publish at all: whoever has that key can check it, and could have written
-it. That of the repository's own key anybody can check with the certificate; it is there only if the publisher's
-machine has that key.
+Its document is signed twice (docs/decisions, "Who published what"). The gateway key's signature says that a publisher
+wrote it: every holder of that key can check it, and could have written it. The signature by the repository's own key
+can be checked by all who have the certificate; it exists only where the publisher's machine has that key.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class ProvenanceRecord:
 
     @property
     def key(self) -> str:
-        """Where its document is in the repository's store: one that no other deed has."""
+        """Where its document is in the repository's store: one that no other record has."""
         run = hashlib.sha256(self.run_id.encode()).hexdigest()[:16]
         return f"{folder_of(self.path)}/{self.revision}-{run}.json"
 
@@ -145,14 +144,14 @@ class ProvenanceRecord:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A deed's document, exactly as it was signed, with its signatures by kind."""
+    """A record's document, exactly as it was signed, with its signatures by kind."""
 
     document: bytes
     signatures: Mapping[str, str]
     key_id: str
 
     @property
-    def deed(self) -> ProvenanceRecord:
+    def record(self) -> ProvenanceRecord:
         """Raises FormatError."""
         try:
             return ProvenanceRecord.from_json(json.loads(self.document))
@@ -205,14 +204,14 @@ def folder_of(path: str) -> str:
     return f"{FOLDER}/{place[:2]}/{place}"
 
 
-def seal(deed: ProvenanceRecord, *, secret: str, private_key: rsa.RSAPrivateKey | None = None) -> Sealed:
-    """Sign a deed with the gateway's key, and with the repository's own one where it is at hand."""
-    document = json.dumps(deed.to_json(), sort_keys=True, separators=(",", ":")).encode()
+def seal(record: ProvenanceRecord, *, secret: str, private_key: rsa.RSAPrivateKey | None = None) -> Sealed:
+    """Sign a record with the gateway's key, and with the repository's own one where it is at hand."""
+    document = json.dumps(record.to_json(), sort_keys=True, separators=(",", ":")).encode()
     signatures = {BY_GATEWAY_KEY: _mac(secret, document)} if secret else {}
     if private_key is not None:
         signed = private_key.sign(document, padding.PKCS1v15(), SHA256())
         signatures[BY_REPOSITORY_KEY] = base64.b64encode(signed).decode()
-    return Sealed(document, signatures, deed.key_id)
+    return Sealed(document, signatures, record.key_id)
 
 
 def _mac(secret: str, document: bytes) -> str:

@@ -21,14 +21,14 @@ _ORIGINS = 100
 
 @dataclass(frozen=True, slots=True)
 class PathRecord:
-    """One deed: its document's key, what that is worth, and what stands there `now`, in words.
+    """One record: its document's key, what that is worth, and what stands there `now`, in words.
 
     `asked`: the path that it answers for, another one than was asked for where a link leads there. `origin`: who
     published first what was inherited, moved or put in the place of something else.
     """
 
     asked: str
-    deed: ProvenanceRecord
+    record: ProvenanceRecord
     document: str | None
     checked: CheckedRecord
     now: str
@@ -37,7 +37,7 @@ class PathRecord:
     def to_json(self) -> dict[str, Any]:
         return {
             "asked": self.asked,
-            **self.deed.to_json(),
+            **self.record.to_json(),
             "document": self.document,
             "checked": self.checked.verdict,
             "good": self.checked.good,
@@ -70,17 +70,19 @@ def ask(connections: Connections, repository: str, path: str, *, limit: int = 1)
         head, fault, ways, stands = None, str(error), [path], None
     answers: dict[str, PathRecord] = {}
 
-    def answer(way: str, deed: ProvenanceRecord, key: str | None, checked: CheckedRecord) -> None:
-        now = f"not known: {fault}" if head is None else _now(head, deed)
-        answers.setdefault(key or repr(deed), PathRecord(way, deed, key, checked, now, _origin(connections, deed, way)))
+    def answer(way: str, record: ProvenanceRecord, key: str | None, checked: CheckedRecord) -> None:
+        now = f"not known: {fault}" if head is None else _now(head, record)
+        answers.setdefault(
+            key or repr(record), PathRecord(way, record, key, checked, now, _origin(connections, record, way))
+        )
 
     for way in ways:
-        for deed, key in nearest(connections.ledger, repository, way, limit=limit):
-            answer(way, deed, key, check(connections, deed, key))
+        for record, key in nearest(connections.ledger, repository, way, limit=limit):
+            answer(way, record, key, check(connections, record, key))
     for way in ways:
-        for deed, key, worth in unknown_documents(connections, repository, way)[:limit]:
+        for record, key, worth in unknown_documents(connections, repository, way)[:limit]:
             good = None if worth.good else worth.good
-            answer(way, deed, key, CheckedRecord(good, f"{worth.verdict}, and the ledger does not have it"))
+            answer(way, record, key, CheckedRecord(good, f"{worth.verdict}, and the ledger does not have it"))
     return PathProvenance(repository, path, tuple(answers.values()), stands)
 
 
@@ -103,14 +105,16 @@ def _ways(head: Repository, path: str) -> tuple[list[str], bool]:
     return found, False
 
 
-def _origin(connections: Connections, deed: ProvenanceRecord, asked: str) -> ProvenanceRecord | None:
-    """Who published what a deed took from elsewhere, through as many hands as it went."""
-    origin, here = None, deed
-    rest = asked[len(deed.path) :]
+def _origin(connections: Connections, record: ProvenanceRecord, asked: str) -> ProvenanceRecord | None:
+    """Who published what a record took from elsewhere, through as many hands as it went."""
+    origin, here = None, record
+    rest = asked[len(record.path) :]
     for _ in range(_HOPS):
         if here.came_from is None:
             return origin
-        known = nearest(connections.ledger, deed.repository, here.came_from + rest, limit=_ORIGINS, until=here.revision)
+        known = nearest(
+            connections.ledger, record.repository, here.came_from + rest, limit=_ORIGINS, until=here.revision
+        )
         found = [one for one, _ in known if one.kind is not ChangeKind.REMOVED and one != here]
         same = [one for one in found if here.artifact_sha256 in (None, one.artifact_sha256)]
         if not same:
@@ -120,28 +124,28 @@ def _origin(connections: Connections, deed: ProvenanceRecord, asked: str) -> Pro
     return origin
 
 
-def _now(head: Repository, deed: ProvenanceRecord) -> str:
+def _now(head: Repository, record: ProvenanceRecord) -> str:
     """What stands there now."""
     try:
-        entry, there = head.lookup(deed.path), head.nested_at(deed.path)
+        entry, there = head.lookup(record.path), head.nested_at(record.path)
     except (CvmfsError, StoreError) as error:
         return f"not known: {error}"
-    if deed.kind is ChangeKind.REMOVED:
+    if record.kind is ChangeKind.REMOVED:
         return "nothing, as it was left" if entry is None else "something stands there again"
-    if deed.kind is ChangeKind.LINK:
+    if record.kind is ChangeKind.LINK:
         if entry is None:
             return "no such link any more"
         if not entry.is_symlink:
             return "something else, that is no link"
-        said = posixpath.normpath(posixpath.join(posixpath.dirname(deed.path), entry.symlink))
-        if deed.leads_to not in (entry.symlink, said):
+        said = posixpath.normpath(posixpath.join(posixpath.dirname(record.path), entry.symlink))
+        if record.leads_to not in (entry.symlink, said):
             return f"a link that leads to {said}"
         return "this very link" if head.lookup(said) is not None else "this very link, which leads nowhere"
-    if there is None and (deed.nested_hash is not None or entry is None):
+    if there is None and (record.nested_hash is not None or entry is None):
         return "no such tree any more"
     if there is None:
         return "something stands there"  # a file or directory that was moved has no hash to compare
-    return "this very tree" if str(there.hash) == deed.nested_hash else "another tree"
+    return "this very tree" if str(there.hash) == record.nested_hash else "another tree"
 
 
 def lines(answers: Sequence[PathRecord]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Deeds in the ledger, and their signed documents in the repositories' stores."""
+"""Provenance records in the ledger, and their signed documents in the repositories' stores."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CheckedRecord:
-    """What a deed's document in the store is worth: `verdict` in words, `good` None where nothing could be checked."""
+    """What a record's document in the store is worth: `verdict` in words, `good` None where it could not be checked."""
 
     good: bool | None
     verdict: str
 
 
-def note(connections: Connections, deed: ProvenanceRecord) -> bool:
-    """Have a deed in the ledger, and its signed document in the store; the same deed twice is one. Raises nothing.
+def note(connections: Connections, record: ProvenanceRecord) -> bool:
+    """Keep a record in the ledger, and its signed document in the store; the same record twice is one. Raises nothing.
 
     The publication stands whatever becomes of this: what could not be written is logged, and the ledger's row without
     a document says so. Returns whether both were written, or there before.
     """
     try:
-        row = _record(connections.ledger, deed)
+        row = _row_of(connections.ledger, record)
         if row["document"] is not None:
             return True
-        deed = _deed(row)
-        sealed = _sealed(connections, deed)
-        connections.repository_store(deed.repository).put_if_absent(deed.key, sealed.format())
-        _set_document(connections.ledger, int(row["id"]), deed.key)
+        record = _from_row(row)
+        sealed = _sealed(connections, record)
+        connections.repository_store(record.repository).put_if_absent(record.key, sealed.format())
+        _set_document(connections.ledger, int(row["id"]), record.key)
     except (LedgerError, StoreError, SettingsError, CvmfsError) as error:
-        log.warning("who published %s%s is not recorded in full: %s", deed.repository, deed.path, error)
+        log.warning("who published %s%s is not recorded in full: %s", record.repository, record.path, error)
         return False
     return True
 
@@ -62,7 +62,7 @@ def key_of(connections: Connections, fqrn: str) -> str:
 def begun(
     connections: Connections, repository: str, *, revision: int, run_id: str, holder: str, at: datetime
 ) -> ProvenanceRecord:
-    """What all deeds of one change have in common; each needs its path yet."""
+    """What all records of one change have in common; each needs its path yet."""
     return ProvenanceRecord(
         repository=repository,
         path="",
@@ -78,7 +78,7 @@ def begun(
 def nearest(
     bind: Bind, repository: str, path: str, *, limit: int = 1, until: int | None = None
 ) -> Sequence[tuple[ProvenanceRecord, str | None]]:
-    """The newest deeds at the path and at those above it, each with its document's key; none is ().
+    """The newest records at the path and at those above it, each with its document's key; none is ().
 
     What is done above concerns all below: a tree replaces what stood there, and what is taken away goes with all that
     it holds. `until`: none of a later revision.
@@ -92,17 +92,17 @@ def nearest(
     if until is not None:
         query = query.where(provenance.c.revision <= until)
     with reading(bind) as connection:
-        return [(_deed(row), row["document"]) for row in connection.execute(query).mappings()]
+        return [(_from_row(row), row["document"]) for row in connection.execute(query).mappings()]
 
 
 def newest(bind: Bind, repository: str, path: str) -> ProvenanceRecord | None:
-    """The newest deed at that very path."""
+    """The newest record at that very path."""
     query = select(provenance).where(provenance.c.place == _place(repository, path)).order_by(
         provenance.c.revision.desc(), provenance.c.id.desc()
     )  # fmt: skip
     with reading(bind) as connection:
         row = connection.execute(query.limit(1)).mappings().first()
-    return None if row is None else _deed(row)
+    return None if row is None else _from_row(row)
 
 
 def links_by_path(bind: Bind, repository: str) -> dict[str, str]:
@@ -137,12 +137,12 @@ def unknown_documents(
         for key in sorted(keys - set(known)):
             try:
                 sealed = Sealed.parse(store.get(key))
-                deed = sealed.deed
+                record = sealed.record
             except (StoreError, CvmfsError) as error:
                 log.warning("%s of %s: %s", key, repository, error)
                 continue
-            if (deed.repository, deed.path, deed.key) == (repository, one, key):
-                found.append((deed, key, _worth(connections, repository, sealed)))
+            if (record.repository, record.path, record.key) == (repository, one, key):
+                found.append((record, key, _worth(connections, repository, sealed)))
     return sorted(found, key=lambda one: (one[0].revision, one[1]), reverse=True)
 
 
@@ -156,13 +156,13 @@ def with_those_above(path: str) -> list[str]:
     return found
 
 
-def check(connections: Connections, deed: ProvenanceRecord, key: str | None) -> CheckedRecord:
-    """Read a deed's document from the store and check its signatures with the keys that are at hand."""
+def check(connections: Connections, record: ProvenanceRecord, key: str | None) -> CheckedRecord:
+    """Read a record's document from the store and check its signatures with the keys that are at hand."""
     if key is None:
         return CheckedRecord(False, "no document in the store")
     try:
-        sealed = Sealed.parse(connections.repository_store(deed.repository).get(key))
-        if sealed.deed != deed:
+        sealed = Sealed.parse(connections.repository_store(record.repository).get(key))
+        if sealed.record != record:
             return CheckedRecord(False, "the document in the store says otherwise than the ledger")
     except NotFound:
         return CheckedRecord(False, "the document is gone from the store")
@@ -170,7 +170,7 @@ def check(connections: Connections, deed: ProvenanceRecord, key: str | None) -> 
         return CheckedRecord(False, f"the document in the store is none: {error}")
     except (StoreError, SettingsError) as error:
         return CheckedRecord(None, f"the document cannot be checked: {error}")
-    return _worth(connections, deed.repository, sealed)
+    return _worth(connections, record.repository, sealed)
 
 
 def _worth(connections: Connections, repository: str, sealed: Sealed) -> CheckedRecord:
@@ -191,26 +191,26 @@ def _worth(connections: Connections, repository: str, sealed: Sealed) -> Checked
     return CheckedRecord(good, f"{'signed' if good else 'NOT signed'} by gateway key {sealed.key_id}")
 
 
-def _sealed(connections: Connections, deed: ProvenanceRecord) -> Sealed:
-    found = connections.secrets.get(connections.site.repository(deed.repository).gateway)
+def _sealed(connections: Connections, record: ProvenanceRecord) -> Sealed:
+    found = connections.secrets.get(connections.site.repository(record.repository).gateway)
     folder = connections.site.gateway.keys
-    own = KeyFile.REPOSITORY.path(folder, deed.repository).exists()
-    private = load_signer(folder, deed.repository).private_key if own else None
-    return seal(deed, secret=found.password or "", private_key=private)
+    own = KeyFile.REPOSITORY.path(folder, record.repository).exists()
+    private = load_signer(folder, record.repository).private_key if own else None
+    return seal(record, secret=found.password or "", private_key=private)
 
 
-def _record(bind: Bind, deed: ProvenanceRecord) -> RowMapping:
-    place = _place(deed.repository, deed.path)
+def _row_of(bind: Bind, record: ProvenanceRecord) -> RowMapping:
+    place = _place(record.repository, record.path)
     where = (
         provenance.c.place == place,
-        provenance.c.revision == deed.revision,
-        provenance.c.run_id == deed.run_id,
+        provenance.c.revision == record.revision,
+        provenance.c.run_id == record.run_id,
     )
 
     def work(connection: Connection) -> RowMapping:
         found = connection.execute(select(provenance).where(*where)).mappings().first()
         if found is None:
-            connection.execute(insert(provenance).values(place=place, **asdict(deed)))
+            connection.execute(insert(provenance).values(place=place, **asdict(record)))
             found = connection.execute(select(provenance).where(*where)).mappings().one()
         return found
 
@@ -224,7 +224,7 @@ def _set_document(bind: Bind, row: int, key: str) -> None:
     writing(bind, work)
 
 
-def _deed(row: RowMapping) -> ProvenanceRecord:
+def _from_row(row: RowMapping) -> ProvenanceRecord:
     said = {one.name: row[one.name] for one in fields(ProvenanceRecord)}
     return ProvenanceRecord(**{**said, "kind": ChangeKind(row["kind"] or ChangeKind.TREE)})
 

@@ -1,4 +1,4 @@
-"""Deeds of changes by hand, which are no run's."""
+"""Provenance records of single changes, which belong to no run."""
 
 from __future__ import annotations
 

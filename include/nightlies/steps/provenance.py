@@ -38,11 +38,11 @@ def vouch(connections: Connections, batch: Batch, item: Item, done: Publication,
     if item.inherits is not None and done.artifact is not None:
         with suppress(LedgerError):  # which `note` tells
             base = builds.taken_from(connections.ledger, done.artifact)
-    deed = begun(connections, batch.repository, revision=done.revision_after, run_id=batch.run, holder=owner, at=at)
+    record = begun(connections, batch.repository, revision=done.revision_after, run_id=batch.run, holder=owner, at=at)
     note(
         connections,
         replace(
-            deed,
+            record,
             path=item.destination,
             root_hash=done.root_hash,
             nested_hash=done.nested_hash,
@@ -82,11 +82,11 @@ def vouch_links(
             if last is not None and last.leads_to == one.target:
                 continue
             reason = "found so; who moved it did not come to say it"
-        deed = begun(connections, repository, revision=one.revision, run_id=run, holder=owner, at=now)
+        record = begun(connections, repository, revision=one.revision, run_id=run, holder=owner, at=now)
         note(
             connections,
             replace(
-                deed, path=one.path, kind=ChangeKind.LINK, leads_to=one.target, before=one.before, reason=reason,
+                record, path=one.path, kind=ChangeKind.LINK, leads_to=one.target, before=one.before, reason=reason,
                 slot=slot, build_id=one.build_id,
             ),
         )  # fmt: skip

@@ -45,8 +45,8 @@ def vouch_undone(
             leads = replace(leads, kind=ChangeKind.LINK, leads_to=link.target, build_id=link.build.build_id)
         note(connections, leads if link.build is not None else replace(leads, kind=ChangeKind.REMOVED))
 
-    def deed(record: ArtifactRecord, before: Predecessor | None) -> ProvenanceRecord:
-        artifact = record.artifact
+    def removal(removed: ArtifactRecord, before: Predecessor | None) -> ProvenanceRecord:
+        artifact = removed.artifact
         where = destination(slot, build.build_id, artifact.project, artifact.platform, build_date=build.date)
         own = replace(
             common, path=where, build_id=build.build_id, project=artifact.project, platform=artifact.platform
@@ -59,9 +59,9 @@ def vouch_undone(
         )  # fmt: skip
 
     for one in plan.taken:
-        note(connections, replace(deed(one.artifact, one.instead), before=one.held or None))
+        note(connections, replace(removal(one.artifact, one.instead), before=one.held or None))
     for record, before in found:
-        late = deed(record, before)
+        late = removal(record, before)
         last = newest(connections.ledger, late.repository, late.path)
         if last is not None and (last.kind, last.nested_hash) != (late.kind, late.nested_hash):
             note(connections, late)

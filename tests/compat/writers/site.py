@@ -32,7 +32,7 @@ from include.storage.roles import PolicyServer, Role, bucket_policy, user_policy
 from tests.compat.corpus import Document, as_text, shape, without_prose
 from tests.compat.keys import FQRN
 from tests.compat.writers.nights import DAY, GAUDI, LHCB, RUN, build, publication
-from tests.compat.writers.store import AT, DATA, DEED, LINK, ROOT, WHOLE
+from tests.compat.writers.store import AT, DATA, LINK, PROVENANCE, ROOT, WHOLE
 from tests.compat.writers.store import SECRET as KEY
 
 MESSAGE = Message(
@@ -140,7 +140,7 @@ def _encoded(value: Any) -> bytes:
 
 
 ANSWER = PathRecord("/nightlies/main/latest", LINK, LINK.key, CheckedRecord(True, "signed by the repository's own key"),
-                "this very link", DEED)  # fmt: skip
+                "this very link", PROVENANCE)  # fmt: skip
 INTERVENTION = Intervention(FQRN, FREEZE, "0123456789abcdef", "shift@node", "disks", AT + timedelta(hours=1), AT)
 
 

@@ -55,7 +55,7 @@ GENERATION = Generation(
 )
 FREEZE = Freeze("0123456789abcdef", "disks are moved, é", "shift@node", WHOLE, WHOLE + timedelta(hours=4))
 OWNER = GatewayOwner("0123456789abcdef" * 2, "node.example.org", 4711, "boot-1", "2026-11-21T02:03:04+00:00", 17)
-DEED = ProvenanceRecord(
+PROVENANCE = ProvenanceRecord(
     repository=FQRN, path=PLACE, revision=7, run_id="nightly_install/scheduled__2026-11-21T00:30:00+00:00",
     holder="nightly_install/scheduled__2026-11-21T00:30:00+00:00/artifacts.publish[3] try 2", publisher="native",
     key_id="worker", published_at=AT, root_hash=str(ROOT), nested_hash=str(OLDER), changeset=SHA256,
@@ -63,7 +63,7 @@ DEED = ProvenanceRecord(
     project="Gaudi", platform="x86_64-el9-gcc13-opt",
 )  # fmt: skip
 LINK = replace(
-    DEED, path="/nightlies/main/latest", kind=ChangeKind.LINK,
+    PROVENANCE, path="/nightlies/main/latest", kind=ChangeKind.LINK,
     leads_to="/nightlies/main/b1", before="/nightlies/main/b0", came_from="/nightlies/main/b0", from_build="b0",
     reason="from build b0 of 2026-11-20: naïve",
 )  # fmt: skip
@@ -207,18 +207,18 @@ def read_condemned(data: bytes) -> tuple[ObjectHash, ...]:
     return tuple(sorted(read_list(store, name), key=CONDEMNED.index))
 
 
-def signed(deed: ProvenanceRecord) -> bytes:
-    """Where the document of a deed is stored, and then the document."""
-    sealed = seal(deed, secret=SECRET, private_key=signer().private_key)
-    return deed.key.encode() + b"\n" + sealed.format()
+def signed(record: ProvenanceRecord) -> bytes:
+    """Where the document of a record is stored, and then the document."""
+    sealed = seal(record, secret=SECRET, private_key=signer().private_key)
+    return record.key.encode() + b"\n" + sealed.format()
 
 
 def unsealed(data: bytes) -> ProvenanceRecord:
-    """The deed of a document whose signatures both fit."""
+    """The record of a document whose signatures both fit."""
     sealed = Sealed.parse(data.partition(b"\n")[2])
     assert sealed.is_by_gateway_key(SECRET)
     assert sealed.is_by_repository_key(signer().private_key.public_key())
-    return sealed.deed
+    return sealed.record
 
 
 def _of(kind: Any) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
@@ -251,7 +251,7 @@ def documents() -> dict[str, Document]:
         "freeze.json": Document(FREEZE, *_of(Freeze)),
         "freeze-thawed.json": Document(replace(FREEZE, until=None, thawed=WHOLE + timedelta(hours=1)), *_of(Freeze)),
         "gateway-owner.json": Document(OWNER, *_of(GatewayOwner)),
-        "provenance-tree.txt": Document(DEED, signed, unsealed),
+        "provenance-tree.txt": Document(PROVENANCE, signed, unsealed),
         "provenance-link.txt": Document(LINK, signed, unsealed),
         "changeset.json": Document(CHANGESET, *_of(Changeset)),
         "changeset-dry.json": Document(DRY, *_of(Changeset)),

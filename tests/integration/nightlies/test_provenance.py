@@ -41,7 +41,7 @@ def who(nights: Nights, path: str, limit: int = 1) -> list[dict[str, Any]]:
     asked = ask(nights.connections, FQRN, path, limit=limit)
     for one in asked.answers:
         assert one.checked.verdict == f"signed by gateway key {KEY.id}"
-        assert check(nights.connections, one.deed, one.document).good
+        assert check(nights.connections, one.record, one.document).good
     return [one.to_json() for one in asked.answers]
 
 

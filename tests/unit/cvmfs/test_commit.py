@@ -281,13 +281,13 @@ def test_a_certificate_with_rotten_bytes_is_mended_by_hand(store: MemoryStore) -
     assert opened(store).meta() is not None
 
 
-def during(store: MemoryStore, verb: str, key: str, deed: Callable[[], object]) -> None:
+def during(store: MemoryStore, verb: str, key: str, action: Callable[[], object]) -> None:
     """Do something right before the first such request."""
 
     def before(asked: str, of: str) -> None:
         if (asked, of) == (verb, key):
             store.before = lambda verb, key: None
-            deed()
+            action()
 
     store.before = before
 

@@ -29,15 +29,15 @@ class Crash(BaseException):
     """The process dies here."""
 
 
-def at_request(store: MemoryStore, number: int, deed: Callable[[], object]) -> None:
-    """Do something right before the request of that number, and nothing at the deed's own requests."""
+def at_request(store: MemoryStore, number: int, action: Callable[[], object]) -> None:
+    """Do something right before the request of that number, and nothing at the requests that this makes."""
     left = [number]
 
     def before(verb: str, key: str) -> None:
         left[0] -= 1
         if left[0] < 0:
             store.before = lambda verb, key: None
-            deed()
+            action()
 
     store.before = before
 

@@ -1,4 +1,4 @@
-"""A deed's document: read as it was written, and worth what its signatures are worth."""
+"""A record's document: read as it was written, and worth what its signatures are worth."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from include.cvmfs.errors import FormatError
 from tests.fakes.site import MASTER, SIGNER
 
 SECRET = "the gateway's secret"
-DEED = ProvenanceRecord(
+RECORD = ProvenanceRecord(
     "r.example.org", "/nightlies/main/b1/A/x86", 7, "night/run-1", "night/run-1/publish try 1", "native", "key-1",
     datetime(2026, 11, 21, 4, 0, 1, 5, tzinfo=UTC), "e" * 40, "f" * 40, "c" * 64, "s3://builds/A.tar", "a" * 64, "main",
 )  # fmt: skip
@@ -26,12 +26,12 @@ TEXTS = st.text(max_size=40)
 def test_a_deed_comes_back_as_it_was_sealed(
     path: str, run: str, revision: int, at: datetime, source: str | None
 ) -> None:
-    deed = replace(DEED, path=path, run_id=run, revision=revision, published_at=at, source=source)
-    assert Sealed.parse(seal(deed, secret=SECRET).format()).deed == deed
+    record = replace(RECORD, path=path, run_id=run, revision=revision, published_at=at, source=source)
+    assert Sealed.parse(seal(record, secret=SECRET).format()).record == record
 
 
 def test_the_gateways_key_vouches_for_every_byte_and_for_nobody_else() -> None:
-    sealed = Sealed.parse(seal(DEED, secret=SECRET).format())
+    sealed = Sealed.parse(seal(RECORD, secret=SECRET).format())
     assert sealed.is_by_gateway_key(SECRET)
     assert not sealed.is_by_gateway_key("another secret")
     assert not replace(sealed, document=sealed.document.replace(b"run-1", b"run-2")).is_by_gateway_key(SECRET)
@@ -41,7 +41,7 @@ def test_the_gateways_key_vouches_for_every_byte_and_for_nobody_else() -> None:
 
 def test_the_repositorys_own_key_vouches_where_it_was_at_hand() -> None:
     public = SIGNER.private_key.public_key()
-    sealed = Sealed.parse(seal(DEED, secret=SECRET, private_key=SIGNER.private_key).format())
+    sealed = Sealed.parse(seal(RECORD, secret=SECRET, private_key=SIGNER.private_key).format())
     assert sealed.is_by_repository_key(public) is True
     assert sealed.is_by_repository_key(MASTER.public_key()) is False
     assert replace(sealed, document=sealed.document + b" ").is_by_repository_key(public) is False
@@ -49,9 +49,9 @@ def test_the_repositorys_own_key_vouches_where_it_was_at_hand() -> None:
 
 
 def test_the_document_has_no_secret_and_a_place_of_its_own() -> None:
-    assert SECRET.encode() not in seal(DEED, secret=SECRET, private_key=SIGNER.private_key).format()
-    others = [replace(DEED, path="/x"), replace(DEED, revision=8), replace(DEED, run_id="night/run-2")]
-    assert len({one.key for one in [DEED, *others]}) == 4
+    assert SECRET.encode() not in seal(RECORD, secret=SECRET, private_key=SIGNER.private_key).format()
+    others = [replace(RECORD, path="/x"), replace(RECORD, revision=8), replace(RECORD, run_id="night/run-2")]
+    assert len({one.key for one in [RECORD, *others]}) == 4
     assert all(one.key.startswith(f"{FOLDER}/") for one in others)
 
 
@@ -66,8 +66,8 @@ def test_what_is_no_document_is_refused(data: bytes) -> None:
     [{"format": 2}, {"revision": "7"}, {"published_at": "2026-11-21T04:00:00"}, {"path": None}, {"published_at": 1}],
 )
 def test_a_document_of_another_shape_is_no_deed(change: dict[str, object]) -> None:
-    document = {**DEED.to_json(), **change}
+    document = {**RECORD.to_json(), **change}
     if document["path"] is None:
         del document["path"]
     with pytest.raises(FormatError, match="provenance"):
-        _ = Sealed(json.dumps(document).encode(), {}, "key-1").deed
+        _ = Sealed(json.dumps(document).encode(), {}, "key-1").record
