@@ -32,7 +32,7 @@ def clock() -> datetime:
     return datetime.now(UTC)
 
 
-def owner_name(context: Context) -> str:
+def holder_name(context: Context) -> str:
     """What others see as the holder of a lease: DAG, run, task, map index and try."""
     from include.gateway.holders import TaskName
 

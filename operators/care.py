@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from operators.base import NightshiftOperator, clock, owner_name
+from operators.base import NightshiftOperator, clock, holder_name
 from operators.thaw import WritingOperator
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class TagPruneOperator(WritingOperator, _CareOperator):
         from include.nightlies.steps.care import prune_tags
 
         self.require_wanted(context)
-        dry_run, holder = context["params"].get("dry_run"), owner_name(context)
+        dry_run, holder = context["params"].get("dry_run"), holder_name(context)
         connections = self.connections()
         pruned = self.unless_frozen(
             connections, lambda: prune_tags(connections, self.repository, dry_run=dry_run, holder=holder, clock=clock)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from operators.base import NightshiftOperator, batches_of, clock, owner_name
+from operators.base import NightshiftOperator, batches_of, clock, holder_name
 from operators.lease import LeaseTaskOperator
 from operators.links import RepositoryLink
 
@@ -85,7 +85,7 @@ class InheritOperator(LeaseTaskOperator):
             self._outcome = inherit_batch(
                 connections,
                 batch,
-                owner=owner_name(context),
+                holder=holder_name(context),
                 try_number=context["ti"].try_number,
                 clock=clock,
                 on_lease=self.on_lease,

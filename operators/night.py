@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.cause import PLAN, first_cause, reason_kept, why_no_build
 from hooks.site import run_name
-from operators.base import NightshiftOperator, clock, owner_name
+from operators.base import NightshiftOperator, clock, holder_name
 from operators.lease import LeaseTaskOperator
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class LinksOperator(LeaseTaskOperator):
         night = Night.from_json(self.night)
         try:
             build = build_of_night(connections, night)
-            self._done = link_night(connections, night, build, owner=owner_name(context), clock=clock)
+            self._done = link_night(connections, night, build, holder=holder_name(context), clock=clock)
         except PathBusy as busy:
             return {"links": busy}
         return {}

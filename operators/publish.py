@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from operators.base import batches_of, clock, owner_name, tries_left
+from operators.base import batches_of, clock, holder_name, tries_left
 from operators.lease import LeaseTaskOperator
 from operators.links import RepositoryLink
 
@@ -43,7 +43,7 @@ class CvmfsPublishOperator(LeaseTaskOperator):
         self._outcome = publish_batch(
             connections,
             batch,
-            owner=owner_name(context),
+            holder=holder_name(context),
             try_number=context["ti"].try_number,
             clock=clock,
             on_lease=self.on_lease,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from operators.base import batches_of, clock, owner_name
+from operators.base import batches_of, clock, holder_name
 from operators.lease import LeaseTaskOperator
 from operators.links import RepositoryLink
 
@@ -41,7 +41,7 @@ class CvmfsReserveOperator(LeaseTaskOperator):
             self._done = reserve_run(
                 connections,
                 batches,
-                owner=owner_name(context),
+                holder=holder_name(context),
                 try_number=context["ti"].try_number,
                 clock=clock,
             )

@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.site import run_name
 from operators.approve import questions_to_map
-from operators.base import NightshiftOperator, clock, owner_name
+from operators.base import NightshiftOperator, clock, holder_name
 from operators.lease import LeaseTaskOperator
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class UndoOperator(LeaseTaskOperator):
         )  # fmt: skip
         try:
             plan, revision = undo(
-                connections, wish_of(context), run=run, owner=owner_name(context), clock=clock, require=require
+                connections, wish_of(context), run=run, holder=holder_name(context), clock=clock, require=require
             )
         except PathBusy as busy:
             return {"undo": busy}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hooks.site import run_name
-from operators.base import batches_of, clock, owner_name
+from operators.base import batches_of, clock, holder_name
 from operators.links import RepositoryLink
 from operators.thaw import WritingOperator
 
@@ -38,7 +38,7 @@ class CvmfsVerifyOperator(WritingOperator):
         batches = batches_of(self.batches)
 
         def tidy() -> tuple[str, ...]:
-            return tidy_run(connections, batches, owner=owner_name(context), clock=clock)
+            return tidy_run(connections, batches, holder=holder_name(context), clock=clock)
 
         def verify() -> tuple[ReadBack, ...]:
             return verify_run(connections, run_name(context), clock=clock, outlast=self.outlasts(connections))

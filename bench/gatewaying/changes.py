@@ -70,7 +70,7 @@ def reserve(place: Place, public_key: Path, client: dict[str, str], destinations
         publisher = NativePublisher(
             FQRN, store, gateway, lambda: Repository.open(store, fqrn=FQRN, public_keys=[key]).manifest
         )
-        return publisher.reserve(destinations, nested=(), owner="bench", now=datetime.now(UTC)).revision
+        return publisher.reserve(destinations, nested=(), holder="bench", now=datetime.now(UTC)).revision
 
 
 def _tarball(publisher: int, tree: int) -> bytes:

@@ -56,9 +56,9 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
     with GatewayClient(job["gateway"], job["key_id"], job["secret"]) as gateway:
         publisher = NativePublisher(FQRN, store, gateway, lambda: head().manifest)
         destination = changeset.destination
-        reserved = publisher.reserve([destination], nested=(), owner="bench", now=datetime.now(UTC))
+        reserved = publisher.reserve([destination], nested=(), holder="bench", now=datetime.now(UTC))
         at_reserved = time.monotonic()
-        published = publisher.publish(changeset, owner="bench", now=datetime.now(UTC))
+        published = publisher.publish(changeset, holder="bench", now=datetime.now(UTC))
     ended = time.monotonic()
     counters = store.counters
     own, workers = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -56,7 +56,7 @@ def undo(
             raise UndoRefused(build, plan.refused)
         typer.echo("nothing was changed; say --yes to do it")
         return
-    plan, revision = do_it(connections, wish, run=f"by hand/{holder()}", owner=holder(), clock=_now)
+    plan, revision = do_it(connections, wish, run=f"by hand/{holder()}", holder=holder(), clock=_now)
     for line in plan.lines():
         typer.echo(line)
     typer.echo(f"done in revision {revision}" if revision else "nothing was to be done")

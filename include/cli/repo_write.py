@@ -69,7 +69,7 @@ def publish(
         now = datetime.now(UTC)
         done = publish_tree(
             site, fqrn, path, source_at(source, site.site.repository(fqrn).limits),
-            owner=holder(), now=now, replaces=replace, tag=_tag(tag, message), dry_run=dry_run, progress=progress,
+            holder=holder(), now=now, replaces=replace, tag=_tag(tag, message), dry_run=dry_run, progress=progress,
             special_bits=SpecialBits(special_bits) if special_bits else None,
         )  # fmt: skip
         note_by_hand(site, done, source=str(source), holder=holder(), now=now)
@@ -190,7 +190,7 @@ def _made(
         catalogs = change.rehearse(site, fqrn)
         return {"dry_run": True, "lease": change.lease or "/", "catalogs": catalogs, "unchanged": catalogs == 0}
     now = datetime.now(UTC)
-    done = change.commit(site, fqrn, owner=holder(), now=now, tag=tag)
+    done = change.commit(site, fqrn, holder=holder(), now=now, tag=tag)
     noted(done, holder=holder(), now=now)
     return {"dry_run": False, "lease": change.lease or "/", **_facts(done)}
 

@@ -48,14 +48,14 @@ class Released:
 
 
 class Publisher(Protocol):
-    """One repository's publisher. ``owner`` is the text shown to others as the holder of a lease."""
+    """One repository's publisher. ``holder`` is the text shown to others as the holder of a lease."""
 
     def reserve(
         self,
         destinations: Sequence[str],
         *,
         nested: Sequence[str],
-        owner: str,
+        holder: str,
         now: datetime,
         on_create: Callable[[Sequence[str]], None] | None = None,
     ) -> Reserved: ...
@@ -64,21 +64,21 @@ class Publisher(Protocol):
         self,
         changeset: Changeset,
         *,
-        owner: str,
+        holder: str,
         now: datetime,
         replace: bool = True,
         tag: NewTag | None = None,
         on_lease: Callable[[Callable[[], object]], None] | None = None,
     ) -> Published: ...
 
-    def remove(self, path: str, *, owner: str, now: datetime) -> Published: ...
+    def remove(self, path: str, *, holder: str, now: datetime) -> Published: ...
 
     def release(
         self,
         paths: Collection[str],
         *,
         floor: str | None,
-        owner: str,
+        holder: str,
         now: datetime,
         created: Collection[str] = (),
     ) -> Released: ...
@@ -88,7 +88,7 @@ class Publisher(Protocol):
         lease_path: str,
         apply: Callable[[Edit], None],
         *,
-        owner: str,
+        holder: str,
         now: datetime,
         tag: NewTag | None = None,
     ) -> Published: ...

@@ -97,7 +97,7 @@ class NativePublisher:
         destinations: Sequence[str],
         *,
         nested: Sequence[str],
-        owner: str,
+        holder: str,
         now: datetime,
         on_create: Callable[[Sequence[str]], None] | None = None,
     ) -> Reserved:
@@ -112,7 +112,7 @@ class NativePublisher:
         if not missing:
             return Reserved(manifest.revision, ())
         started = time.monotonic()
-        with self._gateway.lease(self.fqrn, _common(missing), hostname=owner) as lease:
+        with self._gateway.lease(self.fqrn, _common(missing), hostname=holder) as lease:
             seen, manifest = look(self._store), self._read_manifest()
             created = missing_directories(View(self._catalogs, manifest.root), destinations)
             if created and not all(is_below(path, lease.path) for path in created):
@@ -135,7 +135,7 @@ class NativePublisher:
         self,
         changeset: Changeset,
         *,
-        owner: str,
+        holder: str,
         now: datetime,
         replace: bool = True,
         tag: NewTag | None = None,
@@ -152,7 +152,7 @@ class NativePublisher:
         """
         for attempt in range(_JUDGEMENTS):
             try:
-                return self._publish(changeset, owner, now, replace, tag, on_lease)
+                return self._publish(changeset, holder, now, replace, tag, on_lease)
             except CollectionMoved:  # a collector was between our look and the switch: look again
                 if attempt == _JUDGEMENTS - 1:
                     raise
@@ -161,7 +161,7 @@ class NativePublisher:
     def _publish(
         self,
         changeset: Changeset,
-        owner: str,
+        holder: str,
         now: datetime,
         replace: bool,
         tag: NewTag | None,
@@ -175,7 +175,7 @@ class NativePublisher:
             clearance.require_catalogs(catalog)
             clearance.fault(look(self._store), now)  # what takes long is done before the lease
         started = time.monotonic()
-        with self._gateway.lease(self.fqrn, path, hostname=owner) as lease:
+        with self._gateway.lease(self.fqrn, path, hostname=holder) as lease:
             if on_lease:
                 on_lease(lambda: self._gateway.drop(lease))
             held = time.monotonic()
@@ -200,10 +200,10 @@ class NativePublisher:
             after = self._confirmed(changeset, revision)
         return self._outcome(path, manifest, after, held, clock, held_s=held_s, nested=changeset.root)
 
-    def remove(self, path: str, *, owner: str, now: datetime) -> Published:
+    def remove(self, path: str, *, holder: str, now: datetime) -> Published:
         """Take away what stands at ``path``. Raises PathBusy, DestinationError, and what a commit raises."""
         clock = _Clock()
-        with self._gateway.lease(self.fqrn, path, hostname=owner) as lease:
+        with self._gateway.lease(self.fqrn, path, hostname=holder) as lease:
             held = time.monotonic()
             seen, manifest = look(self._store), self._read_manifest()
             edit = Edit(self._catalogs, manifest.root)
@@ -217,7 +217,7 @@ class NativePublisher:
         lease_path: str,
         apply: Callable[[Edit], None],
         *,
-        owner: str,
+        holder: str,
         now: datetime,
         tag: NewTag | None = None,
     ) -> Published:
@@ -232,7 +232,7 @@ class NativePublisher:
             manifest, new = self._rehearsed(apply, now)
         if new is None and tag is None:
             return self._outcome(lease_path, manifest, manifest, time.monotonic(), clock, unchanged=True)
-        with self._gateway.lease(self.fqrn, lease_path, hostname=owner) as lease:
+        with self._gateway.lease(self.fqrn, lease_path, hostname=holder) as lease:
             held = time.monotonic()
             with clock.phase("base"):
                 rehearsed, seen, manifest = manifest, look(self._store), self._read_manifest()
@@ -251,7 +251,7 @@ class NativePublisher:
         paths: Collection[str],
         *,
         floor: str | None,
-        owner: str,
+        holder: str,
         now: datetime,
         created: Collection[str] = (),
     ) -> Released:
@@ -265,7 +265,7 @@ class NativePublisher:
         empty = self._empty(manifest, paths, floor, created)
         if not empty:
             return Released(manifest.revision, ())
-        with self._gateway.lease(self.fqrn, _common(empty), hostname=owner) as lease:
+        with self._gateway.lease(self.fqrn, _common(empty), hostname=holder) as lease:
             seen, manifest = look(self._store), self._read_manifest()
             empty = [path for path in self._empty(manifest, paths, floor, created) if is_below(path, lease.path)]
             revision = manifest.revision

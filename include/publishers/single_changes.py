@@ -45,7 +45,7 @@ def publish_tree(
     path: str,
     source: TreeSource,
     *,
-    owner: str,
+    holder: str,
     now: datetime,
     replaces: bool = False,
     tag: NewTag | None = None,
@@ -78,7 +78,7 @@ def publish_tree(
             progress=progress,
             dry_run=dry_run,
         )
-        return _handed_over(connections, changeset, missing, owner, now, replaces, tag, dry_run=dry_run)
+        return _handed_over(connections, changeset, missing, holder, now, replaces, tag, dry_run=dry_run)
     known = DigestSet()
     for neighbour in _neighbours(head, path):
         add_identities(head, neighbour, known)
@@ -102,14 +102,14 @@ def publish_tree(
         progress=progress,
         dry_run=dry_run,
     )
-    return _handed_over(connections, changeset, missing, owner, now, replaces, tag, dry_run=dry_run)
+    return _handed_over(connections, changeset, missing, holder, now, replaces, tag, dry_run=dry_run)
 
 
 def _handed_over(
     connections: Connections,
     changeset: Changeset,
     missing: Sequence[str],
-    owner: str,
+    holder: str,
     now: datetime,
     replaces: bool,
     tag: NewTag | None,
@@ -120,8 +120,8 @@ def _handed_over(
     if dry_run:
         return HandMade(changeset, tuple(missing), None)
     publisher = connections.publisher(changeset.repository)
-    created = publisher.reserve([changeset.destination], nested=[], owner=owner, now=now).created
-    published = publisher.publish(changeset, owner=owner, now=now, replace=replaces, tag=tag)
+    created = publisher.reserve([changeset.destination], nested=[], holder=holder, now=now).created
+    published = publisher.publish(changeset, holder=holder, now=now, replace=replaces, tag=tag)
     return HandMade(changeset, created, published)
 
 
@@ -148,10 +148,10 @@ class HandChange:
         return len(edit.finish(head.manifest.timestamp).catalogs) if edit.changed else 0
 
     def commit(
-        self, connections: Connections, fqrn: str, *, owner: str, now: datetime, tag: NewTag | None = None
+        self, connections: Connections, fqrn: str, *, holder: str, now: datetime, tag: NewTag | None = None
     ) -> Published:
         """Make it. Raises DestinationError, PathBusy, and what a commit raises."""
-        return connections.publisher(fqrn).change(self.lease, self.apply, owner=owner, now=now, tag=tag)
+        return connections.publisher(fqrn).change(self.lease, self.apply, holder=holder, now=now, tag=tag)
 
 
 def removal(paths: Sequence[str]) -> HandChange:

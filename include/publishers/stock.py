@@ -72,7 +72,7 @@ class StockPublisher(NativePublisher):
         destinations: Sequence[str],
         *,
         nested: Sequence[str],
-        owner: str,
+        holder: str,
         now: datetime,
         on_create: Callable[[Sequence[str]], None] | None = None,
     ) -> Reserved:
@@ -84,7 +84,7 @@ class StockPublisher(NativePublisher):
         for places in tops.values():
             one = self._again(
                 lambda places=places: super(StockPublisher, self).reserve(  # type: ignore[misc]
-                    places, nested=nested, owner=owner, now=now, on_create=on_create
+                    places, nested=nested, holder=holder, now=now, on_create=on_create
                 )
             )
             before = done or Reserved(0, ())
@@ -95,7 +95,7 @@ class StockPublisher(NativePublisher):
         self,
         changeset: Changeset,
         *,
-        owner: str,
+        holder: str,
         now: datetime,
         replace: bool = True,
         tag: NewTag | None = None,
@@ -110,20 +110,20 @@ class StockPublisher(NativePublisher):
 
         def once() -> Published:
             return super(StockPublisher, self).publish(
-                changeset, owner=owner, now=now, replace=replace, tag=tag, on_lease=on_lease
+                changeset, holder=holder, now=now, replace=replace, tag=tag, on_lease=on_lease
             )
 
         return self._again(once)
 
-    def remove(self, path: str, *, owner: str, now: datetime) -> Published:
-        return self._again(lambda: super(StockPublisher, self).remove(path, owner=owner, now=now))
+    def remove(self, path: str, *, holder: str, now: datetime) -> Published:
+        return self._again(lambda: super(StockPublisher, self).remove(path, holder=holder, now=now))
 
     def release(
         self,
         paths: Collection[str],
         *,
         floor: str | None,
-        owner: str,
+        holder: str,
         now: datetime,
         created: Collection[str] = (),
     ) -> Released:
@@ -135,7 +135,7 @@ class StockPublisher(NativePublisher):
         for places in tops.values():
             one = self._again(
                 lambda places=places: super(StockPublisher, self).release(  # type: ignore[misc]
-                    places, floor=floor, owner=owner, now=now, created=created
+                    places, floor=floor, holder=holder, now=now, created=created
                 )
             )
             done = Released(one.revision, (done.removed if done else ()) + one.removed)
@@ -146,7 +146,7 @@ class StockPublisher(NativePublisher):
         lease_path: str,
         apply: Callable[[Edit], None],
         *,
-        owner: str,
+        holder: str,
         now: datetime,
         tag: NewTag | None = None,
     ) -> Published:
@@ -158,7 +158,9 @@ class StockPublisher(NativePublisher):
                 f"a change of / needs a lease on everything, which a stock gateway misreads; {cure}",
                 path="/",
             )
-        return self._again(lambda: super(StockPublisher, self).change(lease_path, apply, owner=owner, now=now, tag=tag))
+        return self._again(
+            lambda: super(StockPublisher, self).change(lease_path, apply, holder=holder, now=now, tag=tag)
+        )
 
     # -- private
 

@@ -33,7 +33,7 @@ def test_a_busy_path_is_waited_for_in_the_triggerer_and_then_published(
     site.drop(build)
     place = build.destination("Busy", "x86_64")
     # reserving passes by what is reserved already, publishing does not
-    site.connections.publisher(FQRN).reserve([place], nested=[], owner="another run", now=clock())
+    site.connections.publisher(FQRN).reserve([place], nested=[], holder="another run", now=clock())
     deferred, defer = threading.Event(), CvmfsPublishOperator.defer
 
     def seen(self: CvmfsPublishOperator, **kwargs: Any) -> NoReturn:
@@ -61,7 +61,7 @@ def _prepared(site: MiniSite, run: str, path: str, content: bytes) -> Batch:
         clock=clock, overwrite=True,
     )  # fmt: skip
     (batch,) = plan.batches
-    reserve_run(site.connections, plan.batches, owner=run, try_number=1, clock=clock)
+    reserve_run(site.connections, plan.batches, holder=run, try_number=1, clock=clock)
     outcome = prepare_batch(site.connections, batch, try_number=1, clock=clock)
     assert outcome.failures == {}
     return batch
@@ -69,12 +69,12 @@ def _prepared(site: MiniSite, run: str, path: str, content: bytes) -> Batch:
 
 def test_a_try_after_a_crash_finds_what_the_first_published_and_makes_no_revision(site: MiniSite) -> None:
     batch = _prepared(site, "crash", "/crash/1", b"x")
-    assert publish_batch(site.connections, batch, owner="first", try_number=1, clock=clock).failures == {}
+    assert publish_batch(site.connections, batch, holder="first", try_number=1, clock=clock).failures == {}
     # as if the process had died after its commit and before its last word to the ledger
     key = batch.key(batch.items[0])
     _forget_the_end(site, key)
     before = site.revision()
-    again = publish_batch(site.connections, batch, owner="second", try_number=2, clock=clock)
+    again = publish_batch(site.connections, batch, holder="second", try_number=2, clock=clock)
     assert again.failures == {}
     (done,) = again.done
     assert done.state is State.PUBLISHED
@@ -96,8 +96,8 @@ def _forget_the_end(site: MiniSite, key: records.PublicationKey) -> None:
 def test_a_process_that_outlived_its_task_cannot_turn_back_what_the_later_try_did(site: MiniSite) -> None:
     batch = _prepared(site, "outlived", "/outlived/1", b"x")
     key = batch.key(batch.items[0])
-    assert publish_batch(site.connections, batch, owner="second", try_number=2, clock=clock).failures == {}
-    late = publish_batch(site.connections, batch, owner="first", try_number=1, clock=clock)
+    assert publish_batch(site.connections, batch, holder="second", try_number=2, clock=clock).failures == {}
+    late = publish_batch(site.connections, batch, holder="first", try_number=1, clock=clock)
     assert late.failures == {}
     found = records.publication(site.connections.ledger, key)
     assert found is not None
@@ -115,7 +115,7 @@ def test_two_tries_at_once_make_one_revision(site: MiniSite) -> None:
 
     def publish(number: int) -> None:
         while True:
-            outcome = publish_batch(site.connections, batch, owner=f"try {number}", try_number=number, clock=clock)
+            outcome = publish_batch(site.connections, batch, holder=f"try {number}", try_number=number, clock=clock)
             if not outcome.busy:
                 outcomes.append(outcome)
                 return
@@ -137,7 +137,7 @@ def test_two_tries_at_once_make_one_revision(site: MiniSite) -> None:
 def test_the_holder_of_a_lease_is_told_by_dag_run_task_and_try(site: MiniSite) -> None:
     batch = _prepared(site, "owner", "/owner/1", b"x")
     with site.client() as client, client.lease(FQRN, "/owner/1", hostname="dag/run/publish[3] try 2"):
-        outcome = publish_batch(site.connections, batch, owner="me", try_number=1, clock=clock)
+        outcome = publish_batch(site.connections, batch, holder="me", try_number=1, clock=clock)
     (busy,) = outcome.busy.values()
     assert busy.holder is not None
     assert busy.holder.hostname == "dag/run/publish[3] try 2"

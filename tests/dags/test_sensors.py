@@ -86,7 +86,7 @@ def test_a_builder_waits_until_its_place_is_reserved_and_knows_at_once_that_it_i
 
     assert states(builder("content_with_nothing", place, until="free")) == {"place": "success"}
     timer = threading.Timer(
-        2.0, lambda: publisher.reserve([place], nested=[], owner="night/run/reserve try 1", now=now)
+        2.0, lambda: publisher.reserve([place], nested=[], holder="night/run/reserve try 1", now=now)
     )
     timer.start()
     assert states(builder("waits_for_its_place", place)) == {"place": "success"}

@@ -36,7 +36,7 @@ def prepared(site: MiniSite, number: int) -> dict[str, Any]:
         site.connections, run=run, repository=FQRN, path=f"/three/{number}",
         source=f"{store.url}/three-{number}.tar.gz", try_number=1, clock=clock,
     )  # fmt: skip
-    reserve_run(site.connections, plan.batches, owner=run, try_number=1, clock=clock)
+    reserve_run(site.connections, plan.batches, holder=run, try_number=1, clock=clock)
     (batch,) = plan.batches
     assert prepare_batch(site.connections, batch, try_number=1, clock=clock).failures == {}
     return batch.to_json()

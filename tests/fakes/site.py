@@ -69,7 +69,7 @@ class Site:
         return NativePublisher(FQRN, self.store, self.client(url), lambda: self.head().manifest)
 
     def reserve(self, destinations: Sequence[str] = DESTINATIONS) -> int:
-        return self.worker().reserve(destinations, nested=NESTED, owner="test", now=datetime.now(UTC)).revision
+        return self.worker().reserve(destinations, nested=NESTED, holder="test", now=datetime.now(UTC)).revision
 
     def head(self) -> Repository:
         return Repository.open(self.store, fqrn=FQRN, public_keys=[PUBLIC_KEY])
@@ -260,14 +260,14 @@ class ProcessSite(Site):
         self._jobs.append(job)
         return job
 
-    def start(self, verb: str, *, owner: str = "first try", **order: object) -> Job:
+    def start(self, verb: str, *, holder: str = "first try", **order: object) -> Job:
         """A publisher process, through the proxies."""
         orders: dict[str, object] = {
             **self.storage,
             **({"endpoint": self.to_store} if self.to_store else {}),
             "gateway": self.to_gateway or self.url,
             "public_key": str(self.folder / "keys" / "public"),
-            "owner": owner,
+            "owner": holder,
         }
         return self.job(verb, **{**orders, **order})
 
@@ -285,7 +285,7 @@ class ProcessSite(Site):
         """The next publication works and everything is sound, without anybody's help."""
         before = self.head().manifest.revision
         files = {"next": b"publication", "sub/dir/file": os.urandom(100)}
-        done = self.worker().publish(self.prepared(DESTINATIONS[-1], files), owner="next", now=datetime.now(UTC))
+        done = self.worker().publish(self.prepared(DESTINATIONS[-1], files), holder="next", now=datetime.now(UTC))
         assert done.revision == before + 1
         self.assert_sound()
 

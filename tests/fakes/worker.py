@@ -119,7 +119,7 @@ def reserve(order: Order, say: Say) -> None:
 
     def work() -> None:
         done = worker.reserve(
-            order["destinations"], nested=order["nested"], owner=order["owner"], now=datetime.now(UTC)
+            order["destinations"], nested=order["nested"], holder=order["owner"], now=datetime.now(UTC)
         )
         say(revision=done.revision, created=list(done.created))
 
@@ -150,7 +150,7 @@ def report(order: Order, say: Say, changeset: Changeset, store: Store, **more: o
     tag = NewTag(order["tag"]) if order.get("tag") else None
 
     def work() -> None:
-        done = worker.publish(changeset, owner=order["owner"], now=datetime.now(UTC), tag=tag)
+        done = worker.publish(changeset, holder=order["owner"], now=datetime.now(UTC), tag=tag)
         say(revision=done.revision, unchanged=done.unchanged, retries=dict(store.counters.retries), **more)
 
     when_free(order, say, work)

@@ -80,7 +80,7 @@ def test_a_gateway_killed_at_any_step_leaves_one_revision_or_the_other_and_its_n
     assert site.reflog_is_ahead() == (step in AHEAD)
 
     site.start_gateway()
-    again = publisher(site, owner="second try", patience_s=60)
+    again = publisher(site, holder="second try", patience_s=60)
     again.wait_for("prepared")
     again.wait_for("busy")  # the lease outlived the gateway
     site.after_expiry()
@@ -102,7 +102,7 @@ def test_a_manifest_that_arrives_after_its_gateways_death_is_the_new_revision(
     told = first.outcome()
     site.start_gateway()
     site.after_expiry()
-    done = publisher(site, owner="second try").outcome()
+    done = publisher(site, holder="second try").outcome()
     assert done.get("unchanged") is True, done
     assert_published_once(site, told, done)
     site.goes_on()
@@ -114,13 +114,13 @@ def test_a_manifest_that_arrives_after_the_next_revision_reverts_nothing(site: P
     first.outcome()
     site.start_gateway()
     site.after_expiry()
-    other = publisher(site, DESTINATIONS[1], "other", owner="other").outcome()
+    other = publisher(site, DESTINATIONS[1], "other", holder="other").outcome()
     assert other.get("revision") == 2, other
     after = site.files()
     held.release()
     held.done.wait(20)
     assert site.files() == after
-    assert publisher(site, owner="second try").outcome()["revision"] == 3
+    assert publisher(site, holder="second try").outcome()["revision"] == 3
     site.goes_on()
 
 
@@ -150,7 +150,7 @@ def test_a_lease_that_expires_during_the_commit_stops_it_and_nothing_is_changed(
     assert site.client().leases() == []
     if rival:
         site.tree("newer", {"bin/run": b"newer"})
-        other = publisher(site, name="newer", owner="newer")
+        other = publisher(site, name="newer", holder="newer")
         other.wait_for("prepared")
     held.release()
     told = first.outcome()
@@ -169,7 +169,7 @@ def test_a_lease_that_expires_after_the_last_look_blocks_its_path_until_the_swit
 ) -> None:
     first, held = held_at(site, behind, REACHED[SwitchStep.BEFORE_SWITCH])
     site.after_expiry()
-    other = publisher(site, owner="second try", patience_s=60)
+    other = publisher(site, holder="second try", patience_s=60)
     other.wait_for("busy")
     held.release()
     assert first.outcome()["revision"] == 2
@@ -191,7 +191,7 @@ def test_two_gateways_with_states_of_their_own_lose_no_revision(site: ProcessSit
             destination=destination,
             times=times,
             gateway=url,
-            owner=f"loop {place}",
+            holder=f"loop {place}",
         )
         for place, (destination, url) in enumerate(zip(DESTINATIONS, (site.url, other), strict=False))
     )
@@ -218,7 +218,7 @@ def test_two_gateways_that_both_lease_one_path_let_one_of_two_publications_throu
     first, held = held_at(site, behind, REACHED[SwitchStep.BEFORE_SWITCH])
     late = behind.hold(method="PUT", path=REFLOG)
     site.tree("newer", {"bin/run": b"newer"})
-    second = publisher(site, name="newer", gateway=other, owner="other")
+    second = publisher(site, name="newer", gateway=other, holder="other")
     late.wait()
     held.release()
     assert first.outcome()["revision"] == 2

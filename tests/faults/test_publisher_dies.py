@@ -91,7 +91,7 @@ def killed(site: ProcessSite, ways: Ways, point: Point, **order: object) -> str:
 
 def published_once(site: ProcessSite, tree: str, **order: object) -> dict:
     """A fresh process publishes the tree, when the old lease has expired; exactly one revision brought it."""
-    again = site.start("publish", owner="second try", tree=tree, destination=DESTINATION, patience_s=60, **order)
+    again = site.start("publish", holder="second try", tree=tree, destination=DESTINATION, patience_s=60, **order)
     waited = "busy" in again.wait_for("busy", "revision", "error")
     if waited:
         site.after_expiry()
@@ -134,7 +134,7 @@ def test_while_a_dead_publishers_lease_lasts_the_others_go_on_and_nothing_is_lea
 ) -> None:
     killed(site, ways, point)
     [left] = site.client().leases()
-    other = site.start("publish", tree=str(site.tree("other", FILES)), destination=DESTINATIONS[1], owner="other")
+    other = site.start("publish", tree=str(site.tree("other", FILES)), destination=DESTINATIONS[1], holder="other")
     assert other.outcome()["revision"] == 2
     assert not any("busy" in line for line in other.said)
     assert [(lease.path, lease.expires) for lease in site.client().leases()] == [(DESTINATION, left.expires)]
@@ -253,7 +253,7 @@ def test_an_old_process_that_wakes_up_after_its_commit_was_replaced_reverts_noth
     old.pause()
     held.release()
     newer = str(site.tree("newer", {"bin/run": b"newer"}))
-    replaced = site.start("publish", tree=newer, destination=DESTINATION, owner="newer", patience_s=60).outcome()
+    replaced = site.start("publish", tree=newer, destination=DESTINATION, holder="newer", patience_s=60).outcome()
     assert replaced.get("revision") == 3, replaced
     after = site.files()
     old.go_on()
@@ -273,7 +273,7 @@ def test_in_real_time_a_killed_publishers_path_is_busy_until_its_lease_expires(s
     held = ways.hold_after_lease("GET", MANIFEST)
     held.wait()
     asked = ways.to_gateway.hold(method="POST", path=LEASES)
-    again = site.start("publish", owner="second try", tree=tree, destination=DESTINATION, patience_s=60)
+    again = site.start("publish", holder="second try", tree=tree, destination=DESTINATION, patience_s=60)
     asked.wait()  # and its first question is answered before the lease has ended
     first.kill()
     drop(held)
@@ -292,8 +292,8 @@ def test_two_processes_that_reserve_one_build_at_the_same_time_make_it_once(site
     held = ways.behind.hold(method="PUT", path=MANIFEST)
     held.wait()
     # a publication elsewhere and the same reservation, both while the first one is being committed
-    second = site.start("reserve", **order, owner="second")
-    publication = site.start("publish", tree=str(site.tree("tree", FILES)), destination=DESTINATION, owner="third")
+    second = site.start("reserve", **order, holder="second")
+    publication = site.start("publish", tree=str(site.tree("tree", FILES)), destination=DESTINATION, holder="third")
     second.wait_for("busy")
     publication.wait_for("prepared")
     held.release()

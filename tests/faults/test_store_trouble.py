@@ -218,7 +218,7 @@ def test_what_a_store_lost_of_the_gateways_is_noticed_before_the_switch(
     sent.wait()
     # a revision in between, so that the gateway has to make catalogs that the publisher did not store
     other = site.prepared(DESTINATIONS[1], {"f": b"other"})
-    site.worker().publish(other, owner="other", now=datetime.now(UTC))
+    site.worker().publish(other, holder="other", now=datetime.now(UTC))
     before = site.files()
     lost = behind.pretend(times=None, path=path)
     sent.release()

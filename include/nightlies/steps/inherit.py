@@ -57,7 +57,7 @@ def inherit_batch(
     connections: Connections,
     batch: Batch,
     *,
-    owner: str,
+    holder: str,
     try_number: int,
     clock: Clock,
     on_lease: OnLease | None = None,
@@ -80,16 +80,16 @@ def inherit_batch(
         if batch.dry_run:
             outcome.done += made.done
         else:
-            reserve_run(connections, [trees], owner=owner, try_number=try_number, clock=clock)
+            reserve_run(connections, [trees], holder=holder, try_number=try_number, clock=clock)
             good = replace(trees, items=tuple(one for one in trees.items if one.name not in made.failures))
             published = publish_batch(
-                connections, good, owner=owner, try_number=try_number, clock=clock, on_lease=on_lease, outlast=outlast
+                connections, good, holder=holder, try_number=try_number, clock=clock, on_lease=on_lease, outlast=outlast
             )
             outcome.done += published.done
             outcome.failures |= published.failures
             outcome.busy |= published.busy
     if linked.items:
-        _link(connections, linked, outcome, owner, try_number, clock, outlast=outlast)
+        _link(connections, linked, outcome, holder, try_number, clock, outlast=outlast)
     return outcome
 
 
@@ -103,7 +103,7 @@ def _link(
     connections: Connections,
     batch: Batch,
     outcome: PublishOutcome,
-    owner: str,
+    holder: str,
     try_number: int,
     clock: Clock,
     *,
@@ -114,7 +114,7 @@ def _link(
     for item in batch.items:
         found = records.publication(ledger, batch.key(item))
         if found is not None and (found.state.good or found.state is State.SKIPPED):
-            vouch(connections, batch, item, found, owner=owner, now=clock())
+            vouch(connections, batch, item, found, holder=holder, now=clock())
             outcome.done.append(found)
         else:
             items[item.destination] = item
@@ -146,7 +146,7 @@ def _link(
             _begin(connections, replace(batch, items=tuple(items.values())), try_number, clock)
             set_links(
                 connections, batch.repository, list(items), wanted,
-                beside="", owner=owner, now=clock(), nested=batch.nested,
+                beside="", holder=holder, now=clock(), nested=batch.nested,
             )  # fmt: skip
     except PathBusy as busy:
         outcome.busy |= {item.name: busy for item in items.values()}
@@ -162,7 +162,7 @@ def _link(
         try:
             done = _settled(connections, batch, item, refused.get(place), try_number, clock)
             outcome.done.append(done)
-            vouch(connections, batch, item, done, owner=owner, now=clock())
+            vouch(connections, batch, item, done, holder=holder, now=clock())
         except Exception as error:  # noqa: BLE001 - as for artifacts of the build's own
             outcome.failures[item.name] = error
             log.warning("%s: %s", item.name, error)

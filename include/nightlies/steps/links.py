@@ -47,7 +47,7 @@ class Linked:
         return {"revision": self.revision, "links": said}
 
 
-def link_night(connections: Connections, night: Night, build: BuildRecord, *, owner: str, clock: Clock) -> Linked:
+def link_night(connections: Connections, night: Night, build: BuildRecord, *, holder: str, clock: Clock) -> Linked:
     """Let the slot's links lead to the build and name the revision, if the build is whole and the links may move.
 
     Whatever is decided is in the ledger with its reason. The same build again changes nothing. Raises PathBusy, and
@@ -75,7 +75,7 @@ def link_night(connections: Connections, night: Night, build: BuildRecord, *, ow
     done: tuple[Published, ...]
     try:
         done = _set(
-            connections, slot, paths, wanted, tag, beside=paths[0] if paths else target, owner=owner, clock=clock
+            connections, slot, paths, wanted, tag, beside=paths[0] if paths else target, holder=holder, clock=clock
         )
     except BuildIncomplete as incomplete:
         return keep_links(connections, night, build, str(incomplete), clock=clock)
@@ -89,7 +89,7 @@ def link_night(connections: Connections, night: Night, build: BuildRecord, *, ow
         )
         for one in outcome.links if one.state in (LinkState.MOVED, LinkState.UNCHANGED)
     ]  # fmt: skip
-    vouch_links(connections, slot.repository, slot.name, set_now, run=night.run, owner=owner, now=clock())
+    vouch_links(connections, slot.repository, slot.name, set_now, run=night.run, holder=holder, now=clock())
     return recorded
 
 
@@ -124,11 +124,13 @@ def _set(
     tag: NewTag | None,
     *,
     beside: str,
-    owner: str,
+    holder: str,
     clock: Clock,
 ) -> tuple[Published, ...]:
     def once(tag: NewTag | None) -> tuple[Published, ...]:
-        return set_links(connections, slot.repository, paths, wanted, beside=beside, owner=owner, now=clock(), tag=tag)
+        return set_links(
+            connections, slot.repository, paths, wanted, beside=beside, holder=holder, now=clock(), tag=tag
+        )
 
     try:
         return once(tag)

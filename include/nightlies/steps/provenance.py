@@ -30,7 +30,7 @@ class SetLink:
     moved: bool = True
 
 
-def vouch(connections: Connections, batch: Batch, item: Item, done: Publication, *, owner: str, now: datetime) -> None:
+def vouch(connections: Connections, batch: Batch, item: Item, done: Publication, *, holder: str, now: datetime) -> None:
     """Have it in the ledger and signed in the store, if this run published it. Raises nothing: what stands stands."""
     if done.state is not State.PUBLISHED or done.revision_after is None:
         return
@@ -38,7 +38,7 @@ def vouch(connections: Connections, batch: Batch, item: Item, done: Publication,
     if item.inherits is not None and done.artifact is not None:
         with suppress(LedgerError):  # which `note` tells
             base = builds.taken_from(connections.ledger, done.artifact)
-    record = begun(connections, batch.repository, revision=done.revision_after, run_id=batch.run, holder=owner, at=at)
+    record = begun(connections, batch.repository, revision=done.revision_after, run_id=batch.run, holder=holder, at=at)
     note(
         connections,
         replace(
@@ -68,7 +68,7 @@ def vouch_links(
     links: Iterable[SetLink],
     *,
     run: str,
-    owner: str,
+    holder: str,
     now: datetime,
 ) -> None:
     """Have it known who moved links of a slot. Raises LedgerUnavailable.
@@ -82,7 +82,7 @@ def vouch_links(
             if last is not None and last.leads_to == one.target:
                 continue
             reason = "found so; who moved it did not come to say it"
-        record = begun(connections, repository, revision=one.revision, run_id=run, holder=owner, at=now)
+        record = begun(connections, repository, revision=one.revision, run_id=run, holder=holder, at=now)
         note(
             connections,
             replace(

@@ -49,7 +49,7 @@ def publish_batch(
     connections: Connections,
     batch: Batch,
     *,
-    owner: str,
+    holder: str,
     try_number: int,
     clock: Clock,
     on_lease: OnLease | None = None,
@@ -65,7 +65,7 @@ def publish_batch(
     own: it was taken away when the artifact had failed, and the artifact was mended since.
     With ``outlast`` an outage is raised and nothing of it is recorded: the caller waits, and calls again.
     Raises RepositoryFrozen, and RepositoryDisabled of a gateway that gives out no leases for now.
-    `owner` is shown to others as the holder of a lease; `on_lease` is told how to give back the lease at hand.
+    `holder` is shown to others with the lease; `on_lease` is told how to give back the lease at hand.
     """
     outcome = PublishOutcome()
     publisher = connections.publisher(batch.repository)
@@ -76,7 +76,7 @@ def publish_batch(
                 raise PublicationUnknown(str(batch.key(item)))
             if publication.state.good or publication.state is State.SKIPPED:
                 log.info("%s: %s already, %s", item.name, publication.state.value, publication.reason)
-                vouch(connections, batch, item, publication, owner=owner, now=clock())
+                vouch(connections, batch, item, publication, holder=holder, now=clock())
                 outcome.done.append(publication)
                 continue
             if publication.changeset is None or _given_up(publication, try_number):
@@ -93,10 +93,10 @@ def publish_batch(
                 continue
             connections.require_thawed(batch.repository)
             done = _publish_one(
-                connections, publisher, batch, item, publication, owner, try_number, clock, on_lease, outlast=outlast
+                connections, publisher, batch, item, publication, holder, try_number, clock, on_lease, outlast=outlast
             )
             outcome.done.append(done)
-            vouch(connections, batch, item, done, owner=owner, now=clock())
+            vouch(connections, batch, item, done, holder=holder, now=clock())
         except (RepositoryFrozen, RepositoryDisabled):
             raise  # nothing is wrong with the artifact: whoever calls waits, and calls again
         except PathBusy as busy:
@@ -188,7 +188,7 @@ def _publish_one(
     batch: Batch,
     item: Item,
     publication: Publication,
-    owner: str,
+    holder: str,
     try_number: int,
     clock: Clock,
     on_lease: OnLease | None,
@@ -213,7 +213,7 @@ def _publish_one(
 
         def swap() -> Published:
             return publisher.publish(
-                changeset, owner=owner, now=clock(), replace=batch.replace, tag=tag, on_lease=on_lease
+                changeset, holder=holder, now=clock(), replace=batch.replace, tag=tag, on_lease=on_lease
             )
 
         try:
@@ -221,7 +221,7 @@ def _publish_one(
         except NotReserved as missing:
             # removed after the artifact had failed; it was mended since
             log.info("%s: %s", item.name, missing)
-            reserve_again(connections, batch, item, owner=owner, clock=clock)
+            reserve_again(connections, batch, item, holder=holder, clock=clock)
             return swap()
 
     again: Again | None = None

@@ -35,7 +35,7 @@ class Reservation:
 
 
 def reserve_run(
-    connections: Connections, batches: Sequence[Batch], *, owner: str, try_number: int, clock: Clock
+    connections: Connections, batches: Sequence[Batch], *, holder: str, try_number: int, clock: Clock
 ) -> Reservation:
     """Reserve everything that the run still has to publish; nothing to create means no lease and no commit.
 
@@ -55,7 +55,7 @@ def reserve_run(
     if not wanted:
         return outcome
     first = batches[0]
-    reserve = _looking(connections, first) if first.dry_run else _reserving(connections, first, owner, clock)
+    reserve = _looking(connections, first) if first.dry_run else _reserving(connections, first, holder, clock)
     while wanted:
         try:
             done = reserve([path for path, _ in wanted])
@@ -82,14 +82,16 @@ def reserve_run(
     return outcome
 
 
-def reserve_again(connections: Connections, batch: Batch, item: Item, *, owner: str, clock: Clock) -> Reserved:
+def reserve_again(connections: Connections, batch: Batch, item: Item, *, holder: str, clock: Clock) -> Reserved:
     """Reserve one destination whose reservation was taken away. Raises PathBusy, DestinationError, or what it meets."""
-    done = _reserving(connections, batch, owner, clock)([item.destination])
+    done = _reserving(connections, batch, holder, clock)([item.destination])
     log.info("%s: reserved again in revision %d, lease held %.3f s", item.name, done.revision, done.lease_held_s)
     return done
 
 
-def _reserving(connections: Connections, batch: Batch, owner: str, clock: Clock) -> Callable[[Sequence[str]], Reserved]:
+def _reserving(
+    connections: Connections, batch: Batch, holder: str, clock: Clock
+) -> Callable[[Sequence[str]], Reserved]:
     publisher = connections.publisher(batch.repository)
 
     def reserve(paths: Sequence[str]) -> Reserved:
@@ -97,7 +99,7 @@ def _reserving(connections: Connections, batch: Batch, owner: str, clock: Clock)
             above = [path for path in directories if path not in paths]
             created.note(connections.ledger, batch.run, batch.repository, above, now=clock())
 
-        return publisher.reserve(paths, nested=batch.nested, owner=owner, now=clock(), on_create=remember)
+        return publisher.reserve(paths, nested=batch.nested, holder=holder, now=clock(), on_create=remember)
 
     return reserve
 

@@ -32,7 +32,7 @@ def set_links(
     decide: Decide,
     *,
     beside: str,
-    owner: str,
+    holder: str,
     now: datetime,
     nested: Collection[str] = (),
     tag: NewTag | None = None,
@@ -62,12 +62,12 @@ def set_links(
     if not moving:
         if tag is None:
             return ()
-        return (publisher.change(beside, setting(places), owner=owner, now=now, tag=tag),)
+        return (publisher.change(beside, setting(places), holder=holder, now=now, tag=tag),)
     tops = sorted({_topmost_missing(view, path) for path in moving})
     together = tops[0] if len(tops) == 1 else common_ancestor(tops)
     if len(moving) > 1 and together:
         try:
-            return (publisher.change(together, setting(moving), owner=owner, now=now, tag=tag),)
+            return (publisher.change(together, setting(moving), holder=holder, now=now, tag=tag),)
         except PathBusy as busy:
             log.info("%d links one by one, since %s", len(moving), busy)
     done = []
@@ -75,7 +75,7 @@ def set_links(
         head = connections.head(fqrn)
         lease = _topmost_missing(View(head.catalogs, head.manifest.root), path)
         last = tag if number == len(moving) else None
-        done.append(publisher.change(lease, setting([path]), owner=owner, now=now, tag=last))
+        done.append(publisher.change(lease, setting([path]), holder=holder, now=now, tag=last))
     return tuple(done)
 
 

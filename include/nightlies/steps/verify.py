@@ -103,7 +103,7 @@ def verify_run(
     return tuple(done)
 
 
-def tidy_run(connections: Connections, batches: Sequence[Batch], *, owner: str, clock: Clock) -> tuple[str, ...]:
+def tidy_run(connections: Connections, batches: Sequence[Batch], *, holder: str, clock: Clock) -> tuple[str, ...]:
     """Take away what was reserved for artifacts that came to nothing, so that nothing of them stays to be seen.
 
     Directories above go with the last of them, if this run created them or they are the build's own. What another run
@@ -129,7 +129,7 @@ def tidy_run(connections: Connections, batches: Sequence[Batch], *, owner: str, 
     floor = batch.nested[-1] if batch.nested else None
     try:
         publisher = connections.publisher(batch.repository)
-        done = publisher.release(lost, floor=floor, created=above, owner=owner, now=clock())
+        done = publisher.release(lost, floor=floor, created=above, holder=holder, now=clock())
     except (PathBusy, DestinationError, CommitError, CommitFailed, PublisherError) as error:
         log.warning("what was reserved and stays empty is left for the next run: %s", error)
         return ()

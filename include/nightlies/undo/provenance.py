@@ -24,7 +24,7 @@ def vouch_undone(
     found: Sequence[tuple[ArtifactRecord, Predecessor | None]],
     *,
     run: str,
-    owner: str,
+    holder: str,
     revision: int | None,
     now: datetime,
 ) -> None:
@@ -35,7 +35,7 @@ def vouch_undone(
     """
     slot, build = connections.site.slot(plan.wish.slot), plan.build
     common = replace(
-        begun(connections, plan.repository, revision=revision or plan.revision, run_id=run, holder=owner, at=now),
+        begun(connections, plan.repository, revision=revision or plan.revision, run_id=run, holder=holder, at=now),
         slot=slot.name,
         reason=plan.wish.reason,
     )

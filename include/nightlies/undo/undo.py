@@ -90,7 +90,7 @@ def undo(
     wish: Wish,
     *,
     run: str,
-    owner: str,
+    holder: str,
     clock: Clock,
     require: Callable[[UndoPlan], None] | None = None,
 ) -> tuple[UndoPlan, int | None]:
@@ -110,8 +110,8 @@ def undo(
     revision = None
     if plan.taken or plan.links:
         connections.require_thawed(plan.repository)
-        revision = _change(connections, plan, owner=owner, now=clock()).revision
-    _record(connections, plan, run, owner, revision, clock())
+        revision = _change(connections, plan, holder=holder, now=clock()).revision
+    _record(connections, plan, run, holder, revision, clock())
     return plan, revision
 
 
@@ -212,7 +212,7 @@ def _predecessor(
     return None
 
 
-def _change(connections: Connections, plan: UndoPlan, *, owner: str, now: datetime) -> Published:
+def _change(connections: Connections, plan: UndoPlan, *, holder: str, now: datetime) -> Published:
     head, slot = connections.head(plan.repository), connections.site.slot(plan.wish.slot)
     top = build_directory(slot, plan.build.build_id, build_date=plan.build.date).rstrip("/")
     made: dict[str, Rebased] = {}
@@ -257,7 +257,7 @@ def _change(connections: Connections, plan: UndoPlan, *, owner: str, now: dateti
             edit.remove(path)
 
     lease = common_ancestor([top, *(link.path for link in plan.links)]) if plan.links else _narrowest(plan, top)
-    return connections.publisher(plan.repository).change(lease, apply, owner=owner, now=now)
+    return connections.publisher(plan.repository).change(lease, apply, holder=holder, now=now)
 
 
 def _require_unneeded(connections: Connections, slot: Slot, plan: UndoPlan, edit: Edit, top: str) -> None:
@@ -290,7 +290,7 @@ def _narrowest(plan: UndoPlan, top: str) -> str:
 
 
 def _record(
-    connections: Connections, plan: UndoPlan, run: str, owner: str, revision: int | None, now: datetime
+    connections: Connections, plan: UndoPlan, run: str, holder: str, revision: int | None, now: datetime
 ) -> None:
     slot = connections.site.slot(plan.wish.slot)
     before = undone.of_build(connections.ledger, plan.build.id)
@@ -319,7 +319,7 @@ def _record(
             for link in plan.links
         ],
     )  # fmt: skip
-    vouch_undone(connections, plan, found, run=run, owner=owner, revision=revision, now=now)
+    vouch_undone(connections, plan, found, run=run, holder=holder, revision=revision, now=now)
 
 
 def _destination(slot: Slot, build: BuildRecord, record: ArtifactRecord) -> str:

@@ -77,14 +77,14 @@ class Record:
     """What stands on the node beside a transaction that Nightshift opened: whose it is, and since when."""
 
     token: str
-    owner: str
+    holder: str
     path: str
     began: datetime
 
     def format(self) -> str:
         """One line of JSON."""
         return json.dumps(
-            {"token": self.token, "owner": self.owner, "path": self.path, "began": self.began.isoformat()},
+            {"token": self.token, "owner": self.holder, "path": self.path, "began": self.began.isoformat()},
             ensure_ascii=True,
         )
 

@@ -1,7 +1,7 @@
 """What can go wrong with a publisher node, in one tree. Every leaf says whether to try again.
 
 PublisherError
-└── ServerError(fqrn, detail)
+└── NodeError(fqrn, detail)
     ├── NodeConnectionError
     │   ├── NodeUnreachable       nobody answers there                                          retryable
     │   ├── NodeLost              the connection ended in the middle of a command               retryable

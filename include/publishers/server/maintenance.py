@@ -116,8 +116,8 @@ class NodeUpkeep:
     # -- private
 
     @contextmanager
-    def _session(self, owner: str) -> Iterator[Session]:
-        with self.node.work("", owner=owner) as session:
+    def _session(self, holder: str) -> Iterator[Session]:
+        with self.node.work("", holder=holder) as session:
             yield session
 
     def _tags(self, session: Session) -> list[NodeTag]:

@@ -41,13 +41,13 @@ class Node:
         return self.address.fqrn
 
     @contextmanager
-    def work(self, path: str, *, owner: str, on_lease: OnLease | None = None) -> Iterator[Session]:
+    def work(self, path: str, *, holder: str, on_lease: OnLease | None = None) -> Iterator[Session]:
         """Be the only one of ours on the node, with no transaction open that we once began.
 
         ``on_lease`` is told how to give up from outside. Raises NodeBusy and what connecting raises; TransactionOpen
         only where a transaction is begun.
         """
-        record = Record(secrets.token_hex(8), owner, path, datetime.now(UTC))
+        record = Record(secrets.token_hex(8), holder, path, datetime.now(UTC))
         with SshConnection(self.address) as connection:
             session = Session(self, connection, record)
             if on_lease:
@@ -106,7 +106,7 @@ class Session:
         if seen.record is not None:
             log.warning(
                 "%s: aborting the transaction on %s that %s began at %s and left open",
-                self.node.fqrn, seen.record.path or "/", seen.record.owner, f"{seen.record.began:%Y-%m-%d %H:%M:%S}",
+                self.node.fqrn, seen.record.path or "/", seen.record.holder, f"{seen.record.began:%Y-%m-%d %H:%M:%S}",
             )  # fmt: skip
             self.run(Verb.ABORT, self.commands.abort())
         if seen.record is not None or seen.stale:

@@ -82,7 +82,7 @@ class ServerPublisher(NodeUpkeep):
         destinations: Sequence[str],
         *,
         nested: Sequence[str],
-        owner: str,
+        holder: str,
         now: datetime,
         on_create: Callable[[Sequence[str]], None] | None = None,
     ) -> Reserved:
@@ -105,7 +105,7 @@ class ServerPublisher(NodeUpkeep):
         progress, made = _Progress(), list[str]()
 
         def attempt() -> int:
-            with self.node.work(_common(wanted), owner=owner) as session:
+            with self.node.work(_common(wanted), holder=holder) as session:
                 head = self.read()
                 created = missing(head)
                 if not created:
@@ -128,7 +128,7 @@ class ServerPublisher(NodeUpkeep):
         self,
         changeset: Changeset,
         *,
-        owner: str,
+        holder: str,
         now: datetime,  # noqa: ARG002 - the node's own clock counts
         replace: bool = True,
         tag: NewTag | None = None,
@@ -149,7 +149,7 @@ class ServerPublisher(NodeUpkeep):
         packed, progress = self.packing.find(changeset), _Progress()
 
         def attempt() -> Published:
-            with self.node.work(path, owner=owner, on_lease=on_lease) as session:
+            with self.node.work(path, holder=holder, on_lease=on_lease) as session:
                 head = self.read()
                 progress.before = head.manifest.revision if progress.before is None else progress.before
                 with progress.phase("look"):
@@ -173,13 +173,13 @@ class ServerPublisher(NodeUpkeep):
         packed.forget()
         return done
 
-    def remove(self, path: str, *, owner: str, now: datetime) -> Published:  # noqa: ARG002 - the node's own clock counts
+    def remove(self, path: str, *, holder: str, now: datetime) -> Published:  # noqa: ARG002 - the node's own clock counts
         """Take away what stands at ``path``. Raises PathBusy, DestinationError, ServerError."""
         self.require(Operation.REMOVE, checked_destination(path))
         progress = _Progress()
 
         def attempt() -> Published:
-            with self.node.work(path, owner=owner) as session:
+            with self.node.work(path, holder=holder) as session:
                 head = self.read()
                 progress.before = head.manifest.revision if progress.before is None else progress.before
                 if head.lookup(path) is None:
@@ -205,7 +205,7 @@ class ServerPublisher(NodeUpkeep):
         paths: Collection[str],
         *,
         floor: str | None,
-        owner: str,
+        holder: str,
         now: datetime,  # noqa: ARG002 - the node's own clock counts
         created: Collection[str] = (),
     ) -> Released:
@@ -227,7 +227,7 @@ class ServerPublisher(NodeUpkeep):
             return Released(head.manifest.revision, ())
 
         def attempt() -> int:
-            with self.node.work(_common(wanted), owner=owner) as session:
+            with self.node.work(_common(wanted), holder=holder) as session:
                 head = self.read()
                 left = [path for path in empty(head) if is_below(path, _common(wanted))]
                 if not left:
@@ -248,7 +248,7 @@ class ServerPublisher(NodeUpkeep):
         lease_path: str,
         apply: Callable[[Edit], None],  # noqa: ARG002
         *,
-        owner: str,  # noqa: ARG002
+        holder: str,  # noqa: ARG002
         now: datetime,  # noqa: ARG002
         tag: NewTag | None = None,  # noqa: ARG002
     ) -> Published:

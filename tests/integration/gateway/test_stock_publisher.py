@@ -209,7 +209,7 @@ def test_two_stock_publishers_and_a_native_one_at_once_lose_nothing(any_site: Th
     def native_work() -> None:
         for number in range(rounds):
             changeset = any_site.prepared(DESTINATIONS[0], {f"f{n}": b"%d %d" % (number, n) for n in range(20)})
-            any_site.worker().publish(changeset, owner="native", now=datetime.now(UTC))
+            any_site.worker().publish(changeset, holder="native", now=datetime.now(UTC))
 
     def guarded(work: Callable[..., None], *arguments: str) -> None:
         try:

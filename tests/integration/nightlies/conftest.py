@@ -85,8 +85,8 @@ class Nights:
         return prepare_batch(self.connections, batch, try_number=try_number, clock=now)
 
     def publish(self, batch: Batch, try_number: int = 1) -> PublishOutcome:
-        reserve_run(self.connections, [batch], owner="test", try_number=1, clock=now)
-        return publish_batch(self.connections, batch, owner="test", try_number=try_number, clock=now)
+        reserve_run(self.connections, [batch], holder="test", try_number=1, clock=now)
+        return publish_batch(self.connections, batch, holder="test", try_number=try_number, clock=now)
 
     def night(self, day: int, projects: Mapping[str, Mapping[str, bytes]]) -> dict[str, Publication]:
         """A whole night; what became of each project."""

@@ -45,7 +45,7 @@ NIGHT = {"Gaudi": FILES}
 def forget_the_first(nights: Nights) -> None:
     """The current revision needs nothing of the first night any more."""
     with nights.client():
-        nights.connections.publisher(FQRN).remove("/nightlies/main/b20261101", owner="test", now=now())
+        nights.connections.publisher(FQRN).remove("/nightlies/main/b20261101", holder="test", now=now())
 
 
 def test_a_tree_whose_objects_were_collected_is_prepared_again_by_the_step(nights: Nights) -> None:
@@ -98,14 +98,14 @@ def test_an_outage_that_is_waited_out_leaves_no_trace_and_the_same_try_goes_on(
         with pytest.raises(Unavailable):
             prepare_batch(connections, batch, try_number=1, clock=now, outlast=True)
     assert not prepare_batch(connections, batch, try_number=1, clock=now, outlast=True).failures
-    reserve_run(connections, [batch], owner="test", try_number=1, clock=now)
+    reserve_run(connections, [batch], holder="test", try_number=1, clock=now)
     with monkeypatch.context() as patch:
         patch.setattr(NativePublisher, "publish", unreachable)
         with pytest.raises(GatewayUnreachable):
-            publish_batch(connections, batch, owner="test", try_number=1, clock=now, outlast=True)
+            publish_batch(connections, batch, holder="test", try_number=1, clock=now, outlast=True)
     states = {one.state for one in publications_of_run(connections.ledger, batch.run)}
     assert states == {State.PREPARED, State.PUBLISHING}, "nothing failed"
-    outcome = publish_batch(connections, batch, owner="test", try_number=1, clock=now, outlast=True)
+    outcome = publish_batch(connections, batch, holder="test", try_number=1, clock=now, outlast=True)
     assert not outcome.failures
     assert {one.state for one in outcome.done} == {State.PUBLISHED}
     with monkeypatch.context() as patch:
@@ -171,7 +171,7 @@ def test_another_publication_in_between_is_seen_and_the_next_try_derives_from_it
         DirectorySource(tmp_path / "tree"), store=nights.store, repository=FQRN, destination=first.destination,
         now=now(), base=Base(manifest.root, manifest.revision),
     )  # fmt: skip
-    nights.connections.publisher(FQRN).publish(rival, owner="rival", now=now())
+    nights.connections.publisher(FQRN).publish(rival, holder="rival", now=now())
 
     (failure,) = nights.publish(rebuilt, try_number=1).failures.values()
     assert isinstance(failure, BaseChanged)
@@ -202,10 +202,10 @@ def test_what_was_derived_from_comes_back_and_the_same_changeset_is_published(ni
         DirectorySource(tmp_path / "tree"), store=nights.store, repository=FQRN, destination=first.destination,
         now=now(), base=Base(manifest.root, manifest.revision),
     )  # fmt: skip
-    publisher.publish(rival, owner="rival", now=now())
+    publisher.publish(rival, holder="rival", now=now())
     assert nights.publish(rebuilt, try_number=1).failures
     head = nights.connections.head(FQRN).manifest
-    publisher.publish(replace(before, base_root=head.root, base_revision=head.revision), owner="rival", now=now())
+    publisher.publish(replace(before, base_root=head.root, base_revision=head.revision), holder="rival", now=now())
     (done,) = nights.publish(rebuilt, try_number=2).done
     assert "prepared again" not in done.reason
     assert nights.check().problems == ()

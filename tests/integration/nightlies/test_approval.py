@@ -77,7 +77,7 @@ def revision(nights: Nights) -> int:
 
 def test_nothing_is_published_before_a_yes_and_all_that_was_asked_about_after_it(asking: Nights) -> None:
     batch, before = prepared(asking, 2), revision(asking)
-    refused = publish_batch(asking.connections, batch, owner="test", try_number=1, clock=now)
+    refused = publish_batch(asking.connections, batch, holder="test", try_number=1, clock=now)
     assert {type(one) for one in refused.failures.values()} == {NotApproved}
     assert "nobody was asked about what there is now" in str(refused.failures["A/x86_64"])
     asked = ask(asking, batch)
@@ -265,14 +265,14 @@ def test_what_a_partial_build_takes_from_another_is_asked_about_too(asking: Nigh
     (batch,), taken = plan.batches, plan.inherited
     asking.prepare(batch)
     assert not prepare_inherited(asking.connections, taken, try_number=1, clock=now).failures
-    refused = inherit_batch(asking.connections, taken, owner="test", try_number=1, clock=now, prepared=True)
+    refused = inherit_batch(asking.connections, taken, holder="test", try_number=1, clock=now, prepared=True)
     assert [type(one) for one in refused.failures.values()] == [NotApproved]
     asked = ask(asking, batch, taken)
     assert asked.question is not None
     assert "A/x86_64" in asked.question.body
     answer(asking, asked)
     assert not asking.publish(batch).failures
-    done = inherit_batch(asking.connections, taken, owner="test", try_number=2, clock=now, prepared=True)
+    done = inherit_batch(asking.connections, taken, holder="test", try_number=2, clock=now, prepared=True)
     assert not done.failures
     assert set(states(asking, batch.run).values()) == {State.PUBLISHED}
     assert asking.connections.head(FQRN).lookup("/nightlies/main/b20261103/A/x86_64") is not None
@@ -292,7 +292,7 @@ def test_a_build_is_undone_only_as_it_was_when_somebody_said_yes(asking: Nights)
         def require(plan: UndoPlan) -> None:
             require_undo_approved(asking.connections, plan, run, wished=False)
 
-        return undo(asking.connections, wish, run=run, owner="test", clock=now, require=require)[1]
+        return undo(asking.connections, wish, run=run, holder="test", clock=now, require=require)[1]
 
     before = revision(asking)
     with pytest.raises(NotApproved):

@@ -156,7 +156,7 @@ def test_each_bad_artifact_fails_alone_with_its_reason_and_leaves_nothing_to_be_
     for project, one in bad.items():
         reason = nights.reason(batch, f"{project}/x86_64")
         assert re.match(one.says(f"{project}/x86_64"), reason), (project, reason)
-    tidy_run(nights.connections, plan.batches, owner="test", clock=now)
+    tidy_run(nights.connections, plan.batches, holder="test", clock=now)
     verify_run(nights.connections, NIGHT.run, clock=now)
     with pytest.raises(GateClosed) as closed:
         gate(nights.connections, NIGHT.run, night=NIGHT, clock=now)

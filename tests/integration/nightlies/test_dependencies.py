@@ -33,7 +33,7 @@ def planned(nights: Nights, build: Build, run: str | None = None) -> dict[str, B
     build.store_in(nights.connections.store("cvmfs"))
     night = night_of(2)
     plan = plan_night(nights.connections, replace(night, run=run or night.run), try_number=1, clock=now)
-    reserve_run(nights.connections, plan.batches, owner="test", try_number=1, clock=now)
+    reserve_run(nights.connections, plan.batches, holder="test", try_number=1, clock=now)
     return {batch.items[0].name: batch for batch in plan.batches}
 
 
@@ -52,12 +52,12 @@ def test_what_comes_too_early_waits_until_what_it_depends_on_is_published(nights
         assert not nights.prepare(batch).failures
     before = revision(nights)
     for name in ("C/x86_64", "B/x86_64"):
-        (busy,) = publish_batch(nights.connections, batches[name], owner="t", try_number=1, clock=now).busy.values()
+        (busy,) = publish_batch(nights.connections, batches[name], holder="t", try_number=1, clock=now).busy.values()
         assert isinstance(busy, DependencyPending)
         assert busy.time_remaining_s > 3600
     assert revision(nights) == before
     for batch in batches.values():
-        (done,) = publish_batch(nights.connections, batch, owner="t", try_number=1, clock=now).done
+        (done,) = publish_batch(nights.connections, batch, holder="t", try_number=1, clock=now).done
         assert done.state is State.PUBLISHED
 
 
@@ -68,15 +68,15 @@ def test_a_failed_dependency_may_come_yet_and_at_the_last_try_all_that_need_it_a
     assert nights.prepare(batches["A/x86_64"]).failures
     for name in ("B/x86_64", "C/x86_64", "D/x86_64"):
         assert not nights.prepare(batches[name]).failures
-    early = publish_batch(nights.connections, batches["B/x86_64"], owner="t", try_number=1, clock=now, last_try=False)
+    early = publish_batch(nights.connections, batches["B/x86_64"], holder="t", try_number=1, clock=now, last_try=False)
     (later,) = early.failures.values()
     assert isinstance(later, DependencyFailed)
     assert later.retryable
     for name in ("B/x86_64", "C/x86_64"):
-        (done,) = publish_batch(nights.connections, batches[name], owner="t", try_number=2, clock=now).done
+        (done,) = publish_batch(nights.connections, batches[name], holder="t", try_number=2, clock=now).done
         assert done.state is State.SKIPPED
     assert "blocked: it depends on B/x86_64, which was skipped: blocked: it depends on A/x86_64" in done.reason
-    (other,) = publish_batch(nights.connections, batches["D/x86_64"], owner="t", try_number=1, clock=now).done
+    (other,) = publish_batch(nights.connections, batches["D/x86_64"], holder="t", try_number=1, clock=now).done
     assert other.state is State.PUBLISHED
     # the artifact comes, and a run that is planned anew installs all of it
     three().store_in(nights.connections.store("cvmfs"))
@@ -91,15 +91,15 @@ def test_what_is_blocked_leaves_no_more_to_be_seen_than_what_failed(nights: Nigh
     assert nights.prepare(batches.pop("A/x86_64")).failures
     for batch in batches.values():
         assert not nights.prepare(batch).failures
-        publish_batch(nights.connections, batch, owner="t", try_number=1, clock=now)
-    tidy_run(nights.connections, list(batches.values()), owner="t", clock=now)
+        publish_batch(nights.connections, batch, holder="t", try_number=1, clock=now)
+    tidy_run(nights.connections, list(batches.values()), holder="t", clock=now)
     there = nights.connections.head(FQRN)
     assert [name for name in "ABCD" if there.lookup(f"/nightlies/main/b20261102/{name}")] == ["D"]
     # they come, and another run installs them
     batches = planned(nights, three().add("D", "x86_64", tree({"file": b"d"})), "night/next")
     for batch in batches.values():
         assert not nights.prepare(batch).failures
-        (done,) = publish_batch(nights.connections, batch, owner="t", try_number=1, clock=now).done
+        (done,) = publish_batch(nights.connections, batch, holder="t", try_number=1, clock=now).done
         assert done.state is State.PUBLISHED
     assert not nights.check().problems
 

@@ -41,7 +41,7 @@ def install(nights: Nights, run: str, batches: tuple[Batch, ...]) -> None:
     """The steps of a run, each path that is busy tried again as the operators do."""
     for _ in range(TRIES):
         try:
-            reserve_run(nights.connections, batches, owner=run, try_number=1, clock=now)
+            reserve_run(nights.connections, batches, holder=run, try_number=1, clock=now)
         except PathBusy:  # another run's lease on the build's directory
             threading.Event().wait(0.05)
         else:
@@ -49,7 +49,7 @@ def install(nights: Nights, run: str, batches: tuple[Batch, ...]) -> None:
     for batch in batches:
         assert not prepare_batch(nights.connections, batch, try_number=1, clock=now).failures
         for _ in range(TRIES):
-            outcome = publish_batch(nights.connections, batch, owner=run, try_number=1, clock=now)
+            outcome = publish_batch(nights.connections, batch, holder=run, try_number=1, clock=now)
             assert not outcome.failures
             if not outcome.busy:
                 break
@@ -128,7 +128,7 @@ def test_an_index_that_shrinks_takes_nothing_back(nights: Nights) -> None:
 def spoilt(nights: Nights, run: str, *spoilt: str) -> tuple[Batch, ...]:
     """A run that reserved its places and prepared nothing of ``spoilt``."""
     batches = plan(nights, run)
-    reserve_run(nights.connections, batches, owner=run, try_number=1, clock=now)
+    reserve_run(nights.connections, batches, holder=run, try_number=1, clock=now)
     failures = [prepare_batch(nights.connections, batch, try_number=1, clock=now).failures for batch in batches]
     assert sorted(name for found in failures for name in found) == sorted(f"{project}/x86_64" for project in spoilt)
     return batches
@@ -148,12 +148,12 @@ def test_what_is_mended_after_its_reservation_was_tidied_away_goes_in_by_its_own
     lose(nights, "Gaudi")
     batches = spoilt(nights, "night/1", "Gaudi")
     for batch in batches:
-        publish_batch(nights.connections, batch, owner="night/1", try_number=1, clock=now)
-    assert len(tidy_run(nights.connections, batches, owner="night/1", clock=now)) == 1
+        publish_batch(nights.connections, batch, holder="night/1", try_number=1, clock=now)
+    assert len(tidy_run(nights.connections, batches, holder="night/1", clock=now)) == 1
     drop(nights, "Gaudi", *others)
     (batch,) = [one for one in batches if one.items[0].name == "Gaudi/x86_64"]
     assert not prepare_batch(nights.connections, batch, try_number=2, clock=now).failures
-    outcome = publish_batch(nights.connections, batch, owner="night/1", try_number=2, clock=now)
+    outcome = publish_batch(nights.connections, batch, holder="night/1", try_number=2, clock=now)
     assert not outcome.failures
     assert states(nights, "night/1") == [(project, State.PUBLISHED) for project in sorted(["Gaudi", *others])]
     head = nights.connections.head(FQRN)
@@ -169,12 +169,12 @@ def test_tidying_leaves_what_another_run_has_to_publish_and_that_one_tidies_in_i
     first = spoilt(nights, "night/1", "Gaudi", "LHCb")
     drop(nights, "Gaudi")
     second = plan(nights, "night/2")
-    reserve_run(nights.connections, second, owner="night/2", try_number=1, clock=now)
+    reserve_run(nights.connections, second, holder="night/2", try_number=1, clock=now)
     lhcb, gaudi = (Build(DAY.isoformat()).destination(project, "x86_64") for project in ("LHCb", "Gaudi"))
-    assert tidy_run(nights.connections, first, owner="night/1", clock=now) == (lhcb.rpartition("/")[0],)
+    assert tidy_run(nights.connections, first, holder="night/1", clock=now) == (lhcb.rpartition("/")[0],)
     assert nights.connections.head(FQRN).nested_at(gaudi) is not None
     lose(nights, "Gaudi")
     for batch in second:
         assert prepare_batch(nights.connections, batch, try_number=1, clock=now).failures
-    assert tidy_run(nights.connections, second, owner="night/2", clock=now) == ("/nightlies",)
+    assert tidy_run(nights.connections, second, holder="night/2", clock=now) == ("/nightlies",)
     assert not nights.check().problems

@@ -76,7 +76,7 @@ class Story:
     def an_undo(self) -> str:
         _, build_id = self.chance.choice(self.runs)
         wish = Wish("main", build_id, "it is bad", move_links=True)
-        undo(self.nights.connections, wish, run="undo", owner="test", clock=now)
+        undo(self.nights.connections, wish, run="undo", holder="test", clock=now)
         return f"undo of {build_id}"
 
     def a_redo(self) -> str:
@@ -106,7 +106,7 @@ class Story:
                 return  # as Airflow does; else somebody lets the links task run all the same
         build = builds.build(site.ledger, "main", build_id)
         assert build is not None
-        link_night(site, night, build, owner="test", clock=now)
+        link_night(site, night, build, holder="test", clock=now)
 
     def links(self) -> dict[str, BuildKey | None]:
         site, found = self.nights.connections, dict[str, BuildKey | None]()

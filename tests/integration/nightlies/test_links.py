@@ -83,7 +83,7 @@ def publish(nights: Nights, night: Night) -> None:
 
 def link(nights: Nights, night: Night) -> Linked:
     (build,) = builds.builds_of(nights.connections.ledger, "main", night.date)
-    return link_night(nights.connections, night, build, owner="test", clock=now)
+    return link_night(nights.connections, night, build, holder="test", clock=now)
 
 
 def leads_to(nights: Nights, name: str) -> str:
@@ -176,7 +176,7 @@ def test_a_link_of_somebody_else_is_left_alone_with_the_reason(slots: Nights) ->
     publish(slots, night)
     verify_run(slots.connections, night.run, clock=now)
     change = linking(f"{FOLDER}/latest", "of-somebody", now=now())
-    change.commit(by_hand, FQRN, owner="somebody", now=now())
+    change.commit(by_hand, FQRN, holder="somebody", now=now())
     latest, monday = link(slots, night).links
     assert (latest.state, monday.state) == (LinkState.STAYED, LinkState.MOVED)
     assert "/nightlies/main/of-somebody, which is no build in the ledger" in latest.reason
@@ -233,7 +233,7 @@ def test_a_night_replaces_no_tree_that_no_run_published(slots: Nights) -> None:
     build_of(MONDAY, {"A": b"1"}).store_in(store)
     publish(slots, night_of(MONDAY))
     place = f"{FOLDER}/b20261102/A/x86_64"
-    linking(f"{place}/by-hand", "x", now=now()).commit(slots.connections, FQRN, owner="somebody", now=now())
+    linking(f"{place}/by-hand", "x", now=now()).commit(slots.connections, FQRN, holder="somebody", now=now())
     build_of(MONDAY, {"A": b"rebuilt"}).store_in(store)
     plan = plan_night(slots.connections, night_of(MONDAY, "night/rebuilt"), try_number=1, clock=now, max_mapped=1)
     failure = slots.prepare(plan.batches[0]).failures["A/x86_64"]

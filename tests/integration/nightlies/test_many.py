@@ -38,11 +38,11 @@ def test_more_artifacts_than_airflow_maps_over_pass_through_in_batches(nights: N
     batches = plan_night(nights.connections, night, try_number=1, clock=now, max_mapped=MAPPED).batches
     assert sum(len(batch.items) for batch in batches) == PROJECTS * PLATFORMS > MAPPED
     assert len(batches) == MAPPED
-    reserve_run(nights.connections, batches, owner="test", try_number=1, clock=now)
+    reserve_run(nights.connections, batches, holder="test", try_number=1, clock=now)
 
     def publish(batch: Batch) -> None:
         assert not prepare_batch(nights.connections, batch, try_number=1, clock=now).failures
-        outcome = publish_batch(nights.connections, batch, owner="test", try_number=1, clock=now)
+        outcome = publish_batch(nights.connections, batch, holder="test", try_number=1, clock=now)
         assert not outcome.failures
         assert not outcome.busy
 

@@ -68,7 +68,7 @@ def test_optional_things_alone_make_a_build_if_they_are_there_and_none_if_all_of
     for batch in plan.batches:
         site.prepare(batch)
         site.publish(batch)
-    tidy_run(site.connections, plan.batches, owner="test", clock=now)
+    tidy_run(site.connections, plan.batches, holder="test", clock=now)
     assert len(gate(site.connections, night.run, night=night, clock=now).lacking) == 1
     assert {one.state for one in link(site, night).links} == {LinkState.STAYED}
     assert leads_to(site, "latest") == f"{FOLDER}/b20261102"

@@ -59,15 +59,15 @@ def states(site: Connections) -> dict[str, State]:
 def test_a_night_is_prepared_published_and_verified_and_what_came_to_nothing_is_tidied(node: PublisherNode) -> None:
     site = node.connections()
     batches = planned(site, {"Gaudi": tree(GAUDI), "Rec": tree(REC), "Broken": b"no tarball"})
-    reservation = reserve_run(site, batches, owner="reserve", try_number=1, clock=now)
+    reservation = reserve_run(site, batches, holder="reserve", try_number=1, clock=now)
     assert len(reservation.created) > 3
     assert node.revisions == 1
     for batch in batches:
         prepare_batch(site, batch, try_number=1, clock=now)
         assert node.revisions == 1, "preparing needs no node"
     for batch in batches:
-        publish_batch(site, batch, owner="publish", try_number=1, clock=now)
-    removed = tidy_run(site, batches, owner="verify", clock=now)
+        publish_batch(site, batch, holder="publish", try_number=1, clock=now)
+    removed = tidy_run(site, batches, holder="verify", clock=now)
     assert [path.rpartition("/")[2] for path in removed] == ["Broken"]
     read = verify_run(site, "night/20", clock=now)
     assert len(read) == 2
@@ -77,7 +77,7 @@ def test_a_night_is_prepared_published_and_verified_and_what_came_to_nothing_is_
     assert node.contents(f"{top}/Rec/x86_64") == REC
     before = node.revisions
     for batch in batches:  # a run that is cleared and comes again finds all done
-        publish_batch(site, batch, owner="publish", try_number=2, clock=now)
+        publish_batch(site, batch, holder="publish", try_number=2, clock=now)
     assert node.revisions == before == 4
     node.assert_sound()
 
@@ -85,7 +85,7 @@ def test_a_night_is_prepared_published_and_verified_and_what_came_to_nothing_is_
 def test_a_dry_run_asks_nothing_of_the_node(node: PublisherNode) -> None:
     site = node.connections()
     batches = planned(site, {"Gaudi": tree(GAUDI)}, dry_run=True)
-    reserve_run(site, batches, owner="reserve", try_number=1, clock=now)
+    reserve_run(site, batches, holder="reserve", try_number=1, clock=now)
     outcome = prepare_batch(site, batches[0], try_number=1, clock=now)
     assert not outcome.failures
     assert outcome.done[0].reason.startswith("dry run: would publish 3 files")
@@ -96,11 +96,11 @@ def test_a_dry_run_asks_nothing_of_the_node(node: PublisherNode) -> None:
 def test_a_worker_that_did_not_pack_the_tree_packs_it_again(node: PublisherNode) -> None:
     site = node.connections()
     batches = planned(site, {"Gaudi": tree(GAUDI)})
-    reserve_run(site, batches, owner="reserve", try_number=1, clock=now)
+    reserve_run(site, batches, holder="reserve", try_number=1, clock=now)
     prepare_batch(site, batches[0], try_number=1, clock=now)
     for one in (node.folder / "var" / "packed").rglob("*.tar"):
         one.unlink()
-    outcome = publish_batch(site, batches[0], owner="publish", try_number=1, clock=now)
+    outcome = publish_batch(site, batches[0], holder="publish", try_number=1, clock=now)
     assert not outcome.failures
     assert "prepared again, since" in outcome.done[0].reason
     verify_run(site, "night/20", clock=now)
@@ -110,15 +110,15 @@ def test_a_worker_that_did_not_pack_the_tree_packs_it_again(node: PublisherNode)
 def test_a_failure_on_the_node_is_recorded_and_the_next_try_does_it(node: PublisherNode) -> None:
     site = node.connections()
     batches = planned(site, {"Gaudi": tree(GAUDI)})
-    reserve_run(site, batches, owner="reserve", try_number=1, clock=now)
+    reserve_run(site, batches, holder="reserve", try_number=1, clock=now)
     prepare_batch(site, batches[0], try_number=1, clock=now)
     node.fault("publish", "fail")
-    outcome = publish_batch(site, batches[0], owner="publish", try_number=1, clock=now)
+    outcome = publish_batch(site, batches[0], holder="publish", try_number=1, clock=now)
     (failure,) = outcome.failures.values()
     assert isinstance(failure, SyncFailed)
     assert failure.retryable
     assert states(site) == {"Gaudi": State.FAILED}
-    assert not publish_batch(site, batches[0], owner="publish", try_number=2, clock=now).failures
+    assert not publish_batch(site, batches[0], holder="publish", try_number=2, clock=now).failures
     assert states(site) == {"Gaudi": State.PUBLISHED}
     verify_run(site, "night/20", clock=now)
 
@@ -126,14 +126,14 @@ def test_a_failure_on_the_node_is_recorded_and_the_next_try_does_it(node: Publis
 def test_a_node_that_another_task_has_makes_the_artifact_busy_and_no_failure(node: PublisherNode) -> None:
     site = node.connections()
     batches = planned(site, {"Gaudi": tree(GAUDI)})
-    reserve_run(site, batches, owner="reserve", try_number=1, clock=now)
+    reserve_run(site, batches, holder="reserve", try_number=1, clock=now)
     prepare_batch(site, batches[0], try_number=1, clock=now)
-    with site.server(FQRN).node.work("", owner="another task"):
-        outcome = publish_batch(site, batches[0], owner="publish", try_number=1, clock=now)
+    with site.server(FQRN).node.work("", holder="another task"):
+        outcome = publish_batch(site, batches[0], holder="publish", try_number=1, clock=now)
     assert not outcome.failures
     (busy,) = outcome.busy.values()
     assert isinstance(busy, NodeBusy)
-    assert not publish_batch(site, batches[0], owner="publish", try_number=1, clock=now).busy
+    assert not publish_batch(site, batches[0], holder="publish", try_number=1, clock=now).busy
     assert states(site) == {"Gaudi": State.PUBLISHED}
 
 

@@ -41,7 +41,7 @@ def run(nights: Nights, night: Night) -> PublishOutcome | None:
     plan = plan_night(nights.connections, night, try_number=1, clock=now, max_mapped=1)
     taken = None
     if plan.inherited is not None:
-        taken = inherit_batch(nights.connections, plan.inherited, owner="test", try_number=1, clock=now)
+        taken = inherit_batch(nights.connections, plan.inherited, holder="test", try_number=1, clock=now)
         assert not taken.failures
         assert not taken.busy
     for batch in plan.batches:
@@ -111,7 +111,7 @@ def test_what_stands_once_is_not_copied_again_under_another_revision_of_its_cata
     run(slots, night_of(3))
     head = slots.connections.head(FQRN)
     first = head.nested_at(f"{FOLDER}/b20261103/A/x86_64")
-    slots.connections.publisher(FQRN).remove(f"{FOLDER}/b20261103/A/x86_64", owner="test", now=now())
+    slots.connections.publisher(FQRN).remove(f"{FOLDER}/b20261103/A/x86_64", holder="test", now=now())
     run(slots, night_of(3, "night/again"))
     assert slots.connections.head(FQRN).nested_at(f"{FOLDER}/b20261103/A/x86_64") == first
 
@@ -144,9 +144,9 @@ def test_a_tree_that_goes_between_plan_and_taking_fails_that_one_with_its_reason
     run(slots, night_of(2))
     build_of(3, {"B": b"newer"}, **base_of(2)).store_in(store)
     plan = plan_night(slots.connections, night_of(3), try_number=1, clock=now, max_mapped=1)
-    slots.connections.publisher(FQRN).remove(f"{FOLDER}/b20261102/A/x86_64", owner="somebody", now=now())
+    slots.connections.publisher(FQRN).remove(f"{FOLDER}/b20261102/A/x86_64", holder="somebody", now=now())
     assert plan.inherited is not None
-    taken = inherit_batch(slots.connections, plan.inherited, owner="test", try_number=1, clock=now)
+    taken = inherit_batch(slots.connections, plan.inherited, holder="test", try_number=1, clock=now)
     assert [type(one) for one in taken.failures.values()] == [DestinationError]
     assert [one.project for one in taken.done] == ["C"]
     assert "nothing stands there (any more)" in str(taken.failures["A/x86_64"])
@@ -164,10 +164,10 @@ def test_while_the_build_is_leased_the_taking_is_busy_and_goes_on_later(slots: N
     nights.publish(plan.batches[0])  # reserves the build's skeleton
     with slots.client() as client, client.lease(FQRN, f"{FOLDER}/b20261103", hostname="somebody"):
         if linked:
-            assert set(inherit_batch(slots.connections, batch, owner="t", try_number=1, clock=now).busy) == {
+            assert set(inherit_batch(slots.connections, batch, holder="t", try_number=1, clock=now).busy) == {
                 "A/x86_64", "C/x86_64",
             }  # fmt: skip
-    taken = inherit_batch(slots.connections, batch, owner="t", try_number=1, clock=now)
+    taken = inherit_batch(slots.connections, batch, holder="t", try_number=1, clock=now)
     assert {one.state for one in taken.done} == {State.PUBLISHED}
 
 
@@ -180,7 +180,7 @@ def test_a_dry_run_says_what_would_be_taken_and_writes_nothing(slots: Nights) ->
     night = Night("night/dry", "main", date(2026, 11, 3), "test", dry_run=True)
     plan = plan_night(slots.connections, night, try_number=1, clock=now)
     assert plan.inherited is not None
-    taken = inherit_batch(slots.connections, plan.inherited, owner="test", try_number=1, clock=now)
+    taken = inherit_batch(slots.connections, plan.inherited, holder="test", try_number=1, clock=now)
     assert {one.state for one in taken.done} == {State.SKIPPED}
     assert all(one.reason.startswith("dry run: would") for one in taken.done)
     assert revision(slots) == before

@@ -90,7 +90,7 @@ def test_what_was_undone_of_the_base_is_named_with_who_did_it_and_why(slots: Nig
     store(slots, build_of(3, {"A": b"a3", "B": b"b3", "C": b"c3"}))
     run(slots, night_of(3))
     wish = Wish("main", "b20261103", "it crashes", projects=("A",), instead=instead)
-    undo(slots.connections, wish, run="by hand/op", owner="op", clock=now)
+    undo(slots.connections, wish, run="by hand/op", holder="op", clock=now)
     store(slots, build_of(4, {"B": b"b4"}, **base_of(3)))
     refused(slots, 4, r"A/x86_64: undone at .* by by hand/op.*: it crashes")
     store(slots, build_of(4, {"A": b"a4", "B": b"b4"}, **base_of(3)))

@@ -110,7 +110,7 @@ def test_what_a_partial_build_took_names_it_and_the_build_that_its_artifact_was_
 
 def undone(nights: Nights, **changes: object) -> None:
     wish = Wish("main", "b20261103", "it crashes", **changes)  # type: ignore[arg-type]
-    undo(nights.connections, wish, run="by hand/op", owner="op@host", clock=now)
+    undo(nights.connections, wish, run="by hand/op", holder="op@host", clock=now)
 
 
 def test_what_was_taken_back_says_who_did_why_and_what_its_links_became(slots: Nights) -> None:

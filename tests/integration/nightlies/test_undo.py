@@ -54,7 +54,7 @@ def wish(build_id: str = "b20261103", **changes: object) -> Wish:
 
 
 def taken_back(nights: Nights, wanted: Wish) -> tuple[UndoPlan, int | None]:
-    return undo(nights.connections, wanted, run="test/undo", owner="test", clock=now)
+    return undo(nights.connections, wanted, run="test/undo", holder="test", clock=now)
 
 
 def files(nights: Nights) -> dict[str, bytes]:
@@ -114,7 +114,7 @@ def test_links_that_a_build_of_the_future_took_are_put_back_and_the_next_night_m
     else:
         change = linking(f"{FOLDER}/latest", "b20261103", now=now())
         publisher = slots.connections.publisher(FQRN)
-        publisher.change(f"{FOLDER}/latest", change.apply, owner="test", now=now())
+        publisher.change(f"{FOLDER}/latest", change.apply, holder="test", now=now())
     assert leads_to(slots, "latest") == f"{FOLDER}/b20261103"
     build_of(4, {"A": b"a4"}).store_in(slots.connections.store("cvmfs"))
     whole_night(slots, night_of(4))
@@ -183,7 +183,7 @@ def test_a_tree_that_changed_since_it_was_looked_at_is_not_taken_away(
 
 def test_a_tree_of_somebody_else_is_refused(slots: Nights) -> None:
     place = f"{FOLDER}/b20261103/A/x86_64"
-    linking(f"{place}/by-hand", "x", now=now()).commit(slots.connections, FQRN, owner="other", now=now())
+    linking(f"{place}/by-hand", "x", now=now()).commit(slots.connections, FQRN, holder="other", now=now())
     (line, *_) = plan_undo(slots.connections, wish(projects=("A",))).refused
     assert "which no run of this ledger published" in line
 

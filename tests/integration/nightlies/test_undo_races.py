@@ -89,7 +89,7 @@ def test_a_link_does_not_move_to_what_was_undone_meanwhile(slots: Nights, monkey
 
 
 def test_a_link_to_what_is_gone_altogether_is_put_right_by_undoing_it(slots: Nights) -> None:
-    slots.connections.publisher(FQRN).remove(f"{FOLDER}/b20261103", owner="somebody", now=now())
+    slots.connections.publisher(FQRN).remove(f"{FOLDER}/b20261103", holder="somebody", now=now())
     with pytest.raises(UndoRefused, match="latest leads to"):
         taken_back(slots, wish())
     _, made = taken_back(slots, wish(move_links=True))
@@ -105,16 +105,16 @@ def test_a_link_set_by_hand_into_what_goes_is_named(slots: Nights) -> None:
         ("/other", "nightlies/main/b20261102"),
         (f"{FOLDER}/gone", "b20261103"),
     ):
-        done = linking(path, target, now=now()).commit(slots.connections, FQRN, owner="op", now=now())
+        done = linking(path, target, now=now()).commit(slots.connections, FQRN, holder="op", now=now())
         note_linked(slots.connections, FQRN, path, target, done, holder="op", now=now())
-    slots.connections.publisher(FQRN).remove(f"{FOLDER}/gone", owner="op", now=now())
+    slots.connections.publisher(FQRN).remove(f"{FOLDER}/gone", holder="op", now=now())
     refused = plan_undo(slots.connections, wish(move_links=True)).refused
     assert sorted(line.split(",")[0] for line in refused) == ["/nightlies/main/stable", "/one"]
     assert all("set by hand, leads to" in line for line in refused)
     (only_a,) = plan_undo(slots.connections, wish(projects=("A",), move_links=True)).refused
     assert only_a.startswith("/one")
     for path in (f"{FOLDER}/stable", "/one"):
-        slots.connections.publisher(FQRN).remove(path, owner="op", now=now())
+        slots.connections.publisher(FQRN).remove(path, holder="op", now=now())
     assert taken_back(slots, wish(move_links=True))[1] == revision(slots)
 
 
@@ -210,7 +210,7 @@ def test_a_link_of_a_partial_build_that_comes_meanwhile_stops_the_undoing(
     assert batch is not None
 
     def inherit() -> None:
-        taken = inherit_batch(slots.connections, batch, owner="test", try_number=1, clock=now)
+        taken = inherit_batch(slots.connections, batch, holder="test", try_number=1, clock=now)
         assert not taken.failures
         assert not taken.busy
 

@@ -24,7 +24,7 @@ FILES = {"bin/tool": b"#!/bin/sh\n", "lib/a": b"a" * 100, "lib/.cvmfscatalog": b
 def built(site: Site) -> Site:
     site.reserve()
     for place in DESTINATIONS[:2]:
-        site.worker().publish(site.prepared(place, FILES), owner="test", now=now())
+        site.worker().publish(site.prepared(place, FILES), holder="test", now=now())
     return site
 
 
@@ -33,7 +33,7 @@ def now() -> datetime:
 
 
 def change(site: Site, lease: str, apply: Any, **fields: Any) -> Any:
-    return site.worker().change(lease, apply, owner="test", now=now(), **fields)
+    return site.worker().change(lease, apply, holder="test", now=now(), **fields)
 
 
 def test_a_subtree_moves_without_its_data(built: Site) -> None:
@@ -81,7 +81,7 @@ def test_a_publication_in_between_is_kept(built: Site) -> None:
         edit.move(DESTINATIONS[0], f"{BUILD}/moved")
         calls.append(1)
         if len(calls) == 1:
-            built.worker().publish(built.prepared(DESTINATIONS[2], FILES), owner="other", now=now())
+            built.worker().publish(built.prepared(DESTINATIONS[2], FILES), holder="other", now=now())
 
     change(built, BUILD, apply)
     assert len(calls) == 2

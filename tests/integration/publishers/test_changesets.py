@@ -93,9 +93,9 @@ def test_a_changeset_of_another_layout_than_the_repository_is_prepared_again(res
     before = reserved.head().manifest
     changeset = reserved.prepared(DESTINATION, FILES, layout=Layout.MTIME_NS)
     with pytest.raises(LayoutChanged, match="16 columns, mtimens after mtime, those of the repository have 15 columns"):
-        reserved.worker().publish(changeset, owner="test", now=NOW)
+        reserved.worker().publish(changeset, holder="test", now=NOW)
     assert reserved.head().manifest == before
-    again = reserved.worker().publish(reserved.prepared(DESTINATION, FILES), owner="test", now=NOW)
+    again = reserved.worker().publish(reserved.prepared(DESTINATION, FILES), holder="test", now=NOW)
     assert again.revision == before.revision + 1
     reserved.assert_sound()
 
@@ -121,18 +121,18 @@ def test_a_changeset_that_is_not_what_it_says_is_refused_without_a_lease(
     changeset = spoil(reserved, reserved.prepared(DESTINATION, FILES))
     with FaultProxy(reserved.url) as proxy:
         with pytest.raises(error, match=words):
-            reserved.worker(proxy.url).publish(changeset, owner="test", now=NOW)
+            reserved.worker(proxy.url).publish(changeset, holder="test", now=NOW)
         assert proxy.count("POST") == 0
     assert reserved.head().manifest == before
     reserved.assert_sound()
-    reserved.worker().publish(reserved.prepared(DESTINATION, FILES), owner="test", now=NOW)
+    reserved.worker().publish(reserved.prepared(DESTINATION, FILES), holder="test", now=NOW)
     reserved.assert_sound()
 
 
 def test_attributes_that_a_changeset_claims_do_not_matter_the_catalogs_own_do(reserved: ThreadSite) -> None:
     changeset = reserved.prepared(DESTINATION, FILES)
     lying = replace(changeset, root_entry=changeset.root_entry.changed(uid=0xFFFF, linkcount=77, mtime=5))
-    reserved.worker().publish(lying, owner="test", now=NOW)
+    reserved.worker().publish(lying, holder="test", now=NOW)
     entry = reserved.readers().lookup(DESTINATION)
     assert entry is not None
     assert (entry.uid, entry.linkcount, entry.mtime) == (0, 4, 1)
@@ -144,24 +144,24 @@ def test_a_catalog_that_vanished_after_it_was_verified_is_refused_by_the_gateway
     changeset = reserved.prepared(DESTINATION, FILES)
     with pytest.raises(CommitFailed, match="data/"):
         reserved.worker().publish(
-            changeset, owner="test", now=NOW, on_lease=lambda drop: reserved.store.delete([key_of(changeset)])
+            changeset, holder="test", now=NOW, on_lease=lambda drop: reserved.store.delete([key_of(changeset)])
         )
     assert reserved.head().manifest == before
     reserved.assert_sound()
 
 
 def test_a_change_whose_base_was_collected_is_to_be_derived_again(reserved: ThreadSite) -> None:
-    reserved.worker().publish(reserved.prepared(DESTINATION, FILES), owner="one", now=NOW)
+    reserved.worker().publish(reserved.prepared(DESTINATION, FILES), holder="one", now=NOW)
     base = reserved.head()
     changeset = reserved.prepared(DESTINATION, {"f": b"2"})
-    reserved.worker().publish(reserved.prepared(DESTINATION, {"f": b"3"}), owner="two", now=NOW)
+    reserved.worker().publish(reserved.prepared(DESTINATION, {"f": b"3"}), holder="two", now=NOW)
     reserved.store.delete([base.manifest.root.with_suffix(CATALOG).key])
     with pytest.raises(BaseChanged, match="collected"):
-        reserved.worker().publish(changeset, owner="one", now=NOW)
+        reserved.worker().publish(changeset, holder="one", now=NOW)
     assert reserved.readers().read(f"{DESTINATION}/f") == b"3"
     head = reserved.head().manifest
     again = replace(changeset, base_root=head.root, base_revision=head.revision)
-    reserved.worker().publish(again, owner="one", now=NOW)
+    reserved.worker().publish(again, holder="one", now=NOW)
     assert reserved.readers().read(f"{DESTINATION}/f") == b"2"
 
 
@@ -170,21 +170,21 @@ def test_a_change_whose_base_was_collected_is_to_be_derived_again(reserved: Thre
 
 def test_a_publication_with_a_tag_that_is_repeated_is_unchanged(reserved: ThreadSite) -> None:
     changeset = reserved.prepared(DESTINATION, FILES)
-    first = reserved.worker().publish(changeset, owner="test", now=NOW, tag=NewTag("v1"))
-    again = reserved.worker().publish(changeset, owner="test", now=NOW, tag=NewTag("v1"))
+    first = reserved.worker().publish(changeset, holder="test", now=NOW, tag=NewTag("v1"))
+    again = reserved.worker().publish(changeset, holder="test", now=NOW, tag=NewTag("v1"))
     assert (again.unchanged, again.revision) == (True, first.revision)
     reserved.assert_sound()
 
 
 def test_a_tag_that_is_taken_is_a_conflict_and_a_new_one_goes_on_what_stands(reserved: ThreadSite) -> None:
     changeset = reserved.prepared(DESTINATION, FILES)
-    reserved.worker().publish(changeset, owner="test", now=NOW, tag=NewTag("v1"))
+    reserved.worker().publish(changeset, holder="test", now=NOW, tag=NewTag("v1"))
     other = reserved.prepared(DESTINATIONS[1], FILES)
     with pytest.raises(CommitFailed, match="v1"):
-        reserved.worker().publish(other, owner="test", now=NOW, tag=NewTag("v1"))
+        reserved.worker().publish(other, holder="test", now=NOW, tag=NewTag("v1"))
     assert reserved.head().manifest.revision == 2
     reserved.assert_sound()
-    tagged = reserved.worker().publish(changeset, owner="test", now=NOW, tag=NewTag("v2"))
+    tagged = reserved.worker().publish(changeset, holder="test", now=NOW, tag=NewTag("v2"))
     assert (tagged.unchanged, tagged.revision) == (False, 3)
     assert {tag.name for tag in reserved.readers().history().tags()} == {"trunk", "trunk-previous", "v1", "v2"}
     reserved.assert_sound()
@@ -211,14 +211,14 @@ def test_a_lost_reply_to_a_reservation_is_not_taken_for_success_because_the_dire
         def commit(self, lease: object, old_root: ObjectHash, new_root: ObjectHash, **_: object) -> int:
             self.drop(lease)  # it never arrived; then a rival adds as many directories as we wanted to
             rivals = ["/nightlies/fourth/b1/alpha/x86_64", "/nightlies/fifth/b1/alpha/x86_64"]
-            reserved.worker().reserve(rivals, nested=[], owner="rival", now=NOW)
+            reserved.worker().reserve(rivals, nested=[], holder="rival", now=NOW)
             raise CommitUnclear("no reply")
 
     worker._gateway.__class__ = Unclear
     with pytest.raises(CommitUnclear):
-        worker.reserve(wanted, nested=[], owner="test", now=NOW)
+        worker.reserve(wanted, nested=[], holder="test", now=NOW)
     assert reserved.readers().lookup("/nightlies/other") is None
-    reserved.worker().reserve(wanted, nested=[], owner="test", now=NOW)
+    reserved.worker().reserve(wanted, nested=[], holder="test", now=NOW)
     reserved.assert_sound()
 
 
@@ -238,15 +238,15 @@ def test_a_lost_reply_to_a_reservation_is_not_taken_for_success_because_the_dire
     ids=["spaces", "combining characters", "200 bytes", "50 levels", "signs", "other scripts"],
 )
 def test_destinations_of_all_kinds_are_reserved_published_and_removed(site: ThreadSite, destination: str) -> None:
-    site.worker().reserve([destination], nested=NESTED, owner="test", now=NOW)
+    site.worker().reserve([destination], nested=NESTED, holder="test", now=NOW)
     changeset = Changeset.parse(site.prepared(destination, {"e\u0301": b"1", "\u00e9": b"2", "a b": b"3"}).format())
-    site.worker().publish(changeset, owner="test", now=NOW)
+    site.worker().publish(changeset, holder="test", now=NOW)
     readers = site.readers()
     names = [entry.name for entry in readers.listing(destination)]
     assert names == [".cvmfscatalog", "a b", "e\u0301", "\u00e9"]
     assert readers.read(f"{destination}/\u00e9") == b"2"
     site.assert_sound()
-    site.worker().remove(destination, owner="test", now=NOW)
+    site.worker().remove(destination, holder="test", now=NOW)
     assert site.readers().lookup(destination) is None
     site.assert_sound()
 
@@ -259,8 +259,8 @@ def test_repositories_of_other_hash_algorithms_are_published_to(
     site.algorithm = algorithm
     site.create()
     site.reserve()
-    site.worker().publish(site.prepared(DESTINATION, FILES), owner="test", now=NOW, tag=NewTag("v1"))
-    site.worker().publish(site.prepared(DESTINATION, {**FILES, "new": b"1"}), owner="test", now=NOW)
+    site.worker().publish(site.prepared(DESTINATION, FILES), holder="test", now=NOW, tag=NewTag("v1"))
+    site.worker().publish(site.prepared(DESTINATION, {**FILES, "new": b"1"}), holder="test", now=NOW)
     readers = site.readers()
     assert readers.read(f"{DESTINATION}/new") == b"1"
     assert {readers.manifest.root.algorithm, readers.lookup(f"{DESTINATION}/new").algorithm} == {algorithm}
@@ -273,9 +273,9 @@ def test_publishers_whose_clocks_differ_by_years_publish_all_the_same(reserved: 
         changeset = reserved.prepared(destination, FILES)
         if years:
             with pytest.raises(ChangesetExpired):
-                reserved.worker().publish(changeset, owner="test", now=when)
+                reserved.worker().publish(changeset, holder="test", now=when)
         # a worker prepares by the clock that it publishes by
-        reserved.worker().publish(replace(changeset, created=when), owner="test", now=when)
+        reserved.worker().publish(replace(changeset, created=when), holder="test", now=when)
     reserved.assert_sound()
     assert abs(reserved.head().manifest.timestamp - datetime.now(UTC).timestamp()) < 600
 
@@ -286,9 +286,9 @@ def test_two_publications_that_take_turns_at_one_path_never_undo_each_other(rese
     for turn in range(3):
         first = reserved.prepared(DESTINATION, {"f": b"one %d" % turn})
         second = reserved.prepared(DESTINATION, {"f": b"two %d" % turn})
-        one.publish(first, owner="one", now=NOW)
+        one.publish(first, holder="one", now=NOW)
         with pytest.raises((BaseChanged, BaseMoved)):
-            other.publish(second, owner="two", now=NOW)
+            other.publish(second, holder="two", now=NOW)
     assert reserved.readers().read(f"{DESTINATION}/f") == b"one 2"
     assert reserved.head().manifest.revision == 4
     reserved.assert_sound()

@@ -32,7 +32,7 @@ SHARED = {"lib/shared.so": b"in both " * 400}
 def collector(site: ThreadSite) -> Collector:
     """One whose old revision holds a file that the current one does not need any more, see ``reusing``."""
     site.reserve()
-    site.worker().publish(site.prepared(OLD, SHARED), owner="test", now=NOW)
+    site.worker().publish(site.prepared(OLD, SHARED), holder="test", now=NOW)
     return new_collector(site)
 
 
@@ -62,11 +62,11 @@ def reusing(site: ThreadSite, files: dict[str, bytes] = SHARED, seen: Look | Non
 
 def forget_the_old(site: ThreadSite) -> None:
     """From here on, the current revision does not need what the old destination held."""
-    site.worker().publish(site.prepared(OLD, {"other": b"content"}), owner="test", now=NOW)
+    site.worker().publish(site.prepared(OLD, {"other": b"content"}), holder="test", now=NOW)
 
 
 def published(site: ThreadSite, changeset: Changeset) -> None:
-    site.worker().publish(changeset, owner="test", now=NOW)
+    site.worker().publish(changeset, holder="test", now=NOW)
     assert site.readers().read(f"{NEW}/lib/shared.so") == SHARED["lib/shared.so"]
     site.assert_sound()
 
@@ -78,7 +78,7 @@ def test_what_a_collection_took_since_it_was_prepared_is_prepared_again(site: Th
     collector.run()
     before = site.head().manifest.revision
     with pytest.raises(ObjectsCollected, match="prepare it again"):
-        site.worker().publish(changeset, owner="test", now=NOW)
+        site.worker().publish(changeset, holder="test", now=NOW)
     assert site.head().manifest.revision == before
     assert site.client().leases() == []
     published(site, reusing(site))
@@ -103,14 +103,14 @@ def test_while_a_collection_runs_its_condemned_objects_count_as_absent(site: Thr
     collector.mark()
     collector.condemn()
     with pytest.raises(CollectionRunning, match="when the collection has ended"):
-        site.worker().publish(changeset, owner="test", now=NOW)
+        site.worker().publish(changeset, holder="test", now=NOW)
     collector.sweep()
     sent_too_early = reusing(site)
     with pytest.raises(CollectionRunning):
-        site.worker().publish(sent_too_early, owner="test", now=NOW)
+        site.worker().publish(sent_too_early, holder="test", now=NOW)
     collector.end()
     with pytest.raises(ObjectsCollected):
-        site.worker().publish(sent_too_early, owner="test", now=NOW)
+        site.worker().publish(sent_too_early, holder="test", now=NOW)
     published(site, reusing(site))
 
 
@@ -151,7 +151,7 @@ def test_a_commit_cannot_slip_past_the_barrier(
     worker._gateway.__class__ = Late
     before = site.head().manifest.revision
     with pytest.raises(CollectionRunning):
-        worker.publish(changeset, owner="test", now=NOW)
+        worker.publish(changeset, holder="test", now=NOW)
     assert commits == ["1:marking"]
     assert site.head().manifest.revision == before
     if then is Collector.condemn:
@@ -168,13 +168,13 @@ def test_a_changeset_that_missed_more_collections_than_are_remembered_is_prepare
     collector.now = NOW + timedelta(days=3)
     collector.run()
     with pytest.raises(ObjectsCollected, match="unknown"):
-        site.worker().publish(changeset, owner="test", now=NOW)
+        site.worker().publish(changeset, holder="test", now=NOW)
 
 
 def test_a_reservation_waits_for_the_collection_that_condemned_what_it_needs(site: ThreadSite) -> None:
     """The marker of a catalog is an empty file; in a repository without any that object is nobody's."""
     site.reserve()
-    site.worker().remove(NESTED[0], owner="test", now=NOW)
+    site.worker().remove(NESTED[0], holder="test", now=NOW)
     collector = new_collector(site)
     collector.begin()
     collector.mark()
@@ -189,22 +189,22 @@ def test_a_reservation_waits_for_the_collection_that_condemned_what_it_needs(sit
 
 def test_on_a_stock_repository_the_last_collections_time_plays_the_generations_part(site: ThreadSite) -> None:
     site.reserve()
-    site.worker().publish(site.prepared(OLD, SHARED), owner="test", now=NOW)
+    site.worker().publish(site.prepared(OLD, SHARED), holder="test", now=NOW)
     changeset = reusing(site)
     site.store.put(STATUS_KEY, b'{"last_gc": "Sat Nov 21 04:00:00 UTC 2026"}')
     with pytest.raises(ObjectsCollected):
-        site.worker().publish(changeset, owner="test", now=NOW)
+        site.worker().publish(changeset, holder="test", now=NOW)
     published(site, reusing(site))
 
 
 def test_a_changeset_lives_for_a_day(site: ThreadSite, collector: Collector) -> None:
     changeset = reusing(site)
     with pytest.raises(ChangesetExpired, match="24 h"):
-        site.worker().publish(replace(changeset, created=NOW - timedelta(hours=25)), owner="test", now=NOW)
+        site.worker().publish(replace(changeset, created=NOW - timedelta(hours=25)), holder="test", now=NOW)
     published(site, replace(changeset, created=NOW - timedelta(hours=23)))
     # what stands already needs no objects, however old the changeset is
     late = replace(changeset, created=NOW - timedelta(hours=25))
-    assert site.worker().publish(late, owner="test", now=NOW).unchanged
+    assert site.worker().publish(late, holder="test", now=NOW).unchanged
 
 
 def test_a_lost_nested_catalog_is_found_before_anything_is_published(site: ThreadSite) -> None:
@@ -215,7 +215,7 @@ def test_a_lost_nested_catalog_is_found_before_anything_is_published(site: Threa
     (lost,) = [one.hash for one in _catalogs(site, changeset) if one.path == f"{NEW}/a/b/c"]
     site.store.delete([lost.with_suffix(CATALOG).key])
     with pytest.raises(ObjectsLost) as caught:
-        nested.publish(changeset, owner="test", now=NOW)
+        nested.publish(changeset, holder="test", now=NOW)
     assert caught.value.keys == (lost.with_suffix(CATALOG).key,)
     published(site, site.prepared(NEW, files))
 

@@ -28,7 +28,7 @@ def assert_sound(site: Site) -> None:
 
 def test_reserve_makes_one_revision_and_a_second_one_none(site: Site) -> None:
     assert reserve(site) == 1
-    again = site.worker().reserve(DESTINATIONS, nested=NESTED, owner="test", now=NOW)
+    again = site.worker().reserve(DESTINATIONS, nested=NESTED, holder="test", now=NOW)
     assert (again.revision, again.created, again.lease_held_s) == (1, (), 0.0)
     assert site.readers().nested_at(BUILD) is not None
     assert site.readers().nested_at("/nightlies") is None
@@ -38,7 +38,7 @@ def test_reserve_makes_one_revision_and_a_second_one_none(site: Site) -> None:
 def test_a_published_tree_is_read_back_through_the_public_url(site: Site) -> None:
     reserve(site)
     changeset = site.prepared(DESTINATIONS[0], {"bin/run": b"#!/bin/sh\n", "lib/data": b"x" * 100_000})
-    done = site.worker().publish(changeset, owner="test", now=NOW, tag=NewTag("b1"))
+    done = site.worker().publish(changeset, holder="test", now=NOW, tag=NewTag("b1"))
     assert (done.revision_before, done.revision, done.unchanged) == (1, 2, False)
     readers = site.readers()
     assert readers.manifest.root == done.root_hash
@@ -50,8 +50,8 @@ def test_a_published_tree_is_read_back_through_the_public_url(site: Site) -> Non
 def test_publishing_again_is_unchanged_and_makes_no_revision(site: Site) -> None:
     reserve(site)
     changeset = site.prepared(DESTINATIONS[0], {"f": b"1"})
-    first = site.worker().publish(changeset, owner="test", now=NOW)
-    again = site.worker().publish(changeset, owner="test", now=NOW)
+    first = site.worker().publish(changeset, holder="test", now=NOW)
+    again = site.worker().publish(changeset, holder="test", now=NOW)
     assert (again.unchanged, again.revision, again.nested_hash) == (True, first.revision, first.nested_hash)
     assert_sound(site)
 
@@ -65,7 +65,7 @@ def test_three_workers_publish_disjoint_paths_at_once_and_nothing_is_lost(site: 
     def publish(changeset):
         worker = site.worker()
         barrier.wait(20)
-        return worker.publish(changeset, owner=changeset.destination, now=NOW)
+        return worker.publish(changeset, holder=changeset.destination, now=NOW)
 
     with ThreadPoolExecutor(len(changesets)) as pool:
         revisions = sorted(done.revision for done in pool.map(publish, changesets))
@@ -81,35 +81,35 @@ def test_a_stale_change_to_a_destination_that_moved_on_is_refused_and_reverts_no
     base = site.head()
     old = site.prepared(DESTINATIONS[0], {"f": b"old"}, base)
     new = site.prepared(DESTINATIONS[0], {"f": b"new"}, base)
-    site.worker().publish(new, owner="one", now=NOW)
+    site.worker().publish(new, holder="one", now=NOW)
     with pytest.raises(BaseChanged, match=DESTINATIONS[0]):
-        site.worker().publish(old, owner="two", now=NOW)
+        site.worker().publish(old, holder="two", now=NOW)
     assert site.readers().read(f"{DESTINATIONS[0]}/f") == b"new"
     assert_sound(site)
 
 
 def test_a_rebuild_derived_from_what_stands_replaces_it(site: Site) -> None:
     reserve(site)
-    site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"1", "gone": b""}), owner="one", now=NOW)
-    site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"2"}), owner="one", now=NOW)
+    site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"1", "gone": b""}), holder="one", now=NOW)
+    site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"2"}), holder="one", now=NOW)
     readers = site.readers()
     assert readers.read(f"{DESTINATIONS[0]}/f") == b"2"
     assert readers.lookup(f"{DESTINATIONS[0]}/gone") is None
     with pytest.raises(DestinationError, match="replac"):
-        site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"3"}), owner="one", now=NOW, replace=False)
+        site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"3"}), holder="one", now=NOW, replace=False)
     assert_sound(site)
 
 
 def test_an_unreserved_destination_is_refused_with_the_cure(site: Site) -> None:
     changeset = site.prepared("/nowhere/yet", {"f": b"1"})
     with pytest.raises(DestinationError, match="reserve"):
-        site.worker().publish(changeset, owner="test", now=NOW)
+        site.worker().publish(changeset, holder="test", now=NOW)
     assert site.client().leases() == []
 
 
 def test_a_file_in_the_way_is_named(site: Site) -> None:
     reserve(site)
-    site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"1"}), owner="test", now=NOW)
+    site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"1"}), holder="test", now=NOW)
     with pytest.raises(DestinationError, match=f"{DESTINATIONS[0]}/f is a file"):
         reserve(site, [f"{DESTINATIONS[0]}/f/x"])
 
@@ -121,17 +121,17 @@ def test_a_busy_path_names_its_holder_and_the_time_left(site: Site) -> None:
         site.client().lease("nights.example.org", DESTINATIONS[0], hostname="somebody else"),
         pytest.raises(PathBusy, match="somebody else") as busy,
     ):
-        site.worker().publish(changeset, owner="test", now=NOW)
+        site.worker().publish(changeset, holder="test", now=NOW)
     assert 0 < busy.value.time_remaining_s <= site.max_lease_time_s
-    site.worker().publish(changeset, owner="test", now=NOW)
+    site.worker().publish(changeset, holder="test", now=NOW)
     assert_sound(site)
 
 
 def test_removing_a_build_gives_the_old_counters_back(site: Site) -> None:
     reserve(site)
     before = site.readers()
-    site.worker().publish(site.prepared(DESTINATIONS[0], {"a/b/c": b"1"}), owner="test", now=NOW)
-    removed = site.worker().remove(DESTINATIONS[0], owner="test", now=NOW)
+    site.worker().publish(site.prepared(DESTINATIONS[0], {"a/b/c": b"1"}), holder="test", now=NOW)
+    removed = site.worker().remove(DESTINATIONS[0], holder="test", now=NOW)
     reserve(site)
     after = site.readers()
     assert removed.revision == 3
@@ -145,7 +145,7 @@ def test_a_lost_reply_to_the_commit_is_settled_and_publishes_once(site: Site) ->
     changeset = site.prepared(DESTINATIONS[0], {"f": b"1"})
     with FaultProxy(site.url) as proxy:
         lost = proxy.cut(method="POST", path=r"/leases/.+", after_forwarding=True)
-        done = site.worker(proxy.url).publish(changeset, owner="test", now=NOW)
+        done = site.worker(proxy.url).publish(changeset, holder="test", now=NOW)
     assert lost.struck == 1
     assert done.revision == 2
     assert site.readers().manifest.revision == 2
@@ -154,8 +154,8 @@ def test_a_lost_reply_to_the_commit_is_settled_and_publishes_once(site: Site) ->
 
 def test_a_restarted_gateway_keeps_what_was_acknowledged_and_goes_on(site: Site) -> None:
     reserve(site)
-    site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"1"}), owner="test", now=NOW)
+    site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"1"}), holder="test", now=NOW)
     site.stop()
     site.start()
-    site.worker().publish(site.prepared(DESTINATIONS[1], {"f": b"2"}), owner="test", now=NOW)
+    site.worker().publish(site.prepared(DESTINATIONS[1], {"f": b"2"}), holder="test", now=NOW)
     assert_sound(site)

@@ -47,7 +47,7 @@ def reserved(site: StockSite) -> StockSite:
 
 
 def publish(site: StockSite, place: str = DESTINATIONS[0], files: Any = FILES, **more: Any) -> Any:
-    return site.worker().publish(site.prepared(place, files), owner="test", now=NOW, **more)
+    return site.worker().publish(site.prepared(place, files), holder="test", now=NOW, **more)
 
 
 def assert_sound(site: StockSite) -> None:
@@ -61,13 +61,13 @@ def assert_sound(site: StockSite) -> None:
 def test_a_build_is_reserved_under_the_topmost_missing_directory_and_no_lease_path_ends_in_a_slash(
     site: StockSite,
 ) -> None:
-    done = site.worker().reserve([*DESTINATIONS, "/other/place"], nested=NESTED, owner="test", now=NOW)
+    done = site.worker().reserve([*DESTINATIONS, "/other/place"], nested=NESTED, holder="test", now=NOW)
     assert site.gateway.leased == ["/nightlies", "/other"]
     assert done.revision == 2
     assert set(done.created) >= {"/nightlies", BUILD, *DESTINATIONS, "/other", "/other/place"}
-    again = site.worker().reserve(DESTINATIONS, nested=NESTED, owner="test", now=NOW)
+    again = site.worker().reserve(DESTINATIONS, nested=NESTED, holder="test", now=NOW)
     assert (again.created, again.revision) == ((), 2)
-    more = site.worker().reserve([f"{BUILD}/delta/x86_64"], nested=NESTED, owner="test", now=NOW)
+    more = site.worker().reserve([f"{BUILD}/delta/x86_64"], nested=NESTED, holder="test", now=NOW)
     assert site.gateway.leased[2:] == [f"{BUILD}/delta"]
     assert more.revision == 3
     assert_sound(site)
@@ -76,7 +76,7 @@ def test_a_build_is_reserved_under_the_topmost_missing_directory_and_no_lease_pa
 def test_a_tree_of_any_size_is_swapped_by_its_hash_and_not_walked(reserved: StockSite) -> None:
     files = {f"d{number}/f": b"x" for number in range(200)}
     changeset = reserved.prepared(DESTINATIONS[0], files)
-    done = reserved.worker().publish(changeset, owner="test", now=NOW)
+    done = reserved.worker().publish(changeset, holder="test", now=NOW)
     receiver = reserved.gateway.receiver
     assert receiver.swapped == [DESTINATIONS[0]]
     assert receiver.walked < 20
@@ -98,7 +98,7 @@ def test_hard_links_fifos_owners_and_attributes_of_a_tree_arrive_since_it_is_swa
         ListedSource(members), store=reserved.store, repository=FQRN, destination=DESTINATIONS[0], now=NOW,
         base=Base(head.manifest.root, head.manifest.revision), options=PrepareOptions(mtime=1, specials=Specials.KEEP),
     )  # fmt: skip
-    reserved.worker().publish(changeset, owner="test", now=NOW)
+    reserved.worker().publish(changeset, holder="test", now=NOW)
     found = {one.name: one for one in reserved.readers().listing(DESTINATIONS[0])}
     assert found["one"].linkcount == found["two"].linkcount == 2
     assert found["one"].uid == 7
@@ -114,7 +114,7 @@ def test_three_publishers_at_once_lose_nothing(reserved: StockSite) -> None:
     def one(changeset: Any) -> Any:
         worker = reserved.worker()
         barrier.wait(20)
-        return worker.publish(changeset, owner=changeset.destination, now=NOW)
+        return worker.publish(changeset, holder=changeset.destination, now=NOW)
 
     with ThreadPoolExecutor(3) as pool:
         revisions = sorted(done.revision for done in pool.map(one, changesets))
@@ -130,7 +130,7 @@ def test_a_destination_that_moved_on_is_refused_under_the_lease_where_the_gatewa
     late = reserved.prepared(DESTINATIONS[0], {"f": b"late"}, base)
     publish(reserved, files={"f": b"first"})
     with pytest.raises(BaseChanged):
-        reserved.worker().publish(late, owner="late", now=NOW)
+        reserved.worker().publish(late, holder="late", now=NOW)
     assert reserved.readers().read(f"{DESTINATIONS[0]}/f") == b"first"
     assert_sound(reserved)
 
@@ -145,7 +145,7 @@ def test_an_unreserved_destination_and_a_taken_one_are_refused(reserved: StockSi
 
 
 def test_a_sibling_that_begins_alike_is_busy_and_says_who_holds_what(reserved: StockSite) -> None:
-    reserved.worker().reserve([f"{BUILD}/alpha/x86"], nested=NESTED, owner="test", now=NOW)
+    reserved.worker().reserve([f"{BUILD}/alpha/x86"], nested=NESTED, holder="test", now=NOW)
     with reserved.client().lease(FQRN, f"{BUILD}/alpha/x86", hostname="other"), pytest.raises(PathBusy) as busy:
         publish(reserved, f"{BUILD}/alpha/x86_64")
     assert 7100 < busy.value.time_remaining_s <= 7200
@@ -155,8 +155,8 @@ def test_a_sibling_that_begins_alike_is_busy_and_says_who_holds_what(reserved: S
 
 def test_removing_and_releasing_give_the_counters_back(reserved: StockSite) -> None:
     publish(reserved)
-    reserved.worker().remove(DESTINATIONS[0], owner="test", now=NOW)
-    done = reserved.worker().release(DESTINATIONS[1:], floor=None, owner="test", now=NOW)
+    reserved.worker().remove(DESTINATIONS[0], holder="test", now=NOW)
+    done = reserved.worker().release(DESTINATIONS[1:], floor=None, holder="test", now=NOW)
     assert set(done.removed) == set(DESTINATIONS[1:])
     assert_sound(reserved)
 
@@ -166,7 +166,7 @@ def test_a_link_moves_forward_and_nothing_to_do_makes_no_empty_revision(reserved
 
     def lead(target: str) -> Any:
         return reserved.worker().change(
-            link, lambda edit: edit.symlink(link, target, now=1), owner="test", now=NOW
+            link, lambda edit: edit.symlink(link, target, now=1), holder="test", now=NOW
         )  # fmt: skip
 
     first = lead("alpha")
@@ -182,14 +182,14 @@ def test_a_tree_moves_within_a_nested_catalog_that_is_swapped_and_beside_one_ent
 ) -> None:
     publish(reserved)
     moved = reserved.worker().change(
-        BUILD, lambda edit: edit.move(DESTINATIONS[0], f"{BUILD}/moved"), owner="test", now=NOW
+        BUILD, lambda edit: edit.move(DESTINATIONS[0], f"{BUILD}/moved"), holder="test", now=NOW
     )
     assert reserved.gateway.receiver.swapped == [BUILD]
     assert reserved.readers().read(f"{BUILD}/moved/lib/a") == b"a" * 1000
-    reserved.worker().reserve(["/plain/one"], nested=[], owner="test", now=NOW)
+    reserved.worker().reserve(["/plain/one"], nested=[], holder="test", now=NOW)
     publish(reserved, "/plain/one")
     again = reserved.worker().change(
-        "/plain", lambda edit: edit.move("/plain/one", "/plain/two"), owner="test", now=NOW
+        "/plain", lambda edit: edit.move("/plain/one", "/plain/two"), holder="test", now=NOW
     )  # fmt: skip
     assert again.revision == moved.revision + 3
     assert reserved.gateway.receiver.swapped == []
@@ -231,7 +231,7 @@ def test_a_reservation_whose_commit_said_nothing_is_found_although_its_catalogs_
     site: StockSite,
 ) -> None:
     site.gateway.fail_after.append(CRASH)
-    done = site.worker().reserve(DESTINATIONS, nested=NESTED, owner="test", now=NOW)
+    done = site.worker().reserve(DESTINATIONS, nested=NESTED, holder="test", now=NOW)
     assert done.revision == 1
     assert site.readers().manifest.revision == 1
     assert len(site.gateway.commits) == 1
@@ -255,7 +255,7 @@ def test_what_is_still_unclear_after_looking_is_said(reserved: StockSite, monkey
     changeset = reserved.prepared(DESTINATIONS[0], FILES)
     monkeypatch.setattr(GatewayClient, "commit", lost)
     with pytest.raises(CommitUnclear):
-        reserved.worker().publish(changeset, owner="test", now=NOW)
+        reserved.worker().publish(changeset, holder="test", now=NOW)
     assert reserved.readers().manifest.revision == 1
     assert_sound(reserved)
 
@@ -266,7 +266,7 @@ def test_a_gateway_that_restarts_in_between_has_lost_its_counters_and_a_new_leas
     changeset = reserved.prepared(DESTINATIONS[0], FILES)
     restarts = [reserved.gateway.restart]
     done = reserved.worker().publish(
-        changeset, owner="test", now=NOW, on_lease=lambda _: restarts.pop()() if restarts else None
+        changeset, holder="test", now=NOW, on_lease=lambda _: restarts.pop()() if restarts else None
     )
     assert done.revision == 2
     assert len(reserved.pauses) == 1
@@ -277,7 +277,7 @@ def test_a_lease_that_expired_before_the_commit_is_taken_anew(reserved: StockSit
     changeset = reserved.prepared(DESTINATIONS[0], FILES)
     expiries = [reserved.gateway.expire_all]
     done = reserved.worker().publish(
-        changeset, owner="test", now=NOW, on_lease=lambda _: expiries.pop()() if expiries else None
+        changeset, holder="test", now=NOW, on_lease=lambda _: expiries.pop()() if expiries else None
     )
     assert done.revision == 2
     assert_sound(reserved)
@@ -308,9 +308,9 @@ def test_a_tag_that_is_taken_is_refused_before_the_commit(reserved: StockSite) -
 
 def test_a_published_tree_is_tagged_later_by_a_revision_of_its_own(reserved: StockSite) -> None:
     changeset = reserved.prepared(DESTINATIONS[0], FILES)
-    reserved.worker().publish(changeset, owner="test", now=NOW)
-    assert reserved.worker().publish(changeset, owner="test", now=NOW).unchanged
-    tagged = reserved.worker().publish(changeset, owner="test", now=NOW, tag=NewTag("night"))
+    reserved.worker().publish(changeset, holder="test", now=NOW)
+    assert reserved.worker().publish(changeset, holder="test", now=NOW).unchanged
+    tagged = reserved.worker().publish(changeset, holder="test", now=NOW, tag=NewTag("night"))
     assert reserved.readers().tag("night").revision == tagged.revision == 3
     assert_sound(reserved)
 
@@ -326,10 +326,10 @@ def test_leases_wait_while_any_commit_runs_and_come_through_after_it(reserved: S
     other = reserved.prepared(DESTINATIONS[1], {"g": b"g"})
     reserved.gateway.before_commit = hold
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(reserved.worker().publish, changeset, owner="one", now=NOW)
+        first = pool.submit(reserved.worker().publish, changeset, holder="one", now=NOW)
         assert inside.wait(20)
         reserved.gateway.before_commit = None
-        second = pool.submit(reserved.worker().publish, other, owner="two", now=NOW)
+        second = pool.submit(reserved.worker().publish, other, holder="two", now=NOW)
         assert not second.done()
         go_on.set()
         assert sorted([first.result(20).revision, second.result(20).revision]) == [2, 3]
@@ -399,7 +399,7 @@ def plain(reserved: StockSite) -> StockSite:
         edit.add(f"{BUILD}/plain", DIRECTORY)
         edit.add(f"{BUILD}/plain/f", Dirent("", 0o100644, size=0, mtime=5, hash=_empty(edit)))
 
-    reserved.worker().change(f"{BUILD}/plain", fill, owner="test", now=NOW)
+    reserved.worker().change(f"{BUILD}/plain", fill, holder="test", now=NOW)
     return reserved
 
 
@@ -433,10 +433,10 @@ def test_what_the_receiver_would_drop_is_refused_by_name_unless_the_settings_all
 ) -> None:
     before, commits = plain.head().manifest, len(plain.gateway.commits)
     with pytest.raises(Lossy, match=rf"/plain.*allow_lossy: \[{loss.value}\]"):
-        plain.worker().change(f"{BUILD}/plain", change, owner="test", now=NOW)
+        plain.worker().change(f"{BUILD}/plain", change, holder="test", now=NOW)
     assert plain.head().manifest == before
     assert len(plain.gateway.commits) == commits
-    done = plain.worker(allow_lossy=[loss]).change(f"{BUILD}/plain", change, owner="test", now=NOW)
+    done = plain.worker(allow_lossy=[loss]).change(f"{BUILD}/plain", change, holder="test", now=NOW)
     assert done.revision == before.revision + 1
     after = plain.readers()
     assert after.entry(f"{BUILD}/plain").uid == 0, "the receiver lost it, as was allowed"
@@ -448,7 +448,7 @@ def test_a_tree_with_nanoseconds_is_refused_before_it_is_leased(reserved: StockS
     changeset = reserved.prepared(DESTINATIONS[0], FILES, layout=Layout.MTIME_NS, mtime_ns=True)
     leased = len(reserved.gateway.leased)
     with pytest.raises(NotSupported, match=r"stock receivers up to 2\.11 write no nanoseconds"):
-        reserved.worker(allow_lossy=list(Loss)).publish(changeset, owner="test", now=NOW)
+        reserved.worker(allow_lossy=list(Loss)).publish(changeset, holder="test", now=NOW)
     assert len(reserved.gateway.leased) == leased
     assert_sound(reserved)
 
@@ -464,13 +464,13 @@ def test_changed_hard_links_break_a_receiver_and_are_refused_whatever_is_allowed
     _hard_links(edit)
     switch(plain.store, head, edit.finish(int(NOW.timestamp())), signer=SIGNER, now=int(NOW.timestamp()))
     with pytest.raises(NotSupported, match=r"/plain/a.*breaks at changed hard links"):
-        plain.worker(allow_lossy=list(Loss)).remove(f"{BUILD}/plain/a", owner="test", now=NOW)
+        plain.worker(allow_lossy=list(Loss)).remove(f"{BUILD}/plain/a", holder="test", now=NOW)
     assert_sound(plain)
 
 
 def test_a_change_of_everything_is_refused_since_its_lease_would_end_in_a_slash(reserved: StockSite) -> None:
     with pytest.raises(NotSupported, match="one directory at a time"):
-        reserved.worker().change("", lambda edit: edit.remove(BUILD), owner="test", now=NOW)
+        reserved.worker().change("", lambda edit: edit.remove(BUILD), holder="test", now=NOW)
     assert "/" not in reserved.gateway.leased
     assert_sound(reserved)
 

@@ -63,7 +63,7 @@ def published(site: ThreadSite, store: Store) -> Changeset:
     direct, site.store = site.store, store
     try:
         changeset = site.prepared(DESTINATION, FILES)
-        assert worker(site, store).publish(changeset, owner="test", now=NOW).revision == 2
+        assert worker(site, store).publish(changeset, holder="test", now=NOW).revision == 2
     finally:
         site.store = direct
     return changeset

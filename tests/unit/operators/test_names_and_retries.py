@@ -11,13 +11,13 @@ from include.cvmfs.errors import DestinationError, ManifestConflict, SourceError
 from include.gateway.errors import BadSignature, PathBusy
 from include.nightlies.steps.errors import ArtifactMissing, ArtifactSize, BatchFailed, GateClosed
 from include.storage.errors import Unavailable
-from operators.base import batches_of, owner_name, tries_left
+from operators.base import batches_of, holder_name, tries_left
 from tests.fakes.taskcontext import task_context
 
 
 def test_the_owner_of_a_lease_names_dag_run_task_map_index_and_try() -> None:
-    assert owner_name(task_context(map_index=3, try_number=2)) == "night/run-1/publish[3] try 2"
-    assert owner_name(task_context()) == "night/run-1/publish try 1"
+    assert holder_name(task_context(map_index=3, try_number=2)) == "night/run-1/publish[3] try 2"
+    assert holder_name(task_context()) == "night/run-1/publish try 1"
     assert run_name(task_context()) == "night/run-1"
 
 

@@ -93,9 +93,9 @@ def test_every_kind_stands_in_the_tree_with_whether_it_is_tried_again() -> None:
         name: one for name, one in inspect.getmembers(errors, inspect.isclass) if one.__module__ == errors.__name__
     }
     drawn = {found[1]: bool(found[2]) for found in re.finditer(r"── (\w+)[^\n]*?(retryable)?\n", f"{errors.__doc__}")}
-    assert kinds.keys() - {"NodeConnectionError", "ServerError"} == drawn.keys() - {
+    assert kinds.keys() - {"NodeConnectionError", "NodeError"} == drawn.keys() - {
         "NodeConnectionError",
-        "ServerError",
+        "NodeError",
     }
     assert {name: kind.retryable for name, kind in kinds.items()} == {name: drawn[name] for name in kinds}
     assert {kind for _, kind in MESSAGES} | set(CODES.values()) <= {*kinds.values(), PathBusy}

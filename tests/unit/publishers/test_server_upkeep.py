@@ -29,7 +29,7 @@ class Node:
         self.lines: list[str] = []
 
     @contextmanager
-    def work(self, _place: str, *, owner: str) -> Iterator[Node]:
+    def work(self, _place: str, *, holder: str) -> Iterator[Node]:
         yield self
 
     def run(self, _verb: object, command: list[str], **_: object) -> Any:

@@ -30,13 +30,13 @@ EACH_INSTALL = pytest.mark.parametrize("install", ["transaction", "ingest"])
 def reserved(node: PublisherNode, **server: object) -> ServerPublisher:
     """A publisher, with the destinations reserved."""
     publisher = node.publisher(server)
-    publisher.reserve([ALPHA, BETA], nested=[], owner="night", now=now())
+    publisher.reserve([ALPHA, BETA], nested=[], holder="night", now=now())
     return publisher
 
 
 def publish(node: PublisherNode, publisher: ServerPublisher, **more: object) -> object:
     site = node.connections()
-    return publisher.publish(packed(site, ALPHA, FILES), owner="night", now=now(), **more)  # type: ignore[arg-type]
+    return publisher.publish(packed(site, ALPHA, FILES), holder="night", now=now(), **more)  # type: ignore[arg-type]
 
 
 def assert_done_once(node: PublisherNode) -> None:
@@ -267,11 +267,11 @@ def test_an_ingest_that_ends_with_the_connection_leaves_a_transaction_that_is_no
 def test_a_reserve_and_a_removal_survive_lost_connections(node: PublisherNode) -> None:
     publisher = node.publisher()
     node.fault("publish", "cut")
-    publisher.reserve([ALPHA, BETA], nested=[], owner="night", now=now())
+    publisher.reserve([ALPHA, BETA], nested=[], holder="night", now=now())
     assert node.revisions == 1
     publish(node, publisher)
     node.fault("ingest", "cut")
-    publisher.remove(ALPHA, owner="night", now=now())
+    publisher.remove(ALPHA, holder="night", now=now())
     assert node.revisions == 3
     assert node.head().lookup(ALPHA) is None
     node.assert_sound()
@@ -318,7 +318,7 @@ def test_two_of_our_tasks_on_one_node_take_turns(node: PublisherNode) -> None:
 
     def run(path: str) -> None:
         try:
-            publisher.publish(jobs[path], owner=path, now=now())
+            publisher.publish(jobs[path], holder=path, now=now())
         except BaseException as error:  # noqa: BLE001 - looked at below
             failed.append(error)
 
@@ -336,7 +336,7 @@ def test_two_of_our_tasks_on_one_node_take_turns(node: PublisherNode) -> None:
 
 def test_a_task_that_cannot_have_the_node_in_time_finds_it_busy(node: PublisherNode) -> None:
     publisher = reserved(node)
-    with publisher.node.work(BETA, owner="other"), pytest.raises(errors.NodeBusy) as busy:
+    with publisher.node.work(BETA, holder="other"), pytest.raises(errors.NodeBusy) as busy:
         publish(node, publisher)
     assert isinstance(busy.value, PathBusy)
     assert busy.value.retryable
@@ -369,13 +369,13 @@ def test_a_task_that_is_killed_aborts_what_it_began(node: PublisherNode) -> None
     watcher.start()
     try:
         with pytest.raises(Interrupted):
-            publisher.publish(changeset, owner="night", now=now(), on_lease=killed_while_sending)
+            publisher.publish(changeset, holder="night", now=now(), on_lease=killed_while_sending)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert not node.in_transaction
     given_up[0]()  # type: ignore[operator]
     assert_untouched(node)
-    publisher.publish(changeset, owner="night", now=now())
+    publisher.publish(changeset, holder="night", now=now())
     assert_done_once(node)
 
 
@@ -400,7 +400,7 @@ from include.settings.secrets import EnvSecrets
 
 site = Connections(load(Path(sys.argv[1]), environ={}), EnvSecrets({}))
 changeset = Changeset.parse(Path(sys.argv[2]).read_text())
-site.publisher(changeset.repository).publish(changeset, owner="killed", now=datetime.now(UTC))
+site.publisher(changeset.repository).publish(changeset, holder="killed", now=datetime.now(UTC))
 """
 
 
@@ -423,7 +423,7 @@ def test_after_kill_9_of_a_publisher_the_next_one_goes_on_without_hands(
     process.kill()
     process.wait()
     threading.Timer(1.0, (node.root / "go-on").touch).start()
-    publisher.publish(changeset, owner="night", now=now())
+    publisher.publish(changeset, holder="night", now=now())
     assert_done_once(node)
 
 

@@ -26,13 +26,13 @@ def test_a_build_is_reserved_published_and_read_back(node: PublisherNode, instal
     site = node.connections({"install": install})
     publisher = site.server(FQRN)
     told: list[str] = []
-    reserved = publisher.reserve(DESTINATIONS, nested=NESTED, owner="night", now=now(), on_create=told.extend)
+    reserved = publisher.reserve(DESTINATIONS, nested=NESTED, holder="night", now=now(), on_create=told.extend)
     assert list(reserved.created) == told
     assert set(DESTINATIONS) <= set(told)
     assert all(node.head().nested_at(path) for path in [*DESTINATIONS, *NESTED])
-    assert publisher.reserve(DESTINATIONS, nested=NESTED, owner="night", now=now()).created == ()
+    assert publisher.reserve(DESTINATIONS, nested=NESTED, holder="night", now=now()).created == ()
     changeset = packed(site, ALPHA, FILES)
-    done = publisher.publish(changeset, owner="night", now=now(), replace=False)
+    done = publisher.publish(changeset, holder="night", now=now(), replace=False)
     assert not done.unchanged
     assert done.revision == done.revision_before + 1 == node.head().manifest.revision
     assert done.nested_hash == node.head().nested_at(ALPHA).hash
@@ -46,10 +46,10 @@ def test_a_build_is_reserved_published_and_read_back(node: PublisherNode, instal
 def test_the_same_tree_again_makes_no_revision(node: PublisherNode) -> None:
     site = node.connections()
     publisher = site.server(FQRN)
-    publisher.reserve([ALPHA], nested=[], owner="night", now=now())
-    publisher.publish(packed(site, ALPHA, FILES), owner="night", now=now())
+    publisher.reserve([ALPHA], nested=[], holder="night", now=now())
+    publisher.publish(packed(site, ALPHA, FILES), holder="night", now=now())
     before = node.revisions
-    done = publisher.publish(packed(site, ALPHA, FILES), owner="night", now=now())
+    done = publisher.publish(packed(site, ALPHA, FILES), holder="night", now=now())
     assert done.unchanged
     assert node.revisions == before
     assert not node.in_transaction
@@ -58,9 +58,9 @@ def test_the_same_tree_again_makes_no_revision(node: PublisherNode) -> None:
 def test_a_file_of_the_same_size_and_time_and_another_content_is_no_such_tree(node: PublisherNode) -> None:
     site = node.connections()
     publisher = site.server(FQRN)
-    publisher.reserve([ALPHA], nested=[], owner="night", now=now())
-    publisher.publish(packed(site, ALPHA, {"a": b"one"}), owner="night", now=now())
-    done = publisher.publish(packed(site, ALPHA, {"a": b"two"}), owner="night", now=now())
+    publisher.reserve([ALPHA], nested=[], holder="night", now=now())
+    publisher.publish(packed(site, ALPHA, {"a": b"one"}), holder="night", now=now())
+    done = publisher.publish(packed(site, ALPHA, {"a": b"two"}), holder="night", now=now())
     assert not done.unchanged
     assert node.contents(ALPHA) == {"a": b"two"}
 
@@ -68,13 +68,13 @@ def test_a_file_of_the_same_size_and_time_and_another_content_is_no_such_tree(no
 def test_a_tree_takes_the_place_of_another_and_nothing_of_it_stays(node: PublisherNode) -> None:
     site = node.connections({"install": "ingest"})
     publisher = site.server(FQRN)
-    publisher.reserve([ALPHA, DESTINATIONS[1]], nested=[], owner="night", now=now())
-    publisher.publish(packed(site, DESTINATIONS[1], FILES), owner="night", now=now())
-    publisher.publish(packed(site, ALPHA, FILES), owner="night", now=now())
+    publisher.reserve([ALPHA, DESTINATIONS[1]], nested=[], holder="night", now=now())
+    publisher.publish(packed(site, DESTINATIONS[1], FILES), holder="night", now=now())
+    publisher.publish(packed(site, ALPHA, FILES), holder="night", now=now())
     changeset = packed(site, ALPHA, {"new": b"tree"})
     with pytest.raises(DestinationError, match="holds something already"):
-        publisher.publish(changeset, owner="night", now=now(), replace=False)
-    publisher.publish(changeset, owner="night", now=now())
+        publisher.publish(changeset, holder="night", now=now(), replace=False)
+    publisher.publish(changeset, holder="night", now=now())
     assert node.contents(ALPHA) == {"new": b"tree"}
     assert node.contents(DESTINATIONS[1]) == FILES
     node.assert_sound()
@@ -83,11 +83,11 @@ def test_a_tree_takes_the_place_of_another_and_nothing_of_it_stays(node: Publish
 def test_what_somebody_published_meanwhile_is_not_replaced(node: PublisherNode) -> None:
     site = node.connections()
     publisher = site.server(FQRN)
-    publisher.reserve([ALPHA], nested=[], owner="night", now=now())
+    publisher.reserve([ALPHA], nested=[], holder="night", now=now())
     stale = packed(site, ALPHA, {"mine": b"1"})
-    publisher.publish(packed(site, ALPHA, {"theirs": b"2"}), owner="other", now=now())
+    publisher.publish(packed(site, ALPHA, {"theirs": b"2"}), holder="other", now=now())
     with pytest.raises(BaseChanged, match="since this tree was packed"):
-        publisher.publish(stale, owner="night", now=now())
+        publisher.publish(stale, holder="night", now=now())
     assert node.contents(ALPHA) == {"theirs": b"2"}
     assert not node.in_transaction
 
@@ -95,19 +95,19 @@ def test_what_somebody_published_meanwhile_is_not_replaced(node: PublisherNode) 
 def test_a_publication_with_a_tag_names_its_revision_and_is_found_again(node: PublisherNode) -> None:
     site = node.connections()
     publisher = site.server(FQRN)
-    publisher.reserve([ALPHA], nested=[], owner="night", now=now())
+    publisher.reserve([ALPHA], nested=[], holder="night", now=now())
     tag = NewTag("release-1", "the 'first' $(one)")
-    done = publisher.publish(packed(site, ALPHA, FILES), owner="night", now=now(), tag=tag)
+    done = publisher.publish(packed(site, ALPHA, FILES), holder="night", now=now(), tag=tag)
     (found,) = [one for one in node.head().tags() if one.name == "release-1"]
     assert (found.revision, found.description) == (done.revision, "the 'first' $(one)")
-    assert publisher.publish(packed(site, ALPHA, FILES), owner="night", now=now(), tag=tag).unchanged
+    assert publisher.publish(packed(site, ALPHA, FILES), holder="night", now=now(), tag=tag).unchanged
     assert [one.name for one in publisher.tags()] == ["release-1"]
 
 
 def test_without_a_directory_above_it_a_destination_is_refused(node: PublisherNode) -> None:
     site = node.connections()
     with pytest.raises(NotReserved, match="reserve it, then publish"):
-        site.server(FQRN).publish(packed(site, ALPHA, FILES), owner="night", now=now())
+        site.server(FQRN).publish(packed(site, ALPHA, FILES), holder="night", now=now())
     assert node.calls() == []
 
 
@@ -117,7 +117,7 @@ def test_a_tree_that_was_packed_elsewhere_is_to_be_packed_again(node: PublisherN
     for one in (node.folder / "var" / "packed" / FQRN).iterdir():
         one.unlink()
     with pytest.raises(PackedMissing) as missing:
-        site.server(FQRN).publish(changeset, owner="night", now=now())
+        site.server(FQRN).publish(changeset, holder="night", now=now())
     assert missing.value.retryable
 
 
@@ -126,29 +126,29 @@ def test_what_is_removed_is_gone_and_its_neighbours_stay(node: PublisherNode) ->
     site = node.connections()
     publisher = site.server(FQRN)
     names = [f"{BUILD}/a", f"{BUILD}/b:c", f"{BUILD}/-rf"]
-    publisher.reserve(names, nested=[], owner="night", now=now())
+    publisher.reserve(names, nested=[], holder="night", now=now())
     for name in names:
-        publisher.publish(packed(site, name, {"file": name.encode()}), owner="night", now=now())
+        publisher.publish(packed(site, name, {"file": name.encode()}), holder="night", now=now())
     for gone in names[:2]:
-        done = publisher.remove(gone, owner="night", now=now())
+        done = publisher.remove(gone, holder="night", now=now())
         assert node.head().lookup(gone) is None
         assert done.nested_hash is None
     assert len(node.calls("ingest")) == 1
     assert node.contents(names[2]) == {"file": names[2].encode()}
     with pytest.raises(DestinationError, match="nothing is there"):
-        publisher.remove(names[0], owner="night", now=now())
+        publisher.remove(names[0], holder="night", now=now())
     node.assert_sound()
 
 
 def test_only_empty_reservations_are_released(node: PublisherNode) -> None:
     site = node.connections()
     publisher = site.server(FQRN)
-    created = publisher.reserve(DESTINATIONS, nested=NESTED, owner="night", now=now()).created
-    publisher.publish(packed(site, ALPHA, FILES), owner="night", now=now())
-    done = publisher.release(DESTINATIONS, floor=BUILD, created=created, owner="night", now=now())
+    created = publisher.reserve(DESTINATIONS, nested=NESTED, holder="night", now=now()).created
+    publisher.publish(packed(site, ALPHA, FILES), holder="night", now=now())
+    done = publisher.release(DESTINATIONS, floor=BUILD, created=created, holder="night", now=now())
     assert done.removed == tuple(sorted(path.rpartition("/")[0] for path in DESTINATIONS[1:]))
     assert node.contents(ALPHA) == FILES
-    assert publisher.release(DESTINATIONS, floor=BUILD, created=created, owner="night", now=now()).removed == ()
+    assert publisher.release(DESTINATIONS, floor=BUILD, created=created, holder="night", now=now()).removed == ()
     node.assert_sound()
 
 
@@ -157,10 +157,10 @@ def test_names_that_a_shell_would_take_for_something_else_are_only_names(node: P
     publisher = site.server(FQRN)
     strange = ["$(touch pwned)", "a b;touch pwned", "`touch pwned`", "-exec", "it's", "x'; touch pwned; '", "*"]
     names = [f"/{one}" for one in strange]
-    publisher.reserve(names, nested=[], owner="night $(touch pwned)", now=now())
+    publisher.reserve(names, nested=[], holder="night $(touch pwned)", now=now())
     for name in names:
         files = {f"{name[1:]}/{name[1:]}": b"content"}
-        publisher.publish(packed(site, name, files), owner="night", now=now(), tag=None)
+        publisher.publish(packed(site, name, files), holder="night", now=now(), tag=None)
         assert node.contents(name) == files
     assert not list(node.folder.rglob("pwned"))
     node.assert_sound()
@@ -168,7 +168,7 @@ def test_names_that_a_shell_would_take_for_something_else_are_only_names(node: P
 
 def test_single_entries_are_not_changed_by_way_of_a_node(node: PublisherNode) -> None:
     with pytest.raises(NotSupported, match="publisher: native"):
-        node.publisher().change("/a", lambda edit: None, owner="night", now=now())
+        node.publisher().change("/a", lambda edit: None, holder="night", now=now())
     assert node.calls() == []
 
 
@@ -177,14 +177,14 @@ def test_a_tree_is_published_by_hand_in_the_same_way(node: PublisherNode) -> Non
     folder = node.folder / "by-hand"
     (folder / "lib").mkdir(parents=True)
     (folder / "lib" / "a").write_bytes(b"content")
-    dry = publish_tree(site, FQRN, "/tools/x", DirectorySource(folder), owner="me", now=now(), dry_run=True)
+    dry = publish_tree(site, FQRN, "/tools/x", DirectorySource(folder), holder="me", now=now(), dry_run=True)
     assert (dry.created, dry.published) == (("/tools", "/tools/x"), None)
     assert node.calls() == []
-    done = publish_tree(site, FQRN, "/tools/x", DirectorySource(folder), owner="me", now=now())
+    done = publish_tree(site, FQRN, "/tools/x", DirectorySource(folder), holder="me", now=now())
     assert done.published is not None
     assert done.created == ("/tools", "/tools/x")
     assert node.contents("/tools/x") == {"lib/a": b"content"}
-    again = publish_tree(site, FQRN, "/tools/x", DirectorySource(folder), owner="me", now=now(), replaces=True)
+    again = publish_tree(site, FQRN, "/tools/x", DirectorySource(folder), holder="me", now=now(), replaces=True)
     assert again.published is not None
     assert again.published.unchanged
     node.assert_sound()

@@ -40,14 +40,14 @@ def put(node: PublisherNode, members: list[Member] | bytes, **more: Any) -> Serv
     """Publish these members at ALPHA."""
     site = node.connections(ROOT, prepare=KEPT, **more)
     publisher = site.server(FQRN)
-    publisher.reserve([ALPHA], nested=[], owner="test", now=now())
+    publisher.reserve([ALPHA], nested=[], holder="test", now=now())
     data = members if isinstance(members, bytes) else archive(members)
-    publisher.publish(packed(site, ALPHA, data), owner="test", now=now())
+    publisher.publish(packed(site, ALPHA, data), holder="test", now=now())
     return publisher
 
 
 def reserve(node: PublisherNode, **more: Any) -> None:
-    opened(node).reserve([ALPHA], nested=[], owner="test", now=now())
+    opened(node).reserve([ALPHA], nested=[], holder="test", now=now())
     assert node.head().nested_at(ALPHA) is not None
 
 
@@ -63,30 +63,30 @@ def replace(node: PublisherNode, **more: Any) -> None:
 
 
 def remove(node: PublisherNode, **more: Any) -> None:
-    put(node, [file("a", b"1")]).remove(ALPHA, owner="test", now=now())
+    put(node, [file("a", b"1")]).remove(ALPHA, holder="test", now=now())
     assert node.head().lookup(ALPHA) is None
 
 
 def release(node: PublisherNode, **more: Any) -> None:
     reserve(node)
-    assert opened(node).release([ALPHA], floor=None, owner="test", now=now()).removed == (ALPHA,)
+    assert opened(node).release([ALPHA], floor=None, holder="test", now=now()).removed == (ALPHA,)
 
 
 def change(node: PublisherNode, **more: Any) -> None:
-    opened(node, **more).change(ALPHA, lambda edit: None, owner="test", now=now())
+    opened(node, **more).change(ALPHA, lambda edit: None, holder="test", now=now())
 
 
 def parallel(node: PublisherNode, **more: Any) -> None:
     publisher = opened(node)
-    with publisher.node.work(BETA, owner="other"):
-        publisher.reserve([ALPHA], nested=[], owner="test", now=now())
+    with publisher.node.work(BETA, holder="other"):
+        publisher.reserve([ALPHA], nested=[], holder="test", now=now())
 
 
 def tagged(node: PublisherNode, **more: Any) -> None:
     site = node.connections(ROOT)
     publisher = site.server(FQRN)
-    publisher.reserve([ALPHA], nested=[], owner="test", now=now())
-    publisher.publish(packed(site, ALPHA, {"a": b"1"}), owner="test", now=now(), tag=NewTag("t", ""))
+    publisher.reserve([ALPHA], nested=[], holder="test", now=now())
+    publisher.publish(packed(site, ALPHA, {"a": b"1"}), holder="test", now=now(), tag=NewTag("t", ""))
     assert "t" in {one.name for one in node.head().tags()}
 
 
