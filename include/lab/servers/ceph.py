@@ -60,7 +60,7 @@ class CephCluster:
         self._sockets: Path | None = None
 
     def start(self) -> None:
-        """Make the cluster's files and start its daemons; ServerError, with nothing left running, if one does not."""
+        """Make the cluster's files and start its daemons; ServerStartError, with nothing left running, if one fails."""
         try:
             self._write_files()
             self._start_monitor()
@@ -86,7 +86,7 @@ class CephCluster:
         return self.run("ceph", "--connect-timeout", "30", *arguments)
 
     def run(self, program: str, *arguments: str) -> str:
-        """What a program of Ceph prints on this cluster; ServerError with what it said if it fails."""
+        """What a program of Ceph prints on this cluster; ServerStartError with what it said if it fails."""
         command = [_program(program), *arguments]
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=self.environment(), timeout=120

@@ -82,7 +82,7 @@ class MariaDbServer:
         return True
 
     def start(self) -> None:
-        """Make its files, start it and wait until it is ready; ServerError if it is not."""
+        """Make its files, start it and wait until it is ready; ServerStartError if it is not."""
         command = self.command()
         self._initialise()
         self._process = ServerProcess("mariadb", command, log=self.log, ready=self.ready, stop_timeout_s=20)

@@ -75,7 +75,7 @@ class ServerProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start and wait until ready; ServerError, with nothing left running, if that does not happen in time."""
+        """Start and wait until ready; ServerStartError, with nothing left running, if that does not happen in time."""
         if self.running:
             raise ServerStartError(self.name, "runs already")
         self.log.parent.mkdir(parents=True, exist_ok=True)

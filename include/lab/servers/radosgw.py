@@ -53,7 +53,7 @@ class RadosgwServer(S3Server):
         self.cluster.run("radosgw-admin", "quota", switch, "--quota-scope=bucket", f"--bucket={bucket}")
 
     def start(self) -> None:
-        """Start cluster and gateway, and make the user; ServerError, with nothing left running, if that fails."""
+        """Start cluster and gateway, and make the user; ServerStartError, with nothing left running, if that fails."""
         self.cluster.start()
         try:
             self.cluster.add_section(NAME, {

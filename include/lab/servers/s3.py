@@ -24,7 +24,7 @@ class S3Server(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Start it here and wait until it is ready; ServerError if it is not."""
+        """Start it here and wait until it is ready; ServerStartError if it is not."""
 
     @abstractmethod
     def stop(self) -> None:

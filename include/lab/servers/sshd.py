@@ -65,7 +65,7 @@ class SshServer:
         return [program, "-D", "-e", "-f", str(self.directory / "sshd_config")]
 
     def start(self) -> None:
-        """Make keys and configuration, start it and wait until it answers; ServerError if it does not."""
+        """Make keys and configuration, start it and wait until it answers; ServerStartError if it does not."""
         command = self.command()
         self.directory.mkdir(parents=True, mode=0o700)
         if os.geteuid() == 0:

@@ -96,7 +96,7 @@ class WeedServer(S3Server):
         return True
 
     def start(self) -> None:
-        """Start it here and wait until it is ready; ServerError if it is not."""
+        """Start it here and wait until it is ready; ServerStartError if it is not."""
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.users:
             self._identities.touch(mode=0o600)
