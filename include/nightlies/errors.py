@@ -52,6 +52,7 @@ class BadIndexKey(NightlyError):
     code = "index-key-unusable"
 
     def __init__(self, path: str, what: str) -> None:
+        self.path = path
         super().__init__(
             f"the key {path} that indices are checked with {what}. "
             "Put the builder's public key there, in PEM: openssl pkey -in builder.key -pubout."
@@ -94,6 +95,8 @@ class BuildMoved(NightlyError):
     def __init__(self, slot: str, build_id: str, recorded: date, given: date) -> None:
         self.slot = slot
         self.build_id = build_id
+        self.recorded = recorded
+        self.given = given
         super().__init__(
             f"build {build_id} of slot {slot} is recorded for {recorded} and now claims {given}. "
             "Give every build an id of its own; correct the index."

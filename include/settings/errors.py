@@ -65,6 +65,7 @@ class MissingConnection(SettingsError):
 
     def __init__(self, connection_id: str, variable: str, similar: str | None = None) -> None:
         self.connection_id = connection_id
+        self.similar = similar
         hint = f" Was {similar!r} meant?" if similar else ""
         super().__init__(
             f"connection {connection_id!r} is not defined.{hint} Set the environment variable {variable} "

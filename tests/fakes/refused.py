@@ -12,7 +12,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 @contextmanager
-def refused(kind: type[E], **fields: object) -> Iterator[pytest.ExceptionInfo[E]]:
+def refused(kind: type[E], /, **fields: object) -> Iterator[pytest.ExceptionInfo[E]]:
     """The block ends in an error of exactly this class that has these fields."""
     with pytest.raises(kind) as caught:
         yield caught

@@ -14,6 +14,7 @@ from include.gateway.client.values import LeaseInfo, RepositoryInfo
 from include.gateway.service.http.lease_calls import listed
 from include.gateway.service.leases.lease_rows import LeaseRow
 from include.gateway.service.replies import ok
+from tests.fakes.refused import refused
 
 EPOCH = datetime.fromtimestamp(0, UTC)
 words = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=20).filter(
@@ -88,5 +89,5 @@ def test_any_other_repository_is_read_or_refused(value: object) -> None:
 def test_a_lease_that_lacks_something_is_refused(missing: str) -> None:
     value = {"key_id": "k", "path": "r.example.org/a", "expires": "2026-11-21 00:41:53 +0000 UTC", "hostname": "h"}
     del value[missing]
-    with pytest.raises(KeyError, match=missing):
+    with refused(KeyError, args=(missing,)):
         LeaseInfo.parse(value)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from include.gateway.duration import format_duration, format_time, parse_duration, parse_time, seconds
+from tests.fakes.refused import refused
 
 
 @pytest.mark.parametrize(
@@ -46,13 +47,13 @@ def test_whole_seconds_and_other_spellings_are_read_too(value: str | int, expect
 
 @pytest.mark.parametrize("text", ["", "s", "-", "1x", "1s ", " 1s", "1..5s", "soon", "1h1", "١s", "nan", "inf"])
 def test_other_texts_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="not a duration"):
+    with refused(ValueError):
         parse_duration(text)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), True])
 def test_other_numbers_are_refused(number: float) -> None:
-    with pytest.raises(ValueError, match="not a duration"):
+    with refused(ValueError):
         parse_duration(number)
 
 
@@ -80,5 +81,5 @@ def test_times_of_another_zone_and_with_nanoseconds_are_read() -> None:
 
 @pytest.mark.parametrize("text", ["", "2024-10-18T12:00:00Z", "2024-13-18 12:00:00 +0000 UTC", "tomorrow"])
 def test_other_times_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r".+"):
+    with refused(ValueError):
         parse_time(text)

@@ -12,6 +12,7 @@ from include.gateway.paths import LeasePath
 from include.gateway.service.leases.lease_table import Granted, LeaseTable, digest_of
 from include.gateway.service.replies import Refused
 from tests.fakes.gateway_service import ManualClock
+from tests.fakes.refused import refused
 
 REPOSITORY = "test.example.org"
 
@@ -77,7 +78,7 @@ def test_a_key_holds_no_more_leases_than_it_may(open_table: Callable[[], LeaseTa
     table = open_table()
     for number in range(3):
         take(table, f"/{number}", most=3)
-    with pytest.raises(Refused, match="too many leases"):
+    with refused(Refused, reason="too many leases"):
         take(table, "/more", most=3)
 
 

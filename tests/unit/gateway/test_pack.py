@@ -22,6 +22,7 @@ from include.gateway.pack import (
     PackReader,
     packs,
 )
+from tests.fakes.refused import refused
 
 HELLO, EMPTY = zlib.compress(b"hello\n"), zlib.compress(b"")
 VECTOR = (
@@ -100,7 +101,7 @@ def test_a_wrong_byte_in_an_object_is_found_before_it_is_complete() -> None:
     data = bytearray(sent(pack))
     data[-1] ^= 1
     reader, complete = PackReader(len(VECTOR), pack.digest), []
-    with pytest.raises(PackError, match="e8ec3d88"):
+    with refused(PackError):
         complete += [piece.object.hash for piece in reader.feed(bytes(data)) if piece.last]
     pieces = PackReader(len(VECTOR), pack.digest).feed(bytes(data))
     assert next(pieces).object.hash == hash_bytes(HELLO)
@@ -110,11 +111,11 @@ def test_a_wrong_byte_in_an_object_is_found_before_it_is_complete() -> None:
 @pytest.mark.parametrize("cut", [1, 50, len(VECTOR), len(VECTOR) + 5, len(VECTOR) + 14, len(VECTOR) + 21])
 def test_a_pack_that_ends_early_is_refused_also_at_the_border_of_an_object(cut: int, block: int) -> None:
     pack = pack_of(HELLO, EMPTY)
-    with pytest.raises(PackError, match="ends"):
+    with refused(PackError):
         read(sent(pack)[:cut], pack, block)
 
 
-def test_what_is_missing_is_said_in_bytes() -> None:
+def test_the_message_says_in_bytes_what_is_missing() -> None:
     pack = pack_of(HELLO, EMPTY)
     with pytest.raises(PackError, match=r"ends 12 bytes too early, in object 5798f7f4.* after 10 of 14 bytes"):
         read(sent(pack)[:-12], pack)
@@ -123,15 +124,15 @@ def test_what_is_missing_is_said_in_bytes() -> None:
 @pytest.mark.parametrize("block", [1, 7, 1 << 20])
 def test_bytes_after_the_last_object_are_refused(block: int) -> None:
     for pack in (pack_of(HELLO, EMPTY), pack_of()):
-        with pytest.raises(PackError, match="follow the last object"):
+        with refused(PackError):
             read(sent(pack) + b"x", pack, block)
 
 
 def test_a_header_that_was_not_announced_is_refused() -> None:
     reader = PackReader(len(VECTOR), "0" * 40)
-    with pytest.raises(PackError, match="77b10f5a"):
+    with refused(PackError):
         list(reader.feed(VECTOR))
-    with pytest.raises(PackError, match="has the SHA-1"):
+    with refused(PackError):
         list(PackReader(len(VECTOR) - 1, pack_of(HELLO, EMPTY).digest).feed(VECTOR))
 
 
@@ -139,7 +140,7 @@ def test_nothing_at_all_is_a_pack_without_objects() -> None:
     reader = PackReader(0, "da39a3ee5e6b4b0d3255bfef95601890afd80709")
     assert list(reader.feed(b"")) == []
     reader.finish()
-    with pytest.raises(PackError, match="has the SHA-1"):
+    with refused(PackError):
         PackReader(0, "0" * 40)
 
 
@@ -177,19 +178,19 @@ LINE = "C 5798f7f4ca7585d850eea64610a1f73d8f8de7a3 14"
         ("V2\nS14\nN1\n--\nC é 14\n", "not text"),
     ],
 )
-def test_a_header_that_is_none_is_refused_by_its_line(text: str, said: str) -> None:
+def test_the_message_names_the_wrong_line_of_a_header(text: str, said: str) -> None:
     with pytest.raises(PackFormatError, match=said):
         PackHeader.parse(text.encode())
 
 
 def test_named_objects_are_refused_whatever_their_name() -> None:
     line = "N 5798f7f4ca7585d850eea64610a1f73d8f8de7a3 14 LmN2bWZzcHVibGlzaGVk"
-    with pytest.raises(NamedObject, match="line 5"):
+    with pytest.raises(NamedObject):
         PackHeader.parse(f"V2\nS14\nN1\n--\n{line}\n".encode())
 
 
 def test_headers_have_limits_on_both_sides() -> None:
-    with pytest.raises(HeaderTooBig, match="100001 objects are announced"):
+    with pytest.raises(HeaderTooBig):
         PackHeader.parse(f"V2\nS0\nN{MAX_OBJECTS + 1}\n--\n".encode())
     with pytest.raises(HeaderTooBig):
         PackReader(MAX_HEADER_BYTES + 1, "0" * 40)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from include.gateway.errors import BadLeasePath
 from include.gateway.paths import LeasePath, ancestors, checked_path, overlap, within
+from tests.fakes.refused import refused
 
 components = st.text(
     st.characters(exclude_characters="/", exclude_categories=("Cs", "Cc")), min_size=1, max_size=8
@@ -49,13 +50,13 @@ def test_a_trailing_slash_means_the_same_path() -> None:
         ("r.org" + "/abc" * 1100, "4096 bytes"),
     ],
 )
-def test_malformed_paths_are_refused_saying_what_is_wrong(text: str, reason: str) -> None:
+def test_the_message_says_what_is_wrong_with_a_malformed_path(text: str, reason: str) -> None:
     with pytest.raises(BadLeasePath, match=reason):
         LeasePath.parse(text)
 
 
 def test_a_relative_path_is_refused() -> None:
-    with pytest.raises(BadLeasePath, match="begin with a slash"):
+    with refused(BadLeasePath, path="a/b"):
         checked_path("a/b")
 
 

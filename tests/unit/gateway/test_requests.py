@@ -19,6 +19,7 @@ from include.gateway.service.requests import (
     parse_enable,
     parse_renewal,
 )
+from tests.fakes.refused import refused
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
@@ -76,8 +77,9 @@ ODD = ["a\nb", "a\r", "\t", "a\0", "\x1b[2J", "\x7f", "a\x85b", "a\u2028b", "\ud
 @pytest.mark.parametrize("text", ODD)
 @pytest.mark.parametrize("member", ["tag_name", "tag_description"])
 def test_a_tag_that_is_not_one_line_of_text_is_refused(member: str, text: str) -> None:
-    with pytest.raises(Refused, match=f"invalid {member}: .* control character"):
+    with pytest.raises(Refused) as caught:
         CommitRequest.parse(json.dumps({member: text}).encode()).check_tag()
+    assert caught.value.reason.partition(":")[0] == f"invalid {member}"
 
 
 def test_a_tag_with_a_description_in_any_language_is_taken() -> None:
@@ -92,7 +94,7 @@ def test_the_version_is_the_smaller_of_both(version: str, used: int) -> None:
 
 @pytest.mark.parametrize("version", ["1", "0", "-3"])
 def test_old_versions_are_refused(version: str) -> None:
-    with pytest.raises(Refused, match=f"incompatible request version: {version}, min version: 2"):
+    with refused(Refused, reason=f"incompatible request version: {version}, min version: 2"):
         LeaseRequest.parse(lease(api_version=version), remote="r")
 
 
@@ -102,15 +104,17 @@ def test_an_absent_hostname_becomes_the_remote_address() -> None:
 
 @pytest.mark.parametrize("hostname", ["a\nb", "a\0b", "x" * 257, "\ud800"])
 def test_a_hostname_that_would_spoil_a_log_is_refused(hostname: str) -> None:
-    with pytest.raises(Refused, match="invalid hostname"):
+    with pytest.raises(Refused) as caught:
         LeaseRequest.parse(lease(hostname=hostname), remote="r")
+    assert caught.value.reason.partition(":")[0] == "invalid hostname"
 
 
 @pytest.mark.parametrize("text", ["a", "", "1" * 39, "1" * 41, "1" * 40 + "H", "1" * 40 + "-md5", "1" * 40 + "\n"])
 def test_a_bad_root_hash_is_named(text: str) -> None:
     body = json.dumps({"old_root_hash": text, "new_root_hash": "2" * 40}).encode()
-    with pytest.raises(Refused, match="invalid old_root_hash"):
+    with pytest.raises(Refused) as caught:
         CommitRequest.parse(body).roots()
+    assert caught.value.reason.partition(":")[0] == "invalid old_root_hash"
 
 
 @pytest.mark.parametrize("text", ["1" * 40, "1" * 40 + "C", "1" * 40 + "-shake128C"])
@@ -125,7 +129,7 @@ def test_root_hashes_may_have_the_letter_of_catalogs(text: str) -> None:
     "text", ["", "x", "A" * 56, "a" * 52 + "====", "A" * 52, "A" * 52 + "====\n", "é" * 52 + "===="]
 )
 def test_what_cannot_be_a_token_is_an_invalid_lease(text: str) -> None:
-    with pytest.raises(Refused, match="invalid lease"):
+    with refused(Refused, reason="invalid lease"):
         checked_token(text)
 
 

@@ -28,6 +28,7 @@ from include.lab.software import (
     stamped,
 )
 from include.storage.open import open_store
+from tests.fakes.refused import refused
 
 pytestmark = pytest.mark.slow
 
@@ -149,8 +150,8 @@ def test_big_projects_are_cut_into_catalogs() -> None:
     )
 
 
-def test_a_project_that_the_machine_lacks_is_named_with_the_cure() -> None:
-    with pytest.raises(LabError, match=r"project no_such_package: nothing to pack at .*make venv"):
+def test_a_project_that_the_machine_lacks_is_an_error() -> None:
+    with refused(LabError):
         project_files("no_such_package")
 
 

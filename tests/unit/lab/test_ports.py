@@ -26,22 +26,30 @@ def test_the_defaults_lie_below_the_range_of_outgoing_connections() -> None:
     assert all(getattr(Ports(), name) < 32768 for name in NAMES)
 
 
-@pytest.mark.parametrize("text", ["0", "65536", "-1", "http", "80 80", "1e3"])
-def test_a_port_that_is_none_is_refused_by_the_name_of_its_variable(text: str) -> None:
-    with pytest.raises(LabError, match="NIGHTSHIFT_S3_PORT"):
-        Ports.from_environment({"NIGHTSHIFT_S3_PORT": text})
-
-
-def test_two_services_on_one_port_are_refused() -> None:
-    with pytest.raises(LabError, match=r"gateway and s3 share port 5000: move one with NIGHTSHIFT_GATEWAY_PORT"):
-        Ports.from_environment({"NIGHTSHIFT_S3_PORT": "5000", "NIGHTSHIFT_GATEWAY_PORT": "5000"})
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        *(
+            ({"NIGHTSHIFT_S3_PORT": text}, "^NIGHTSHIFT_S3_PORT=")
+            for text in ("0", "65536", "-1", "http", "80 80", "1e3")
+        ),
+        *(({"NIGHTSHIFT_PORT_OFFSET": text}, "^NIGHTSHIFT_PORT_OFFSET=") for text in ("-1", "x", "30001")),
+        (
+            {"NIGHTSHIFT_S3_PORT": "5000", "NIGHTSHIFT_GATEWAY_PORT": "5000"},
+            "^gateway and s3 share port 5000: move one with NIGHTSHIFT_GATEWAY_PORT=",
+        ),
+    ],
+)
+def test_the_message_names_the_variable_of_a_wrong_port(environment: dict[str, str], words: str) -> None:
+    with pytest.raises(LabError, match=words):
+        Ports.from_environment(environment)
 
 
 def test_an_empty_variable_leaves_the_default() -> None:
     assert Ports.from_environment({"NIGHTSHIFT_S3_PORT": ""}) == Ports()
 
 
-def test_a_taken_port_is_named_with_its_holder_and_the_cure() -> None:
+def test_the_message_names_a_taken_port_with_its_holder_and_the_cure() -> None:
     with socket.socket() as taken:
         taken.bind((LOOPBACK, 0))
         taken.listen()
@@ -59,7 +67,7 @@ def test_all_taken_ports_are_named_at_once_and_what_is_said_to_be_exported_helps
             taken.bind((LOOPBACK, 0))
             taken.listen()
         ports = replace(Ports.unused(), s3=one.getsockname()[1], s3_grpc=other.getsockname()[1])
-        with pytest.raises(LabError, match="2 ports are taken") as seen:
+        with pytest.raises(LabError) as seen:
             check_free(ports, NAMES[:3])
         moved = dict(re.findall(r"export (\w+_PORT)=(\d+)", str(seen.value)))
         assert list(moved) == ["NIGHTSHIFT_S3_PORT", "NIGHTSHIFT_S3_GRPC_PORT"]
@@ -71,9 +79,6 @@ def test_an_offset_moves_all_ports_but_those_that_are_given() -> None:
     assert (ports.s3, ports.gateway, ports.airflow) == (9000, 5029, 8180)
     # what the lab's programs get stays as it is though they see the offset, too
     assert Ports.from_environment({"NIGHTSHIFT_PORT_OFFSET": "100", **ports.to_environment()}) == ports
-    for text in ("-1", "x", "30001"):
-        with pytest.raises(LabError, match="NIGHTSHIFT_PORT_OFFSET"):
-            Ports.from_environment({"NIGHTSHIFT_PORT_OFFSET": text})
 
 
 def test_the_readme_lists_every_port_with_its_variable() -> None:

@@ -43,7 +43,7 @@ def test_there_may_be_no_logs_at_all(tmp_path: Path) -> None:
     assert remove_logs(tmp_path / "none", BEFORE, dry_run=False) == RemovedLogs(0, 0)
 
 
-def test_what_airflow_says_of_its_failure_is_told(tmp_path: Path) -> None:
+def test_the_message_repeats_what_airflow_says_of_its_failure(tmp_path: Path) -> None:
     program = tmp_path / "airflow"
     program.write_text("#!/bin/sh\necho no such database >&2\nexit 3\n")
     program.chmod(0o755)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from include.lab.servers.process import ServerProcess, ServerStartError, free_port
+from tests.fakes.refused import refused
 
 ROOT = Path(__file__).parents[3]
 
@@ -61,7 +62,7 @@ def test_a_server_that_ignores_the_request_to_stop_is_killed(tmp_path: Path) -> 
     assert not alive(pid)
 
 
-def test_a_server_that_ends_at_once_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+def test_the_message_about_a_server_that_ends_at_once_has_its_last_words(tmp_path: Path) -> None:
     server = sleeper(tmp_path, "echo cannot bind; exit 3")
     with pytest.raises(ServerStartError, match=r"sleeper: ended with code 3(.|\n)*cannot bind"):
         server.start()
@@ -69,13 +70,13 @@ def test_a_server_that_ends_at_once_is_an_error_with_its_last_words(tmp_path: Pa
 
 def test_a_program_that_is_missing_is_named(tmp_path: Path) -> None:
     server = ServerProcess("ghost", ["/no/such/program"], log=tmp_path / "log", ready=lambda: False)
-    with pytest.raises(ServerStartError, match="cannot run /no/such/program"):
+    with refused(ServerStartError, name="ghost"):
         server.start()
 
 
 def test_a_server_that_never_answers_is_stopped(tmp_path: Path) -> None:
     server = sleeper(tmp_path, "sleep 600", ready_timeout_s=0.2)
-    with pytest.raises(ServerStartError, match=r"not ready after 0\.2 s"):
+    with refused(ServerStartError, name="sleeper"):
         server.start()
     assert not server.running
 

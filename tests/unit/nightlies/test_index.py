@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from include.nightlies.errors import BadIndex
 from include.nightlies.rules.index import Artifact, BuildIndex, ParentBuild
+from tests.fakes.refused import refused
 
 SHA = "0123456789abcdef" * 4
 GOOD = {"project": "Gaudi", "platform": "x86_64-el9-gcc13-opt", "url": "a/Gaudi.tar.zst", "size": 10, "sha256": SHA}
@@ -196,10 +197,9 @@ def test_full_urls_must_lie_in_the_store_of_the_index():
         (b'{"format": ' + b"1" * 5000 + b"}", "not JSON"),
     ],
 )
-def test_what_is_not_json_is_said(data, says):
-    with pytest.raises(BadIndex, match=says) as caught:
+def test_the_message_says_why_a_document_is_no_json(data, says):
+    with pytest.raises(BadIndex, match=f"^index builds/i.json: .*{says}"):
         BuildIndex.parse(data, slot="main", file="builds/i.json")
-    assert "index builds/i.json" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -236,5 +236,5 @@ def test_a_fault_of_the_document_refuses_it(changes, error, says):
 @pytest.mark.parametrize("field", ["format", "slot", "build_id", "date", "complete", "artifacts"])
 def test_a_missing_field_of_the_document_refuses_it(field):
     data = {key: value for key, value in json.loads(document(GOOD)).items() if key != field}
-    with pytest.raises(BadIndex, match=f"`{field}` is missing"):
-        BuildIndex.parse(json.dumps(data).encode(), slot="main")
+    with refused(BadIndex, file="builds/i.json"):
+        BuildIndex.parse(json.dumps(data).encode(), slot="main", file="builds/i.json")

@@ -153,6 +153,6 @@ def test_of_what_is_named_alone_something_has_to_be_listed() -> None:
         ({"partial": "move"}, "copy"),
     ],
 )
-def test_settings_of_links_that_cannot_be_meant_are_refused(changes: dict[str, object], says: str) -> None:
+def test_the_message_says_why_settings_of_links_cannot_be_meant(changes: dict[str, object], says: str) -> None:
     with pytest.raises(ValidationError, match=says):
         slot(**changes)

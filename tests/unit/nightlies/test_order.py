@@ -13,6 +13,7 @@ from include.nightlies.rules.destinations import build_directory, check_name, de
 from include.nightlies.rules.index import Artifact
 from include.nightlies.rules.order import in_order, select
 from include.settings.model import Slot
+from tests.fakes.refused import refused
 
 
 def artifact(project, *dependencies, platform="opt", priority=0):
@@ -46,7 +47,7 @@ def test_a_circle_is_named():
 
 
 def test_a_project_that_depends_on_itself_is_a_circle():
-    with pytest.raises(DependencyCycle, match=r"a \(opt\) -> a \(opt\)"):
+    with refused(DependencyCycle, cycle=("a (opt)", "a (opt)")):
         in_order([artifact("a", "a")])
 
 
@@ -67,7 +68,7 @@ def test_a_choice_takes_what_it_names_and_refuses_what_nobody_knows():
     assert select(made) == tuple(made)
     assert select(made, projects=["a"], platforms=["dbg"]) == (made[2],)
     assert select(made, projects=["late"], known_projects=["late"]) == ()
-    with pytest.raises(UnknownChoice, match=r"unknown platform opd\. Choose from: dbg, opt"):
+    with refused(UnknownChoice, kind="platform", names=("opd",)):
         select(made, platforms=["opd"])
 
 
@@ -75,7 +76,7 @@ def test_a_destination_follows_the_slots_template():
     assert destination(slot(), "b42", "Gaudi", "x86_64-opt") == "/nightlies/main/b42/Gaudi/x86_64-opt"
     by_date = slot("/n/{date}/{platform}/{project}")
     assert destination(by_date, "b", "p", "x", build_date=date(2026, 11, 21)) == "/n/2026-11-21/x/p"
-    with pytest.raises(NightlyError, match="no date"):
+    with refused(NightlyError):
         destination(by_date, "b", "p", "x")
 
 
@@ -90,7 +91,7 @@ def test_no_name_leaves_its_place(bad):
     for arguments in ((bad, "p", "x"), ("b", bad, "x"), ("b", "p", bad)):
         with pytest.raises(NightlyError):
             destination(slot(), *arguments)
-    with pytest.raises(NightlyError, match="Rename"):
+    with refused(NightlyError):
         check_name("project", bad)
 
 

@@ -18,6 +18,7 @@ from include.nightlies.steps.sources import index_version, read_again, read_inde
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from tests.fakes.refused import refused
 
 DATA = b'{"format": 1, "slot": "main", "build_id": "b1", "date": "2026-11-21", "complete": true, "artifacts": []}'
 BUILDER = ed25519.Ed25519PrivateKey.generate()
@@ -39,7 +40,7 @@ def test_an_rsa_signature_is_taken(tmp_path: Path) -> None:
     builder = rsa.generate_private_key(65537, 2048)
     key = public_key(pem(tmp_path / "key.pem", builder))
     require_signature(DATA, builder.sign(DATA, PKCS1v15(), SHA256()), key, file="index.json")
-    with pytest.raises(BadIndex, match="is not what its signature is over"):
+    with refused(BadIndex, file="index.json"):
         require_signature(DATA + b" ", builder.sign(DATA, PKCS1v15(), SHA256()), key, file="index.json")
 
 
@@ -51,22 +52,22 @@ def test_an_rsa_signature_is_taken(tmp_path: Path) -> None:
     ],
     ids=["empty", "text", "of other bytes", "cut", "too long", "of another key"],
 )  # fmt: skip
-def test_anything_else_is_refused_with_the_cure(tmp_path: Path, signature: bytes) -> None:
+def test_anything_else_is_refused(tmp_path: Path, signature: bytes) -> None:
     key = public_key(pem(tmp_path / "key.pem", BUILDER))
-    with pytest.raises(BadIndex, match=r"index index\.json: is not what its signature is over.*Nothing of it is"):
+    with refused(BadIndex, file="index.json"):
         require_signature(DATA, signature, key, file="index.json")
 
 
 def test_a_key_that_is_none_is_refused_by_its_path(tmp_path: Path) -> None:
     weak, curve = rsa.generate_private_key(65537, 1024), ec.generate_private_key(ec.SECP256R1())
     (tmp_path / "text").write_text("no key")
-    for path, what in (
-        (tmp_path / "absent", "cannot be read: FileNotFoundError"),
-        (tmp_path / "text", "cannot be read: ValueError"),
-        (pem(tmp_path / "weak", weak), "is an RSA key of 1024 bits, fewer than 2048"),
-        (pem(tmp_path / "curve", curve), "is neither an Ed25519 nor an RSA key"),
+    for path in (
+        tmp_path / "absent",
+        tmp_path / "text",
+        pem(tmp_path / "weak", weak),
+        pem(tmp_path / "curve", curve),
     ):
-        with pytest.raises(BadIndexKey, match=f"{path.name} .*{what}.*openssl pkey"):
+        with refused(BadIndexKey, path=str(path)):
             public_key(path)
 
 
@@ -91,14 +92,14 @@ def connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connections:
 def test_a_slot_with_a_key_reads_only_what_is_signed(connections: Connections) -> None:
     slot, store = connections.site.slot("main"), connections.store("builds")
     store.put("main/2026-11-21/index.json", DATA)
-    with pytest.raises(BadIndex, match=r"has no signature at .*index\.json\.sig\. Let the builder sign it"):
+    with refused(BadIndex):
         read_index(connections, slot, DAY)
     unsigned = index_version(connections, slot, DAY)
     store.put("main/2026-11-21/index.json.sig", BUILDER.sign(DATA))
     assert read_index(connections, slot, DAY)[0].build_id == "b1"
     assert index_version(connections, slot, DAY) != unsigned, "a watch looks again when only the signature came"
     store.put("main/2026-11-21/index.json", DATA.replace(b"b1", b"b2"))
-    with pytest.raises(BadIndex, match="is not what its signature is over"):
+    with refused(BadIndex):
         read_index(connections, slot, DAY)
 
 

@@ -17,6 +17,7 @@ from include.settings.load import load
 from include.settings.model import ArtifactLimits
 from include.settings.secrets import EnvSecrets
 from tests.fakes.builds import Build, tree
+from tests.fakes.refused import refused
 
 DATA = tree({"file": b"whole"})
 
@@ -54,7 +55,7 @@ def test_a_directory_in_the_place_of_an_announced_file_is_refused(
 ) -> None:
     directory(tmp_path / "builds" / "a.tar.gz")
     announced = replace(item(connections, "a.tar.gz"), **dict.fromkeys(unknown))  # type: ignore[arg-type]
-    with pytest.raises(ArtifactDirectory, match="a directory; a file was announced"):
+    with refused(ArtifactDirectory, artifact=announced.name):
         opened(connections, announced, ArtifactLimits())
 
 
@@ -68,8 +69,9 @@ def test_a_directory_published_by_hand_without_size_and_sum_is_read(connections:
 def test_an_artifact_is_read_from_the_store_of_its_slot_and_from_no_other(
     connections: Connections, tmp_path: Path
 ) -> None:
-    with pytest.raises(SourceNotAllowed, match="lies outside store builds"):
-        opened(connections, item(connections, "a.tar.gz", store="other"), ArtifactLimits())
+    elsewhere = item(connections, "a.tar.gz", store="other")
+    with refused(SourceNotAllowed, source=elsewhere.source):
+        opened(connections, elsewhere, ArtifactLimits())
     connections.store("builds").put("inner/a.tar.gz", DATA)
     opened(connections, item(connections, "inner/a.tar.gz"), ArtifactLimits())
     looks = [connections.store(name).counters.heads for name in ("builds", "builds-inner")]

@@ -17,6 +17,7 @@ from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import hash_bytes
 from include.nightlies.steps import verify
 from include.nightlies.steps.verify import Spread
+from tests.fakes.refused import refused
 
 SAMPLE = 5
 FILES = 10_000
@@ -78,7 +79,7 @@ def test_a_destination_is_read_back_without_holding_its_files(published: Publish
 
 
 def test_another_number_of_files_than_was_published_is_refused_unread(published: Published) -> None:
-    with pytest.raises(DestinationError, match=f"has {FILES} regular files where 3 were published"):
+    with refused(DestinationError):
         read_back(published, 3)
     assert published.read == []
 

@@ -85,7 +85,7 @@ def test_a_scheduled_run_leaves_its_night_to_the_run_that_an_artifact_began(monk
     handed: dict[str, Any] = {}
     context["ti"].get_dr_count = lambda dag_id, run_ids: int(run_ids == ["night__2026-11-21__first"])
     context["ti"].xcom_push = lambda key, value: handed.update({key: value})
-    with pytest.raises(AirflowSkipException, match="in run night__2026-11-21__first"):
+    with pytest.raises(AirflowSkipException):
         BuildSensor(task_id="find_build", slot="main").execute(context)
     night = handed["return_value"]
     # nothing fails the run, and no second pass begins

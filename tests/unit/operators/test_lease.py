@@ -93,7 +93,7 @@ def test_a_holder_that_has_longer_left_than_a_lifetime_is_waited_for_as_long() -
     assert deadline - datetime.now(UTC) > timedelta(seconds=7000)
 
 
-def test_waiting_counts_from_its_beginning_over_deferrals_and_ends_with_the_holders_name() -> None:
+def test_waiting_counts_from_its_beginning_over_deferrals_and_the_message_names_the_holder() -> None:
     operator = Waiter(times=99, patience_s=0.0)
     since = datetime.now(UTC) - timedelta(hours=1)
     with pytest.raises(WaitedTooLong, match=r"night/run-0/publish try 1.*key-1"):

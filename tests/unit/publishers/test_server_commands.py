@@ -11,6 +11,7 @@ import pytest
 from include.cvmfs.errors import FormatError
 from include.publishers.server.commands import HELD, MISPLACED, Commands, NodeTag, Record, SeenNode
 from include.publishers.server.errors import InputRefused
+from tests.fakes.refused import refused
 
 FQRN = "nights.example.org"
 RECORD = Record("t0ken", "dag/run 'x'", "/a b", datetime(2026, 11, 21, tzinfo=UTC))
@@ -47,7 +48,7 @@ def test_ingest_names_places_from_the_root_and_whose_they_are() -> None:
     kept = Commands(FQRN, "/m", "/s", keep_owners=True)
     assert kept.ingest("/a", create=False)[-2:] == ["-k", FQRN]
     assert COMMANDS.delete("/a/b")[-4:] == ["ingest", "-d", "a/b", FQRN]
-    with pytest.raises(InputRefused, match="colon"):
+    with pytest.raises(InputRefused):
         COMMANDS.delete("/a:b")
 
 
@@ -108,7 +109,7 @@ def test_places_are_entered_without_following_links_and_names_are_only_names(tmp
 
 @pytest.mark.parametrize("lines", [[], ["what"], ["", "open"]])
 def test_a_look_that_says_nothing_sensible_is_an_error(lines: list[str]) -> None:
-    with pytest.raises(FormatError, match="node's state"):
+    with refused(FormatError, what="the node's state"):
         SeenNode.parse(lines)
 
 
@@ -122,5 +123,5 @@ def test_tags_are_read_as_the_node_lists_them() -> None:
     found = NodeTag.parse("v1 " + "ab" * 20 + " 1024 7 1700000000 (default) two words")
     assert (found.name, found.revision, found.branch, found.description) == ("v1", 7, "", "two words")
     for line in ("", "v1", "v1 x y z 1 (default)"):
-        with pytest.raises(FormatError, match="list of tags"):
+        with refused(FormatError, what="list of tags"):
             NodeTag.parse(line)

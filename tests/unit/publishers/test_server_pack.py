@@ -16,7 +16,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from include.cvmfs.errors import CvmfsError, DestinationError, SourceError
+from include.cvmfs.errors import CvmfsError, DestinationError, SourceError, SourceLimitExceeded
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import PrepareOptions
@@ -34,6 +34,7 @@ from include.publishers.server.pack import Packing, member
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
 from tests.fakes.local import TREES, LocalRepository, make_folder
 from tests.fakes.minirepo import FQRN, NOW
+from tests.fakes.refused import refused
 
 HERE = "/a/b"
 
@@ -66,7 +67,7 @@ def test_an_archive_is_kept_and_found_again(tmp_path: Path) -> None:
     assert made == pack(where, data)
     assert len(list(where.folder.iterdir())) == 1
     where.find(made).forget()
-    with pytest.raises(PackedMissing, match="prepare it again"):
+    with pytest.raises(PackedMissing):
         where.find(made)
 
 
@@ -101,7 +102,7 @@ def test_a_damaged_archive_and_one_beyond_a_limit_are_refused(tmp_path: Path) ->
         with pytest.raises(SourceError):
             pack(where, wrong)
     for limits in (SourceLimits(members=1), SourceLimits(bytes=100), SourceLimits(file_bytes=100)):
-        with pytest.raises(SourceError, match="limit"):
+        with refused(SourceLimitExceeded):
             pack(where, data, limits=limits)
     with pytest.raises(DestinationError):
         where.pack(open_artifact(iter([data]), "x"), destination="/a/../b", now=NOW)
@@ -109,7 +110,7 @@ def test_a_damaged_archive_and_one_beyond_a_limit_are_refused(tmp_path: Path) ->
 
 def test_special_files_are_refused_left_out_or_kept(tmp_path: Path) -> None:
     members = [file("a"), Member(b"pipe", type=b"6"), hardlink("again", "pipe")]
-    with pytest.raises(SourceError, match="pipe"):
+    with refused(SourceError, member="pipe"):
         pack(packing(tmp_path), members)
     skipping = packing(tmp_path, specials=Specials.SKIP)
     made = pack(skipping, members)

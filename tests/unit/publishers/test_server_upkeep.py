@@ -53,7 +53,7 @@ def test_a_tag_of_any_algorithm_is_made_and_is_no_error_again(algorithm: Algorit
     assert node.add_tag("t").hash == str(newest)
     assert node.add_tag("t").hash == str(newest)
     assert node.add_tag("u", root=str(older)).hash == str(older)
-    with pytest.raises(NameRefused, match=f"tag 't' names {newest}, not {older}"):
+    with pytest.raises(NameRefused):
         node.add_tag("t", root=str(older))
 
 

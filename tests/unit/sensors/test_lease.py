@@ -13,6 +13,7 @@ from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import BadLeasePath
 from sensors.lease import LeaseFreeSensor
 from sensors.objects import NotThere
+from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
 from triggers.lease import LeaseFreeTrigger
 
@@ -64,17 +65,15 @@ def test_the_task_that_comes_back_to_a_free_path_succeeds() -> None:
     assert Sensor().resume_execution("free", {"event": event}, task_context()) is None
 
 
-def test_a_path_that_stays_busy_fails_with_the_name_of_the_holder_and_may_be_waited_for_again() -> None:
+def test_a_path_that_stays_busy_fails_and_may_be_waited_for_again() -> None:
     event = {"free": False, "holder": HOLDER.hostname, "reason": f"still held by {HOLDER.hostname!r}", "since": None}
-    said = rf"{FQRN}/a/b did not become free: still held by 'night/run-0/publish try 1'"
-    with pytest.raises(NotThere, match=said):
+    with pytest.raises(NotThere):
         Sensor().resume_execution("free", {"event": event}, task_context())
 
 
 @pytest.mark.parametrize("path", ["a/b", "/a/../b", "/a//b", "/./a", "/a\n", "/" + "x" * 256, "/\ud800"])
 def test_a_path_that_is_none_is_refused_before_anybody_is_asked(path: str) -> None:
     sensor = Sensor(path=path, holder=HOLDER)
-    with pytest.raises(BadLeasePath, match=r"^wait: path .* of nights\.example\.org: .*; a lease path is") as caught:
+    with refused(BadLeasePath, repository=FQRN, retryable=False):
         sensor.execute(task_context())
     assert sensor.asked == []
-    assert (caught.value.repository, caught.value.retryable) == (FQRN, False)

@@ -14,6 +14,7 @@ from include.publishers import path_state
 from include.publishers.path_state import SeenPlace, WantedPlace
 from sensors.objects import NotThere
 from sensors.place import PlaceSensor
+from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
 from triggers.place import PlaceTrigger
 
@@ -70,7 +71,7 @@ def test_the_waiting_is_left_to_the_triggerer(seen: list[Any]) -> None:
 def test_what_the_trigger_saw_is_looked_at_again(seen: list[Any]) -> None:
     assert sensor().found(task_context(), {"found": True, "reason": "x"})["revision"] == 3
     seen[:] = [BUSY]
-    with pytest.raises(NotThere, match="did not become reserved: nobody has reserved it"):
+    with pytest.raises(NotThere):
         sensor().found(task_context(), {"found": False, "reason": "nobody has reserved it"})
 
 
@@ -83,7 +84,7 @@ def test_what_no_waiting_cures_ends_it_at_once(seen: list[Any]) -> None:
 
 
 def test_another_wish_is_refused_when_the_dag_is_read() -> None:
-    with pytest.raises(ValueError, match="say 'reserved' or 'free'"):
+    with refused(ValueError):
         sensor(until="soon")
 
 

@@ -18,6 +18,7 @@ from include.settings.load import load, parse, project_root
 from include.settings.model import PublisherKind
 from include.settings.text_types import PROJECT_ROOT
 from include.settings.yaml_lines import read
+from tests.fakes.refused import refused
 
 
 def problems(parsed, *changes, **environ):
@@ -95,8 +96,9 @@ def test_bad_rules_for_the_care_of_a_repository_are_named(parsed, block, says):
 
 
 def test_settings_are_frozen(parsed):
-    with pytest.raises(ValidationError, match="frozen"):
+    with pytest.raises(ValidationError) as caught:
         parsed().slot("main").priority = 3
+    assert [one["type"] for one in caught.value.errors()] == ["frozen_instance"]
 
 
 def test_variables_are_expanded_with_their_defaults(parsed, tmp_path):
@@ -221,11 +223,11 @@ def test_an_empty_file_is_a_site_without_anything(parsed):
     assert parsed(text="").slots == {}
 
 
-def test_no_file_and_no_text_are_said(tmp_path):
-    with pytest.raises(SettingsFileMissing, match="NIGHTSHIFT_CONFIG"):
+def test_no_file_and_no_text_are_refused(tmp_path):
+    with refused(SettingsFileMissing, path=tmp_path / "none.yaml"):
         load(environ={"NIGHTSHIFT_CONFIG": str(tmp_path / "none.yaml")})
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
-    with pytest.raises(InvalidSettings, match="not UTF-8"):
+    with pytest.raises(InvalidSettings):
         load(tmp_path / "latin.yaml", environ={})
 
 
@@ -246,10 +248,10 @@ def test_file_stores_become_absolute(parsed, tmp_path):
     assert "no host" in str(only(parsed, ("s3://cvmfs", "file://host/a")))
 
 
-def test_asking_for_what_is_not_there_lists_what_is(parsed):
+def test_asking_for_what_is_not_there_is_an_error_of_the_settings(parsed):
     site = parsed()
     for ask in (site.slot, site.store, site.repository):
-        with pytest.raises(SettingsError, match="'nope'"):
+        with refused(SettingsError):
             ask("nope")
 
 

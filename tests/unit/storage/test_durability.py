@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +27,7 @@ from include.storage.open import open_store
 from include.storage.options import Fsync, StoreOptions
 from include.storage.store import Store
 from tests.fakes.disk import Disk
+from tests.fakes.refused import refused
 from tests.fakes.trees import ListedSource, a_file
 from tests.unit.cvmfs.test_edit import DIRECTORY
 
@@ -145,7 +145,7 @@ def test_a_flush_that_fails_stops_the_switch(tmp_path: Path, monkeypatch: pytest
         return -1
 
     monkeypatch.setattr(file, "_libc", lambda: SimpleNamespace(syncfs=fail))
-    with pytest.raises(Unavailable, match=os.strerror(errno.EIO)):
+    with refused(Unavailable, key="", cause="EIO"):
         store.replace("manifest", b"new", expected=version)
     assert store.get("manifest") == b"old"
 
@@ -155,7 +155,7 @@ def test_the_real_call_takes_a_folder_and_an_absent_store_has_nothing_to_flush(t
     store = FileStore(tmp_path)
     store.put(OBJECT, b"1")
     store.flush()
-    with pytest.raises(OSError, match=os.strerror(errno.ENOENT)):
+    with refused(FileNotFoundError, errno=errno.ENOENT):
         file._sync_file_system(tmp_path / "absent")
 
 

@@ -41,7 +41,7 @@ def test_a_key_that_could_leave_the_prefix_is_refused(key: str) -> None:
 
 def test_a_key_longer_than_s3_takes_is_refused() -> None:
     assert check_key("a" * 1024)
-    with pytest.raises(BadKey, match="1024 bytes"):
+    with pytest.raises(BadKey):
         check_key("ü" * 513)
 
 

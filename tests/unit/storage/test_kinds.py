@@ -49,10 +49,9 @@ def test_every_scheme_is_of_a_kind_that_can_be_opened() -> None:
 
 def test_a_store_that_does_not_say_its_kind_cannot_be_made() -> None:
     silent = type("Silent", (FarStore,), {"kind": Store.kind})
-    with pytest.raises(TypeError, match=r"abstract method '?kind"):
+    assert silent.__abstractmethods__ == {"kind"}
+    with pytest.raises(TypeError):
         silent()
-    with pytest.raises(TypeError, match="is_local"):
-        StoreKind("silent", writable=True)  # type: ignore[call-arg]
 
 
 def test_a_journaled_store_is_of_the_kind_of_the_store_behind_it(tmp_path: Path) -> None:

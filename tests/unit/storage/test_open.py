@@ -15,6 +15,7 @@ from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions
 from include.storage.s3 import S3Store, endpoint_of
 from include.storage.urls import split_s3_url
+from tests.fakes.refused import refused
 
 
 def test_each_scheme_opens_its_kind_of_store(tmp_path: Path) -> None:
@@ -50,8 +51,8 @@ def test_each_scheme_opens_its_kind_of_store(tmp_path: Path) -> None:
         "gs://bucket",
     ],
 )
-def test_a_url_that_names_no_store_is_refused_with_a_cure(url: str) -> None:
-    with pytest.raises(StoreError, match=r"write|use|refused|neither|may not"):
+def test_a_url_that_names_no_store_is_refused(url: str) -> None:
+    with refused(StoreError):
         open_store(url)
 
 
@@ -83,7 +84,7 @@ def test_bucket_and_prefix_are_told_apart() -> None:
     assert split_s3_url("s3://nights") == ("nights", "")
 
 
-def test_a_store_over_http_is_read_only_and_says_so_naming_its_url() -> None:
+def test_a_store_over_http_is_read_only() -> None:
     store = open_store("http://127.0.0.1:1/repo")
     actions = [
         lambda: store.put("a", b""),
@@ -93,7 +94,7 @@ def test_a_store_over_http_is_read_only_and_says_so_naming_its_url() -> None:
         lambda: store.delete(["a"]),
     ]
     for action in actions:
-        with pytest.raises(Unsupported, match=r"http://127\.0\.0\.1:1/repo"):
+        with refused(Unsupported):
             action()
 
 
