@@ -240,9 +240,8 @@ def test_a_bad_artifact_gives_no_changeset_and_leaves_no_threads(damage: str) ->
 )
 def test_limits_stop_before_the_member_is_read(limits: SourceLimits, member: str) -> None:
     data = archive([file("a", b"12345"), file("b", b"123456"), file("c", b"")])
-    with refused(SourceLimitExceeded, member=member) as refusal:
+    with refused(SourceLimitExceeded, member=member):
         run(data, options=PrepareOptions(limits=limits))
-    assert "artifact x.tar" in str(refusal.value)
 
 
 def test_a_member_that_claims_to_be_enormous_is_stopped_by_its_claim() -> None:

@@ -65,10 +65,8 @@ def test_good_names_become_relative_paths(raw: bytes, path: str) -> None:
     ],
 )
 def test_the_message_about_a_bad_name_has_artifact_and_cure(raw: bytes, complaint: str) -> None:
-    with pytest.raises(SourceError, match=complaint) as refusal:
+    with pytest.raises(SourceError, match=rf"{complaint}.*; pack the tree again without it \(artifact x\.tar\)$"):
         checked_path(raw, "x.tar")
-    assert "artifact x.tar" in str(refusal.value)
-    assert "pack the tree again" in str(refusal.value)
 
 
 @given(st.binary(max_size=40))

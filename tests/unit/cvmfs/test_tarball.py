@@ -218,10 +218,8 @@ def test_hostile_members_are_refused_by_name(members: list[Member], member: str)
     ],
 )
 def test_the_message_says_what_is_wrong_with_a_damaged_archive(data: bytes, complaint: str) -> None:
-    with pytest.raises(SourceError, match=complaint) as refusal:
+    with pytest.raises(SourceError, match=rf"^x\.tar: .*({complaint}).*; (fetch or pack .* again|pack the tree)"):
         entries(data)
-    assert str(refusal.value).startswith("x.tar: ")
-    assert "again" in str(refusal.value) or "pack the tree" in str(refusal.value)
 
 
 @pytest.mark.parametrize("after", [b"x" * 8, b"1" * 8, b"\0", b"=" * 20])

@@ -79,7 +79,9 @@ def test_the_first_run_has_an_id_and_an_end_that_follow_from_the_night(monkeypat
     assert asked.conf["build_date"] == TOMORROW
 
 
-def test_a_scheduled_run_leaves_its_night_to_the_run_that_an_artifact_began(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scheduled_run_leaves_its_night_to_the_run_that_an_artifact_began_and_the_message_names_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     on_site(monkeypatch, "either")
     context = task_context(run_type="scheduled", logical_date=datetime(2026, 11, 21, 1, tzinfo=UTC))
     handed: dict[str, Any] = {}

@@ -46,7 +46,7 @@ def test_the_cause_is_that_of_the_first_task_that_failed() -> None:
     )
 
 
-def test_what_runs_in_any_case_repeats_why_there_is_no_build() -> None:
+def test_the_message_of_what_runs_in_any_case_repeats_why_there_is_no_build() -> None:
     with refused(GateClosed, missing=(WORDS,)):
         GateOperator(task_id="gate").execute(failed())
     links = LinksOperator(task_id="links", night=None)
