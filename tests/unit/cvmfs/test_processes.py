@@ -18,7 +18,7 @@ from include.cvmfs.ingest import packing, processes
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.sources.tarball import TarSource
-from include.storage.errors import Rejected, Unavailable
+from include.storage.errors import RequestRejected, Unavailable
 from include.storage.file import FileStore
 from tests.fakes.archives import archive, file, hardlink
 from tests.fakes.recount import read_back
@@ -96,7 +96,7 @@ def test_a_full_disk_stops_the_preparation_with_the_stores_own_error(tmp_path: P
         if not any(place.iterdir()):
             place.rmdir()
             place.write_bytes(b"in the way")
-    with refused(Rejected):
+    with refused(RequestRejected):
         run(store)
 
 
