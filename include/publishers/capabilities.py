@@ -95,7 +95,8 @@ def require(way: Way, operation: Operation, *, fqrn: str, path: str, allow_lossy
         raise NotSupported(fqrn, f"{what} does not do this: {found.reason}; {found.cure}", path=path)
     if found.outcome is OperationOutcome.LOSSY and found.loss is not None and found.loss not in allow_lossy:
         allowing = f"or allow the loss with `allow_lossy: [{found.loss.value}]` in the repository's settings"
-        raise Lossy(fqrn, f"{what} would lose this: {found.reason}; {found.cure}, {allowing}", path=path)
+        detail = f"{what} would lose this: {found.reason}; {found.cure}, {allowing}"
+        raise Lossy(fqrn, detail, path=path, loss=found.loss)
     return found
 
 

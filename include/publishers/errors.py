@@ -1,16 +1,21 @@
 """What can go wrong with a publisher, but for what gateways, stores and repositories say themselves.
 
 PublisherError
-├── NotSupported(fqrn, detail)      an operation that this way to publish does not have
-├── Lossy(fqrn, detail)             it would lose something on the way, and the settings do not allow that
-└── WorkReverted(fqrn, detail)      a revision changed what was not leased: others' work may be lost
+├── NotSupported(fqrn, detail)            an operation that this way to publish does not have
+├── Lossy(fqrn, detail, loss)             it would lose something on the way, and the settings do not allow that
+└── WorkReverted(fqrn, detail, revision)  a revision changed what was not leased: others' work may be lost
 
-LeasesLeft(faults)                  leases that nobody ends, over several repositories
+LeasesLeft(faults)                        leases that nobody ends, over several repositories
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from include.errors import NightshiftError
+
+if TYPE_CHECKING:
+    from include.publishers.capabilities import Loss
 
 
 class PublisherError(NightshiftError):
@@ -31,15 +36,26 @@ class NotSupported(PublisherError):
 
 
 class Lossy(PublisherError):
-    """Something of the tree would not arrive; the message names the path, the cure and the setting that allows it."""
+    """Something of the tree would not arrive; the message names the path, the cure and the setting that allows it.
+
+    ``loss`` is what `allow_lossy` would have to name.
+    """
 
     code = "publication-lossy"
 
+    def __init__(self, fqrn: str, detail: str, *, path: str, loss: Loss) -> None:
+        super().__init__(fqrn, detail, path=path)
+        self.loss = loss
+
 
 class WorkReverted(PublisherError):
-    """A stock gateway made a revision that undid the work of others; ours stands."""
+    """A stock gateway made a ``revision`` that undid the work of others; ours stands."""
 
     code = "changes-reverted"
+
+    def __init__(self, fqrn: str, detail: str, *, path: str, revision: int) -> None:
+        super().__init__(fqrn, detail, path=path)
+        self.revision = revision
 
 
 class LeasesLeft(NightshiftError):

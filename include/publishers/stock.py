@@ -260,6 +260,7 @@ class StockPublisher(NativePublisher):
                 f"{'; '.join(found[:3])}{more}. Compare it with the revision before (nightshift repo diff), and "
                 "publish again what was lost; look for another writer without a lease",
                 path=lease_path,
+                revision=revision,
             )
 
 

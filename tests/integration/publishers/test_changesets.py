@@ -25,10 +25,11 @@ from include.cvmfs.format.counters import Counts, Statistics
 from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.ingest.changeset import Changeset
-from include.gateway.errors import BaseMoved, CommitFailed, CommitUnclear
+from include.gateway.errors import BaseMoved, CommitUnclear, RootMissing, TagRefused
 from include.storage.store import Store
 from tests.fakes.faultproxy import FaultProxy
-from tests.fakes.site import BUILD, DESTINATIONS, NESTED
+from tests.fakes.refused import refused
+from tests.fakes.site import BUILD, DESTINATIONS, FQRN, NESTED
 from tests.integration.conftest import AGAIN_ON_S3
 from tests.integration.publishers.conftest import ThreadSite
 
@@ -92,7 +93,7 @@ def no_catalog(site: ThreadSite, changeset: Changeset) -> Changeset:
 def test_a_changeset_of_another_layout_than_the_repository_is_prepared_again(reserved: ThreadSite) -> None:
     before = reserved.head().manifest
     changeset = reserved.prepared(DESTINATION, FILES, layout=Layout.MTIME_NS)
-    with pytest.raises(LayoutChanged, match="16 columns, mtimens after mtime, those of the repository have 15 columns"):
+    with refused(LayoutChanged, path=DESTINATION):
         reserved.worker().publish(changeset, holder="test", now=NOW)
     assert reserved.head().manifest == before
     again = reserved.worker().publish(reserved.prepared(DESTINATION, FILES), holder="test", now=NOW)
@@ -101,26 +102,26 @@ def test_a_changeset_of_another_layout_than_the_repository_is_prepared_again(res
 
 
 @pytest.mark.parametrize(
-    ("spoil", "error", "words"),
+    ("spoil", "error", "named"),
     [
-        (lost, ObjectsLost, "data/.*prepare it again"),
-        (damaged, ObjectDamaged, "data/"),
-        (emptied, ObjectDamaged, "data/"),
-        (elsewhere, CatalogError, f"made for {DESTINATION}"),
-        (miscounted, CatalogError, "not as its changeset describes it"),
-        (missized, CatalogError, "not as its changeset describes it"),
-        (foreign, RepositoryError, "other.example.org"),
-        (of_a_dry_run, ObjectMissing, "dry run"),
-        (no_catalog, ObjectsLost, "data/"),
+        (lost, ObjectsLost, lambda it: {"path": DESTINATION, "keys": (key_of(it),)}),
+        (damaged, ObjectDamaged, lambda it: {"key": key_of(it)}),
+        (emptied, ObjectDamaged, lambda it: {"key": key_of(it)}),
+        (elsewhere, CatalogError, lambda it: {"path": DESTINATIONS[1]}),
+        (miscounted, CatalogError, lambda it: {"path": DESTINATION}),
+        (missized, CatalogError, lambda it: {"path": DESTINATION}),
+        (foreign, RepositoryError, lambda it: {"fqrn": FQRN}),
+        (of_a_dry_run, ObjectMissing, lambda it: {"key": key_of(it)}),
+        (no_catalog, ObjectsLost, lambda it: {"path": DESTINATION, "keys": (key_of(it),)}),
     ],
 )
 def test_a_changeset_that_is_not_what_it_says_is_refused_without_a_lease(
-    reserved: ThreadSite, spoil: Spoil, error: type[CvmfsError], words: str
+    reserved: ThreadSite, spoil: Spoil, error: type[CvmfsError], named: Callable[[Changeset], dict[str, object]]
 ) -> None:
     before = reserved.head().manifest
     changeset = spoil(reserved, reserved.prepared(DESTINATION, FILES))
     with FaultProxy(reserved.url) as proxy:
-        with pytest.raises(error, match=words):
+        with refused(error, **named(changeset)):
             reserved.worker(proxy.url).publish(changeset, holder="test", now=NOW)
         assert proxy.count("POST") == 0
     assert reserved.head().manifest == before
@@ -142,7 +143,7 @@ def test_attributes_that_a_changeset_claims_do_not_matter_the_catalogs_own_do(re
 def test_a_catalog_that_vanished_after_it_was_verified_is_refused_by_the_gateway(reserved: ThreadSite) -> None:
     before = reserved.head().manifest
     changeset = reserved.prepared(DESTINATION, FILES)
-    with pytest.raises(CommitFailed, match="data/"):
+    with refused(RootMissing, path=DESTINATION):
         reserved.worker().publish(
             changeset, holder="test", now=NOW, on_lease=lambda drop: reserved.store.delete([key_of(changeset)])
         )
@@ -156,7 +157,7 @@ def test_a_change_whose_base_was_collected_is_to_be_derived_again(reserved: Thre
     changeset = reserved.prepared(DESTINATION, {"f": b"2"})
     reserved.worker().publish(reserved.prepared(DESTINATION, {"f": b"3"}), holder="two", now=NOW)
     reserved.store.delete([base.manifest.root.with_suffix(CATALOG).key])
-    with pytest.raises(BaseChanged, match="collected"):
+    with refused(BaseChanged, path=DESTINATION):
         reserved.worker().publish(changeset, holder="one", now=NOW)
     assert reserved.readers().read(f"{DESTINATION}/f") == b"3"
     head = reserved.head().manifest
@@ -180,7 +181,7 @@ def test_a_tag_that_is_taken_is_a_conflict_and_a_new_one_goes_on_what_stands(res
     changeset = reserved.prepared(DESTINATION, FILES)
     reserved.worker().publish(changeset, holder="test", now=NOW, tag=NewTag("v1"))
     other = reserved.prepared(DESTINATIONS[1], FILES)
-    with pytest.raises(CommitFailed, match="v1"):
+    with refused(TagRefused, path=DESTINATIONS[1]):
         reserved.worker().publish(other, holder="test", now=NOW, tag=NewTag("v1"))
     assert reserved.head().manifest.revision == 2
     reserved.assert_sound()
@@ -195,7 +196,7 @@ def test_a_tag_that_is_taken_is_a_conflict_and_a_new_one_goes_on_what_stands(res
 
 @pytest.mark.parametrize("inner", [f"{DESTINATION}/inner", f"{DESTINATION}/a/b"])
 def test_a_destination_inside_another_is_refused(site: ThreadSite, inner: str) -> None:
-    with pytest.raises(DestinationError, match="lies inside"):
+    with refused(DestinationError, path=inner):
         site.reserve([inner, DESTINATION])
     assert site.client().leases() == []
 

@@ -66,7 +66,7 @@ def test_the_gateway_founds_and_switches_and_a_publisher_cannot(connections: Con
         lambda: publisher.replace(".cvmfspublished", data + b"x", expected=version),
         lambda: gateway.delete(["data/ab/cd"]),
     ):
-        with pytest.raises(Forbidden, match="give this key the permission"):
+        with pytest.raises(Forbidden):
             forbidden()
     newer = gateway.replace(".cvmfspublished", data + b"x", expected=version)
     assert publisher.get_versioned(".cvmfspublished") == (data + b"x", newer)

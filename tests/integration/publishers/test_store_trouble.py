@@ -18,7 +18,7 @@ from include.lab.servers.radosgw import RadosgwServer
 from include.lab.servers.s3 import S3Server
 from include.publishers.native import NativePublisher
 from include.storage.buckets import admin_client, allow_roles, ensure_bucket
-from include.storage.errors import Forbidden, NotFound, StoreError, StoreFull
+from include.storage.errors import BucketMissing, Forbidden, NotFound, StoreError, StoreFull
 from include.storage.file import FileStore
 from include.storage.open import open_store
 from include.storage.options import Credentials, Traits
@@ -136,7 +136,6 @@ class Midway:
         with self._pool, pytest.raises(StoreError) as caught:
             self._result.result(60)
         assert caught.value.key
-        assert caught.value.key in str(caught.value)
         assert not caught.value.retryable
         return caught.value
 
@@ -187,7 +186,6 @@ def test_a_permission_that_is_withdrawn_in_mid_run_ends_it_and_given_back_it_wor
     midway = Midway(ruined_site, store, s3_proxy.hold(method="PUT", path=OBJECTS))
     told = midway.after(lambda: grant(s3_server, own_bucket, Role.GATEWAY))
     assert isinstance(told, Forbidden)
-    assert "give this key the permission, in the bucket's policy" in str(told)
     ruined_site.store = gateway
     assert ruined_site.head().manifest.revision == 1
     ruined_site.assert_sound()
@@ -196,7 +194,7 @@ def test_a_permission_that_is_withdrawn_in_mid_run_ends_it_and_given_back_it_wor
     ruined_site.assert_sound()
 
 
-def test_a_bucket_that_is_removed_in_mid_run_is_named_with_the_cure(
+def test_a_bucket_that_is_removed_in_mid_run_is_told_from_a_missing_object(
     s3_server: S3Server, own_bucket: str, ruined_site: ThreadSite, s3_proxy: FaultProxy
 ) -> None:
     bucket = own_bucket.removeprefix("s3://")
@@ -208,9 +206,7 @@ def test_a_bucket_that_is_removed_in_mid_run_is_named_with_the_cure(
 
     gateway, store = ruined_site.store, as_publisher(s3_server, own_bucket, s3_proxy)
     told = Midway(ruined_site, store, s3_proxy.hold(times=None, method="PUT", path=OBJECTS)).after(remove)
-    assert isinstance(told, NotFound)
-    assert f"{bucket}" in str(told)
-    assert "the bucket does not exist; create it" in str(told)
+    assert isinstance(told, BucketMissing)
     ruined_site.store = gateway
 
 
@@ -226,7 +222,7 @@ def test_a_quota_that_is_used_up_in_mid_run_says_so(radosgw: RadosgwServer, s3_p
     many = {str(number): os.urandom(2000) for number in range(500)}  # more than can be in flight before it is counted
     with pytest.raises(StoreFull, match=r"quota is used up; raise it or delete") as caught:
         site.prepared(DESTINATION, many, base)
-    assert caught.value.key in str(caught.value)
+    assert caught.value.key
     assert store.counters.retries == {}
     radosgw.set_quota(url.removeprefix("s3://"), max_bytes=None)
     site.prepared(DESTINATION, many, base)
@@ -239,7 +235,6 @@ def test_a_store_that_is_full_in_mid_run_says_so(
     midway = Midway(s3_site, store, s3_proxy.hold(method="PUT", path=OBJECTS))
     told = midway.after(lambda: s3_proxy.answer(507, code="InsufficientStorage", times=None, method="PUT"))
     assert isinstance(told, StoreFull)
-    assert "no space left; add space or delete" in str(told)
     assert store.counters.retries == {}
     s3_proxy.clear()
     s3_site.store = direct
@@ -266,6 +261,7 @@ def test_a_folder_that_vanishes_in_mid_run_is_not_made_again(tmp_path: Path) -> 
         assert started.wait(20)
         shutil.move(tmp_path / "store", tmp_path / "elsewhere")
         vanished.set()
-        with pytest.raises(NotFound, match=r"data/.*the store's folder is gone; mount its file system"):
+        with pytest.raises(NotFound) as caught:
             result.result(60)
+    assert caught.value.key.startswith("data/")
     assert not (tmp_path / "store").exists()
