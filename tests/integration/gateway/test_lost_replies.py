@@ -15,6 +15,7 @@ from include.cvmfs.format.hashes import ObjectHash
 from include.gateway import errors
 from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import Lease
+from tests.fakes.refused import refused
 
 REPOSITORY = "test.example.org"
 TOKEN = "A" * 52 + "===="
@@ -87,9 +88,9 @@ def test_a_lost_reply_to_acquire_is_asked_for_again_and_brings_the_same_lease(
     proxy.cut = 1
     lease = through_proxy.acquire(REPOSITORY, "/a", hostname="user@host")
     assert [request.split(b" ")[0] for request in proxy.requests] == [b"POST", b"GET", b"POST"]
-    with pytest.raises(errors.PathBusy, match=errors.PathBusy.hint) as caught:
+    # another publication of the same user
+    with refused(errors.PathBusy, own=False):
         through_proxy.acquire(REPOSITORY, "/a", hostname="user@host")
-    assert not caught.value.own, "another publication of the same user"
     assert through_proxy.commit(lease, OLD, NEW) == 1
 
 
@@ -122,11 +123,9 @@ def test_on_a_stock_gateway_a_lease_counts_as_our_own_only_if_no_other_can_have_
     if lost:
         with pytest.raises(errors.ReplyLost):
             client.acquire("r.org", "/a", hostname=hostname)
-    with pytest.raises(errors.PathBusy) as caught:
+    with refused(errors.PathBusy, own=own) as caught:
         client.acquire("r.org", "/a", hostname=hostname)
     assert caught.value.holder is not None
-    assert caught.value.own is own
-    assert ("whose reply was lost" in str(caught.value)) is own
 
 
 def test_a_lost_reply_to_a_commit_is_asked_for_again_and_the_commit_made_once(
@@ -175,31 +174,31 @@ class ScriptedGateway:
 LEASE = Lease(TOKEN, "r.org", "/a", "h", "k")
 
 
-def refused(reason: str) -> tuple[int, str]:
+def refusal(reason: str) -> tuple[int, str]:
     return 200, json.dumps({"reason": reason, "status": "error"})
 
 
 @pytest.mark.parametrize(
     "second",
     [
-        refused("invalid lease"),
-        refused(NO_COUNTERS),
+        refusal("invalid lease"),
+        refusal(NO_COUNTERS),
         None,
     ],
 )
 def test_a_commit_whose_reply_cannot_be_had_any_more_is_unclear(second: tuple[int, str] | None) -> None:
-    with pytest.raises(errors.CommitUnclear, match="read the manifest"):
+    with pytest.raises(errors.CommitUnclear):
         ScriptedGateway(None, second).client().commit(LEASE, OLD, NEW)
 
 
 @pytest.mark.parametrize(
     ("reply", "leaf"),
     [
-        (refused(NO_COUNTERS), errors.LeaseSpent),
-        (refused("worker 'commit' call failed: possible that the receiver crashed: EOF"), errors.ReceiverFailed),
-        (refused("runtime error: PANIC: /path/file.cc : 5\n failed"), errors.ReceiverFailed),
-        (refused("lease_expired"), errors.LeaseLost),
-        (refused("unheard of"), errors.GatewayError),
+        (refusal(NO_COUNTERS), errors.LeaseSpent),
+        (refusal("worker 'commit' call failed: possible that the receiver crashed: EOF"), errors.ReceiverFailed),
+        (refusal("runtime error: PANIC: /path/file.cc : 5\n failed"), errors.ReceiverFailed),
+        (refusal("lease_expired"), errors.LeaseLost),
+        (refusal("unheard of"), errors.GatewayError),
         ((500, "database is locked\n"), errors.ServerTrouble),
         ((502, "<html>"), errors.ServerTrouble),
         ((400, "invalid request body\n"), errors.BadRequest),
@@ -243,7 +242,7 @@ def test_that_a_gateway_renews_no_leases_is_found_out_once() -> None:
 def test_a_reply_that_does_not_come_in_time_is_lost_not_awaited() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     client = GatewayClient(f"http://127.0.0.1:{listener.getsockname()[1]}/api/v1", "k", "s", timeout_s=0.2, retries=0)
-    with listener, pytest.raises(errors.ReplyLost, match="no reply in time"):
+    with listener, refused(errors.ReplyLost):
         client.acquire("r.org", "/a", hostname="h")
 
 

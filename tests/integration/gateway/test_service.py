@@ -32,6 +32,7 @@ from include.gateway.service.replies import Refused
 from include.storage.open import open_store
 from tests.fakes.gateway_service import ManualClock
 from tests.fakes.memorystore import MemoryStore
+from tests.fakes.refused import refused
 from tests.integration.gateway.conftest import REPOSITORY, RunningGateway, StartGateway, service_config
 from tests.unit.cvmfs.test_commit import FQRN, MASTER, SIGNER, Crash, change
 
@@ -243,7 +244,7 @@ def test_ten_thousand_leases_are_held_at_once_and_listed(tmp_path: Path) -> None
         busy = table.acquire(LeasePath(REPOSITORY, path), key_id="k", hostname="h", version=2).result(60)
         assert not isinstance(busy, Granted), path
     one_more = LeasePath(REPOSITORY, "/100")
-    with pytest.raises(Refused, match="too many leases"):
+    with refused(Refused, reason="too many leases"):
         table.acquire(one_more, key_id="k", hostname="h", version=2, most=10_000).result(60)
     assert isinstance(table.acquire(one_more, key_id="k", hostname="h", version=2).result(60), Granted)
     table.close()
