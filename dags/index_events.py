@@ -10,7 +10,7 @@ from include.nightlies.rules.begin import by_artifact
 from include.settings.load import load
 from include.settings.model import Slot
 from operators.alerts import alert_failed_run
-from operators.begin import BeginNightOperator, HeardOperator, index_asset
+from operators.begin import BeginNightOperator, ReadIndexEventsOperator, index_asset
 from operators.publishing import default_args
 
 DOC = """
@@ -47,7 +47,7 @@ def index_events(slot: Slot) -> DAG:
         default_args=default_args(retries=slot.retries or 1, priority=slot.priority),
         tags=["nightlies", f"slot:{slot.name}"],
     ) as dag:
-        heard = HeardOperator(
+        heard = ReadIndexEventsOperator(
             task_id="heard", slot=slot.name, doc_md="Reads the events, and says whose nights they begin."
         )
         if begins:

@@ -11,7 +11,7 @@ from airflow.sdk import DAG, Asset, CronTriggerTimetable, Param
 
 from include.settings.load import load
 from operators.alerts import alert_failed_run
-from operators.leases import LeasesEndOperator, LeasesLookOperator
+from operators.leases import EndLeasesOperator, ListLeasesOperator
 from operators.publishing import default_args
 
 DOC = """
@@ -53,10 +53,10 @@ if load().repositories:
         },
         tags=["cvmfs", "gateway"],
     ) as leases:
-        looked = LeasesLookOperator(
+        looked = ListLeasesOperator(
             task_id="look", doc_md="Lists the leases of every repository's gateway and says whose each is."
         )
-        LeasesEndOperator(
+        EndLeasesOperator(
             task_id="end",
             looked=looked.output,
             outlets=[ENDED],

@@ -12,7 +12,7 @@ from airflow.sdk import DAG, CronTriggerTimetable
 from include.settings.load import load
 from operators.alerts import alert_failed_run
 from operators.publishing import default_args
-from operators.watch import WatchOperator
+from operators.watch import WatchNightsOperator
 
 DOC = """
 ### Watch the nights
@@ -53,4 +53,4 @@ if load().slots:
         default_args={**default_args(retries=1, priority=50), "execution_timeout": timedelta(minutes=10)},
         tags=["nightlies", "care"],
     ) as night_watch:
-        WatchOperator(task_id="watch", doc_md="Looks over all slots and repositories once.")
+        WatchNightsOperator(task_id="watch", doc_md="Looks over all slots and repositories once.")

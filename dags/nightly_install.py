@@ -13,8 +13,15 @@ from airflow.sdk import DAG, AssetAlias, CronTriggerTimetable, Param, TriggerRul
 from include.settings.load import load
 from include.settings.model import Site, Slot
 from operators.alerts import alert_failed_run
-from operators.night import INHERITED, AnnounceOperator, GateOperator, LinksOperator, NightPlanOperator, slot_asset
-from operators.passes import NextPassOperator
+from operators.night import (
+    INHERITED,
+    AnnounceBuildOperator,
+    CheckCompletenessOperator,
+    PlanNightOperator,
+    SetLinksOperator,
+    slot_asset,
+)
+from operators.passes import StartNextPassOperator
 from operators.publishing import choice, default_args, publishing_tasks
 from sensors.build import BuildSensor
 
@@ -144,7 +151,7 @@ def night(site: Site, slot: Slot | None) -> DAG:
             slot=slot.name if slot else None,
             doc_md="Resolves the build date and waits for something to publish in the build's index, in the triggerer.",
         )
-        plan = NightPlanOperator(
+        plan = PlanNightOperator(
             task_id="plan",
             night=found.output,
             doc_md="Reads the index and records in the ledger what is to be published, and what is there already.",
@@ -157,19 +164,19 @@ def night(site: Site, slot: Slot | None) -> DAG:
             approval=any(site.repository(one).approval for one in repositories),
             night=found.output,
         )
-        gate = GateOperator(
+        gate = CheckCompletenessOperator(
             task_id="gate",
             night=found.output,
             trigger_rule=TriggerRule.ALL_DONE,
             doc_md="Reads the ledger; whatever is required and missing fails the run.",
         )
-        links = LinksOperator(
+        links = SetLinksOperator(
             task_id="links",
             night=found.output,
             pool="publish",
             doc_md="Moves the slot's links forward and names the revision, if the build is whole; records why if not.",
         )
-        announce = AnnounceOperator(
+        announce = AnnounceBuildOperator(
             task_id="announce",
             night=found.output,
             passed=gate.output,
@@ -177,7 +184,7 @@ def night(site: Site, slot: Slot | None) -> DAG:
             outlets=[outlet],
             doc_md="Emits the event of the slot's asset, with what was published and where the links lead.",
         )
-        following = NextPassOperator(
+        following = StartNextPassOperator(
             task_id="next_pass",
             night=found.output,
             plan=plan.task_id,

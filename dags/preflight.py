@@ -12,7 +12,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param
 from include.care.preflight.schedule import hour_before_first
 from include.settings.load import load
 from operators.alerts import alert_failed_run
-from operators.preflight import PreflightOperator
+from operators.preflight import RunPreflightOperator
 from operators.publishing import default_args
 
 DOC = """
@@ -62,4 +62,4 @@ if _site.slots:
         },
         tags=["nightlies", "care"],
     ) as preflight:
-        PreflightOperator(task_id="look", doc_md="Looks at everything that a night needs, side by side.")
+        RunPreflightOperator(task_id="look", doc_md="Looks at everything that a night needs, side by side.")

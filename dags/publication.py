@@ -12,7 +12,7 @@ from airflow.sdk import DAG, Param, TriggerRule
 from include.settings.load import load
 from include.settings.model import Site
 from operators.alerts import alert_failed_run
-from operators.night import GateOperator, PublicationPlanOperator
+from operators.night import CheckCompletenessOperator, PlanPublicationOperator
 from operators.publishing import choice, default_args, publishing_tasks
 
 DOC = """
@@ -89,11 +89,11 @@ def publication(site: Site) -> DAG:
         tags=["cvmfs", "by hand"],
     )
     with dag:
-        plan = PublicationPlanOperator(
+        plan = PlanPublicationOperator(
             task_id="plan", doc_md="Checks repository, path and source, and records the plan."
         )
         verify = publishing_tasks(plan.output, group_id="tree", prepare_timeout=timedelta(hours=10), approval=approval)
-        gate = GateOperator(
+        gate = CheckCompletenessOperator(
             task_id="gate",
             of_night=False,
             trigger_rule=TriggerRule.ALL_DONE,

@@ -11,7 +11,12 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param, task_group
 
 from include.settings.load import load
 from operators.alerts import alert_failed_run
-from operators.care import CheckOperator, TagPruneOperator, UnfinishedRemoveOperator, WhitelistLookOperator
+from operators.care import (
+    CheckRepositoryOperator,
+    CheckWhitelistOperator,
+    PruneTagsOperator,
+    RemoveUnfinishedWritesOperator,
+)
 from operators.publishing import default_args
 
 DOC = """
@@ -69,26 +74,26 @@ if _site.repositories:
         @task_group(group_id="care")
         def care(repository: str) -> None:
             """One repository: four tasks that do not wait for each other."""
-            WhitelistLookOperator(
+            CheckWhitelistOperator(
                 task_id="whitelist",
                 repository=repository,
                 map_index_template="{{ task.repository }}",
                 doc_md="Looks how long the whitelist lasts that readers see; signs nothing.",
             )
-            TagPruneOperator(
+            PruneTagsOperator(
                 task_id="prune_tags",
                 repository=repository,
                 pool="publish",
                 map_index_template="{{ task.repository }}",
                 doc_md="Takes tags away by the repository's rule, or says which would go.",
             )
-            UnfinishedRemoveOperator(
+            RemoveUnfinishedWritesOperator(
                 task_id="unfinished",
                 repository=repository,
                 map_index_template="{{ task.repository }}",
                 doc_md="Removes files that killed writers left in a store in a folder, or says which would go.",
             )
-            CheckOperator(
+            CheckRepositoryOperator(
                 task_id="check",
                 repository=repository,
                 execution_timeout=timedelta(hours=4),

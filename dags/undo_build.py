@@ -12,7 +12,7 @@ from include.settings.model import Site
 from operators.alerts import alert_failed_run
 from operators.approve import approve_each
 from operators.publishing import choice, default_args
-from operators.undo import UndoLookOperator, UndoOperator
+from operators.undo import PlanUndoOperator, UndoBuildOperator
 
 NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
 
@@ -101,11 +101,13 @@ def undo_build(site: Site) -> DAG:
         tags=["nightlies", "cvmfs", "by hand"],
     )
     with dag:
-        look = UndoLookOperator(
+        look = PlanUndoOperator(
             task_id="look",
             doc_md="Says what would be done, and what speaks against it; changes nothing, and asks anew when cleared.",
         )
-        undo = UndoOperator(task_id="undo", pool="publish", doc_md="Undoes it in one revision; skipped in a dry run.")
+        undo = UndoBuildOperator(
+            task_id="undo", pool="publish", doc_md="Undoes it in one revision; skipped in a dry run."
+        )
         approve_each(look.output) >> undo
     return dag
 

@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from hooks.cause import PLAN, why_no_plan
 from hooks.retry import RetryByKind
 from hooks.site import run_name
-from operators.base import NightshiftOperator, batches_of, clock
+from operators.base import NightshiftOperator, batches_of, clock, former_names
 from operators.night import INHERITED
 from operators.watch import log_of
 
@@ -32,11 +32,11 @@ LONGEST = timedelta(hours=12)
 """What `approval.deadline_minutes` may be at most."""
 
 
-class AskOperator(NightshiftOperator):
+class AskApprovalOperator(NightshiftOperator):
     """Records what there is to approve of what the run prepared; one question for all of it.
 
-    Hands on a list for `ApproveOperator`, which is mapped over it: as many as the run has asked so far, of which the
-    last one is alive. Skipped if there is nothing to go on with.
+    Hands on a list for `AwaitApprovalOperator`, which is mapped over it: as many as the run has asked so far, of which
+    the last one is alive. Skipped if there is nothing to go on with.
 
     :param batches: all batches of a plan; what a partial build takes from another one is with them in the plan.
     :param night: the night of the run, whose earlier passes may have asked already.
@@ -66,10 +66,10 @@ class AskOperator(NightshiftOperator):
         return questions_to_map(connections, run_name(context), asked)
 
 
-class ApproveOperator(NightshiftOperator, HITLOperator):
+class AwaitApprovalOperator(NightshiftOperator, HITLOperator):
     """Waits for the answer to one question, records it, and is skipped if it is not a yes, with all that follows.
 
-    Its subject and its list are in the ledger, where `AskOperator` put them.
+    Its subject and its list are in the ledger, where `AskApprovalOperator` put them.
 
     :param question: one of the list that it handed on.
     """
@@ -141,7 +141,7 @@ class ApproveOperator(NightshiftOperator, HITLOperator):
 
 def approve_each(questions: Any) -> Any:
     """The mapped task that waits for the answers to the questions of a run."""
-    return ApproveOperator.partial(
+    return AwaitApprovalOperator.partial(
         task_id="approve",
         map_index_template="question {{ task.question['number'] }}",
         retry_policy=RetryByKind(),
@@ -168,3 +168,9 @@ def _named(user: Any) -> str:
         return "somebody"
     given = user if isinstance(user, dict) else {"id": getattr(user, "id", ""), "name": getattr(user, "name", "")}
     return str(given["name"]) if given["name"] == given["id"] else f"{given['name']} ({given['id']})"
+
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(
+        __name__, {"AskOperator": "AskApprovalOperator", "ApproveOperator": "AwaitApprovalOperator"}
+    )

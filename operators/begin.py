@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import Asset, AssetWatcher
 from airflow.sdk.exceptions import AirflowSkipException
 
-from operators.base import NightshiftOperator, clock
+from operators.base import NightshiftOperator, clock, former_names
 from operators.passes import start_once
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def index_asset(slot: Slot) -> Asset:
     )
 
 
-class HeardOperator(NightshiftOperator):
+class ReadIndexEventsOperator(NightshiftOperator):
     """Hands on the build dates whose night the run's events begin; none where the slot begins by its schedule.
 
     An event names its build date in `extra`, as `{"date": "2026-11-21"}`; without one this day's is meant. The passes
@@ -111,3 +111,7 @@ class BeginNightOperator(NightshiftOperator):
             conf={"build_date": self.day, "pass": turn.to_json()},
             note=f"The night of {day}, slot {self.slot}, began with its first artifact; it ends at {turn.until}.",
         )
+
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(__name__, {"HeardOperator": "ReadIndexEventsOperator"})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from operators.base import NightshiftOperator, clock, holder_name
+from operators.base import NightshiftOperator, clock, former_names, holder_name
 from operators.thaw import WritingOperator
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class _CareOperator(NightshiftOperator):
             raise AirflowSkipException(f"{self.repository} is not among the repositories of this run")
 
 
-class WhitelistLookOperator(_CareOperator):
+class CheckWhitelistOperator(_CareOperator):
     """Fails when the whitelist ends within the days that the repository's settings say. It signs nothing."""
 
     ui_color = "#e0e7ff"
@@ -40,7 +40,7 @@ class WhitelistLookOperator(_CareOperator):
         return round(look_at_whitelist(self.connections(), self.repository, clock=clock), 2)
 
 
-class TagPruneOperator(WritingOperator, _CareOperator):
+class PruneTagsOperator(WritingOperator, _CareOperator):
     """Takes tags away by the repository's rule, or says which would go; skipped where there is no rule.
 
     Waits in the triggerer while the repository is frozen.
@@ -66,7 +66,7 @@ class TagPruneOperator(WritingOperator, _CareOperator):
         return list(pruned.names)
 
 
-class UnfinishedRemoveOperator(_CareOperator):
+class RemoveUnfinishedWritesOperator(_CareOperator):
     """Removes files of killed writers that are older than a day, where the store is a folder.
 
     The run's parameter `dry_run` only names them. Returns how many there were.
@@ -82,7 +82,7 @@ class UnfinishedRemoveOperator(_CareOperator):
         return len(remove_unfinished(self.connections(), self.repository, dry_run=dry_run, clock=clock))
 
 
-class CheckOperator(_CareOperator):
+class CheckRepositoryOperator(_CareOperator):
     """Checks manifest, tags, reflog and all catalogs; damage is noted in the ledger and fails the task."""
 
     ui_color = "#f3e8ff"
@@ -93,3 +93,15 @@ class CheckOperator(_CareOperator):
         self.require_wanted(context)
         report = check_quickly(self.connections(), self.repository, clock=clock)
         return {"revision": report.revision, "catalogs": report.catalogs, "warnings": report.warning_count}
+
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(
+        __name__,
+        {
+            "WhitelistLookOperator": "CheckWhitelistOperator",
+            "TagPruneOperator": "PruneTagsOperator",
+            "UnfinishedRemoveOperator": "RemoveUnfinishedWritesOperator",
+            "CheckOperator": "CheckRepositoryOperator",
+        },
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from operators.base import NightshiftOperator, batches_of, clock, holder_name
+from operators.base import NightshiftOperator, batches_of, clock, former_names, holder_name
 from operators.lease import LeaseTaskOperator
 from operators.links import RepositoryLink
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from include.publishers.connect import Connections
 
 
-class InheritPrepareOperator(NightshiftOperator):
+class PrepareInheritedOperator(NightshiftOperator):
     """What is done of a partial build's inheritance before somebody is asked: catalogs for the new places are stored.
 
     Skipped for builds that list all they have. One that fails is recorded with its reason and stops no other.
@@ -53,14 +53,14 @@ class InheritPrepareOperator(NightshiftOperator):
         return outcome.to_json()
 
 
-class InheritOperator(LeaseTaskOperator):
+class InheritArtifactsOperator(LeaseTaskOperator):
     """Each tree that a partial build takes from another one, by its catalogs alone or as a link; no data is sent.
 
     Skipped for builds that list all they have. Waits for busy paths in the triggerer. One that fails is recorded with
     its reason and stops no other; then the task fails, too. Returns state and reason of each.
 
     :param batch: what the plan handed on of its kind.
-    :param prepared: whether `InheritPrepareOperator` did its part before.
+    :param prepared: whether `PrepareInheritedOperator` did its part before.
     """
 
     template_fields = ("batch",)
@@ -117,3 +117,9 @@ class InheritOperator(LeaseTaskOperator):
         if outcome.failures:
             raise BatchFailed(outcome.failures)
         return [{"kind": "inherited", **one} for one in outcome.to_json()]
+
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(
+        __name__, {"InheritPrepareOperator": "PrepareInheritedOperator", "InheritOperator": "InheritArtifactsOperator"}
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowSkipException
 
-from operators.base import NightshiftOperator
+from operators.base import NightshiftOperator, former_names
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from include.publishers.stale_leases import StateOf
 
 
-class LeasesLookOperator(NightshiftOperator):
+class ListLeasesOperator(NightshiftOperator):
     """Lists the leases of every repository's gateway and says whose each is. A gateway that is away hides no other."""
 
     ui_color = "#e0e7ff"
@@ -32,13 +32,13 @@ class LeasesLookOperator(NightshiftOperator):
         return {"leases": [one.to_json() for one in looked.findings], "silent": dict(looked.silent)}
 
 
-class LeasesEndOperator(NightshiftOperator):
+class EndLeasesOperator(NightshiftOperator):
     """Ends the leases whose task is dead, and nobody else's; each is looked at again right before.
 
     With the parameter `dry_run` it only says which. It is skipped if there is nothing to end, and fails if a gateway
     was away or a dead task's lease could not be ended. What was ended is told to its outlets.
 
-    :param looked: what `LeasesLookOperator` found.
+    :param looked: what `ListLeasesOperator` found.
     """
 
     template_fields = ("looked",)
@@ -90,3 +90,9 @@ def _state_of(context: Context) -> StateOf:
         return str(getattr(found[name], "value", found[name]) or "not scheduled yet")
 
     return state
+
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(
+        __name__, {"LeasesLookOperator": "ListLeasesOperator", "LeasesEndOperator": "EndLeasesOperator"}
+    )

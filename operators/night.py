@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.cause import PLAN, first_cause, reason_kept, why_no_build
 from hooks.site import run_name
-from operators.base import NightshiftOperator, clock, holder_name
+from operators.base import NightshiftOperator, clock, former_names, holder_name
 from operators.lease import LeaseTaskOperator
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ INHERITED = "inherited"
 """The key under which a plan hands on what a partial build takes from another one."""
 
 
-class NightPlanOperator(NightshiftOperator):
+class PlanNightOperator(NightshiftOperator):
     """Reads a build's index, records it in the ledger and hands on the batches to publish, in their order.
 
-    What a partial build takes from another one is handed on under the key `inherited`, for `InheritOperator`.
+    What a partial build takes from another one is handed on under the key `inherited`, for `InheritArtifactsOperator`.
 
     :param night: the night that `BuildSensor` found.
     """
@@ -52,7 +52,7 @@ class NightPlanOperator(NightshiftOperator):
         return [batch.to_json() for batch in plan.batches]
 
 
-class PublicationPlanOperator(NightshiftOperator):
+class PlanPublicationOperator(NightshiftOperator):
     """Plans one tree or tarball from the run's parameters: repository, path, source, tag, mode, dry run."""
 
     ui_color = "#e0e7ff"
@@ -82,7 +82,7 @@ class PublicationPlanOperator(NightshiftOperator):
         return [batch.to_json() for batch in plan.batches]
 
 
-class GateOperator(NightshiftOperator):
+class CheckCompletenessOperator(NightshiftOperator):
     """Fails the run if the ledger misses anything that the run had to publish; whatever came before.
 
     Of a night that goes on it only looks at what this very pass took.
@@ -126,7 +126,7 @@ class GateOperator(NightshiftOperator):
         return passed.to_json()
 
 
-class LinksOperator(LeaseTaskOperator):
+class SetLinksOperator(LeaseTaskOperator):
     """Lets the slot's links lead to the build and gives its revision its name; forward only, to what is whole only.
 
     Waits for busy paths in the triggerer. Returns what became of each link, with its reason.
@@ -168,7 +168,7 @@ class LinksOperator(LeaseTaskOperator):
         return self._done.to_json() if self._done is not None else None
 
 
-class AnnounceOperator(NightshiftOperator):
+class AnnounceBuildOperator(NightshiftOperator):
     """Tells who waits for the slot's builds, as an event of its asset; the last task, after the links.
 
     :param night: the night of the run.
@@ -208,3 +208,16 @@ class AnnounceOperator(NightshiftOperator):
 def slot_asset(slot: str) -> Asset:
     """What a published build of a slot is called among Airflow's assets."""
     return Asset(name=f"nightlies_{slot}", uri=f"nightshift://slots/{slot}", group="nightlies")
+
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(
+        __name__,
+        {
+            "NightPlanOperator": "PlanNightOperator",
+            "PublicationPlanOperator": "PlanPublicationOperator",
+            "GateOperator": "CheckCompletenessOperator",
+            "LinksOperator": "SetLinksOperator",
+            "AnnounceOperator": "AnnounceBuildOperator",
+        },
+    )

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 
 from hooks.cause import why_no_build
-from operators.base import NightshiftOperator, clock
+from operators.base import NightshiftOperator, clock, former_names
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class NextPassOperator(NightshiftOperator):
+class StartNextPassOperator(NightshiftOperator):
     """Starts the run of the next pass of the night, unless this was the last one, or that run is there already.
 
     The next run's id follows from the night alone, so that a retry or a cleared task starts it once. It is told until
@@ -76,3 +76,7 @@ def start_once(dag_id: str, run_id: str, *, conf: Mapping[str, Any], note: str) 
         deferrable=False,
         note=note,
     )
+
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(__name__, {"NextPassOperator": "StartNextPassOperator"})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from operators.base import NightshiftOperator, log_folder
+from operators.base import NightshiftOperator, former_names, log_folder
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class PreflightOperator(NightshiftOperator):
+class RunPreflightOperator(NightshiftOperator):
     """Looks at everything that the slots need; fails with every error at once, each with its cure. Warnings are logged.
 
     Who is to be told (`notify:` of the configuration) is told. Returns how many findings there are of each kind.
@@ -32,3 +32,7 @@ class PreflightOperator(NightshiftOperator):
         if not report.ready:
             raise NotReady(report)
         return {one.value: len(report.of_severity(one)) for one in Severity}
+
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(__name__, {"PreflightOperator": "RunPreflightOperator"})

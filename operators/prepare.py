@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from operators.base import NightshiftOperator, batches_of, clock, tries_left
+from operators.base import NightshiftOperator, batches_of, clock, former_names, tries_left
 from operators.links import SourceLink
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ PROGRESS_EVERY_S = 10.0
 NICENESS = 10
 
 
-class CvmfsPrepareOperator(NightshiftOperator):
-    """Each artifact becomes a changeset in the ledger, for `CvmfsPublishOperator`. Returns states and digests only.
+class PrepareArtifactsOperator(NightshiftOperator):
+    """Each artifact becomes a changeset in the ledger, for `PublishArtifactsOperator`. Returns states and digests only.
 
     :param batch: one batch of a plan, as its task handed it on. One artifact that fails is recorded with its reason and
         does not stop the others of its batch; the task fails when all did, or while a further try may help.
@@ -90,3 +90,7 @@ class _Reporter:
             "%s: %d files, %d bytes read; %d objects new, %d known, %d bytes uploaded",
             item.name, done.files, done.bytes, done.objects_new, done.objects_reused, done.bytes_uploaded,
         )  # fmt: skip
+
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(__name__, {"CvmfsPrepareOperator": "PrepareArtifactsOperator"})

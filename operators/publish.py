@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from operators.base import batches_of, clock, holder_name, tries_left
+from operators.base import batches_of, clock, former_names, holder_name, tries_left
 from operators.lease import LeaseTaskOperator
 from operators.links import RepositoryLink
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from include.publishers.connect import Connections
 
 
-class CvmfsPublishOperator(LeaseTaskOperator):
-    """Hangs what `CvmfsPrepareOperator` prepared. Waits for busy paths in the triggerer, publishing the others first.
+class PublishArtifactsOperator(LeaseTaskOperator):
+    """Publishes what `PrepareArtifactsOperator` prepared.
+
+    Waits for busy paths in the triggerer, publishing the others first.
 
     A try that finds its tree at the destination, because an earlier one had published it before it died, reports so and
     makes no new revision. No token leaves the task: what is deferred, returned or logged names paths and digests only.
@@ -72,3 +74,7 @@ class CvmfsPublishOperator(LeaseTaskOperator):
             several = len(outcome.failures) > 1 or outcome.done
             raise BatchFailed(outcome.failures) if several else next(iter(outcome.failures.values()))
         return outcome.to_json()
+
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(__name__, {"CvmfsPublishOperator": "PublishArtifactsOperator"})

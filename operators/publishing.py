@@ -11,12 +11,12 @@ from airflow.sdk import Param, TaskGroup, TriggerRule, task_group
 from hooks.priority import NightFirst
 from hooks.retry import RetryByKind
 from operators.alerts import note_failure
-from operators.approve import AskOperator, approve_each
-from operators.inherit import InheritOperator, InheritPrepareOperator
-from operators.prepare import CvmfsPrepareOperator
-from operators.publish import CvmfsPublishOperator
-from operators.reserve import CvmfsReserveOperator
-from operators.verify import CvmfsVerifyOperator
+from operators.approve import AskApprovalOperator, approve_each
+from operators.inherit import InheritArtifactsOperator, PrepareInheritedOperator
+from operators.prepare import PrepareArtifactsOperator
+from operators.publish import PublishArtifactsOperator
+from operators.reserve import ReserveDestinationsOperator
+from operators.verify import VerifyArtifactsOperator
 
 _PREPARE: dict[str, Any] = {
     "pool": "prepare",
@@ -38,13 +38,13 @@ def publishing_tasks(
     inherited: Any = None,
     approval: bool = False,
     night: Any = None,
-) -> CvmfsVerifyOperator:
+) -> VerifyArtifactsOperator:
     """Chain the tasks for a plan's batches, mapped over them; returns the last, for the gate to follow.
 
     `inherited`: what a plan hands on of what a partial build takes from another one; without it there is no such task.
     `approval`: whether a repository of the DAG asks for it; `night`: what `BuildSensor` found, for that question.
     """
-    verify = CvmfsVerifyOperator(
+    verify = VerifyArtifactsOperator(
         task_id="verify",
         batches=batches,
         trigger_rule=TriggerRule.ALL_DONE,
@@ -58,7 +58,7 @@ def publishing_tasks(
         published = reserve >> _each(group_id, prepare_timeout).expand(batch=batches)
     published >> verify
     if inherited is not None:
-        take = InheritOperator(
+        take = InheritArtifactsOperator(
             task_id="inherited",
             batch=inherited,
             prepared=approval,
@@ -70,8 +70,8 @@ def publishing_tasks(
     return verify
 
 
-def _reserve(batches: Any) -> CvmfsReserveOperator:
-    return CvmfsReserveOperator(
+def _reserve(batches: Any) -> ReserveDestinationsOperator:
+    return ReserveDestinationsOperator(
         task_id="reserve",
         batches=batches,
         pool="publish",
@@ -86,8 +86,10 @@ def _each(group_id: str, prepare_timeout: timedelta) -> Any:
     @task_group(group_id=group_id)
     def group(batch: dict[str, Any]) -> None:
         """Prepare and publish one batch: a single artifact on most nights."""
-        prepare = CvmfsPrepareOperator(task_id="prepare", batch=batch, execution_timeout=prepare_timeout, **_PREPARE)
-        publish = CvmfsPublishOperator(task_id="publish", batch=batch, **_PUBLISH)
+        prepare = PrepareArtifactsOperator(
+            task_id="prepare", batch=batch, execution_timeout=prepare_timeout, **_PREPARE
+        )
+        publish = PublishArtifactsOperator(task_id="publish", batch=batch, **_PUBLISH)
         prepare >> publish
 
     return group
@@ -95,16 +97,16 @@ def _each(group_id: str, prepare_timeout: timedelta) -> Any:
 
 def _with_approval(
     batches: Any, group_id: str, prepare_timeout: timedelta, inherited: Any, night: Any
-) -> tuple[CvmfsReserveOperator, Any]:
+) -> tuple[ReserveDestinationsOperator, Any]:
     """All is prepared, then somebody is asked, once, and only then anything of it is in the repository.
 
     What to publish says the ledger, so that a batch that fails keeps no other from being published here either.
     """
     with TaskGroup(group_id, prefix_group_id=False, tooltip="Prepare all, ask once, publish all that was approved."):
-        prepare = CvmfsPrepareOperator.partial(
+        prepare = PrepareArtifactsOperator.partial(
             task_id=f"{group_id}.prepare", execution_timeout=prepare_timeout, retry_policy=RetryByKind(), **_PREPARE
         ).expand(batch=batches)
-        ask = AskOperator(
+        ask = AskApprovalOperator(
             task_id="ask",
             batches=batches,
             night=night,
@@ -113,13 +115,13 @@ def _with_approval(
         )
         approve = approve_each(ask.output)
         reserve = _reserve(batches)
-        publish = CvmfsPublishOperator.partial(
+        publish = PublishArtifactsOperator.partial(
             task_id=f"{group_id}.publish", retry_policy=RetryByKind(), **_PUBLISH
         ).expand(batch=batches)
         prepare >> ask
         approve >> reserve >> publish
     if inherited is not None:
-        before = InheritPrepareOperator(
+        before = PrepareInheritedOperator(
             task_id="prepare_inherited",
             batch=inherited,
             pool="prepare",

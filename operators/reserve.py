@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from operators.base import batches_of, clock, holder_name
+from operators.base import batches_of, clock, former_names, holder_name
 from operators.lease import LeaseTaskOperator
 from operators.links import RepositoryLink
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from include.publishers.connect import Connections
 
 
-class CvmfsReserveOperator(LeaseTaskOperator):
+class ReserveDestinationsOperator(LeaseTaskOperator):
     """Every destination of a run becomes an empty nested catalog, unless it is there; then no lease is taken at all.
 
     :param batches: all batches of a plan. A destination that something is in the way of fails its own artifact only.
@@ -62,3 +62,7 @@ class CvmfsReserveOperator(LeaseTaskOperator):
             "refused": sorted(done.refused),
             "lease_held_s": round(done.lease_held_s, 3),
         }
+
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(__name__, {"CvmfsReserveOperator": "ReserveDestinationsOperator"})

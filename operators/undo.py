@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.site import run_name
 from operators.approve import questions_to_map
-from operators.base import NightshiftOperator, clock, holder_name
+from operators.base import NightshiftOperator, clock, former_names, holder_name
 from operators.lease import LeaseTaskOperator
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ PLAN = "plan"
 """The key under which a look leaves what it saw, for whoever looks at the task."""
 
 
-class UndoLookOperator(NightshiftOperator):
+class PlanUndoOperator(NightshiftOperator):
     """Says what undoing would take away or replace, which links lead there, and what speaks against it.
 
-    Hands on the run's questions, as `AskOperator` does: what it saw is what somebody is asked to approve.
+    Hands on the run's questions, as `AskApprovalOperator` does: what it saw is what somebody is asked to approve.
     """
 
     ui_color = "#e0e7ff"
@@ -50,7 +50,7 @@ class UndoLookOperator(NightshiftOperator):
         return questions_to_map(connections, run, asked)
 
 
-class UndoOperator(LeaseTaskOperator):
+class UndoBuildOperator(LeaseTaskOperator):
     """Undoes it in one revision; skipped in a dry run. It looks again itself, and refuses what would do harm, or is not
     what was approved.
 
@@ -104,3 +104,7 @@ def wish_of(context: Context) -> Wish:
         instead=Instead(params["instead"]),
         move_links=bool(params["move_links"]),
     )
+
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(__name__, {"UndoLookOperator": "PlanUndoOperator", "UndoOperator": "UndoBuildOperator"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hooks.site import run_name
-from operators.base import batches_of, clock, holder_name
+from operators.base import batches_of, clock, former_names, holder_name
 from operators.links import RepositoryLink
 from operators.thaw import WritingOperator
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from include.nightlies.steps.verify import ReadBack
 
 
-class CvmfsVerifyOperator(WritingOperator):
+class VerifyArtifactsOperator(WritingOperator):
     """First takes away the empty destinations of artifacts that failed, then walks and samples what is published.
 
     Taking away waits in the triggerer while the repository is frozen; reading does not.
@@ -46,3 +46,7 @@ class CvmfsVerifyOperator(WritingOperator):
         removed = self.outlasting(connections, lambda: self.unless_frozen(connections, tidy))
         read = self.outlasting(connections, verify)
         return {"verified": len(read), "files": sum(one.files for one in read), "tidied": len(removed)}
+
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(__name__, {"CvmfsVerifyOperator": "VerifyArtifactsOperator"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from operators.base import NightshiftOperator, clock, log_folder
+from operators.base import NightshiftOperator, clock, former_names, log_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ AT_ONCE = 40
 """Runs that are asked about in one call: their ids go into a URL."""
 
 
-class WatchOperator(NightshiftOperator):
+class WatchNightsOperator(NightshiftOperator):
     """One look over all slots and repositories. Returns what was told, and which summaries were made.
 
     What should have begun says the schedule; what did, the ledger, and Airflow's interface for tasks.
@@ -100,3 +100,7 @@ class AskAirflow:
     def _count(self, night: Tick, which: Mapping[str, Any], state: str | None = None) -> int:
         states = {} if state is None else {"states": [state]}
         return int(self._ti.get_dr_count(dag_id=night.dag_id, **which, **states))
+
+
+if not TYPE_CHECKING:
+    __getattr__ = former_names(__name__, {"WatchOperator": "WatchNightsOperator"})

@@ -133,7 +133,7 @@ class BuildSensor(NightshiftSensor):
 
 
 def _handed_on(night: Night, turn: Pass) -> dict[str, Any]:
-    """What the other tasks of the run are given: the night, and for `NextPassOperator` the pass that this is."""
+    """What the other tasks of the run are given: the night, and for `StartNextPassOperator` the pass that this is."""
     return {**night.to_json(), "pass": turn.to_json()}
 
 

@@ -22,7 +22,7 @@ class PlaceSensor(NightshiftSensor):
     the way, ends the waiting at once, before anything was built in vain. Returns repository, path, revision, reason.
 
     :param path: the destination that is going to be published to.
-    :param until: `reserved` waits for its reservation (an empty nested catalog, made by `CvmfsReserveOperator`);
+    :param until: `reserved` waits for its reservation (an empty nested catalog, made by `ReserveDestinationsOperator`);
         `free` is content with nothing being there.
     :param replaces: what stands there is going to be replaced, and is no obstacle.
     :param timeout: seconds to wait before the task fails, naming what is missing or who holds the path.

@@ -8,18 +8,24 @@ from typing import Any
 
 from airflow.sdk import Asset
 
-from operators.approve import AskOperator
-from operators.care import CheckOperator, UnfinishedRemoveOperator, WhitelistLookOperator
-from operators.inherit import InheritOperator
-from operators.leases import LeasesLookOperator
-from operators.night import AnnounceOperator, GateOperator, LinksOperator, NightPlanOperator, PublicationPlanOperator
-from operators.passes import NextPassOperator
-from operators.prepare import CvmfsPrepareOperator
-from operators.publish import CvmfsPublishOperator
-from operators.reserve import CvmfsReserveOperator
-from operators.undo import UndoLookOperator, UndoOperator
-from operators.verify import CvmfsVerifyOperator
-from operators.watch import WatchOperator
+from operators.approve import AskApprovalOperator
+from operators.care import CheckRepositoryOperator, CheckWhitelistOperator, RemoveUnfinishedWritesOperator
+from operators.inherit import InheritArtifactsOperator
+from operators.leases import ListLeasesOperator
+from operators.night import (
+    AnnounceBuildOperator,
+    CheckCompletenessOperator,
+    PlanNightOperator,
+    PlanPublicationOperator,
+    SetLinksOperator,
+)
+from operators.passes import StartNextPassOperator
+from operators.prepare import PrepareArtifactsOperator
+from operators.publish import PublishArtifactsOperator
+from operators.reserve import ReserveDestinationsOperator
+from operators.undo import PlanUndoOperator, UndoBuildOperator
+from operators.verify import VerifyArtifactsOperator
+from operators.watch import WatchNightsOperator
 from sensors.build import BuildSensor
 from tests.compat.keys import FQRN
 from tests.compat.sites import DAY, CompatSite
@@ -60,11 +66,11 @@ def install(site: CompatSite) -> dict[str, Any]:
 
     first = context("run-1")
     night = run("find_build", BuildSensor(task_id="find_build", slot="main"), first)
-    batches = run("plan", NightPlanOperator(task_id="plan", night=night), first)
+    batches = run("plan", PlanNightOperator(task_id="plan", night=night), first)
     _publish("", batches, first, left)
-    passed = run("gate", GateOperator(task_id="gate", night=night), first)
-    linked = run("links", LinksOperator(task_id="links", night=night), first)
-    announce = AnnounceOperator(
+    passed = run("gate", CheckCompletenessOperator(task_id="gate", night=night), first)
+    linked = run("links", SetLinksOperator(task_id="links", night=night), first)
+    announce = AnnounceBuildOperator(
         task_id="announce", night=night, passed=passed, linked=linked, outlets=[Asset(name="nightlies_main", uri="x://y")]
     )  # fmt: skip
     run("announce", announce, first)
@@ -74,44 +80,46 @@ def install(site: CompatSite) -> dict[str, Any]:
     site.drop(DAY, "Gaudi", build_id="b2", partial=True, base={"build_id": "b1", "date": str(DAY)})
     second = context("run-2")
     night = BuildSensor(task_id="find_build", slot="main").execute(second)
-    batches = run("plan of a partial build", NightPlanOperator(task_id="plan", night=night), second)
+    batches = run("plan of a partial build", PlanNightOperator(task_id="plan", night=night), second)
     pushed = second["ti"].xcom_pull(task_ids="publish", key="inherited")
     left["inherited of a plan"] = pushed
     _publish(" of a partial build", batches, second, left)
-    run("inherited", InheritOperator(task_id="inherited", batch=pushed), second)
+    run("inherited", InheritArtifactsOperator(task_id="inherited", batch=pushed), second)
 
     undo = context("run-3", **UNDO)
-    run("look of an undo", UndoLookOperator(task_id="look"), undo)
+    run("look of an undo", PlanUndoOperator(task_id="look"), undo)
     left["plan of an undo"] = undo["ti"].xcom_pull(task_ids="publish", key="plan")
-    run("undo", UndoOperator(task_id="undo"), undo)
+    run("undo", UndoBuildOperator(task_id="undo"), undo)
 
     (site.folder / "builds" / "byhand").mkdir()
     (site.folder / "builds" / "byhand" / "file").write_text("x")
     given = {"repository": FQRN, "path": "/by/hand", "source": f"file://{site.folder}/builds/byhand", "mode": "replace",
              "dry_run": False}  # fmt: skip
-    run("plan of a publication", PublicationPlanOperator(task_id="plan"), context("run-4", **given))
+    run("plan of a publication", PlanPublicationOperator(task_id="plan"), context("run-4", **given))
     with site.client() as client:
         lease = client.acquire(FQRN, "/elsewhere", hostname="night/run-1/publish try 1")
         looking = context("run-5")
         looking["ti"].get_task_states = lambda **_: {}
-        run("look at leases", LeasesLookOperator(task_id="look"), looking)
+        run("look at leases", ListLeasesOperator(task_id="look"), looking)
         client.drop(lease)
     watching = context("run-6", repositories=None, dry_run=True)
     watching["ti"].get_dr_count = lambda **_: 0
-    run("check", CheckOperator(task_id="check", repository=FQRN), watching)
-    run("whitelist", WhitelistLookOperator(task_id="whitelist", repository=FQRN), watching)
-    run("unfinished", UnfinishedRemoveOperator(task_id="unfinished", repository=FQRN), watching)
-    run("watch", WatchOperator(task_id="watch"), watching)
-    run("ask", AskOperator(task_id="ask", batches=batches), second)
+    run("check", CheckRepositoryOperator(task_id="check", repository=FQRN), watching)
+    run("whitelist", CheckWhitelistOperator(task_id="whitelist", repository=FQRN), watching)
+    run("unfinished", RemoveUnfinishedWritesOperator(task_id="unfinished", repository=FQRN), watching)
+    run("watch", WatchNightsOperator(task_id="watch"), watching)
+    run("ask", AskApprovalOperator(task_id="ask", batches=batches), second)
     return left
 
 
 def _publish(what: str, batches: Any, where: Any, left: dict[str, Any]) -> None:
-    left[f"reserve{what}"] = CvmfsReserveOperator(task_id="reserve", batches=batches).execute(where)
-    prepared = [CvmfsPrepareOperator(task_id="prepare", batch=batch).execute(where) for batch in batches]
+    left[f"reserve{what}"] = ReserveDestinationsOperator(task_id="reserve", batches=batches).execute(where)
+    prepared = [PrepareArtifactsOperator(task_id="prepare", batch=batch).execute(where) for batch in batches]
     left[f"prepare{what}"] = prepared
-    left[f"publish{what}"] = [CvmfsPublishOperator(task_id="publish", batch=batch).execute(where) for batch in batches]
-    left[f"verify{what}"] = CvmfsVerifyOperator(task_id="verify", batches=batches).execute(where)
+    left[f"publish{what}"] = [
+        PublishArtifactsOperator(task_id="publish", batch=batch).execute(where) for batch in batches
+    ]
+    left[f"verify{what}"] = VerifyArtifactsOperator(task_id="verify", batches=batches).execute(where)
 
 
 def _next(night: dict[str, Any], where: Any) -> Any:
@@ -121,7 +129,7 @@ def _next(night: dict[str, Any], where: Any) -> Any:
     open_night = {**night, "last": False}
     where["ti"].xcom_push(key="plan", value=[])
     try:
-        NextPassOperator(task_id="next_pass", night=open_night, plan="plan").execute(where)
+        StartNextPassOperator(task_id="next_pass", night=open_night, plan="plan").execute(where)
     except DagRunTriggerException as started:
         return {"dag": started.trigger_dag_id, "run": started.dag_run_id, "conf": started.conf}
     raise AssertionError("no pass was started")

@@ -15,11 +15,11 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 
 from include.nightlies.records import questions
-from operators.approve import ApproveOperator
+from operators.approve import AwaitApprovalOperator
 from operators.base import NightshiftOperator
-from operators.begin import HeardOperator
-from operators.night import NightPlanOperator
-from operators.reserve import CvmfsReserveOperator
+from operators.begin import ReadIndexEventsOperator
+from operators.night import PlanNightOperator
+from operators.reserve import ReserveDestinationsOperator
 from sensors.build import BuildSensor
 from sensors.lease import LeaseFreeSensor
 from sensors.objects import ObjectSensor
@@ -53,8 +53,8 @@ class Deferred:
     def resumed(self, name: str, task: Any, **changes: Any) -> Any:
         return resume(task, self.rows[name], self.event(name), task_context(**changes))
 
-    def reserve(self) -> CvmfsReserveOperator:
-        return CvmfsReserveOperator(task_id="reserve", batches=self.batches)
+    def reserve(self) -> ReserveDestinationsOperator:
+        return ReserveDestinationsOperator(task_id="reserve", batches=self.batches)
 
 
 @pytest.fixture(scope="module", params=[(folder, way) for folder in folders() for way in ("recorded", "checkout")],
@@ -72,7 +72,7 @@ def deferred(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
                 assert found["rows"].keys() == recorded.keys()
                 yield_of = Deferred(site, found["rows"], found["batches"])
             else:
-                batches = NightPlanOperator(task_id="plan", night=NIGHT).execute(task_context())
+                batches = PlanNightOperator(task_id="plan", night=NIGHT).execute(task_context())
                 yield_of = Deferred(site, recorded, batches)
         yield yield_of
 
@@ -119,7 +119,7 @@ def test_a_night_that_waited_for_its_index_goes_on(deferred: Deferred) -> None:
 
 @pytest.mark.parametrize("name", ["thaw", "pause"])
 def test_what_waited_for_a_thaw_or_an_outage_begins_again(deferred: Deferred, name: str) -> None:
-    class Begins(CvmfsReserveOperator):
+    class Begins(ReserveDestinationsOperator):
         def execute(self, context: Any) -> Any:
             return "begun"
 
@@ -136,7 +136,7 @@ def test_a_watcher_still_says_which_night_begins(deferred: Deferred) -> None:
     # as Airflow makes an asset's event of it
     heard = SimpleNamespace(extra={"from_trigger": True, "payload": event})
     context = {**task_context(), "triggering_asset_events": {"index_watched": [heard]}}
-    assert HeardOperator(task_id="heard", slot="watched").execute(context) == [event["date"]]
+    assert ReadIndexEventsOperator(task_id="heard", slot="watched").execute(context) == [event["date"]]
 
 
 @pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.name)
@@ -154,7 +154,7 @@ def test_a_question_that_waited_for_its_answer_is_settled(
                 "chosen_options": [chosen], "params_input": {"comment": "why"}, "timedout": False,
                 "responded_by_user": {"id": "1", "name": "shift"}, "responded_at": datetime.now(UTC),
             }  # fmt: skip
-            task = ApproveOperator(task_id="approve", question=question)
+            task = AwaitApprovalOperator(task_id="approve", question=question)
             with pytest.raises(AirflowSkipException) if answer == "rejected" else nullcontext():
                 task.resume_execution("execute_complete", {"event": event}, task_context())
             (settled,) = questions.of_run(ledger, BY_HAND)

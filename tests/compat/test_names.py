@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from tests.compat.corpus import folders, same_json
 from tests.compat.names import all_names, dags
 from tests.compat.paths import ROOT
 
+OPERATOR = re.compile(r"<Task\(\w+\)")
+"""How a template field shows the result of a task: the operator's class is a place, as `task_type` is."""
 FOLDERS = pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.name)
 KINDS = [(folder, kind) for folder in folders() for kind in json.loads((folder / "names" / "names.json").read_text())]
 
@@ -46,7 +49,9 @@ def test_a_configuration_with_every_key_is_read_as_it_was(folder: Path) -> None:
 
 @FOLDERS
 def test_dags_are_stored_as_they_were_but_for_prose_and_places(folder: Path) -> None:
-    assert same_json(json.loads(json.dumps(dags(folder / "site.yaml"))), recorded(folder, "dags.json")) == []
+    both = dags(folder / "site.yaml"), recorded(folder, "dags.json")
+    now, was = (json.loads(OPERATOR.sub("<Task", json.dumps(one))) for one in both)
+    assert same_json(now, was) == []
 
 
 @FOLDERS

@@ -18,6 +18,7 @@ PATHS = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore:.* is now called:DeprecationWarning")
 @pytest.mark.parametrize(("commit", "path"), PATHS, ids=[f"{commit}-{path}" for commit, path in PATHS])
 def test_a_public_path_is_imported(commit: str, path: str) -> None:
     module, _, name = path.rpartition(".")

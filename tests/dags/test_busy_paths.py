@@ -15,7 +15,7 @@ from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.values import Batch
-from operators.publish import CvmfsPublishOperator
+from operators.publish import PublishArtifactsOperator
 from tests.dags.conftest import FQRN, MiniSite
 from tests.fakes.builds import Build, tree
 
@@ -34,13 +34,13 @@ def test_a_busy_path_is_waited_for_in_the_triggerer_and_then_published(
     place = build.destination("Busy", "x86_64")
     # reserving passes by what is reserved already, publishing does not
     site.connections.publisher(FQRN).reserve([place], nested=[], holder="another run", now=clock())
-    deferred, defer = threading.Event(), CvmfsPublishOperator.defer
+    deferred, defer = threading.Event(), PublishArtifactsOperator.defer
 
-    def seen(self: CvmfsPublishOperator, **kwargs: Any) -> NoReturn:
+    def seen(self: PublishArtifactsOperator, **kwargs: Any) -> NoReturn:
         deferred.set()
         defer(self, **kwargs)
 
-    monkeypatch.setattr(CvmfsPublishOperator, "defer", seen)
+    monkeypatch.setattr(PublishArtifactsOperator, "defer", seen)
     with site.client() as client:
         lease = client.acquire(FQRN, place, hostname="somebody else")
         holder = threading.Thread(target=lambda: deferred.wait(60) and client.drop(lease))

@@ -18,7 +18,7 @@ from hooks.retry import RetryByKind
 from include.settings.load import load
 from include.settings.pools import pools
 from operators.alerts import alert_failed_run, note_failure
-from operators.night import GateOperator
+from operators.night import CheckCompletenessOperator
 from tests.fakes import airflowhome
 
 DAGS = airflowhome.ROOT / "dags"
@@ -99,7 +99,7 @@ def test_all_ends_in_the_gate_which_runs_whatever_came_before_and_nothing_can_hi
 ) -> None:
     dag = bag.dags[dag_id]
     gate = dag.get_task("gate")
-    assert isinstance(gate, GateOperator)
+    assert isinstance(gate, CheckCompletenessOperator)
     assert gate.trigger_rule == TriggerRule.ALL_DONE
     after = [dag.get_task(name) for name in gate.get_flat_relative_ids(upstream=False)]
     before = gate.get_flat_relative_ids(upstream=True)

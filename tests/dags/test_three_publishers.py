@@ -15,7 +15,7 @@ from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.publishers.native import NativePublisher
 from include.settings.pools import pools
-from operators.publish import CvmfsPublishOperator
+from operators.publish import PublishArtifactsOperator
 from tests.dags.conftest import FQRN, MiniSite
 from tests.fakes.builds import tree
 from tests.fakes.taskcontext import task_context
@@ -57,7 +57,7 @@ def test_three_publish_tasks_hold_their_leases_at_once_and_all_of_it_is_publishe
     monkeypatch.setattr(NativePublisher, "_commit", commit_together)
 
     def publish(number: int) -> Any:
-        task = CvmfsPublishOperator(task_id=f"publish_{number}", batch=batches[number])
+        task = PublishArtifactsOperator(task_id=f"publish_{number}", batch=batches[number])
         return task.execute(task_context(map_index=number))
 
     before = site.revision()

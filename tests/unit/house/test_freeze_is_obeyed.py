@@ -107,10 +107,16 @@ def test_an_operator_that_changes_a_repository_waits_for_its_thaw(operator: type
 def test_the_search_finds_those_that_are_known_to_write_and_none_that_only_looks() -> None:
     names = {one.__name__ for one in WRITERS}
     assert names >= {
-        "CvmfsPublishOperator", "CvmfsReserveOperator", "CvmfsVerifyOperator", "InheritOperator", "LinksOperator",
-        "TagPruneOperator", "UndoOperator",
+        "PublishArtifactsOperator", "ReserveDestinationsOperator", "VerifyArtifactsOperator",
+        "InheritArtifactsOperator", "SetLinksOperator", "PruneTagsOperator", "UndoBuildOperator",
     }  # fmt: skip
-    assert not names & {"CheckOperator", "WhitelistLookOperator", "GateOperator", "NightPlanOperator", "WatchOperator"}
+    assert not names & {
+        "CheckRepositoryOperator",
+        "CheckWhitelistOperator",
+        "CheckCompletenessOperator",
+        "PlanNightOperator",
+        "WatchNightsOperator",
+    }
 
 
 def test_every_gate_of_the_search_asks_for_the_freeze() -> None:

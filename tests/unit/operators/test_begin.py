@@ -12,9 +12,9 @@ from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 from include.nightlies.rules.passes import Pass
 from include.settings.model import Slot
 from operators import begin
-from operators.begin import BeginNightOperator, HeardOperator, index_asset
-from operators.night import GateOperator
-from operators.passes import NextPassOperator
+from operators.begin import BeginNightOperator, ReadIndexEventsOperator, index_asset
+from operators.night import CheckCompletenessOperator
+from operators.passes import StartNextPassOperator
 from sensors.build import BuildSensor
 from tests.fakes.taskcontext import task_context
 
@@ -39,7 +39,7 @@ def at_night(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def on_site(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     site = SimpleNamespace(slot=lambda _: slot(kind))
-    for one in (HeardOperator, BeginNightOperator, BuildSensor):
+    for one in (ReadIndexEventsOperator, BeginNightOperator, BuildSensor):
         monkeypatch.setattr(one, "connections", lambda _: SimpleNamespace(site=site))
 
 
@@ -47,7 +47,7 @@ def heard(*extras: Any, begun: tuple[datetime, ...] = ()) -> list[str]:
     context = task_context()
     context["triggering_asset_events"] = {"asset": [SimpleNamespace(extra=one) for one in extras]}
     context["ti"].get_dr_count = lambda dag_id, logical_dates: sum(one in begun for one in logical_dates)
-    return HeardOperator(task_id="heard", slot="main").execute(context)
+    return ReadIndexEventsOperator(task_id="heard", slot="main").execute(context)
 
 
 def test_events_begin_the_nights_of_the_dates_that_they_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,8 +92,9 @@ def test_a_scheduled_run_leaves_its_night_to_the_run_that_an_artifact_began_and_
     night = handed["return_value"]
     # nothing fails the run, and no second pass begins
     for operator in (
-        GateOperator(task_id="gate", night=night), NextPassOperator(task_id="next_pass", night=night, plan="plan"),
-    ):  # fmt: skip
+        CheckCompletenessOperator(task_id="gate", night=night),
+        StartNextPassOperator(task_id="next_pass", night=night, plan="plan"),
+    ):
         with pytest.raises(AirflowSkipException, match="the night goes on in run night__2026-11-21__first"):
             operator.execute(context)
 

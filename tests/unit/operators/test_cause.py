@@ -11,9 +11,9 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from hooks.cause import FIND_BUILD, PLAN, REASON, first_cause, reason_kept, why_no_build, why_no_plan
 from include.nightlies.errors import BuildMissing
 from include.nightlies.steps.errors import GateClosed
-from operators.approve import AskOperator
-from operators.night import AnnounceOperator, GateOperator, LinksOperator
-from operators.passes import NextPassOperator
+from operators.approve import AskApprovalOperator
+from operators.night import AnnounceBuildOperator, CheckCompletenessOperator, SetLinksOperator
+from operators.passes import StartNextPassOperator
 from sensors.build import BuildSensor
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
@@ -48,12 +48,12 @@ def test_the_cause_is_that_of_the_first_task_that_failed() -> None:
 
 def test_the_message_of_what_runs_in_any_case_repeats_why_there_is_no_build() -> None:
     with refused(GateClosed, missing=(WORDS,)):
-        GateOperator(task_id="gate").execute(failed())
-    links = LinksOperator(task_id="links", night=None)
+        CheckCompletenessOperator(task_id="gate").execute(failed())
+    links = SetLinksOperator(task_id="links", night=None)
     for run in (
-        AskOperator(task_id="ask", batches=None).execute,
-        NextPassOperator(task_id="next_pass", night=None, plan="plan").execute,
-        AnnounceOperator(task_id="announce", night=None, passed=None, linked=None).execute,
+        AskApprovalOperator(task_id="ask", batches=None).execute,
+        StartNextPassOperator(task_id="next_pass", night=None, plan="plan").execute,
+        AnnounceBuildOperator(task_id="announce", night=None, passed=None, linked=None).execute,
         lambda context: links.attempt(context, SimpleNamespace()),  # type: ignore[arg-type]
     ):
         with pytest.raises(AirflowSkipException, match=WORDS):
@@ -64,13 +64,13 @@ def test_without_a_reason_the_task_is_named_whose_log_has_it() -> None:
     assert why_no_build(task_context()) == "task find_build found no build; its log says why"
     assert why_no_plan(task_context()) == "task plan planned nothing; its log says why"
     with refused(GateClosed, missing=(why_no_build(task_context()),)):
-        GateOperator(task_id="gate").execute(task_context())
+        CheckCompletenessOperator(task_id="gate").execute(task_context())
     with pytest.raises(AirflowSkipException):
-        AskOperator(task_id="ask", batches=None).execute(task_context())
+        AskApprovalOperator(task_id="ask", batches=None).execute(task_context())
 
 
 def test_a_gate_that_was_marked_by_hand_tells_nobody_of_a_build() -> None:
-    announce = AnnounceOperator(task_id="announce", night=NIGHT, passed=None, linked={"links": {}})
+    announce = AnnounceBuildOperator(task_id="announce", night=NIGHT, passed=None, linked={"links": {}})
     with pytest.raises(AirflowSkipException):
         announce.execute(task_context())
 

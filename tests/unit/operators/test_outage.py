@@ -16,12 +16,12 @@ from include.nightlies.steps import sources as reading
 from include.nightlies.steps.values import Batch, Item
 from include.settings.model import Site, Slot
 from include.storage.errors import Unavailable
-from operators.inherit import InheritOperator, InheritPrepareOperator
-from operators.night import LinksOperator, NightPlanOperator, PublicationPlanOperator
-from operators.prepare import CvmfsPrepareOperator
-from operators.publish import CvmfsPublishOperator
-from operators.reserve import CvmfsReserveOperator
-from operators.verify import CvmfsVerifyOperator
+from operators.inherit import InheritArtifactsOperator, PrepareInheritedOperator
+from operators.night import PlanNightOperator, PlanPublicationOperator, SetLinksOperator
+from operators.prepare import PrepareArtifactsOperator
+from operators.publish import PublishArtifactsOperator
+from operators.reserve import ReserveDestinationsOperator
+from operators.verify import VerifyArtifactsOperator
 from sensors.build import BuildSensor
 from tests.fakes.taskcontext import task_context
 from triggers import outage
@@ -37,16 +37,16 @@ AWAY = Unavailable("index.json in s3://builds: no answer; gave up after 6 attemp
 UNREACHABLE = GatewayUnreachable("no connection to 127.0.0.1")
 STEPS: dict[str, tuple[Any, Any, str, Exception]] = {
     "find_build": (BuildSensor(task_id="a", slot="main"), reading, "read_again", AWAY),
-    "plan": (NightPlanOperator(task_id="b", night=NIGHT), plan, "plan_night", AWAY),
-    "plan by hand": (PublicationPlanOperator(task_id="c"), plan, "plan_publication", AWAY),
-    "prepare": (CvmfsPrepareOperator(task_id="d", batch=BATCH), prepare, "prepare_batch", AWAY),
-    "prepare_inherited": (InheritPrepareOperator(task_id="e", batch=BATCH), inherit, "prepare_inherited", AWAY),
-    "inherited": (InheritOperator(task_id="f", batch=BATCH), inherit, "inherit_batch", UNREACHABLE),
-    "reserve": (CvmfsReserveOperator(task_id="g", batches=[BATCH]), reserve, "reserve_run", UNREACHABLE),
-    "publish": (CvmfsPublishOperator(task_id="h", batch=BATCH), publish, "publish_batch", UNREACHABLE),
-    "verify, tidying": (CvmfsVerifyOperator(task_id="i", batches=[BATCH]), verify, "tidy_run", UNREACHABLE),
-    "verify": (CvmfsVerifyOperator(task_id="j", batches=[]), verify, "verify_run", AWAY),
-    "links": (LinksOperator(task_id="k", night=NIGHT), links, "build_of_night", UNREACHABLE),
+    "plan": (PlanNightOperator(task_id="b", night=NIGHT), plan, "plan_night", AWAY),
+    "plan by hand": (PlanPublicationOperator(task_id="c"), plan, "plan_publication", AWAY),
+    "prepare": (PrepareArtifactsOperator(task_id="d", batch=BATCH), prepare, "prepare_batch", AWAY),
+    "prepare_inherited": (PrepareInheritedOperator(task_id="e", batch=BATCH), inherit, "prepare_inherited", AWAY),
+    "inherited": (InheritArtifactsOperator(task_id="f", batch=BATCH), inherit, "inherit_batch", UNREACHABLE),
+    "reserve": (ReserveDestinationsOperator(task_id="g", batches=[BATCH]), reserve, "reserve_run", UNREACHABLE),
+    "publish": (PublishArtifactsOperator(task_id="h", batch=BATCH), publish, "publish_batch", UNREACHABLE),
+    "verify, tidying": (VerifyArtifactsOperator(task_id="i", batches=[BATCH]), verify, "tidy_run", UNREACHABLE),
+    "verify": (VerifyArtifactsOperator(task_id="j", batches=[]), verify, "verify_run", AWAY),
+    "links": (SetLinksOperator(task_id="k", night=NIGHT), links, "build_of_night", UNREACHABLE),
 }
 
 
@@ -114,7 +114,7 @@ def test_what_is_no_outage_fails_at_once(step: tuple[Any, Any]) -> None:
 
 
 def test_another_outage_after_long_work_is_waited_for_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    operator = NightPlanOperator(task_id="plan", night=NIGHT)
+    operator = PlanNightOperator(task_id="plan", night=NIGHT)
     connections: Any = SimpleNamespace(site=Site())
     times = iter([0.0, outage.RECOVERED_S + 1])
     monkeypatch.setattr(outage.time, "monotonic", lambda: next(times))

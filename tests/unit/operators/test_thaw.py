@@ -14,9 +14,9 @@ from include.gateway.errors import RepositoryDisabled
 from include.nightlies.steps import care, verify
 from include.settings.model import Site
 from operators.base import clock
-from operators.care import TagPruneOperator
+from operators.care import PruneTagsOperator
 from operators.thaw import WritingOperator
-from operators.verify import CvmfsVerifyOperator
+from operators.verify import VerifyArtifactsOperator
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.taskcontext import task_context
 
@@ -55,7 +55,7 @@ def waits(operator: WritingOperator, context: Any) -> None:
 
 def test_tags_are_pruned_after_the_thaw(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(care, "prune_tags", frozen(store, care.Pruned((), done=True)))
-    operator = TagPruneOperator(task_id="prune", repository=FQRN)
+    operator = PruneTagsOperator(task_id="prune", repository=FQRN)
     waits(operator, task_context())
     store.delete([KEY])
     assert operator.thawed(task_context(), THAWED) == []
@@ -66,7 +66,7 @@ def test_what_failed_is_taken_away_after_the_thaw_and_then_read_back(
 ) -> None:
     monkeypatch.setattr(verify, "tidy_run", frozen(store, ("/a",)))
     monkeypatch.setattr(verify, "verify_run", lambda *_, **__: ())
-    operator = CvmfsVerifyOperator(task_id="verify", batches=[])
+    operator = VerifyArtifactsOperator(task_id="verify", batches=[])
     waits(operator, task_context())
     store.delete([KEY])
     assert operator.thawed(task_context(), THAWED) == {"verified": 0, "files": 0, "tidied": 1}
@@ -79,7 +79,7 @@ def test_a_gateway_that_an_administrator_disabled_is_left_to_the_retries(
         raise RepositoryDisabled("maintenance", repository=FQRN)
 
     monkeypatch.setattr(care, "prune_tags", disabled)
-    operator = TagPruneOperator(task_id="prune", repository=FQRN)
+    operator = PruneTagsOperator(task_id="prune", repository=FQRN)
     waits(operator, task_context())
     store.delete([KEY])
     with pytest.raises(RepositoryDisabled):

@@ -14,7 +14,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from include.cvmfs.coordination.freeze import Freeze, freeze, thaw
 from include.cvmfs.errors import RepositoryFrozen
 from include.storage.file import FileStore
-from operators.publish import CvmfsPublishOperator
+from operators.publish import PublishArtifactsOperator
 from tests.fakes.taskcontext import task_context
 from triggers.thaw import ThawTrigger
 
@@ -47,7 +47,7 @@ def test_the_trigger_comes_back_from_its_arguments_and_fires_after_the_thaw(
 
 
 def test_a_task_that_meets_a_freeze_is_deferred_without_a_deadline(store: FileStore) -> None:
-    class Task(CvmfsPublishOperator):
+    class Task(PublishArtifactsOperator):
         def connections(self) -> Any:
             return SimpleNamespace(repository_store=lambda _: store)
 
