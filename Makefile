@@ -16,6 +16,8 @@ STAMP := $(VENV)/.installed
 BASE ?= HEAD
 DATE ?=
 SLOT ?=
+# Where it is set, each of the hundreds of processes that tests start compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
 .PHONY: help venv lock format lint check test test-full test-busy servers nightly up down status docs structure fuzz soak soak-status week clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill
@@ -36,7 +38,7 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV)
 
 $(STAMP): requirements.txt pyproject.toml | $(BIN)/uv
-	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.txt
+	@$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements.txt
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
