@@ -27,6 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import date
+from enum import Enum
 
 from include.errors import NightshiftError
 
@@ -164,10 +165,13 @@ class UndoRefused(NightlyError):
 
 
 class NotApproved(NightlyError):
+    """`answer` is the last one about exactly this; None where nobody was asked."""
+
     code = "not-approved"
 
-    def __init__(self, name: str, why: str) -> None:
+    def __init__(self, name: str, why: str, answer: Enum | None = None) -> None:
         self.name = name
+        self.answer = answer
         super().__init__(
             f"{name}: it is not approved: {why}. Nothing of it was changed. Clear the task that asks (`ask`, or "
             "`look` of undo_build) and what follows it: then somebody is asked about what there is now."
@@ -183,12 +187,15 @@ class QuestionSettled(NightlyError):
 
 
 class UnknownChoice(NightlyError):
+    """`names` are not among the `known` ones; both are sorted."""
+
     code = "choice-unknown"
 
     def __init__(self, kind: str, names: Iterable[str], known: Iterable[str]) -> None:
         self.kind = kind
         self.names = tuple(sorted(names))
-        listed = ", ".join(sorted(known)) or "none"
+        self.known = tuple(sorted(known))
+        listed = ", ".join(self.known) or "none"
         super().__init__(f"unknown {kind} {', '.join(self.names)}. Choose from: {listed}.")
 
 

@@ -125,7 +125,7 @@ def require_answer(connections: Connections, run: str, name: str, digest: str) -
     if last is None:
         raise NotApproved(name, f"nobody was asked about what there is now, {digest[:16]}")
     if last.answer is not Answer.APPROVED:
-        raise NotApproved(name, last.said)
+        raise NotApproved(name, last.said, last.answer)
 
 
 def settings_of(connections: Connections, repository: str) -> Approval:

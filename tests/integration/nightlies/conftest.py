@@ -23,7 +23,7 @@ from include.gateway.service.http.server import serve
 from include.lab.servers.weed import WeedServer
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.publication import Publication
-from include.nightlies.steps.errors import ReserveFailed
+from include.nightlies.steps.errors import GateClosed, ReserveFailed
 from include.nightlies.steps.plan import plan_night, plan_publication
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import PublishOutcome, publish_batch
@@ -55,6 +55,11 @@ repositories:
 slots:
   main: {{repository: {fqrn}, store: cvmfs}}
 """
+
+
+def missing(gate: GateClosed) -> list[str]:
+    """What a closed gate names, without the reasons."""
+    return [line.partition(": ")[0] for line in gate.missing]
 
 
 def now() -> datetime:

@@ -29,7 +29,8 @@ from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from tests.fakes.builds import Build, tree
-from tests.integration.nightlies.conftest import FQRN, Nights, now
+from tests.fakes.refused import refused
+from tests.integration.nightlies.conftest import FQRN, Nights, missing, now
 from tests.integration.nightlies.test_again import forget_the_first
 from tests.integration.nightlies.test_links import build_of, night_of, publish
 
@@ -77,16 +78,16 @@ def revision(nights: Nights) -> int:
 
 def test_nothing_is_published_before_a_yes_and_all_that_was_asked_about_after_it(asking: Nights) -> None:
     batch, before = prepared(asking, 2), revision(asking)
-    refused = publish_batch(asking.connections, batch, holder="test", try_number=1, clock=now)
-    assert {type(one) for one in refused.failures.values()} == {NotApproved}
-    assert "nobody was asked about what there is now" in str(refused.failures["A/x86_64"])
+    unasked = publish_batch(asking.connections, batch, holder="test", try_number=1, clock=now)
+    assert {type(one) for one in unasked.failures.values()} == {NotApproved}
+    assert {one.answer for one in unasked.failures.values()} == {None}
     asked = ask(asking, batch)
     assert asked.question is not None
     for said in ("| `A/x86_64` | `/nightlies/main/b20261102/A/x86_64` |", "2 files, 1 bytes", asked.question.digest):
         assert said in asked.question.body
     assert set(states(asking, batch.run).values()) == {State.PREPARED}
     waiting = asking.publish(batch, try_number=2)
-    assert "awaits its answer until" in str(waiting.failures["B/x86_64"])
+    assert {one.answer for one in waiting.failures.values()} == {Answer.OPEN}
     assert revision(asking) == before + 1  # the places were reserved by this test, nothing else
     again = ask(asking, batch)
     assert answer(asking, again).said.startswith("approved by shift at")
@@ -111,9 +112,10 @@ def test_without_a_yes_it_is_skipped_with_the_reason_which_the_gate_repeats_and_
     assert not asking.publish(batch).failures
     assert revision(asking) == before
     night = Night(batch.run, "main", date(2026, 11, 2), "test")
-    with pytest.raises(GateClosed, match="A/x86_64: skipped: not approved: ") as closed:
+    with pytest.raises(GateClosed) as closed:
         gate(asking.connections, batch.run, night=night, clock=now)
-    assert said in str(closed.value)
+    assert missing(closed.value) == ["A/x86_64", "B/x86_64"]
+    assert all(said in line for line in closed.value.missing)
     answer(asking, ask(asking, batch))
     assert not asking.publish(batch, try_number=2).failures
     assert set(states(asking, batch.run).values()) == {State.PUBLISHED}
@@ -217,7 +219,7 @@ def test_an_answer_is_waited_for_no_longer_than_the_oldest_changeset_may_live(as
     asked = ask_run(asking.connections, [batch], clock=lambda: late)
     assert asked.question is not None
     assert abs(asked.question.deadline - (begun + timedelta(hours=24) - MARGIN)) < timedelta(minutes=1)
-    with pytest.raises(PreparedTooLongAgo, match="Clear the run from its plan on"):
+    with pytest.raises(PreparedTooLongAgo):
         ask_run(asking.connections, [batch], clock=lambda: begun + timedelta(hours=23))
     with pytest.raises(PreparedTooLongAgo):
         open_question(asking.connections, asked.question.id, clock=lambda: begun + timedelta(hours=23))
@@ -301,14 +303,14 @@ def test_a_build_is_undone_only_as_it_was_when_somebody_said_yes(asking: Nights)
     assert asked.question is not None
     assert "/nightlies/main/b20261103/A/x86_64 (2 files, 1 bytes): goes" in asked.question.body
     answer(asking, asked, Answer.REJECTED)
-    with pytest.raises(NotApproved, match="rejected by shift"):
+    with refused(NotApproved, answer=Answer.REJECTED):
         take_back("undo/1")
     answer(asking, look("undo/1"))
     # a tree of it is rebuilt between the question and the answer
     rebuilt = prepared(asking, 3, {"A": {"file": b"rebuilt"}, "B": {"file": b"b"}}, run="night/rebuilt")
     answer(asking, ask(asking, rebuilt))
     asking.publish(rebuilt)
-    with pytest.raises(NotApproved, match="nobody was asked about what there is now"):
+    with refused(NotApproved, answer=None):
         take_back("undo/1")
     answer(asking, look("undo/1"))
     assert take_back("undo/1") == revision(asking) > before

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from include.nightlies.errors import BadIndex, NightlyError, UnknownChoice
+from include.nightlies.errors import BadIndex, UnknownChoice
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import GateClosed
 from include.nightlies.steps.gate import gate
@@ -21,7 +21,8 @@ from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import tidy_run, verify_run
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
 from tests.fakes.builds import Build, packed, tree
-from tests.integration.nightlies.conftest import FQRN, Nights, now
+from tests.fakes.refused import refused
+from tests.integration.nightlies.conftest import FQRN, Nights, missing, now
 from tests.integration.nightlies.test_approval import configured
 
 pytestmark = pytest.mark.server("weed")
@@ -160,7 +161,7 @@ def test_each_bad_artifact_fails_alone_with_its_reason_and_leaves_nothing_to_be_
     verify_run(nights.connections, NIGHT.run, clock=now)
     with pytest.raises(GateClosed) as closed:
         gate(nights.connections, NIGHT.run, night=NIGHT, clock=now)
-    assert f"{len(bad) + len(REJECTED)} missing" in str(closed.value)
+    assert len(closed.value.missing) == len(bad) + len(REJECTED)
     head = nights.connections.head(FQRN)
     assert head.read(f"{build.destination('Good', 'x86_64')}/lib/good.so") == b"good" * 100
     assert head.lookup(f"{build.destination('Longest', 'x86_64')}/lib/{BELOW_LIB}") is not None
@@ -191,20 +192,18 @@ def test_links_out_of_the_tree_are_kept_and_setuid_bits_are_stripped_and_that_is
 
 
 @pytest.mark.parametrize(
-    ("document", "error", "words"),
+    "document",
     [
-        (b"{not json", BadIndex, r"index s3://\S+/main/2026-11-01/index\.json: .*JSON"),
-        (b"[]", BadIndex, r"index s3://\S+/main/2026-11-01/index\.json: .*object"),
-        (b'{"format": 1, "slot": "main"}', BadIndex, r"index s3://\S+/index\.json: `build_id` is missing"),
-        (b'{"format": 1, "slot": "other", "build_id": "b"}', NightlyError, r"belongs to slot 'other', not 'main'"),
+        b"{not json",
+        b"[]",
+        b'{"format": 1, "slot": "main"}',
+        b'{"format": 1, "slot": "other", "build_id": "b", "date": "2026-11-01", "complete": true, "artifacts": []}',
     ],
     ids=["no JSON", "a list", "half of it", "another slot"],
-)  # fmt: skip
-def test_an_index_that_cannot_be_used_plans_nothing(
-    nights: Nights, document: bytes, error: type[NightlyError], words: str
-) -> None:
+)
+def test_an_index_that_cannot_be_used_plans_nothing(nights: Nights, document: bytes) -> None:
     nights.connections.store("cvmfs").put("main/2026-11-01/index.json", document)
-    with pytest.raises(error, match=words):
+    with refused(BadIndex):
         plan_night(nights.connections, NIGHT, try_number=1, clock=now)
     assert nights.publications(NIGHT.run) == ()
 
@@ -213,12 +212,9 @@ def test_chosen_projects_and_platforms_are_taken_alone_and_unknown_ones_name_wha
     build = Build("2026-11-01").add("Good", "x86_64", GOOD).add("Good", "arm", GOOD).add("Other", "x86_64", GOOD)
     (batch,) = planned(nights, build, replace(NIGHT, projects=("Good",), platforms=("x86_64",))).batches
     assert [item.name for item in batch.items] == ["Good/x86_64"]
-    for choice, words in {
-        "platforms": r"unknown platform riscv\. Choose from: arm, x86_64\.",
-        "projects": r"unknown project riscv\. Choose from: Good, Other\.",
-    }.items():
-        chosen = replace(NIGHT, **{choice: ("riscv",)})  # type: ignore[arg-type]
-        with pytest.raises(UnknownChoice, match=words):
+    for kind, known in {"platform": ("arm", "x86_64"), "project": ("Good", "Other")}.items():
+        chosen = replace(NIGHT, **{f"{kind}s": ("riscv",)})  # type: ignore[arg-type]
+        with refused(UnknownChoice, kind=kind, names=("riscv",), known=known):
             plan_night(nights.connections, chosen, try_number=1, clock=now)
 
 
@@ -242,6 +238,7 @@ def test_a_dry_run_of_a_night_names_what_is_in_the_way_of_which_artifact(nights:
         "Good": State.FAILED,
         "Fine": State.SKIPPED,
     }
-    with pytest.raises(GateClosed, match="Good/x86_64"):
+    with pytest.raises(GateClosed) as closed:
         gate(nights.connections, NIGHT.run, night=replace(NIGHT, dry_run=True), clock=now)
+    assert missing(closed.value) == ["Good/x86_64"]
     assert nights.connections.head(FQRN).manifest.revision == before

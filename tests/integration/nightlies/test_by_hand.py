@@ -17,6 +17,7 @@ from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from tests.fakes.builds import tree
+from tests.fakes.refused import refused
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 
 pytestmark = pytest.mark.server("weed")
@@ -58,9 +59,8 @@ def test_a_dry_run_fails_as_the_real_one_would(nights: Nights) -> None:
 def test_a_tag_that_cannot_be_given_is_refused_before_anything_is_prepared(nights: Nights, dry_run: bool) -> None:
     same = {"tag": "taken-1", "sha256": hashlib.sha256(ONE).hexdigest()}
     nights.by_hand("/tagged/1", ONE, **same)
-    taken = f"names revision {revision(nights)} of {FQRN} already; choose another"
-    for tag, said in {"taken-1": taken, "trunk": "choose another name", "trunk-previous": "choose another"}.items():
-        with pytest.raises(TagError, match=f"tag '{tag}': .*{said}"):
+    for tag in ("taken-1", "trunk", "trunk-previous"):
+        with refused(TagError, name=tag):
             nights.by_hand("/tagged/2", TWO, tag=tag, dry_run=dry_run)
     again = nights.by_hand("/tagged/1", ONE, **same, dry_run=dry_run)
     assert again.state is (State.SKIPPED if dry_run else State.UNCHANGED)

@@ -12,7 +12,7 @@ from include.nightlies.steps.errors import GateClosed
 from include.nightlies.steps.gate import gate
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.verify import tidy_run, verify_run
-from tests.integration.nightlies.conftest import FQRN, Nights, now
+from tests.integration.nightlies.conftest import FQRN, Nights, missing, now
 from tests.integration.nightlies.test_links import (
     FOLDER,
     MONDAY,
@@ -47,8 +47,9 @@ def test_a_complete_index_that_lists_nothing_closes_the_gate_and_no_link_leads_t
     build_of(TUESDAY, {}).store_in(site.connections.store("cvmfs"))
     night = night_of(TUESDAY)
     publish(site, night)
-    with pytest.raises(GateClosed, match="build b20261103: its index lists nothing that the run takes"):
+    with pytest.raises(GateClosed) as closed:
         gate(site.connections, night.run, night=night, clock=now)
+    assert missing(closed.value) == ["build b20261103"]
     # even if somebody lets the links task run after that
     assert {one.state for one in link(site, night).links} == {LinkState.STAYED}
     assert leads_to(site, "latest") == f"{FOLDER}/b20261102"
@@ -82,8 +83,9 @@ def test_a_required_platform_that_no_index_lists_is_missed_though_no_project_is_
     night = night_of(MONDAY)
     publish(site, night)
     verify_run(site.connections, night.run, clock=now)
-    with pytest.raises(GateClosed, match="platform riscv: nothing of it is in the index of build b20261102"):
+    with pytest.raises(GateClosed) as closed:
         gate(site.connections, night.run, night=night, clock=now)
+    assert missing(closed.value) == ["platform riscv"]
     assert {one.state for one in link(site, night).links} == {LinkState.STAYED}
     assert "platform riscv: nothing of it is in the index" in last_reason(site)
 
@@ -141,8 +143,9 @@ def test_a_published_artifact_that_the_index_spoils_later_keeps_the_links_where_
     again = night_of(TUESDAY, "night/spoilt")
     publish(site, again)
     verify_run(site.connections, again.run, clock=now)
-    with pytest.raises(GateClosed, match="B/x86_64: rejected: is listed 2 times with 2 different sums"):
+    with pytest.raises(GateClosed) as closed:
         gate(site.connections, again.run, night=again, clock=now)
+    assert set(missing(closed.value)) == {"B/x86_64"}
     assert {one.state for one in link(site, again).links} == {LinkState.STAYED}
     assert leads_to(site, "latest") == f"{FOLDER}/b20261102"
     assert site.connections.head(FQRN).read(f"{FOLDER}/b20261103/B/x86_64/file") == b"3"
@@ -164,8 +167,9 @@ def test_a_rebuild_that_fails_leaves_the_tree_and_the_links_as_they_were(nights:
     again = night_of(TUESDAY, "night/broken")
     publish(site, again)
     verify_run(site.connections, again.run, clock=now)
-    with pytest.raises(GateClosed, match="A/x86_64: failed"):
+    with pytest.raises(GateClosed) as closed:
         gate(site.connections, again.run, night=again, clock=now)
+    assert missing(closed.value) == ["A/x86_64"]
     assert {one.state for one in link(site, night).links} == {LinkState.STAYED}, "a cleared task of the first run"
     assert leads_to(site, "latest") == f"{FOLDER}/b20261102"
     assert site.connections.head(FQRN).read(f"{FOLDER}/b20261103/A/x86_64/file") == b"2"
