@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import ParamValidationError
 
 from include.settings.errors import SettingsError
 from tests.dags.conftest import FQRN, MiniSite
+from tests.fakes.refused import refused
 
 pytestmark = pytest.mark.server("weed")
 
@@ -38,5 +39,5 @@ def test_an_unknown_slot_or_repository_is_refused_by_name(site: MiniSite) -> Non
         SettingsError, match=r"unknown slot 'weekly'; .* has: linked, main, required\. Use one of these"
     ):
         site.connections.site.slot("weekly")
-    with pytest.raises(SettingsError, match=rf"unknown repository 'none'; .* has: {FQRN}\. Use one of these"):
+    with refused(SettingsError):
         site.connections.repository("none")

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from include.nightlies.errors import StaleAttempt
 from include.nightlies.records import publications as records
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.plan import plan_publication
@@ -18,6 +19,7 @@ from include.nightlies.steps.values import Batch
 from operators.publish import PublishArtifactsOperator
 from tests.dags.conftest import FQRN, MiniSite
 from tests.fakes.builds import Build, tree
+from tests.fakes.refused import refused
 
 pytestmark = pytest.mark.server("weed")
 
@@ -102,7 +104,7 @@ def test_a_process_that_outlived_its_task_cannot_turn_back_what_the_later_try_di
     found = records.publication(site.connections.ledger, key)
     assert found is not None
     assert (found.state, found.publish_try) == (State.PUBLISHED, 2)
-    with pytest.raises(Exception, match="replaced by try 2"):
+    with refused(StaleAttempt, try_number=1, recorded=2):
         records.move(
             site.connections.ledger, key, State.FAILED, phase=Phase.PUBLISH, try_number=1, now=clock(), reason="late"
         )

@@ -14,6 +14,7 @@ from include.cvmfs.coordination.freeze import KEY
 from include.cvmfs.errors import RepositoryFrozen
 from tests.dags.conftest import FQRN, MiniSite
 from tests.fakes.builds import Build, tree
+from tests.fakes.refused import refused
 
 pytestmark = pytest.mark.server("weed")
 
@@ -56,5 +57,5 @@ def test_who_publishes_by_hand_is_refused_before_anything_is_changed(store: Mini
     now = datetime.now(UTC)
     until = now + timedelta(hours=1)
     freezes.freeze(store.connections, FQRN, reason="audit", who="op@host", until=until, now=now)
-    with pytest.raises(RepositoryFrozen, match="audit"):
+    with refused(RepositoryFrozen, fqrn=FQRN):
         store.connections.publisher(FQRN)

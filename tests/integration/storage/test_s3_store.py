@@ -10,13 +10,14 @@ import requests
 
 from include.lab.servers.s3 import S3Server
 from include.storage.buckets import admin_client, allow_public_read, ensure_bucket
-from include.storage.errors import BucketMissing, Conflict, Forbidden, NotFound, StoreError
+from include.storage.errors import BucketMissing, Conflict, Forbidden, NotFound, Unavailable
 from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions
 from include.storage.s3 import MULTIPART_FROM_BYTES
 from include.storage.store import Store
 from include.storage.unfinished_writes import abandoned, described, remove_abandoned
 from include.storage.urls import split_s3_url
+from tests.fakes.refused import refused
 
 ROOT = Path(__file__).parents[3]
 
@@ -65,8 +66,9 @@ def test_a_public_store_reads_anonymously_and_the_bucket_is_not_listed(s3_store:
     meta = public.head("data/ab/c d")
     assert meta is not None
     assert (meta.key, meta.size) == ("data/ab/c d", 10)
-    with pytest.raises((NotFound, Forbidden), match="nothing"):
+    with pytest.raises((NotFound, Forbidden)) as caught:
         public.get("nothing")
+    assert caught.value.key == "nothing"
 
 
 def test_a_wrong_secret_is_forbidden_once_and_the_message_holds_no_secret(s3_server: S3Server) -> None:
@@ -82,10 +84,10 @@ def test_a_wrong_secret_is_forbidden_once_and_the_message_holds_no_secret(s3_ser
     assert store.counters.retries == {}
 
 
-def test_a_missing_bucket_is_named_with_its_cure(s3_server: S3Server) -> None:
+def test_a_missing_bucket_is_told_from_a_missing_object(s3_server: S3Server) -> None:
     store = s3_server.store("no-such-bucket")
     for action in (lambda: store.put("a", b""), lambda: store.get("a"), lambda: list(store.list())):
-        with pytest.raises(BucketMissing, match=r"no-such-bucket.*bucket does not exist; create it"):
+        with refused(BucketMissing):
             action()
 
 
@@ -94,7 +96,7 @@ def test_an_object_that_is_gone_is_a_lost_race_whatever_its_store_is_called(s3_s
     store = s3_server.store("bucket-of-nights")
     version = store.replace("a", b"1", expected=None)
     store.delete("a")
-    with pytest.raises(Conflict, match="it is gone"):
+    with refused(Conflict, key="a"):
         store.replace("a", b"2", expected=version)
 
 
@@ -113,7 +115,7 @@ def test_what_is_set_for_other_programs_does_not_reach_the_store(
 def test_a_server_that_is_not_there_is_unavailable_after_counted_retries(s3_server: S3Server) -> None:
     options = StoreOptions(endpoint="http://127.0.0.1:9", retries=1, timeout_s=2)
     store = open_store("s3://nights", credentials=s3_server.credentials, options=options)
-    with pytest.raises(StoreError, match=r"gave up after 2 attempts") as caught:
+    with refused(Unavailable, key="a", cause="connection") as caught:
         store.get("a")
     assert caught.value.retryable
     assert store.counters.retries == {"connection": 1}
@@ -157,7 +159,7 @@ def test_buckets_are_created_once_and_made_public_by_prefix(s3_server: S3Server)
         store.put(key, b"1")
     public = open_store(s3_server.public_url("of-this-test"))
     assert public.get("public/a") == public.get("more/a") == b"1"
-    with pytest.raises(Forbidden, match="private/a"):
+    with refused(Forbidden, key="private/a"):
         public.get("private/a")
 
 

@@ -196,7 +196,7 @@ MESSAGES = {
     # tests of one subject each
     "unit": 20,
     # tests with servers and whole nights
-    "elsewhere": 140,
+    "elsewhere": 25,
 }
 """How often tests expect words of a message: where people act on it and no field tells as much. It may only shrink."""
 
