@@ -68,7 +68,7 @@ class PlanPublicationOperator(NightshiftOperator):
                 lambda: plan_publication(
                     connections,
                     run=run_name(context),
-                    repository=params["repository"],
+                    fqrn=params["repository"],
                     path=params["path"],
                     source=params["source"],
                     try_number=context["ti"].try_number,

@@ -54,7 +54,7 @@ def prepared(place: Place, publishers: int, slots: int) -> list[Work]:
         changesets = [
             prepare(
                 TarSource(io.BytesIO(_tarball(number, tree)), "bench.tar"),
-                store=store, repository=FQRN, destination=destination, now=datetime.now(UTC),
+                store=store, fqrn=FQRN, destination=destination, now=datetime.now(UTC),
             )
             for tree in range(TREES)
         ]  # fmt: skip

@@ -65,7 +65,7 @@ def record(job: dict[str, Any]) -> float:
     store = _Recorder(Path(job["folder"]))
     with Path(job["tarball"]).open("rb") as stream:
         prepare(
-            TarSource(stream, "bench.tar"), store=store, repository=FQRN, destination=job["destination"],
+            TarSource(stream, "bench.tar"), store=store, fqrn=FQRN, destination=job["destination"],
             now=datetime.now(UTC),
         )  # fmt: skip
     store.close()

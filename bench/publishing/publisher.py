@@ -42,7 +42,7 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
         changeset = prepare(
             TarSource(stream, "bench.tar"),
             store=store,
-            repository=FQRN,
+            fqrn=FQRN,
             destination=job["destination"],
             now=datetime.now(UTC),
             options=PrepareOptions(

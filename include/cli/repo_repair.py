@@ -33,7 +33,7 @@ def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, a
             site.repository_store(fqrn),
             report.lost,
             lambda: source_at(source, settings.limits),
-            repository=fqrn,
+            fqrn=fqrn,
             destination=destination,
             now=now,
             options=tree_options(settings.prepare, repository),

@@ -289,7 +289,7 @@ def _check_repositories(site: Site, traits: dict[str, Traits], *, tried: bool) -
         elif tried:
             writers = [f"gateway {number + 1}" for number in range(repository.manifest_writers)]
             verdict = require_single_writer(
-                traits.get(store.name), store=store.name, repository=repository.fqrn, writers=writers
+                traits.get(store.name), store=store.name, fqrn=repository.fqrn, writers=writers
             )
             yield CheckedSetting("repository", repository.fqrn, seen, None if verdict.allowed else verdict.reason)
 

@@ -63,7 +63,7 @@ class Connections:
         settings = self.site.repository(fqrn)
         traits = recorded_traits(self.ledger, self.site.store(settings.store))
         writers = [f"writer {number + 1}" for number in range(settings.manifest_writers)]
-        verdict = require_single_writer(traits, store=settings.store, repository=fqrn, writers=writers)
+        verdict = require_single_writer(traits, store=settings.store, fqrn=fqrn, writers=writers)
         if not verdict.allowed:
             raise PublisherError(fqrn, verdict.reason)
         return self._opened(settings.store, Role.GATEWAY, single_writer=len(writers) == 1, quick=quick).child(fqrn)

@@ -89,7 +89,7 @@ def publish_tree(
     changeset = prepare(
         source,
         store=store,
-        repository=fqrn,
+        fqrn=fqrn,
         destination=path,
         now=now,
         options=replace(

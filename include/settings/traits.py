@@ -23,17 +23,17 @@ class Permission:
     reason: str
 
 
-def require_single_writer(traits: Traits | None, *, store: str, repository: str, writers: Sequence[str]) -> Permission:
-    """Whether these gateways may all switch the manifest of `repository` in `store`."""
+def require_single_writer(traits: Traits | None, *, store: str, fqrn: str, writers: Sequence[str]) -> Permission:
+    """Whether these gateways may all switch the manifest of `fqrn` in `store`."""
     if len(writers) <= 1:
-        return Permission(True, f"{repository} has one manifest writer")
+        return Permission(True, f"{fqrn} has one manifest writer")
     named = ", ".join(writers)
-    cure = f"Set `manifest_writers: 1` for {repository}, or move it to another store."
+    cure = f"Set `manifest_writers: 1` for {fqrn}, or move it to another store."
     if traits is None:
-        why = f"store {store} has not been tried, so {named} may not both write the manifest of {repository}"
+        why = f"store {store} has not been tried, so {named} may not both write the manifest of {fqrn}"
         return Permission(False, f"{why}. Run `nightshift settings check`.")
     if not traits.replace:
-        why = f"store {store} ignores conditional replace, so {named} may not both write the manifest of {repository}"
+        why = f"store {store} ignores conditional replace, so {named} may not both write the manifest of {fqrn}"
         return Permission(False, f"{why}: one would undo the other's revision. {cure}")
     return Permission(True, f"store {store} keeps conditional replace")
 

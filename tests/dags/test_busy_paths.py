@@ -59,7 +59,7 @@ def _prepared(site: MiniSite, run: str, path: str, content: bytes) -> Batch:
     store = site.connections.store("builds")
     store.put(f"{run}.tar.gz", tree({"file": content}))
     plan = plan_publication(
-        site.connections, run=run, repository=FQRN, path=path, source=f"{store.url}/{run}.tar.gz", try_number=1,
+        site.connections, run=run, fqrn=FQRN, path=path, source=f"{store.url}/{run}.tar.gz", try_number=1,
         clock=clock, overwrite=True,
     )  # fmt: skip
     (batch,) = plan.batches

@@ -33,7 +33,7 @@ def prepared(site: MiniSite, number: int) -> dict[str, Any]:
     store, run = site.connections.store("builds"), f"three/{number}"
     store.put(f"three-{number}.tar.gz", tree({"file": b"of %d" % number, "lib/common": b"in all"}))
     plan = plan_publication(
-        site.connections, run=run, repository=FQRN, path=f"/three/{number}",
+        site.connections, run=run, fqrn=FQRN, path=f"/three/{number}",
         source=f"{store.url}/three-{number}.tar.gz", try_number=1, clock=clock,
     )  # fmt: skip
     reserve_run(site.connections, plan.batches, holder=run, try_number=1, clock=clock)

@@ -84,7 +84,7 @@ class LocalRepository:
         """Prepare a folder and hang it, parents made as needed."""
         settings = {"chunking": CHUNKS, "mtime_ns": True, "specials": Specials.KEEP, "xattrs": ("user.",)} | options
         changeset = prepare(
-            DirectorySource(folder), store=self.store, repository=FQRN, destination=destination, now=NOW,
+            DirectorySource(folder), store=self.store, fqrn=FQRN, destination=destination, now=NOW,
             options=PrepareOptions(algorithm=self.algorithm, layout=Layout.MTIME_NS, **settings),
         )  # fmt: skip
 

@@ -256,7 +256,7 @@ class PublisherNode:
                 continue
             options = PrepareOptions(specials=Specials.KEEP, xattrs=("user.",))
             changeset = prepare(
-                DirectorySource(place), store=self.store, repository=FQRN, destination=here, now=datetime.now(UTC),
+                DirectorySource(place), store=self.store, fqrn=FQRN, destination=here, now=datetime.now(UTC),
                 options=options,
             )  # fmt: skip
             nested = edit.nested_at(here)

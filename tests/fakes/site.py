@@ -96,7 +96,7 @@ class Site:
         return prepare(
             DirectorySource(tree),
             store=self.store,
-            repository=FQRN,
+            fqrn=FQRN,
             destination=destination,
             now=datetime.now(UTC),
             base=Base(head.manifest.root, head.manifest.revision),

@@ -132,7 +132,7 @@ def prepared(order: Order, say: Say, store: Store, tree: Path) -> Changeset:
     changeset = prepare(
         DirectorySource(tree),
         store=store,
-        repository=order["fqrn"],
+        fqrn=order["fqrn"],
         destination=order["destination"],
         now=datetime.now(UTC),
         base=Base(manifest.root, manifest.revision),

@@ -71,7 +71,7 @@ def read_archive(kind: type[TarSource] | type[ZipSource], data: bytes) -> None:
         connections=1, specials=Specials.KEEP, xattrs=("user.",), layout=Layout.MTIME_NS, mtime_ns=True, limits=LIMITS
     )
     store = MemoryStore()
-    changeset = prepare(source(), store=store, repository=FQRN, destination="/x", now=NOW, options=options)
+    changeset = prepare(source(), store=store, fqrn=FQRN, destination="/x", now=NOW, options=options)
     objects_of(changeset, CatalogCache(store))
 
 

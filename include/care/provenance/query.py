@@ -56,7 +56,7 @@ class PathProvenance:
     stands: bool | None
 
 
-def ask(connections: Connections, repository: str, path: str, *, limit: int = 1) -> PathProvenance:
+def ask(connections: Connections, fqrn: str, path: str, *, limit: int = 1) -> PathProvenance:
     """Who published a path or the nearest tree above it, and what links on the way lead to; the newest first for each.
 
     Documents that the ledger does not have come last. A repository that cannot be read is no reason to say nothing:
@@ -64,7 +64,7 @@ def ask(connections: Connections, repository: str, path: str, *, limit: int = 1)
     """
     head: Repository | None
     try:
-        head, fault = connections.head(repository), ""
+        head, fault = connections.head(fqrn), ""
         ways, stands = _ways(head, path)
     except (CvmfsError, StoreError, OSError) as error:
         head, fault, ways, stands = None, str(error), [path], None
@@ -77,13 +77,13 @@ def ask(connections: Connections, repository: str, path: str, *, limit: int = 1)
         )
 
     for way in ways:
-        for record, key in nearest(connections.ledger, repository, way, limit=limit):
+        for record, key in nearest(connections.ledger, fqrn, way, limit=limit):
             answer(way, record, key, check(connections, record, key))
     for way in ways:
-        for record, key, worth in unknown_documents(connections, repository, way)[:limit]:
+        for record, key, worth in unknown_documents(connections, fqrn, way)[:limit]:
             good = None if worth.good else worth.good
             answer(way, record, key, CheckedRecord(good, f"{worth.verdict}, and the ledger does not have it"))
-    return PathProvenance(repository, path, tuple(answers.values()), stands)
+    return PathProvenance(fqrn, path, tuple(answers.values()), stands)
 
 
 def _ways(head: Repository, path: str) -> tuple[list[str], bool]:

@@ -60,23 +60,23 @@ def key_of(connections: Connections, fqrn: str) -> str:
 
 
 def begun(
-    connections: Connections, repository: str, *, revision: int, run_id: str, holder: str, at: datetime
+    connections: Connections, fqrn: str, *, revision: int, run_id: str, holder: str, at: datetime
 ) -> ProvenanceRecord:
     """What all records of one change have in common; each needs its path yet."""
     return ProvenanceRecord(
-        repository=repository,
+        repository=fqrn,
         path="",
         revision=revision,
         run_id=run_id,
         holder=holder,
-        publisher=connections.site.repository(repository).publisher.value,
-        key_id=key_of(connections, repository),
+        publisher=connections.site.repository(fqrn).publisher.value,
+        key_id=key_of(connections, fqrn),
         published_at=at,
     )
 
 
 def nearest(
-    bind: Bind, repository: str, path: str, *, limit: int = 1, until: int | None = None
+    bind: Bind, fqrn: str, path: str, *, limit: int = 1, until: int | None = None
 ) -> Sequence[tuple[ProvenanceRecord, str | None]]:
     """The newest records at the path and at those above it, each with its document's key; none is ().
 
@@ -85,7 +85,7 @@ def nearest(
     """
     query = (
         select(provenance)
-        .where(provenance.c.place.in_([_place(repository, one) for one in with_those_above(path)]))
+        .where(provenance.c.place.in_([_place(fqrn, one) for one in with_those_above(path)]))
         .order_by(provenance.c.revision.desc(), provenance.c.id.desc())
         .limit(limit)
     )
@@ -95,9 +95,9 @@ def nearest(
         return [(_from_row(row), row["document"]) for row in connection.execute(query).mappings()]
 
 
-def newest(bind: Bind, repository: str, path: str) -> ProvenanceRecord | None:
+def newest(bind: Bind, fqrn: str, path: str) -> ProvenanceRecord | None:
     """The newest record at that very path."""
-    query = select(provenance).where(provenance.c.place == _place(repository, path)).order_by(
+    query = select(provenance).where(provenance.c.place == _place(fqrn, path)).order_by(
         provenance.c.revision.desc(), provenance.c.id.desc()
     )  # fmt: skip
     with reading(bind) as connection:
@@ -105,10 +105,10 @@ def newest(bind: Bind, repository: str, path: str) -> ProvenanceRecord | None:
     return None if row is None else _from_row(row)
 
 
-def links_by_path(bind: Bind, repository: str) -> dict[str, str]:
+def links_by_path(bind: Bind, fqrn: str) -> dict[str, str]:
     """Every link of a repository that we know to have been set, and where it led last; it may be gone since."""
     query = select(provenance.c.path, provenance.c.leads_to).where(
-        provenance.c.repository == repository, provenance.c.kind == ChangeKind.LINK.value
+        provenance.c.repository == fqrn, provenance.c.kind == ChangeKind.LINK.value
     )
     with reading(bind) as connection:
         rows = connection.execute(query.order_by(provenance.c.revision, provenance.c.id)).all()
@@ -116,33 +116,33 @@ def links_by_path(bind: Bind, repository: str) -> dict[str, str]:
 
 
 def unknown_documents(
-    connections: Connections, repository: str, path: str
+    connections: Connections, fqrn: str, path: str
 ) -> Sequence[tuple[ProvenanceRecord, str, CheckedRecord]]:
     """Documents in the store of the path and those above it that the ledger does not have, the newest first.
 
     A folder that cannot be listed counts as empty. A document that is no record of its own path has a `CheckedRecord`
     that says so, and is left out if it cannot be read at all.
     """
-    store, found = connections.repository_store(repository), []
+    store, found = connections.repository_store(fqrn), []
     for one in with_those_above(path):
         try:
             keys = {meta.key for meta in store.list(folder_of(one))}
         except StoreError as error:
-            log.info("documents of %s%s cannot be listed: %s", repository, one, error)
+            log.info("documents of %s%s cannot be listed: %s", fqrn, one, error)
             continue
         with reading(connections.ledger) as connection:
             known = connection.scalars(
-                select(provenance.c.document).where(provenance.c.place == _place(repository, one))
+                select(provenance.c.document).where(provenance.c.place == _place(fqrn, one))
             ).all()
         for key in sorted(keys - set(known)):
             try:
                 sealed = Sealed.parse(store.get(key))
                 record = sealed.record
             except (StoreError, CvmfsError) as error:
-                log.warning("%s of %s: %s", key, repository, error)
+                log.warning("%s of %s: %s", key, fqrn, error)
                 continue
-            if (record.repository, record.path, record.key) == (repository, one, key):
-                found.append((record, key, _worth(connections, repository, sealed)))
+            if (record.repository, record.path, record.key) == (fqrn, one, key):
+                found.append((record, key, _worth(connections, fqrn, sealed)))
     return sorted(found, key=lambda one: (one[0].revision, one[1]), reverse=True)
 
 
@@ -173,16 +173,16 @@ def check(connections: Connections, record: ProvenanceRecord, key: str | None) -
     return _worth(connections, record.repository, sealed)
 
 
-def _worth(connections: Connections, repository: str, sealed: Sealed) -> CheckedRecord:
+def _worth(connections: Connections, fqrn: str, sealed: Sealed) -> CheckedRecord:
     """What its signatures are worth. That of the repository's own key anybody can check; else the gateway's decides."""
     if not sealed.signatures:
         return CheckedRecord(False, "NOT signed at all")
     try:
-        trusted = connections.head(repository).trusted.certificate
+        trusted = connections.head(fqrn).trusted.certificate
         by_own = sealed.is_by_repository_key(public_key_of(trusted)) if trusted is not None else None
         if by_own is not None:
             return CheckedRecord(by_own, f"{'signed' if by_own else 'NOT signed'} by the repository's own key")
-        found = connections.secrets.get(connections.site.repository(repository).gateway)
+        found = connections.secrets.get(connections.site.repository(fqrn).gateway)
     except (StoreError, CvmfsError, SettingsError, OSError) as error:
         return CheckedRecord(None, f"the document cannot be checked: {error}")
     if found.login != sealed.key_id:
@@ -229,5 +229,5 @@ def _from_row(row: RowMapping) -> ProvenanceRecord:
     return ProvenanceRecord(**{**said, "kind": ChangeKind(row["kind"] or ChangeKind.TREE)})
 
 
-def _place(repository: str, path: str) -> str:
-    return hashlib.sha256(f"{repository}\0{path}".encode()).hexdigest()
+def _place(fqrn: str, path: str) -> str:
+    return hashlib.sha256(f"{fqrn}\0{path}".encode()).hexdigest()

@@ -40,7 +40,7 @@ def restore_objects(
     lost: Sequence[Lost],
     source: Callable[[], TreeSource],
     *,
-    repository: str,
+    fqrn: str,
     destination: str,
     now: datetime,
     options: PrepareOptions = DEFAULTS,
@@ -58,7 +58,7 @@ def restore_objects(
             prepare(
                 source(),
                 store=store,
-                repository=repository,
+                fqrn=fqrn,
                 destination=destination,
                 now=now,
                 known=_AllBut(wanted),

@@ -103,7 +103,7 @@ def prepare(
     source: TreeSource,
     *,
     store: Store,
-    repository: str,
+    fqrn: str,
     destination: str,
     now: datetime,
     options: PrepareOptions = DEFAULTS,
@@ -150,9 +150,7 @@ def prepare(
             )
         reading.report()
         notes = (*_notes(spool), *(attributed.notes() if attributed else ()), *cut_where)
-    return _changeset(
-        tree, packer, repository=repository, base=base, source=source, now=now, notes=notes, dry_run=dry_run
-    )
+    return _changeset(tree, packer, fqrn=fqrn, base=base, source=source, now=now, notes=notes, dry_run=dry_run)
 
 
 def _spool(source: TreeSource, options: PrepareOptions) -> Spool:
@@ -176,7 +174,7 @@ def _changeset(
     tree: BuiltTree,
     packer: Packer[Entry],
     *,
-    repository: str,
+    fqrn: str,
     base: Base,
     source: TreeSource,
     now: datetime,
@@ -184,7 +182,7 @@ def _changeset(
     dry_run: bool,
 ) -> Changeset:
     return Changeset(
-        repository=repository,
+        repository=fqrn,
         destination=tree.reference.path,
         root=tree.reference.hash,
         root_size=tree.reference.size,

@@ -176,12 +176,12 @@ def changeset(bind: Bind, digest: str) -> ChangesetRecord | None:
     return None if row is None else _changeset(row)
 
 
-def latest_changeset(bind: Bind, repository: str, destination: str, source_sha256: str) -> ChangesetRecord | None:
+def latest_changeset(bind: Bind, fqrn: str, destination: str, source_sha256: str) -> ChangesetRecord | None:
     """The changeset of this artifact for this destination that was begun last, or None."""
     query = (
         select(changesets)
         .where(
-            changesets.c.place == place(repository, destination),
+            changesets.c.place == place(fqrn, destination),
             changesets.c.source_sha256 == source_sha256,
         )
         .order_by(changesets.c.created_at.desc(), changesets.c.digest)

@@ -15,14 +15,14 @@ from include.nightlies.records.publications import place
 from include.nightlies.records.tables import created
 
 
-def note(bind: Bind, run: str, repository: str, paths: Iterable[str], *, now: datetime) -> None:
+def note(bind: Bind, run: str, fqrn: str, paths: Iterable[str], *, now: datetime) -> None:
     """Remember that the run creates these; again changes nothing."""
     wanted = dict.fromkeys(paths)
 
     def work(connection: Connection) -> None:
-        known = set(of_run(connection, run, repository))
+        known = set(of_run(connection, run, fqrn))
         rows = [
-            {"run_id": run, "place": place(repository, path), "repository": repository, "path": path, "noted_at": now}
+            {"run_id": run, "place": place(fqrn, path), "repository": fqrn, "path": path, "noted_at": now}
             for path in wanted
             if path not in known
         ]
@@ -32,16 +32,16 @@ def note(bind: Bind, run: str, repository: str, paths: Iterable[str], *, now: da
     writing(bind, work)
 
 
-def of_run(bind: Bind, run: str, repository: str) -> tuple[str, ...]:
+def of_run(bind: Bind, run: str, fqrn: str) -> tuple[str, ...]:
     """What the run created in a repository, by path."""
-    query = select(created.c.path).where(created.c.run_id == run, created.c.repository == repository)
+    query = select(created.c.path).where(created.c.run_id == run, created.c.repository == fqrn)
     with reading(bind) as connection:
         return tuple(sorted(connection.scalars(query)))
 
 
-def forget(bind: Bind, run: str, repository: str) -> None:
+def forget(bind: Bind, run: str, fqrn: str) -> None:
     """What stands now, stays."""
-    where = (created.c.run_id == run, created.c.repository == repository)
+    where = (created.c.run_id == run, created.c.repository == fqrn)
 
     def work(connection: Connection) -> None:
         connection.execute(delete(created).where(*where))

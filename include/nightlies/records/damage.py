@@ -52,16 +52,16 @@ def note_report(bind: Bind, report: CheckReport, *, everything: bool, now: datet
     return kept(bind, report.fqrn, found, now=now)
 
 
-def note(bind: Bind, repository: str, found: Iterable[Damage], *, now: datetime) -> int:
+def note(bind: Bind, fqrn: str, found: Iterable[Damage], *, now: datetime) -> int:
     """Have these in the list, with what was found last; how many there were. Keys that name no object are left out."""
     rows = {one.key: one for one in found if _is_object(one.key)}
 
     def work(connection: Connection) -> int:
-        _forget(connection, repository, rows)
+        _forget(connection, fqrn, rows)
         if rows:
             values = [
                 {
-                    "repository": repository, "object": one.key, "path": one.path[:1024], "stored_size": one.size,
+                    "repository": fqrn, "object": one.key, "path": one.path[:1024], "stored_size": one.size,
                     "reason": one.reason[:_REASON_LENGTH], "found_at": now,
                 }
                 for one in rows.values()
@@ -72,32 +72,32 @@ def note(bind: Bind, repository: str, found: Iterable[Damage], *, now: datetime)
     return writing(bind, work)
 
 
-def replace(bind: Bind, repository: str, found: Iterable[Damage], *, now: datetime) -> int:
+def replace(bind: Bind, fqrn: str, found: Iterable[Damage], *, now: datetime) -> int:
     """The list after a check of everything: what it did not find is whole again."""
     everything = tuple(found)
 
     def work(connection: Connection) -> int:
-        connection.execute(delete(damaged).where(damaged.c.repository == repository))
-        return note(connection, repository, everything, now=now)
+        connection.execute(delete(damaged).where(damaged.c.repository == fqrn))
+        return note(connection, fqrn, everything, now=now)
 
     return writing(bind, work)
 
 
-def of_repository(bind: Bind, repository: str) -> tuple[Damage, ...]:
+def of_repository(bind: Bind, fqrn: str) -> tuple[Damage, ...]:
     """All that is damaged, by key."""
-    query = select(damaged).where(damaged.c.repository == repository).order_by(damaged.c.object)
+    query = select(damaged).where(damaged.c.repository == fqrn).order_by(damaged.c.object)
     with reading(bind) as connection:
         rows = connection.execute(query).mappings().all()
     return tuple(Damage(row["object"], row["path"], row["reason"], row["stored_size"]) for row in rows)
 
 
-def forget(bind: Bind, repository: str, keys: Iterable[str]) -> None:
+def forget(bind: Bind, fqrn: str, keys: Iterable[str]) -> None:
     """Take these off the list."""
     wanted = tuple(keys)
-    writing(bind, lambda connection: _forget(connection, repository, wanted))
+    writing(bind, lambda connection: _forget(connection, fqrn, wanted))
 
 
-def look_again(bind: Bind, repository: str, store: Store, among: Iterable[Damage]) -> tuple[Damage, ...]:
+def look_again(bind: Bind, fqrn: str, store: Store, among: Iterable[Damage]) -> tuple[Damage, ...]:
     """Take off the list what was sent again and is whole; what is left of them.
 
     An object in the size in which it was found damaged is read, since its bytes may have rotted; another size tells.
@@ -109,7 +109,7 @@ def look_again(bind: Bind, repository: str, store: Store, among: Iterable[Damage
         mended = there is not None and there.size > 0 and (there.size != one.size or _is_whole(store, one.key))
         (back if mended else left).append(one)
     if back:
-        forget(bind, repository, [one.key for one in back])
+        forget(bind, fqrn, [one.key for one in back])
     return tuple(left)
 
 
@@ -125,11 +125,11 @@ def _is_whole(store: Store, key: str) -> bool:
     return digest.finish() == name.digest
 
 
-def _forget(connection: Connection, repository: str, keys: Iterable[str]) -> None:
+def _forget(connection: Connection, fqrn: str, keys: Iterable[str]) -> None:
     wanted = list(keys)
     for start in range(0, len(wanted), _KEYS_AT_ONCE):
         some = wanted[start : start + _KEYS_AT_ONCE]
-        connection.execute(delete(damaged).where(damaged.c.repository == repository, damaged.c.object.in_(some)))
+        connection.execute(delete(damaged).where(damaged.c.repository == fqrn, damaged.c.object.in_(some)))
 
 
 def _is_object(key: str) -> bool:

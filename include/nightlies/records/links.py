@@ -54,9 +54,9 @@ def record(bind: Bind, decided: Iterable[LinkRecord]) -> None:
     writing(bind, work)
 
 
-def history(bind: Bind, repository: str, path: str, *, limit: int = 100) -> tuple[LinkRecord, ...]:
+def history(bind: Bind, fqrn: str, path: str, *, limit: int = 100) -> tuple[LinkRecord, ...]:
     """What was decided of a link or tag, the newest first."""
-    query = select(links).where(links.c.place == place(repository, path)).order_by(links.c.id.desc()).limit(limit)
+    query = select(links).where(links.c.place == place(fqrn, path)).order_by(links.c.id.desc()).limit(limit)
     with reading(bind) as connection:
         return tuple(
             LinkRecord(**{name: row[name] for name in LinkRecord.__dataclass_fields__})
@@ -64,9 +64,9 @@ def history(bind: Bind, repository: str, path: str, *, limit: int = 100) -> tupl
         )
 
 
-def led_to(bind: Bind, repository: str, path: str) -> BuildKey | None:
+def led_to(bind: Bind, fqrn: str, path: str) -> BuildKey | None:
     """The build that a link led to last, as far as this ledger set it; None if it never did, or took it away."""
-    where = (links.c.place == place(repository, path), links.c.state.in_(_SET))
+    where = (links.c.place == place(fqrn, path), links.c.state.in_(_SET))
     query = select(links.c.build_id, links.c.build_date, links.c.state).where(*where).order_by(links.c.id.desc())
     with reading(bind) as connection:
         row = connection.execute(query.limit(1)).first()

@@ -32,9 +32,9 @@ _REASON_LENGTH = 4000
 _OUTCOME = ("error_class", "code", "skip_reason", "blocked_by")
 
 
-def place(repository: str, destination: str) -> str:
+def place(fqrn: str, destination: str) -> str:
     """What stands for a destination of a repository in the ledger's indices."""
-    return hashlib.sha256(f"{repository}\0{destination}".encode()).hexdigest()
+    return hashlib.sha256(f"{fqrn}\0{destination}".encode()).hexdigest()
 
 
 def plan(
@@ -183,9 +183,9 @@ def publications_of_build(bind: Bind, build: int) -> tuple[Publication, ...]:
     return _all(bind, _joined().where(artifacts.c.build == build).order_by(*_NEWEST))
 
 
-def open_elsewhere(bind: Bind, run_id: str, repository: str, destinations: Iterable[str]) -> dict[str, str]:
+def open_elsewhere(bind: Bind, run_id: str, fqrn: str, destinations: Iterable[str]) -> dict[str, str]:
     """Which of these destinations other runs still have to publish, with the name of the latest such run."""
-    places = [place(repository, path) for path in destinations]
+    places = [place(fqrn, path) for path in destinations]
     query = select(publications.c.destination, publications.c.run_id).where(
         publications.c.place.in_(places),
         publications.c.run_id != run_id,
@@ -195,9 +195,9 @@ def open_elsewhere(bind: Bind, run_id: str, repository: str, destinations: Itera
         return {row.destination: row.run_id for row in connection.execute(query.order_by(publications.c.id))}
 
 
-def known_hashes(bind: Bind, repository: str, destination: str) -> frozenset[str]:
+def known_hashes(bind: Bind, fqrn: str, destination: str) -> frozenset[str]:
     """Every nested catalog that runs of this ledger published at a destination, or were about to when they died."""
-    where = place(repository, destination)
+    where = place(fqrn, destination)
     with reading(bind) as connection:
         done = connection.scalars(select(installed.c.nested_hash).where(installed.c.place == where)).all()
         begun = select(publications.c.nested_hash).where(
@@ -206,20 +206,20 @@ def known_hashes(bind: Bind, repository: str, destination: str) -> frozenset[str
         return frozenset([*done, *connection.scalars(begun)])
 
 
-def note_installed(bind: Bind, repository: str, destination: str, sha256: str, nested: str, *, now: datetime) -> None:
+def note_installed(bind: Bind, fqrn: str, destination: str, sha256: str, nested: str, *, now: datetime) -> None:
     """Know a nested catalog as what an artifact became at a destination, though no publication brought it there."""
 
     def work(connection: Connection) -> None:
-        key = {"place": place(repository, destination), "artifact_sha256": sha256}
+        key = {"place": place(fqrn, destination), "artifact_sha256": sha256}
         _keep_installed(connection, key, {"nested_hash": nested, "updated_at": now})
 
     writing(bind, work)
 
 
-def waiting_changesets(bind: Bind, repository: str) -> tuple[Publication, ...]:
+def waiting_changesets(bind: Bind, fqrn: str) -> tuple[Publication, ...]:
     """What runs have prepared for a repository and not published yet."""
     waits = (
-        publications.c.repository == repository,
+        publications.c.repository == fqrn,
         publications.c.changeset.is_not(None),
         publications.c.state.not_in([state.value for state in ENDED]),
     )
@@ -242,19 +242,19 @@ def rehash(bind: Bind, replaced: Mapping[str, str]) -> int:
     return writing(bind, work)
 
 
-def history(bind: Bind, repository: str, destination: str, *, limit: int = 100) -> tuple[Publication, ...]:
+def history(bind: Bind, fqrn: str, destination: str, *, limit: int = 100) -> tuple[Publication, ...]:
     """What became of a destination over the runs, the newest first."""
-    where = publications.c.place == place(repository, destination)
+    where = publications.c.place == place(fqrn, destination)
     return _all(bind, _joined().where(where).order_by(*_NEWEST).limit(limit))
 
 
-def recorded_nested_hash(bind: Bind, repository: str, destination: str, sha256: str) -> str | None:
+def recorded_nested_hash(bind: Bind, fqrn: str, destination: str, sha256: str) -> str | None:
     """The nested catalog's hash under which this artifact was last published there, or None.
 
     Whether the repository still holds it is not known here: compare with the signed manifest's catalogs.
     """
     query = select(installed.c.nested_hash).where(
-        installed.c.place == place(repository, destination), installed.c.artifact_sha256 == sha256
+        installed.c.place == place(fqrn, destination), installed.c.artifact_sha256 == sha256
     )
     with reading(bind) as connection:
         found: str | None = connection.scalar(query)

@@ -92,19 +92,19 @@ class WantedApproval:
         return "\n\n".join(part for part in parts if part)
 
 
-def tree_digest(repository: str, destination: str, *, source_sha256: str, root: str) -> str:
+def tree_digest(fqrn: str, destination: str, *, source_sha256: str, root: str) -> str:
     """SHA-256 of what is to stand at a destination: the tree of this root catalog, made of this source."""
-    return _digest("tree", repository, destination, source_sha256, root)
+    return _digest("tree", fqrn, destination, source_sha256, root)
 
 
-def link_digest(repository: str, destination: str, *, target: str, root: str) -> str:
+def link_digest(fqrn: str, destination: str, *, target: str, root: str) -> str:
     """SHA-256 of a link that is to stand at a destination, and of the tree that it leads to."""
-    return _digest("link", repository, destination, target, root)
+    return _digest("link", fqrn, destination, target, root)
 
 
-def undo_digest(repository: str, build: str, lines: Iterable[Sequence[str]]) -> str:
+def undo_digest(fqrn: str, build: str, lines: Iterable[Sequence[str]]) -> str:
     """SHA-256 of what undoing a build does: each line names a place, what stands there, and what comes instead."""
-    return _digest("undo", repository, build, *(json.dumps(list(line)) for line in sorted(map(tuple, lines))))
+    return _digest("undo", fqrn, build, *(json.dumps(list(line)) for line in sorted(map(tuple, lines))))
 
 
 def question_digest(bound: Iterable[Bound]) -> str:

@@ -113,9 +113,9 @@ def settle_question(
     return question
 
 
-def require_approved(connections: Connections, run: str, repository: str, name: str, digest: str) -> None:
+def require_approved(connections: Connections, run: str, fqrn: str, name: str, digest: str) -> None:
     """Raises NotApproved unless the run's last answer about exactly this is a yes, or the repository wants none."""
-    if connections.site.repository(repository).approval is not None:
+    if connections.site.repository(fqrn).approval is not None:
         require_answer(connections, run, name, digest)
 
 
@@ -128,9 +128,9 @@ def require_answer(connections: Connections, run: str, name: str, digest: str) -
         raise NotApproved(name, last.said, last.answer)
 
 
-def settings_of(connections: Connections, repository: str) -> Approval:
+def settings_of(connections: Connections, fqrn: str) -> Approval:
     """How a repository asks for approval; by default where somebody asks for one without it."""
-    return connections.site.repository(repository).approval or Approval()
+    return connections.site.repository(fqrn).approval or Approval()
 
 
 def tell_asked(connections: Connections, question: Question, *, url: str | None, now: datetime) -> None:
@@ -158,9 +158,9 @@ def tell_refused(connections: Connections, question: Question, *, url: str | Non
     Notifier.of(connections).tell(message, now=now)
 
 
-def tree_digest_of(repository: str, destination: str, source_sha256: str | None, root: object) -> str:
+def tree_digest_of(fqrn: str, destination: str, source_sha256: str | None, root: object) -> str:
     """What an approval binds of a changeset."""
-    return approval.tree_digest(repository, destination, source_sha256=source_sha256 or "", root=str(root))
+    return approval.tree_digest(fqrn, destination, source_sha256=source_sha256 or "", root=str(root))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,20 +188,20 @@ def _awaits(one: Publication) -> bool:
 
 
 def _bound(
-    connections: Connections, repository: str, waiting: Sequence[tuple[Item, Publication]], now: datetime
+    connections: Connections, fqrn: str, waiting: Sequence[tuple[Item, Publication]], now: datetime
 ) -> dict[str, _Begun]:
     made = questions.prepared(connections.ledger, [one.changeset for _, one in waiting if one.changeset])
-    head = connections.head(repository) if any(item.linked for item, _ in waiting) else None
+    head = connections.head(fqrn) if any(item.linked for item, _ in waiting) else None
     found = {}
     for item, one in waiting:
         if head is not None and item.linked:
             there = head.nested_at(item.inherits or "")
             digest = approval.link_digest(
-                repository, item.destination, target=item.inherits or "", root=str(there.hash) if there else ""
+                fqrn, item.destination, target=item.inherits or "", root=str(there.hash) if there else ""
             )
             found[digest] = _Begun(Bound(item.name, item.destination, digest, f"a link to {item.inherits}"), now)
         elif (changeset := made.get(one.changeset or "")) is not None:
-            digest = tree_digest_of(repository, item.destination, changeset.source_sha256, changeset.root_hash)
+            digest = tree_digest_of(fqrn, item.destination, changeset.source_sha256, changeset.root_hash)
             said = f"{one.files} files, {one.bytes} bytes ({one.objects_new} objects new)"
             found[digest] = _Begun(Bound(item.name, item.destination, digest, said), changeset.begun)
     return found

@@ -122,7 +122,7 @@ def plan_publication(
     connections: Connections,
     *,
     run: str,
-    repository: str,
+    fqrn: str,
     path: str,
     source: str,
     try_number: int,
@@ -136,11 +136,11 @@ def plan_publication(
 
     Raises SettingsError, SourceNotAllowed, DestinationError or TagError before anything is done.
     """
-    connections.site.repository(repository)
+    connections.site.repository(fqrn)
     locate(connections, source)
     where = checked_destination(path.rstrip("/") or "/")
     item = Item(name=path, destination=where, source=source, sha256=sha256)
-    batch = Batch(run, repository, (item,), replace=overwrite, tag=tag, dry_run=dry_run)
+    batch = Batch(run, fqrn, (item,), replace=overwrite, tag=tag, dry_run=dry_run)
     if tag is not None:
         _require_tag(connections, batch, item, tag)
     reason = f"by hand from {source}"

@@ -223,7 +223,7 @@ def prepare_item(
         changeset = prepare(
             source,
             store=store,
-            repository=batch.repository,
+            fqrn=batch.repository,
             destination=item.destination,
             now=now,
             options=replace(

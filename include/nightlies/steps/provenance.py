@@ -63,7 +63,7 @@ def vouch(connections: Connections, batch: Batch, item: Item, done: Publication,
 
 def vouch_links(
     connections: Connections,
-    repository: str,
+    fqrn: str,
     slot: str,
     links: Iterable[SetLink],
     *,
@@ -78,11 +78,11 @@ def vouch_links(
     for one in links:
         reason = one.reason
         if not one.moved:
-            last = newest(connections.ledger, repository, one.path)
+            last = newest(connections.ledger, fqrn, one.path)
             if last is not None and last.leads_to == one.target:
                 continue
             reason = "found so; who moved it did not come to say it"
-        record = begun(connections, repository, revision=one.revision, run_id=run, holder=holder, at=now)
+        record = begun(connections, fqrn, revision=one.revision, run_id=run, holder=holder, at=now)
         note(
             connections,
             replace(

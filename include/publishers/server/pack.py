@@ -96,7 +96,7 @@ class Packing:
                 made = prepare(
                     TarSource(_blocks(file), source.name),
                     store=FileStore(self.folder / "nothing-is-stored-here"),
-                    repository=self.fqrn,
+                    fqrn=self.fqrn,
                     destination=destination,
                     now=now,
                     options=replace(

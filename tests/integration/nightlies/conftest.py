@@ -107,7 +107,7 @@ class Nights:
         store, run = self.connections.store("cvmfs"), f"publication/{next(_runs)}"
         store.put(f"{run}.tar.gz", data)
         plan = plan_publication(
-            self.connections, run=run, repository=FQRN, path=path, source=f"{store.url}/{run}.tar.gz", try_number=1,
+            self.connections, run=run, fqrn=FQRN, path=path, source=f"{store.url}/{run}.tar.gz", try_number=1,
             clock=now, **wanted,
         )  # fmt: skip
         (batch,) = plan.batches

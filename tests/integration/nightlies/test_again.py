@@ -170,7 +170,7 @@ def test_another_publication_in_between_is_seen_and_the_next_try_derives_from_it
     (tmp_path / "tree" / "by-hand").write_bytes(b"a rival's")
     manifest = nights.connections.head(FQRN).manifest
     rival = prepare(
-        DirectorySource(tmp_path / "tree"), store=nights.store, repository=FQRN, destination=first.destination,
+        DirectorySource(tmp_path / "tree"), store=nights.store, fqrn=FQRN, destination=first.destination,
         now=now(), base=Base(manifest.root, manifest.revision),
     )  # fmt: skip
     nights.connections.publisher(FQRN).publish(rival, holder="rival", now=now())
@@ -201,7 +201,7 @@ def test_what_was_derived_from_comes_back_and_the_same_changeset_is_published(ni
     (tmp_path / "tree" / "other").write_bytes(b"a rival's")
     manifest = nights.connections.head(FQRN).manifest
     rival = prepare(
-        DirectorySource(tmp_path / "tree"), store=nights.store, repository=FQRN, destination=first.destination,
+        DirectorySource(tmp_path / "tree"), store=nights.store, fqrn=FQRN, destination=first.destination,
         now=now(), base=Base(manifest.root, manifest.revision),
     )  # fmt: skip
     publisher.publish(rival, holder="rival", now=now())

@@ -243,7 +243,7 @@ def test_a_tree_by_hand_is_asked_about_with_the_name_of_its_revision(asking: Nig
     url = asking.connections.site.store("cvmfs").url
     source = next(one.key for one in asking.connections.store("cvmfs").list() if "tar" in one.key)
     (batch,) = plan_publication(
-        asking.connections, run="publication/1", repository=FQRN, path="/by/hand", source=f"{url}/{source}",
+        asking.connections, run="publication/1", fqrn=FQRN, path="/by/hand", source=f"{url}/{source}",
         try_number=1, clock=now, tag="by-hand",
     ).batches  # fmt: skip
     assert not asking.prepare(batch).failures

@@ -81,7 +81,7 @@ def test_a_source_is_taken_only_from_a_configured_store(nights: Nights, tmp_path
 
     def planned(source: str) -> Batch:
         plan = plan_publication(
-            connections, run="publication/1", repository=FQRN, path="/data/1", source=source, try_number=1, clock=now
+            connections, run="publication/1", fqrn=FQRN, path="/data/1", source=source, try_number=1, clock=now
         )
         return plan.batches[0]
 

@@ -51,7 +51,7 @@ def reusing(site: ThreadSite, files: dict[str, bytes] = SHARED, seen: Look | Non
     return prepare(
         DirectorySource(site.tree(f"t{datetime.now(UTC).timestamp()}", files)),
         store=site.store,
-        repository=FQRN,
+        fqrn=FQRN,
         destination=NEW,
         now=NOW,
         options=PrepareOptions(mtime=1, owner=(0, 0)),

@@ -96,7 +96,7 @@ def test_hard_links_fifos_owners_and_attributes_of_a_tree_arrive_since_it_is_swa
     head = reserved.head()
     members = [a_file("one", b"1", uid=7), a_hard_link("two", "one"), (Entry("pipe", EntryKind.FIFO, 0o644, 1), None)]
     changeset = prepare(
-        ListedSource(members), store=reserved.store, repository=FQRN, destination=DESTINATIONS[0], now=NOW,
+        ListedSource(members), store=reserved.store, fqrn=FQRN, destination=DESTINATIONS[0], now=NOW,
         base=Base(head.manifest.root, head.manifest.revision), options=PrepareOptions(mtime=1, specials=Specials.KEEP),
     )  # fmt: skip
     reserved.worker().publish(changeset, holder="test", now=NOW)

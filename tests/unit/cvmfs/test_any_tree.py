@@ -110,9 +110,7 @@ def test_a_folder_and_its_archive_are_the_same_tree(nodes: Nodes) -> None:
         options = PrepareOptions(chunking=CHUNKS, specials=Specials.SKIP, mtime=77)
 
         def root(source: TreeSource) -> ObjectHash:
-            return prepare(
-                source, store=MemoryStore(), repository=FQRN, destination="/x", now=NOW, options=options
-            ).root
+            return prepare(source, store=MemoryStore(), fqrn=FQRN, destination="/x", now=NOW, options=options).root
 
         archive = packed(folder, change=lambda member: member.replace(mtime=0, deep=False))
         assert root(DirectorySource(folder)) == root(TarSource(iter([archive]), "x.tar"))
@@ -136,6 +134,6 @@ def hang(store: MemoryStore, edit: Edit, folder: Path, destination: str) -> None
         layout=Layout.MTIME_NS, chunking=CHUNKS, mtime_ns=True, specials=Specials.KEEP, xattrs=("user.",)
     )
     changeset = prepare(
-        DirectorySource(folder), store=store, repository=FQRN, destination=destination, now=NOW, options=options
+        DirectorySource(folder), store=store, fqrn=FQRN, destination=destination, now=NOW, options=options
     )
     edit.hang(changeset.reference, changeset.root_entry, changeset.statistics.total)

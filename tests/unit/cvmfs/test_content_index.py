@@ -30,7 +30,7 @@ BIG = file("big", random.Random(1).randbytes(500_000))
 
 def run(path: Path | None, *, store: MemoryStore | None = None, known: DigestSet | None = None) -> Changeset:
     return prepare(
-        TarSource(iter([archive([*FILES, BIG])]), "x.tar"), store=store or MemoryStore(), repository="sw.example.org",
+        TarSource(iter([archive([*FILES, BIG])]), "x.tar"), store=store or MemoryStore(), fqrn="sw.example.org",
         destination="/a/b", now=datetime(2026, 7, 1, tzinfo=UTC), known=known or DigestSet(),
         options=PrepareOptions(chunking=CHUNKS, index=path),
     )  # fmt: skip

@@ -32,7 +32,7 @@ def publish(
     store = store or MemoryStore()
     options = PrepareOptions(cuts=cuts)
     source = ListedSource(members)
-    changeset = prepare(source, store=store, repository="r", destination="/sw/x", now=NOW, options=options)
+    changeset = prepare(source, store=store, fqrn="r", destination="/sw/x", now=NOW, options=options)
     found, statistics = read_back(store, changeset.reference)
     assert changeset.statistics == statistics
     return changeset, {path.removeprefix("/sw/x"): one for path, one in found.items()}, store
@@ -203,7 +203,7 @@ def test_a_directory_is_refused_before_anything_is_uploaded(tmp_path: Path, file
         options = PrepareOptions(cuts=Cuts(entries=limit), limits=SourceLimits(**limits))
         tree = DirectorySource(tmp_path)
         try:
-            prepare(tree, store=store, repository="r", destination="/x", now=NOW, options=options)
+            prepare(tree, store=store, fqrn="r", destination="/x", now=NOW, options=options)
         except SourceLimitExceeded:
             assert store.objects == {}
         return store
@@ -223,7 +223,7 @@ def test_the_survey_of_a_directory_counts_the_markers_of_subdirectories(tmp_path
         for number in range(10):
             (tmp_path / folder / f"f{number}").touch()
     options = PrepareOptions(cuts=Cuts(entries=12))
-    prepare(DirectorySource(tmp_path), store=MemoryStore(), repository="r", destination="/x", now=NOW, options=options)
+    prepare(DirectorySource(tmp_path), store=MemoryStore(), fqrn="r", destination="/x", now=NOW, options=options)
 
 
 # -- any tree
@@ -249,7 +249,7 @@ def test_any_tree_is_cut_into_sound_catalogs(paths: set[str], most: int, least: 
     cuts = Cuts(dirtab=Dirtab.parse("\n".join(rules)), auto=Weights(most, least))
     options = PrepareOptions(cuts=cuts)
     source = ListedSource(members)
-    changeset = prepare(source, store=store, repository="r", destination="/x", now=NOW, options=options)
+    changeset = prepare(source, store=store, fqrn="r", destination="/x", now=NOW, options=options)
     found, statistics = read_back(store, changeset.reference)
     assert statistics == changeset.statistics
     plain = {path[3:] for path in found if path[3:] and path.rpartition("/")[2] not in markers}
@@ -257,6 +257,6 @@ def test_any_tree_is_cut_into_sound_catalogs(paths: set[str], most: int, least: 
     assert {path for path in plain if not found["/x/" + path].entry.is_directory} == kept
     random.Random(0).shuffle(members)
     assert (
-        prepare(ListedSource(members), store=store, repository="r", destination="/x", now=NOW, options=options).root
+        prepare(ListedSource(members), store=store, fqrn="r", destination="/x", now=NOW, options=options).root
         == changeset.root
     )

@@ -181,7 +181,7 @@ def test_a_file_that_changes_its_size_while_it_is_read_is_refused(tmp_path: Path
                 yield entry, opener
 
     with refused(SourceError, member="f"):
-        prepare(Changing(tmp_path), store=MemoryStore(), repository="r", destination="/x", now=NOW)
+        prepare(Changing(tmp_path), store=MemoryStore(), fqrn="r", destination="/x", now=NOW)
 
 
 def test_a_directory_and_its_tarball_give_the_same_catalog(tmp_path: Path) -> None:
@@ -194,6 +194,6 @@ def test_a_directory_and_its_tarball_give_the_same_catalog(tmp_path: Path) -> No
     (tree / "d1" / ".cvmfscatalog").touch()
     os.link(tree / "d0" / "e0" / "f0", tree / "d0" / "e0" / "zz")
     (tree / "l").symlink_to("d0")
-    from_disk = prepare(DirectorySource(tree), store=MemoryStore(), repository="r", destination="/x/y", now=NOW)
+    from_disk = prepare(DirectorySource(tree), store=MemoryStore(), fqrn="r", destination="/x/y", now=NOW)
     tar = TarSource(iter([packed(tree)]), "t.tar")
-    assert prepare(tar, store=MemoryStore(), repository="r", destination="/x/y", now=NOW).root == from_disk.root
+    assert prepare(tar, store=MemoryStore(), fqrn="r", destination="/x/y", now=NOW).root == from_disk.root

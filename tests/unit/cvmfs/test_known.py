@@ -37,7 +37,7 @@ def published() -> tuple[MemoryStore, Tree, Changeset]:
     head = create_repository(store, FQRN, master=generate_master(), signer=signer, now=NOW)
     options = PrepareOptions(chunking=ChunkLimits(1 << 16, 1 << 17, 1 << 18))
     source = TarSource(iter([archive(MEMBERS)]), "x.tar")
-    made = prepare(source, store=store, repository=FQRN, destination="/top", now=NOW, options=options)
+    made = prepare(source, store=store, fqrn=FQRN, destination="/top", now=NOW, options=options)
     edit = Edit(CatalogCache(store), head.manifest.root)
     edit.hang(made.reference, made.root_entry, made.statistics.total)
     switch(store, head, edit.finish(1_790_000_000), signer=signer, now=1_790_000_000)

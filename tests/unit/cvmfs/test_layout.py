@@ -80,7 +80,7 @@ def test_a_nested_catalog_goes_into_any_other_as_the_stock_publisher_puts_it_the
         (tmp_path / folder / ".cvmfscatalog").touch()
         (tmp_path / folder / "file").write_text(folder)
     changeset = prepare(
-        DirectorySource(tmp_path), store=mini.store, repository=FQRN, destination="/new/tree", now=NOW,
+        DirectorySource(tmp_path), store=mini.store, fqrn=FQRN, destination="/new/tree", now=NOW,
         options=PrepareOptions(layout=layout, mtime_ns=layout.has_mtime_ns),
     )  # fmt: skip
     edit = Edit(CatalogCache(mini.store), opened(mini.store).manifest.root)
@@ -152,7 +152,7 @@ def test_nanoseconds_are_refused_before_anything_is_read_where_no_column_holds_t
     store = MemoryStore()
     with refused(DestinationError, path="/x"):
         prepare(
-            DirectorySource(tmp_path / "absent"), store=store, repository=FQRN, destination="/x", now=NOW,
+            DirectorySource(tmp_path / "absent"), store=store, fqrn=FQRN, destination="/x", now=NOW,
             options=PrepareOptions(mtime_ns=True),
         )  # fmt: skip
     assert store.objects == {}

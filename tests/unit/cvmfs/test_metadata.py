@@ -43,7 +43,7 @@ def a_special(path: str, kind: EntryKind = EntryKind.FIFO, device: int = 0) -> t
 def publish(source: TreeSource | Members, options: PrepareOptions) -> tuple[Changeset, dict[str, Found], MemoryStore]:
     store = MemoryStore()
     tree = ListedSource(source) if isinstance(source, list) else source
-    changeset = prepare(tree, store=store, repository="r", destination="/x", now=NOW, options=options)
+    changeset = prepare(tree, store=store, fqrn="r", destination="/x", now=NOW, options=options)
     found, statistics = read_back(store, changeset.reference)
     assert changeset.statistics == statistics
     assert Changeset.parse(changeset.format()) == changeset

@@ -152,7 +152,7 @@ def test_any_tree_is_published_soundly_and_goes_without_a_trace(
 
     def prepared(given: Members):  # type: ignore[no-untyped-def]
         source = WithXattrs(given, attributes)
-        return prepare(source, store=store, repository=FQRN, destination="/x", now=NOW, options=options)
+        return prepare(source, store=store, fqrn=FQRN, destination="/x", now=NOW, options=options)
 
     changeset = prepared(members)
     assert prepared(members).root == changeset.root

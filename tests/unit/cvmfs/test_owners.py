@@ -61,7 +61,7 @@ def test_a_map_counts_for_all_entries_once() -> None:
     store = MemoryStore()
     options = PrepareOptions(owner=OwnerMap(swap, IdMap(default=9)))
     source = TarSource(iter([archive(members)]), "x.tar")
-    changeset = prepare(source, store=store, repository="r", destination="/x", now=NOW, options=options)
+    changeset = prepare(source, store=store, fqrn="r", destination="/x", now=NOW, options=options)
     found, _ = read_back(store, changeset.reference)
     assert {path: one.entry.uid for path, one in found.items()} == {
         "/x": 7,

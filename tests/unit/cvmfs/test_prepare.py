@@ -45,7 +45,7 @@ MANY = archive([file(f"d{number % 5}/f{number}", b"%d" % number * 50) for number
 
 def run(data: bytes = MANY, store: MemoryStore | None = None, **fields: object) -> Changeset:
     source = TarSource(iter([data]), "x.tar")
-    arguments: dict[str, object] = {"repository": "sw.example.org", "destination": "/a/b", "now": NOW} | fields
+    arguments: dict[str, object] = {"fqrn": "sw.example.org", "destination": "/a/b", "now": NOW} | fields
     return prepare(source, store=store or MemoryStore(), **arguments)  # type: ignore[arg-type]
 
 
@@ -157,7 +157,7 @@ def test_progress_is_told_a_few_times_a_second_at_most(monkeypatch: pytest.Monke
     prepare(
         Slow(iter([MANY]), "x.tar"),
         store=MemoryStore(),
-        repository="r",
+        fqrn="r",
         destination="/a",
         now=NOW,
         progress=lambda _: told.append(now_s),
@@ -202,7 +202,7 @@ def test_the_first_error_of_the_store_stops_everything(connections: int, size: i
         prepare(
             TarSource(blocks(), "x.tar"),
             store=MemoryStore(fail),
-            repository="r",
+            fqrn="r",
             destination="/a",
             now=NOW,
             options=options,
@@ -229,7 +229,7 @@ def test_a_bad_artifact_gives_no_changeset_and_leaves_no_threads(damage: str) ->
     source = TarSource(iter([data[:-9] if damage == "truncated" else data]), "x.tar.gz", sha256="0" * 64)
     store = MemoryStore()
     with refused(SourceError, member="x.tar.gz"):
-        prepare(source, store=store, repository="r", destination="/a", now=NOW)
+        prepare(source, store=store, fqrn="r", destination="/a", now=NOW)
     assert preparing_threads() == []
     assert not any(key.endswith("C") for key in store.objects)
 
@@ -283,7 +283,7 @@ def test_contents_in_flight_are_bounded() -> None:
     prepare(
         TarSource(blocks(), "x.tar"),
         store=MemoryStore(lambda verb, key: go.wait(30) and None),
-        repository="r",
+        fqrn="r",
         destination="/a",
         now=NOW,
         options=PrepareOptions(memory_mb=8),
@@ -338,7 +338,7 @@ def test_a_directory_without_entries_of_its_own_still_hangs() -> None:
 
 def test_a_file_stream_is_read_to_its_end() -> None:
     stream = io.BytesIO(MANY + bytes(10240))
-    prepare(TarSource(stream, "x.tar"), store=MemoryStore(), repository="r", destination="/a", now=NOW)
+    prepare(TarSource(stream, "x.tar"), store=MemoryStore(), fqrn="r", destination="/a", now=NOW)
     assert stream.read() == b""
 
 

@@ -73,7 +73,7 @@ def case(tmp_path: Path) -> Case:
     store = MemoryStore()
     create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=NOW)
     tree = filled(tmp_path / "tree")
-    changeset = prepare(DirectorySource(tree), store=store, repository=FQRN, destination="/a", now=NOW, options=OPTIONS)
+    changeset = prepare(DirectorySource(tree), store=store, fqrn=FQRN, destination="/a", now=NOW, options=OPTIONS)
     head = read_head(store, FQRN)
     edit = Edit(CatalogCache(store), head.manifest.root)
     edit.hang(NestedRef("/a", changeset.root, changeset.root_size), changeset.root_entry, changeset.statistics.total)
@@ -92,7 +92,7 @@ def test_lost_files_chunks_and_damaged_objects_come_back_from_their_tree(case: C
     assert {one.stored for one in report.lost} == {None, 15}
     puts = case.store.counters.puts
     done = restore_objects(
-        case.store, report.lost, lambda: DirectorySource(case.tree), repository=FQRN, destination="/x", now=NOW,
+        case.store, report.lost, lambda: DirectorySource(case.tree), fqrn=FQRN, destination="/x", now=NOW,
         options=OPTIONS,
     )  # fmt: skip
     assert set(done.mended) == set(report.lost)
@@ -107,7 +107,7 @@ def test_what_the_tree_does_not_have_is_named(case: Case, tmp_path: Path) -> Non
     report = case.check()
     part = filled(tmp_path / "part", {"renamed": FILES["small"], "unrelated": b"x"})
     done = restore_objects(
-        case.store, report.lost, lambda: DirectorySource(part), repository=FQRN, destination="/x", now=NOW,
+        case.store, report.lost, lambda: DirectorySource(part), fqrn=FQRN, destination="/x", now=NOW,
         options=OPTIONS,
     )  # fmt: skip
     assert [one.path for one in done.mended] == ["/a/small"]
@@ -122,12 +122,12 @@ def test_a_lost_catalog_comes_back_with_the_destination_and_options_of_its_tree(
     assert [one.hash.suffix for one in report.lost] == ["C"]
     assert not is_whole(case.store, report.lost[0])
     elsewhere = restore_objects(
-        case.store, report.lost, lambda: DirectorySource(case.tree), repository=FQRN, destination="/x", now=NOW,
+        case.store, report.lost, lambda: DirectorySource(case.tree), fqrn=FQRN, destination="/x", now=NOW,
         options=OPTIONS,
     )  # fmt: skip
     assert elsewhere.mended == ()
     there = restore_objects(
-        case.store, report.lost, lambda: DirectorySource(case.tree), repository=FQRN, destination="/a", now=NOW,
+        case.store, report.lost, lambda: DirectorySource(case.tree), fqrn=FQRN, destination="/a", now=NOW,
         options=OPTIONS,
     )  # fmt: skip
     assert there.missing == ()

@@ -40,7 +40,7 @@ def publish(
     changeset = prepare(
         ListedSource(members),
         store=store,
-        repository="r.example.org",
+        fqrn="r.example.org",
         destination=destination,
         now=NOW,
         options=options,
@@ -371,9 +371,7 @@ def test_a_tarball_and_a_list_of_the_same_entries_give_the_same_catalog() -> Non
             file("z", b"z", mtime=8),
         ]
     )
-    changeset = prepare(
-        TarSource(iter([data]), "t.tar"), store=MemoryStore(), repository="r", destination="/sw/x", now=NOW
-    )
+    changeset = prepare(TarSource(iter([data]), "t.tar"), store=MemoryStore(), fqrn="r", destination="/sw/x", now=NOW)
     listed, _, _ = publish(
         [
             a_folder("", mtime=5),

@@ -44,7 +44,7 @@ def pax(name: str, attributes: dict[bytes, bytes]) -> Member:
 
 def publish(source: TreeSource, options: PrepareOptions = KEPT) -> tuple[Changeset, dict[str, Found]]:
     store = MemoryStore()
-    changeset = prepare(source, store=store, repository="r", destination="/x", now=NOW, options=options)
+    changeset = prepare(source, store=store, fqrn="r", destination="/x", now=NOW, options=options)
     found, statistics = read_back(store, changeset.reference)
     assert statistics == changeset.statistics
     assert Changeset.parse(changeset.format()) == changeset

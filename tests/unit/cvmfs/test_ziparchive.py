@@ -171,14 +171,14 @@ def test_hostile_members_are_refused_by_name(member: ZipMember, problem: str) ->
 def test_the_same_name_twice_is_refused() -> None:
     source = ZipSource(iter([zip_archive([ZipMember(b"f", b"1"), ZipMember(b"f", b"2")])]), "x.zip")
     with refused(SourceError, member="f"):
-        prepare(source, store=MemoryStore(), repository="r", destination="/x", now=NOW)
+        prepare(source, store=MemoryStore(), fqrn="r", destination="/x", now=NOW)
 
 
 def test_a_file_below_a_symbolic_link_is_refused() -> None:
     members = [ZipMember(b"l", b"/etc", mode=stat.S_IFLNK), ZipMember(b"l/passwd", b"root")]
     source = ZipSource(iter([zip_archive(members)]), "x.zip")
     with refused(SourceError, member="l/passwd"):
-        prepare(source, store=MemoryStore(), repository="r", destination="/x", now=NOW)
+        prepare(source, store=MemoryStore(), fqrn="r", destination="/x", now=NOW)
 
 
 def test_members_that_share_their_bytes_are_refused() -> None:
@@ -267,7 +267,7 @@ def test_a_zip_and_a_tar_of_the_same_tree_give_the_same_catalog() -> None:
     store = MemoryStore()
     roots = []
     for data in (zip_archive(zipped), archive(packed)):
-        changeset = prepare(open_artifact(iter([data]), "x"), store=store, repository="r", destination="/sw/x", now=NOW)
+        changeset = prepare(open_artifact(iter([data]), "x"), store=store, fqrn="r", destination="/sw/x", now=NOW)
         roots.append(changeset.reference)
     assert roots[0] == roots[1]
     found, _ = read_back(store, roots[0])

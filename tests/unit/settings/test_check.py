@@ -43,15 +43,15 @@ def run(*words):
 
 def test_one_writer_needs_nothing_of_the_store():
     for traits in (None, KEEPS, IGNORES):
-        assert require_single_writer(traits, store="s", repository="r", writers=["a"]).allowed
+        assert require_single_writer(traits, store="s", fqrn="r", writers=["a"]).allowed
 
 
 def test_two_writers_need_conditional_replace():
-    assert require_single_writer(KEEPS, store="s", repository="r", writers=["a", "b"]).allowed
-    verdict = require_single_writer(IGNORES, store="s", repository="r", writers=["a", "b"])
+    assert require_single_writer(KEEPS, store="s", fqrn="r", writers=["a", "b"]).allowed
+    verdict = require_single_writer(IGNORES, store="s", fqrn="r", writers=["a", "b"])
     assert not verdict.allowed
     assert "store s ignores conditional replace" in verdict.reason
-    untried = require_single_writer(None, store="s", repository="r", writers=["a", "b"])
+    untried = require_single_writer(None, store="s", fqrn="r", writers=["a", "b"])
     assert not untried.allowed
     assert "settings check" in untried.reason
 

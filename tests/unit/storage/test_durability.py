@@ -50,7 +50,7 @@ def opened(folder: Path, fsync: Fsync) -> Store:
 
 def prepared(store: Store, files: int) -> Changeset:
     tree = ListedSource([a_file(f"f{number}", b"%d" % number) for number in range(files)])
-    return prepare(tree, store=store, repository=FQRN, destination="/a", now=NOW)
+    return prepare(tree, store=store, fqrn=FQRN, destination="/a", now=NOW)
 
 
 def committed(worker: Store, gateway: Store, path: str) -> None:
