@@ -35,7 +35,7 @@ OPTIONS = PrepareOptions(chunking=ChunkLimits(1 << 18, 1 << 19, 1 << 20))
 
 
 def run(store: Store, data: bytes = TREE, **fields: object) -> Changeset:
-    arguments: dict[str, object] = {"repository": "r", "destination": "/n/x", "now": NOW, "options": OPTIONS} | fields
+    arguments: dict[str, object] = {"fqrn": "r", "destination": "/n/x", "now": NOW, "options": OPTIONS} | fields
     return prepare(TarSource(io.BytesIO(data), "tree.tar"), store=store, **arguments)  # type: ignore[arg-type]
 
 

@@ -30,7 +30,7 @@ MANY = archive(MEMBERS)
 
 
 def run(store: FileStore, data: bytes = MANY, **fields: object) -> Changeset:
-    arguments: dict[str, object] = {"repository": "sw.example.org", "destination": "/a/b"} | fields
+    arguments: dict[str, object] = {"fqrn": "sw.example.org", "destination": "/a/b"} | fields
     now = datetime(2026, 7, 1, tzinfo=UTC)
     return prepare(TarSource(iter([data]), "x.tar"), store=store, now=now, **arguments)  # type: ignore[arg-type]
 
