@@ -28,10 +28,9 @@ class RetryByKind(RetryPolicy):
         """Airflow asks this in the task's process, with the error itself."""
         if not isinstance(exception, NightshiftError):
             return RetryDecision.default()
-        kind = type(exception).__name__
         if exception.retryable:
-            return RetryDecision.retry(reason=f"{kind} may pass by itself")
-        return RetryDecision.fail(f"{kind} will not pass by itself")
+            return RetryDecision.retry(reason=f"{exception.code} may pass by itself")
+        return RetryDecision.fail(f"{exception.code} will not pass by itself")
 
     def serialize(self) -> dict[str, Any]:
         return {"__type": "RetryByKind"}

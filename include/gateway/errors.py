@@ -1,37 +1,20 @@
-"""What a gateway's answers mean, as one tree, and the table that maps reasons on the wire to its leaves.
+"""What a gateway's answers mean, as one tree, and the tables that map reasons on the wire to its classes and rows.
 
 GatewayError
 ├── GatewayUnreachable      no connection, nothing was sent                              retryable
 ├── ReplyLost               sent, but the connection ended before the reply               retryable
 │   └── CommitUnclear       the same for a commit: it may have been published             retryable
-├── ServerTrouble           HTTP 5xx                                                      retryable
-│   └── StateTrouble        the gateway's own database is locked or broken                retryable
-├── UnexpectedReply         not this protocol, or a malformed request (HTTP 4xx)
 ├── PathBusy                an overlapping lease is held                                  retryable
 ├── RepositoryDisabled      the administrator stopped new leases                          retryable
-├── AccessRefused
-│   ├── BadSignature        unknown key id or wrong secret
-│   ├── KeyNotAllowed       the key is not one of this repository
-│   ├── PathNotAllowed      the key is limited to another path
+├── AccessRefused           the key is not good enough
 │   └── AdminKeyNeeded      the call needs an administrator's key
-├── BadRequest
-│   ├── UnknownRepository   the gateway does not serve it
-│   ├── BadLeasePath        the lease path is malformed
-│   ├── IncompatibleVersion the gateway speaks another version
-│   └── NotOffered          this gateway has no such call (renewal)
+├── BadLeasePath            the lease path is malformed
+├── NotOffered              this gateway has no such call (renewal)
 ├── LeaseLost               unknown, dropped or expired token                             retryable
-│   ├── LeaseSpent          a stock gateway restarted, or an earlier commit failed        retryable
-│   └── LeaseEnding         too little of it is left for a commit, and it is not renewed  retryable
 └── CommitFailed
-    ├── MergeFailed         the change does not apply to the current revision
     ├── BaseMoved           the destination is not what the change was derived from       retryable
-    ├── ManifestMoved       other writers kept winning the switch                         retryable
-    ├── ReflogMissing       the repository's reference log is absent or does not match
     ├── CollectionMoved     a collection went on since the change was judged              retryable
-    ├── TagRefused          the tag cannot be made: taken, or not a name for one
-    ├── RootMissing         a root hash of the commit cannot be read                      retryable
-    ├── ReceiverFailed      the receiver broke off; the change may have been published    retryable
-    └── StorageFailed       the gateway could not write to the repository's store         retryable
+    └── TagRefused          the tag cannot be made: taken, or not a name for one
 
 ``retryable`` says whether the publication may be tried again from a new acquire on; the lease at hand is dropped first.
 """
@@ -42,7 +25,7 @@ import re
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from include.errors import Concern, NightshiftError
+from include.errors import Concern, ErrorRow, NightshiftError
 
 if TYPE_CHECKING:
     from include.gateway.client.values import LeaseInfo
@@ -101,24 +84,6 @@ class CommitUnclear(ReplyLost):
     hint = "read the manifest: the change may have been published"
 
 
-class ServerTrouble(GatewayError):
-    code = "gateway-failed"
-    retryable = True
-    outage = True
-    concern = Concern.GATEWAY
-
-
-class StateTrouble(ServerTrouble):
-    code = "gateway-state-failed"
-    hint = "try again; if it stays, look at the disk and the log of the gateway"
-
-
-class UnexpectedReply(GatewayError):
-    code = "unexpected-reply"
-    hint = "check that the URL is the one of a CernVM-FS gateway"
-    concern = Concern.GATEWAY
-
-
 class PathBusy(GatewayError):
     """An overlapping lease is held: by ``holder``, if that is known; ``own``: it is our own."""
 
@@ -158,48 +123,17 @@ class AccessRefused(GatewayError):
     concern = Concern.GATEWAY
 
 
-class BadSignature(AccessRefused):
-    code = "request-signature-invalid"
-    hint = "compare key id and secret of the connection with the gateway's .gw key file"
-
-
-class KeyNotAllowed(AccessRefused):
-    code = "key-not-allowed"
-    hint = "add the key to the repository on the gateway, or use one of its keys"
-
-
-class PathNotAllowed(AccessRefused):
-    code = "path-not-allowed"
-    hint = "publish below the key's path, or use another key"
-
-
 class AdminKeyNeeded(AccessRefused):
     code = "admin-key-required"
     hint = "use a key that the gateway's configuration marks as admin"
 
 
-class BadRequest(GatewayError):
-    code = "request-invalid"
-    hint = "correct the request"
-
-
-class UnknownRepository(BadRequest):
-    code = "unknown-repository"
-    hint = "check the repository's name against GET /repos of the gateway"
-
-
-class BadLeasePath(BadRequest):
+class BadLeasePath(GatewayError):
     code = "lease-path-invalid"
     hint = "a lease path is <repository>/<path>, without empty, '.' or '..' components"
 
 
-class IncompatibleVersion(BadRequest):
-    code = "incompatible-version"
-    hint = "use a gateway of CernVM-FS 2.5 or newer"
-    concern = Concern.GATEWAY
-
-
-class NotOffered(BadRequest):
+class NotOffered(GatewayError):
     code = "call-not-offered"
     hint = "do without this call: the gateway does not have it"
 
@@ -210,37 +144,15 @@ class LeaseLost(GatewayError):
     hint = "take a new lease and derive the change again from the current revision"
 
 
-class LeaseSpent(LeaseLost):
-    code = "lease-spent"
-    hint = "drop the lease and start again with a new one"
-
-
-class LeaseEnding(LeaseLost):
-    code = "lease-ending"
-    hint = "take a new lease; if that happens again, let the gateway give longer ones (max_lease_time)"
-
-
 class CommitFailed(GatewayError):
     code = "commit-failed"
     hint = "drop the lease; see the gateway's log"
-
-
-class MergeFailed(CommitFailed):
-    code = "commit-merge-conflict"
-    hint = "derive the change again from the current revision"
 
 
 class BaseMoved(CommitFailed):
     code = "commit-base-changed"
     retryable = True
     hint = "derive the change again from the current revision"
-
-
-class ManifestMoved(CommitFailed):
-    code = "commit-manifest-conflict"
-    retryable = True
-    hint = "try again"
-    concern = Concern.GATEWAY
 
 
 class CollectionMoved(CommitFailed):
@@ -254,30 +166,66 @@ class TagRefused(CommitFailed):
     hint = "choose another tag, or remove the one of that name"
 
 
-class ReflogMissing(CommitFailed):
-    code = "commit-reflog-missing"
-    hint = "repair the repository's reference log on the gateway, then try again"
-    concern = Concern.GATEWAY
+UNEXPECTED_REPLY = ErrorRow(
+    GatewayError, "unexpected-reply", "check that the URL is the one of a CernVM-FS gateway", concern=Concern.GATEWAY
+)
+GATEWAY_FAILED = ErrorRow(GatewayError, "gateway-failed", retryable=True, outage=True, concern=Concern.GATEWAY)
+"""HTTP 5xx."""
+STATE_FAILED = ErrorRow(
+    GatewayError, "gateway-state-failed", "try again; if it stays, look at the disk and the log of the gateway",
+    retryable=True, outage=True, concern=Concern.GATEWAY,
+)  # fmt: skip
+"""Its own database is locked or broken."""
 
+BAD_REQUEST = ErrorRow(GatewayError, "request-invalid", "correct the request")
+UNKNOWN_REPOSITORY = ErrorRow(
+    GatewayError, "unknown-repository", "check the repository's name against GET /repos of the gateway"
+)
+INCOMPATIBLE_VERSION = ErrorRow(
+    GatewayError, "incompatible-version", "use a gateway of CernVM-FS 2.5 or newer", concern=Concern.GATEWAY
+)
 
-class RootMissing(CommitFailed):
-    code = "commit-root-missing"
-    retryable = True
-    hint = "upload the catalogs again on the current revision, then commit"
+BAD_SIGNATURE = ErrorRow(
+    AccessRefused, "request-signature-invalid",
+    "compare key id and secret of the connection with the gateway's .gw key file",
+)  # fmt: skip
+KEY_NOT_ALLOWED = ErrorRow(
+    AccessRefused, "key-not-allowed", "add the key to the repository on the gateway, or use one of its keys"
+)
+PATH_NOT_ALLOWED = ErrorRow(AccessRefused, "path-not-allowed", "publish below the key's path, or use another key")
 
+LEASE_SPENT = ErrorRow(LeaseLost, "lease-spent", "drop the lease and start again with a new one")
+"""A stock gateway restarted, or an earlier commit failed."""
+LEASE_ENDING = ErrorRow(
+    LeaseLost, "lease-ending",
+    "take a new lease; if that happens again, let the gateway give longer ones (max_lease_time)",
+)  # fmt: skip
+"""Too little of it is left for a commit, and it is not renewed."""
 
-class ReceiverFailed(CommitFailed):
-    code = "commit-receiver-failed"
-    retryable = True
-    hint = "read the manifest (the change may have been published), drop the lease and start again"
-    concern = Concern.GATEWAY
+MERGE_FAILED = ErrorRow(CommitFailed, "commit-merge-conflict", "derive the change again from the current revision")
+MANIFEST_MOVED = ErrorRow(
+    CommitFailed, "commit-manifest-conflict", "try again", retryable=True, concern=Concern.GATEWAY
+)
+"""Other writers kept winning the switch."""
+REFLOG_MISSING = ErrorRow(
+    CommitFailed, "commit-reflog-missing", "repair the repository's reference log on the gateway, then try again",
+    concern=Concern.GATEWAY,
+)  # fmt: skip
+ROOT_MISSING = ErrorRow(
+    CommitFailed, "commit-root-missing", "upload the catalogs again on the current revision, then commit",
+    retryable=True,
+)  # fmt: skip
+RECEIVER_FAILED = ErrorRow(
+    CommitFailed, "commit-receiver-failed",
+    "read the manifest (the change may have been published), drop the lease and start again",
+    retryable=True, concern=Concern.GATEWAY,
+)  # fmt: skip
+STORAGE_FAILED = ErrorRow(
+    CommitFailed, "commit-storage-failed", "look at the repository's store, then try again",
+    retryable=True, concern=Concern.GATEWAY,
+)  # fmt: skip
 
-
-class StorageFailed(CommitFailed):
-    code = "commit-storage-failed"
-    retryable = True
-    hint = "look at the repository's store, then try again"
-    concern = Concern.GATEWAY
+GatewayErrorKind = type[GatewayError] | ErrorRow[..., GatewayError]
 
 
 class _Match(Enum):
@@ -292,51 +240,51 @@ class _Match(Enum):
 
 
 # Both spellings are listed: those that the manual documents and those that the server sends. The first fit counts.
-REASONS: tuple[tuple[_Match, str, type[GatewayError]], ...] = (
+REASONS: tuple[tuple[_Match, str, GatewayErrorKind], ...] = (
     (_Match.EXACT, "path_busy", PathBusy),
-    (_Match.EXACT, "invalid_hmac", BadSignature),
-    (_Match.EXACT, "invalid_authorization_header", BadSignature),
-    (_Match.EXACT, "invalid_key", KeyNotAllowed),
-    (_Match.EXACT, "authorization error: invalid_key", KeyNotAllowed),
-    (_Match.EXACT, "invalid_path", PathNotAllowed),
-    (_Match.EXACT, "authorization error: invalid_path", PathNotAllowed),
-    (_Match.EXACT, "invalid_repo", UnknownRepository),
-    (_Match.EXACT, "authorization error: invalid_repo", UnknownRepository),
-    (_Match.PREFIX, "repository not found", UnknownRepository),
+    (_Match.EXACT, "invalid_hmac", BAD_SIGNATURE),
+    (_Match.EXACT, "invalid_authorization_header", BAD_SIGNATURE),
+    (_Match.EXACT, "invalid_key", KEY_NOT_ALLOWED),
+    (_Match.EXACT, "authorization error: invalid_key", KEY_NOT_ALLOWED),
+    (_Match.EXACT, "invalid_path", PATH_NOT_ALLOWED),
+    (_Match.EXACT, "authorization error: invalid_path", PATH_NOT_ALLOWED),
+    (_Match.EXACT, "invalid_repo", UNKNOWN_REPOSITORY),
+    (_Match.EXACT, "authorization error: invalid_repo", UNKNOWN_REPOSITORY),
+    (_Match.PREFIX, "repository not found", UNKNOWN_REPOSITORY),
     (_Match.EXACT, "repo_disabled", RepositoryDisabled),
     (_Match.EXACT, "no_admin_key", AdminKeyNeeded),
     (_Match.EXACT, "input has leading slash", BadLeasePath),
     (_Match.EXACT, "missing repository name or subpath", BadLeasePath),
     (_Match.PREFIX, "invalid lease path", BadLeasePath),
     (_Match.PREFIX, "path_violation", BadLeasePath),
-    (_Match.PREFIX, "incompatible request version", IncompatibleVersion),
+    (_Match.PREFIX, "incompatible request version", INCOMPATIBLE_VERSION),
     (_Match.EXACT, "invalid lease", LeaseLost),
     (_Match.EXACT, "invalid_token", LeaseLost),
     (_Match.EXACT, "lease_expired", LeaseLost),
-    (_Match.PREFIX, "could not obtain statistics counters", LeaseSpent),
-    (_Match.PREFIX, "could not begin transaction", StateTrouble),
-    (_Match.CONTAINS, "database is locked", StateTrouble),
-    (_Match.PREFIX, "merge_error", MergeFailed),
-    (_Match.PREFIX, "missing_reflog", ReflogMissing),
+    (_Match.PREFIX, "could not obtain statistics counters", LEASE_SPENT),
+    (_Match.PREFIX, "could not begin transaction", STATE_FAILED),
+    (_Match.CONTAINS, "database is locked", STATE_FAILED),
+    (_Match.PREFIX, "merge_error", MERGE_FAILED),
+    (_Match.PREFIX, "missing_reflog", REFLOG_MISSING),
     (_Match.PREFIX, "base_mismatch", BaseMoved),
-    (_Match.PREFIX, "manifest_conflict", ManifestMoved),
+    (_Match.PREFIX, "manifest_conflict", MANIFEST_MOVED),
     (_Match.PREFIX, "generation_moved", CollectionMoved),
-    (_Match.PREFIX, "unknown_root", RootMissing),
-    (_Match.PREFIX, "storage_error", StorageFailed),
-    (_Match.EXACT, "repository_owned", StorageFailed),
-    (_Match.EXACT, "uploader_error", StorageFailed),
-    (_Match.EXACT, "other_error", StorageFailed),
-    (_Match.PREFIX, "runtime error", ReceiverFailed),
-    (_Match.PREFIX, "worker '", ReceiverFailed),
+    (_Match.PREFIX, "unknown_root", ROOT_MISSING),
+    (_Match.PREFIX, "storage_error", STORAGE_FAILED),
+    (_Match.EXACT, "repository_owned", STORAGE_FAILED),
+    (_Match.EXACT, "uploader_error", STORAGE_FAILED),
+    (_Match.EXACT, "other_error", STORAGE_FAILED),
+    (_Match.PREFIX, "runtime error", RECEIVER_FAILED),
+    (_Match.PREFIX, "worker '", RECEIVER_FAILED),
     (_Match.PREFIX, "miscellaneous: tag", TagRefused),
     (_Match.EXACT, "miscellaneous", CommitFailed),
-    (_Match.PREFIX, "invalid ", BadRequest),
+    (_Match.PREFIX, "invalid ", BAD_REQUEST),
 )
 
 
-def leaf_of(reason: str) -> type[GatewayError]:
+def kind_of(reason: str) -> GatewayErrorKind:
     """The kind of error that a ``reason`` stands for; a text that no row fits is a plain ``GatewayError``."""
-    for how, pattern, leaf in REASONS:
+    for how, pattern, kind in REASONS:
         if how.fits(pattern, reason):
-            return leaf
+            return kind
     return GatewayError

@@ -25,8 +25,15 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.revision.view import View
 from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import Lease
-from include.gateway.errors import CollectionMoved, GatewayError, TagRefused
-from include.gateway.retries import Action, advice
+from include.gateway.errors import (
+    REFLOG_MISSING,
+    CollectionMoved,
+    CommitFailed,
+    CommitUnclear,
+    GatewayError,
+    LeaseLost,
+    TagRefused,
+)
 from include.publishers.base import Published, Released, Reserved
 from include.publishers.capabilities import Loss, Operation, Way, require
 from include.publishers.errors import NotSupported, WorkReverted
@@ -39,6 +46,13 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 _TRIES = 5
+_FIRST_PAUSE_S = 0.5
+_LASTING = frozenset({TagRefused.code, REFLOG_MISSING.code})
+
+
+def a_new_lease_may_help(error: GatewayError) -> bool:
+    """Whether to drop the lease, to look, and to derive the change again: it may be published, or be taken then."""
+    return isinstance(error, LeaseLost | CommitUnclear | CommitFailed) and error.code not in _LASTING
 
 
 class StockPublisher(NativePublisher):
@@ -172,12 +186,11 @@ class StockPublisher(NativePublisher):
             try:
                 return attempt()
             except GatewayError as error:
-                found = advice(error, number, jitter=random.random())  # noqa: S311 - jitter
-                again = found.action in (Action.LOOK, Action.NEW_LEASE)
-                if not again or number == _TRIES or not self._is_stock():
+                if not a_new_lease_may_help(error) or number == _TRIES or not self._is_stock():
                     raise
-                log.warning("new lease in %.1f s, try %d of %d: %s", found.pause_s, number + 1, _TRIES, error)
-            self._pause(found.pause_s)
+                pause_s = random.random() * _FIRST_PAUSE_S * 2.0 ** (number - 1)  # noqa: S311 - jitter
+                log.warning("new lease in %.1f s, try %d of %d: %s", pause_s, number + 1, _TRIES, error)
+            self._pause(pause_s)
 
     def _settled(self, lease: Lease, manifest: Manifest, new: ObjectHash, tag: NewTag | None, seen: Look) -> int:
         if not self._is_stock():

@@ -121,7 +121,7 @@ def _publications(ledger: Engine) -> None:
     records.plan(ledger, failed, try_number=2, now=AT, artifact=artifacts[1].id, artifact_sha256=LHCB.sha256,
                  reason="new")  # fmt: skip
     records.move(ledger, failed, State.FAILED, phase=Phase.PREPARE, try_number=1, now=AT, reason="gone",
-                 error=ArtifactMissing)  # fmt: skip
+                 error=ArtifactMissing("a", "b"))  # fmt: skip
     waiting = PublicationKey(FQRN, "/by/hand", BY_HAND)
     records.plan(ledger, waiting, try_number=1, now=AT, reason="new")
     records.note_installed(ledger, FQRN, OTHER, LHCB.sha256, str(ROOT), now=AT)

@@ -1,4 +1,4 @@
-"""What a test expects of an error: its class and its fields, not its wording."""
+"""What a test expects of an error: its class or row, and its fields, not its wording."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from typing import TypeVar
 
 import pytest
 
+from include.errors import ErrorRow
+
 E = TypeVar("E", bound=BaseException)
 
 
 @contextmanager
-def refused(kind: type[E], /, **fields: object) -> Iterator[pytest.ExceptionInfo[E]]:
-    """The block ends in an error of exactly this class that has these fields."""
+def refused(kind: type[E] | ErrorRow[..., E], /, **fields: object) -> Iterator[pytest.ExceptionInfo[E]]:
+    """The block ends in an error of exactly this class or row that has these fields."""
+    if isinstance(kind, ErrorRow):
+        kind, fields = kind.raised, {"code": kind.code, **fields}
     with pytest.raises(kind) as caught:
         yield caught
     error = caught.value

@@ -24,6 +24,7 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.directory import DirectorySource
+from include.errors import code_of
 from include.gateway.client.client import GatewayClient
 from include.gateway.errors import PathBusy
 from include.gateway.service.clock import SystemClock
@@ -52,7 +53,7 @@ def run(order: Order, answers: Connection) -> None:
         VERBS[order["verb"]](order, say)
     except Exception as error:  # noqa: BLE001 - whatever it is, the test wants to know
         say(
-            error=type(error).__name__,
+            error=code_of(error),
             message=str(error),
             retryable=getattr(error, "retryable", None),
             key=getattr(error, "key", None),
@@ -110,7 +111,7 @@ def publish_often(order: Order, say: Say) -> None:
             except Exception as error:
                 if not getattr(error, "retryable", False):
                     raise
-                say(again=type(error).__name__)
+                say(again=code_of(error))
 
 
 def reserve(order: Order, say: Say) -> None:

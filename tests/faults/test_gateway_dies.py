@@ -58,7 +58,7 @@ def assert_published_once(site: ProcessSite, first: dict, again: dict) -> None:
     """Whatever the first try was told, there is one revision with its work, and the second try found or made it."""
     assert again.get("revision") == 2, again
     if "error" in first:
-        assert (first["error"], first["retryable"]) == ("CommitUnclear", True)
+        assert (first["error"], first["retryable"]) == ("commit-unclear", True)
     else:
         assert first["revision"] == 2
     history = site.contents_over_time(DESTINATION)
@@ -154,7 +154,7 @@ def test_a_lease_that_expires_during_the_commit_stops_it_and_nothing_is_changed(
         other.wait_for("prepared")
     held.release()
     told = first.outcome()
-    assert (told["error"], told["retryable"]) == ("LeaseLost", True)
+    assert (told["error"], told["retryable"]) == ("lease-lost", True)
     assert DESTINATION in told["message"]
     if rival:
         assert other.outcome()["revision"] == 2
@@ -224,7 +224,7 @@ def test_two_gateways_that_both_lease_one_path_let_one_of_two_publications_throu
     assert first.outcome()["revision"] == 2
     late.release()
     told = second.outcome()
-    assert told["error"] == "BaseMoved", told
+    assert told["error"] == "commit-base-changed", told
     assert len(site.contents_over_time(DESTINATION)) == 3
     site.goes_on()
 

@@ -174,7 +174,7 @@ def test_started_elsewhere_from_configuration_and_store_alone_only_leases_are_lo
     assert site.files() == before
     lost = held.commit()
     assert isinstance(lost, GatewayError)
-    assert type(lost).__name__ == "LeaseLost"
+    assert lost.code == "lease-lost"
     # the same changes under new leases: one stands, the other is made
     for one, expected in ((done, revision), (held, revision + 1)):
         with client.lease(FQRN, one.path, hostname="elsewhere") as lease:

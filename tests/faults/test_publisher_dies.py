@@ -236,7 +236,7 @@ def test_an_old_process_that_wakes_up_after_others_published_reverts_and_doubles
     outcome = old.outcome()
     assert site.files() == after, outcome
     if "error" in outcome:
-        assert outcome["error"] in {"LeaseLost", "BaseChanged"}
+        assert outcome["error"] in {"lease-lost", "base-changed"}
         assert outcome["retryable"] is True
     else:
         assert not newer

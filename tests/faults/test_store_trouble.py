@@ -95,7 +95,7 @@ def test_a_store_that_stays_away_ends_the_publication_with_a_retryable_error_and
     before = site.files()
     fault = behind.cut(times=None, method="PUT", path=REFLOG)
     told = publisher(site).outcome()
-    assert (told["error"], told["retryable"]) == ("StorageFailed", True)
+    assert (told["error"], told["retryable"]) == ("commit-storage-failed", True)
     assert "gave up after" in told["message"]
     assert site.files() == before
     assert site.client().leases() == []
@@ -113,7 +113,7 @@ def test_a_publisher_that_may_not_write_is_told_key_and_cure_and_nothing_is_seen
     before = site.files()
     fault = to_store.answer(403, code="AccessDenied", times=None, method="PUT", path=OBJECTS)
     told = publisher(site).outcome()
-    assert (told["error"], told["retryable"]) == ("Forbidden", False)
+    assert (told["error"], told["retryable"]) == ("store-forbidden", False)
     assert told["key"].startswith("data/")
     assert told["key"] in told["message"]
     assert "give this key the permission" in told["message"]
@@ -132,7 +132,7 @@ def test_a_publisher_that_may_not_write_catalogs_gives_its_lease_back(
     granted.wait()
     to_store.answer(403, code="AccessDenied", times=None, method="PUT", path=CATALOGS)
     granted.release()
-    assert job.outcome()["error"] == "Forbidden"
+    assert job.outcome()["error"] == "store-forbidden"
     site.assert_sound()
     to_store.clear()
     assert publisher(site).outcome()["revision"] == 2
@@ -146,7 +146,7 @@ def test_a_gateway_that_may_not_write_says_what_and_switches_nothing(
     manifest = site.head().manifest
     fault = behind.answer(403, code="AccessDenied", times=None, method="PUT", path=path)
     told = publisher(site).outcome()
-    assert told["error"] == "StorageFailed"
+    assert told["error"] == "commit-storage-failed"
     assert "give this key the permission" in told["message"]
     assert (".cvmfs" in told["message"]) == (path != CATALOGS)
     assert site.head().manifest == manifest
@@ -181,7 +181,7 @@ def test_a_lost_catalog_of_the_publisher_is_refused_before_it_takes_a_lease(
     before = site.files()
     to_store.pretend(times=1, path=CATALOGS)
     told = publisher(site).outcome()
-    assert (told["error"], told["retryable"]) == ("ObjectsLost", True)
+    assert (told["error"], told["retryable"]) == ("objects-lost", True)
     assert "data/" in told["message"]
     assert "prepare it again" in told["message"]
     assert to_gateway.count("POST", r"/leases$") == 0
@@ -200,7 +200,7 @@ def test_a_lost_root_of_the_publisher_is_refused_by_the_gateway(
     to_store.pretend(times=None, path=CATALOGS)
     granted.release()
     told = job.outcome()
-    assert (told["error"], told["retryable"]) == ("RootMissing", True)
+    assert (told["error"], told["retryable"]) == ("commit-root-missing", True)
     assert "data/" in told["message"]
     to_store.clear()
     assert site.files() == before
@@ -224,7 +224,7 @@ def test_what_a_store_lost_of_the_gateways_is_noticed_before_the_switch(
     sent.release()
     told = job.outcome()
     assert lost.struck
-    assert (told.get("error"), told.get("retryable")) == ("RootMissing", True), told
+    assert (told.get("error"), told.get("retryable")) == ("commit-root-missing", True), told
     assert "does not have it; commit again; for a certificate or meta info, run: nightshift repo" in told["message"]
     assert site.files() == before
     behind.clear()
@@ -277,7 +277,7 @@ def test_a_disk_that_fills_up_during_prepare_is_named_with_its_cure_and_nothing_
     before = small_site.files()
     big = small_site.tree("big", {f"{number}": os.urandom(400_000) for number in range(8)})
     told = small_site.start("publish", tree=str(big), destination=DESTINATION).outcome()
-    assert (told["error"], told["retryable"]) == ("StoreFull", False)
+    assert (told["error"], told["retryable"]) == ("store-full", False)
     assert told["key"] in told["message"]
     assert "free space or raise the quota" in told["message"]
     assert small_site.files() == before
@@ -294,7 +294,7 @@ def test_a_disk_that_is_full_at_the_commit_leaves_the_old_revision_and_the_next_
     filler = small_disk / "filler"
     fill(filler)
     told = small_site.start("publish_prepared", changeset=str(changeset)).outcome()
-    assert told["error"] == "StoreFull"
+    assert told["error"] == "store-full"
     assert small_site.files() == before
     assert small_site.client().leases() == []
     small_site.assert_sound()
@@ -306,5 +306,5 @@ def test_a_disk_that_is_full_at_the_commit_leaves_the_old_revision_and_the_next_
 def test_a_repository_that_lost_its_current_root_says_so(site: ProcessSite) -> None:
     site.store.delete([site.head().manifest.root.with_suffix("C").key])
     told = publisher(site).outcome()
-    assert told["error"] == ObjectMissing.__name__
+    assert told["error"] == ObjectMissing.code
     assert site.client().leases() == []

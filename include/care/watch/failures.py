@@ -10,7 +10,7 @@ from include.care.notify.message import Message, NotifyEvent
 from include.care.watch.summary import Fate, Line, Summary
 from include.cvmfs import errors as cvmfs
 from include.error_names import names_of_code
-from include.errors import Concern, NightshiftError
+from include.errors import Concern, kinds_in
 from include.gateway import errors as gateway
 from include.ledger import errors as ledger
 from include.publishers.server import errors as node
@@ -146,9 +146,4 @@ def _shown(lines: Collection[Line]) -> list[str]:
     return [*found, *([f"… and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else [])]
 
 
-_CONCERNS: Mapping[str, Concern] = {
-    kind.code: kind.concern
-    for module in SUBJECTS
-    for kind in vars(module).values()
-    if isinstance(kind, type) and issubclass(kind, NightshiftError)
-}
+_CONCERNS: Mapping[str, Concern] = {code: kind.concern for code, kind in kinds_in(*SUBJECTS).items()}

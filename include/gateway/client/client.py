@@ -30,9 +30,9 @@ from include.gateway.client.transport import Call, Reply, Transport
 from include.gateway.client.values import Lease, LeaseInfo, RepositoryInfo
 from include.gateway.duration import seconds
 from include.gateway.errors import (
+    LEASE_ENDING,
     CommitUnclear,
     GatewayError,
-    LeaseEnding,
     LeaseLost,
     NotOffered,
     PathBusy,
@@ -246,7 +246,7 @@ class GatewayClient:
 
         A reply that was lost is asked for again. Raises CommitUnclear if it cannot be had any more: our own service
         remembers the outcome, a stock gateway does not. After any other error the lease stands and must be dropped.
-        Nothing is sent, and LeaseEnding raised, if the lease would end before the commit.
+        Nothing is sent, and LeaseLost raised, if the lease would end before the commit.
         """
         what = f"commit on {lease.full_path} with key {self.key_id}"
         self._require_time(lease, what)
@@ -271,7 +271,7 @@ class GatewayClient:
         try:
             revision = self._settled(call, what, lease)
         except GatewayError as error:
-            self._holdings.troubled(lease, f"a commit that failed: {type(error).__name__}")
+            self._holdings.troubled(lease, f"a commit that failed: {error.code}")
             raise
         finally:
             self._holdings.committing(lease, False)
@@ -334,7 +334,7 @@ class GatewayClient:
                 self.drop(lease)
             except GatewayError as error:
                 log.warning("lease on %s not dropped, it ends by expiry: %s", lease.full_path, error)
-                self._holdings.ended(lease, LeaseEvent.ABANDONED, f"not dropped: {type(error).__name__}")
+                self._holdings.ended(lease, LeaseEvent.ABANDONED, f"not dropped: {error.code}")
             self._holdings.forget(lease)
 
     def _body_signed(self, lease: Lease, body: bytes) -> dict[str, str]:
@@ -357,7 +357,7 @@ class GatewayClient:
             return None
 
     def _require_time(self, lease: Lease, what: str) -> None:
-        """Begin no commit that cannot end before the lease does. Raises LeaseLost, LeaseEnding."""
+        """Begin no commit that cannot end before the lease does. Raises LeaseLost."""
         held = self._holdings.known(lease)
         if held is not None and held.lost is not None:
             raise LeaseLost(f"{what}: {held.lost}", reason=held.lost.reason, **self._verdict.about(lease))
@@ -373,9 +373,9 @@ class GatewayClient:
             except NotOffered:
                 pass
         if left_s < needed_s:
-            raise LeaseEnding(
+            raise LEASE_ENDING(
                 f"{what}: {max(0.0, left_s):.1f} s of the lease are left, and a commit may take {needed_s:.1f} s; "
-                f"{LeaseEnding.hint}",
+                f"{LEASE_ENDING.hint}",
                 **self._verdict.about(lease),
             )
 

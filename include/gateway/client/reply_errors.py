@@ -1,4 +1,4 @@
-"""What a reply means: nothing if it says ok, else the leaf of the error tree that it stands for."""
+"""What a reply means: nothing if it says ok, else the error that it stands for."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any, NoReturn, TypeVar
 from include.gateway.client.transport import Reply
 from include.gateway.client.values import Lease
 from include.gateway.errors import (
-    BadRequest,
+    BAD_REQUEST,
+    GATEWAY_FAILED,
+    UNEXPECTED_REPLY,
     GatewayError,
+    GatewayErrorKind,
     LeaseLost,
     NotOffered,
-    ServerTrouble,
-    UnexpectedReply,
-    leaf_of,
+    kind_of,
 )
 from include.gateway.paths import LeasePath
 from include.gateway.protocol import EPOCH_HEADER, EXPIRES_HEADER
@@ -30,7 +31,7 @@ class ReplyVerdict:
         self._key_id = key_id
 
     def require_ok(self, reply: Reply, what: str, about: Lease | LeasePath | None = None) -> None:
-        """Raises the leaf that the reply stands for, unless it says ok."""
+        """Raises the error that the reply stands for, unless it says ok."""
         members, fields = reply.members, self.about(about)
         if reply.status == 200 and members is not None:
             if members.get("status") == "ok":
@@ -38,19 +39,19 @@ class ReplyVerdict:
             reason = members.get("reason", members.get("status"))
             if isinstance(reason, str) and reason:
                 detail = members.get("detail")
-                raise _error(leaf_of(reason), what, reason, reply, fields, detail if isinstance(detail, str) else "")
+                raise _error(kind_of(reason), what, reason, reply, fields, detail if isinstance(detail, str) else "")
             self.unexpected(reply, what)
         text = reply.text.strip()
         if reply.status >= 500:
-            raise _error(LeaseLost if text == "invalid lease" else ServerTrouble, what, text, reply, fields)
+            raise _error(LeaseLost if text == "invalid lease" else GATEWAY_FAILED, what, text, reply, fields)
         if reply.status in (404, 405):
             raise _error(NotOffered, what, f"HTTP {reply.status}", reply, fields)
         if 400 <= reply.status < 500:
-            raise _error(BadRequest, what, text or f"HTTP {reply.status}", reply, fields)
+            raise _error(BAD_REQUEST, what, text or f"HTTP {reply.status}", reply, fields)
         self.unexpected(reply, what)
 
     def parsed(self, reply: Reply, what: str, parse: Callable[[Any], T]) -> T:
-        """What ``parse`` makes of the reply's data. Raises UnexpectedReply if it cannot."""
+        """What ``parse`` makes of the reply's data. Raises GatewayError if it cannot."""
         data = (reply.members or {}).get("data")
         try:
             return parse({} if data is None else data)
@@ -58,9 +59,9 @@ class ReplyVerdict:
             self.unexpected(reply, what)
 
     def unexpected(self, reply: Reply, what: str) -> NoReturn:
-        """Raises UnexpectedReply: this is no reply of a gateway."""
-        raise UnexpectedReply(
-            f"gateway {self._url}: {what}: HTTP {reply.status}, {reply.text[:200]!r}; {UnexpectedReply.hint}",
+        """Raises GatewayError: this is no reply of a gateway."""
+        raise UNEXPECTED_REPLY(
+            f"gateway {self._url}: {what}: HTTP {reply.status}, {reply.text[:200]!r}; {UNEXPECTED_REPLY.hint}",
             trace=reply.trace,
         )
 
@@ -71,7 +72,7 @@ class ReplyVerdict:
 
 
 def _error(
-    kind: type[GatewayError], what: str, reason: str, reply: Reply, fields: Mapping[str, str], detail: str = ""
+    kind: GatewayErrorKind, what: str, reason: str, reply: Reply, fields: Mapping[str, str], detail: str = ""
 ) -> GatewayError:
     said = f"{reason}: {detail}" if detail else reason
     trace = f" (trace {reply.trace})" if reply.trace else ""

@@ -100,13 +100,13 @@ def move(
     now: datetime,
     reason: str,
     figures: Figures | None = None,
-    error: BaseException | type[BaseException] | None = None,
+    error: BaseException | None = None,
     skip: Skip | None = None,
     blocked_by: str | None = None,
 ) -> Publication:
     """Record that try `try_number` of `phase` brought the publication to `to`, with its figures.
 
-    `error`: what ended it, or its class; `skip`: why it is skipped; `blocked_by`: the artifact that keeps it out.
+    `error`: what ended it; `skip`: why it is skipped; `blocked_by`: the artifact that keeps it out.
     The same move by the same try again changes nothing. Raises StaleAttempt for a process that a later try has
     replaced, IllegalMove for what `states.MOVES` does not have, PublicationUnknown for one that was not planned.
     """

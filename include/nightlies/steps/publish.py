@@ -116,7 +116,7 @@ def give_up(connections: Connections, batch: Batch, name: str, *, why: str, try_
     item = next(item for item in batch.items if item.name == name)
     records.move(
         connections.ledger, batch.key(item), State.FAILED, phase=Phase.PUBLISH, try_number=try_number, now=clock(),
-        reason=why, error=PathBusy,
+        reason=why, error=PathBusy(why),
     )  # fmt: skip
 
 

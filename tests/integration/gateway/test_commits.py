@@ -230,27 +230,27 @@ def test_once_it_switches_nobody_gets_the_path_until_the_commit_has_ended(
 
 
 @pytest.mark.parametrize(
-    ("failure", "leaf"),
+    ("failure", "kind"),
     [
-        (cvmfs.MergeError("/a", "both changed it"), errors.MergeFailed),
-        (cvmfs.ManifestConflict(REPOSITORY), errors.ManifestMoved),
+        (cvmfs.MergeError("/a", "both changed it"), errors.MERGE_FAILED),
+        (cvmfs.ManifestConflict(REPOSITORY), errors.MANIFEST_MOVED),
         (cvmfs.BaseChanged("/a", "swept"), errors.BaseMoved),
         (LeaseGone("its lease ended"), errors.LeaseLost),
-        (cvmfs.ReflogError(REPOSITORY, "missing"), errors.ReflogMissing),
-        (cvmfs.ObjectMissing("data/11/11C"), errors.RootMissing),
+        (cvmfs.ReflogError(REPOSITORY, "missing"), errors.REFLOG_MISSING),
+        (cvmfs.ObjectMissing("data/11/11C"), errors.ROOT_MISSING),
         (cvmfs.TagError("v1", "exists"), errors.TagRefused),
         (cvmfs.GenerationMoved(REPOSITORY, "judged at 1:idle"), errors.CollectionMoved),
-        (Unavailable("store: 503", key=".cvmfspublished", cause="503"), errors.StorageFailed),
+        (Unavailable("store: 503", key=".cvmfspublished", cause="503"), errors.STORAGE_FAILED),
         (ZeroDivisionError("a bug"), errors.CommitFailed),
     ],
-    ids=lambda value: getattr(value, "__name__", type(value).__name__),
+    ids=lambda value: getattr(value, "code", type(value).__name__),
 )
 def test_a_failed_commit_is_a_typed_error_and_can_be_tried_again_under_the_lease(
-    client: GatewayClient, committer: FakeCommitter, failure: Exception, leaf: type[errors.GatewayError]
+    client: GatewayClient, committer: FakeCommitter, failure: Exception, kind: errors.GatewayErrorKind
 ) -> None:
     lease = client.acquire(REPOSITORY, "/a", hostname="h")
     committer.fail_next = failure
-    with refused(leaf, repository=REPOSITORY, path="/a") as caught:
+    with refused(kind, repository=REPOSITORY, path="/a") as caught:
         client.commit(lease, OLD, NEW)
     if isinstance(failure, ZeroDivisionError):
         assert "a bug" not in str(caught.value)

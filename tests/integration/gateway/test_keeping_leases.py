@@ -185,7 +185,7 @@ def test_a_commit_that_could_outlast_its_lease_is_not_begun(start_stock: Any) ->
     late = Lease(lease.token, REPOSITORY, "/a", "h", "k", expires_monotonic=time.monotonic() + 3)
     client._holdings.timed(lease, time.monotonic() + 3)
     client._holdings.known(lease).since_renewal -= 100
-    with refused(errors.LeaseEnding, path="/a"):
+    with refused(errors.LEASE_ENDING, path="/a"):
         client.commit(late, OLD, NEW)
     assert stock.commits == []
     assert client.drop(lease)
@@ -260,7 +260,7 @@ def test_each_lease_has_one_beginning_and_one_end_that_says_how(start_stock: Any
         "acquired", "dropped", "acquired", "committed", "acquired", "acquired", "expired",
     ]  # fmt: skip
     dropped, committed = audit.lines[1], audit.lines[3]
-    assert dropped.fields["outcome"] == "given back, after a commit that failed: CommitFailed"  # type: ignore[attr-defined]
+    assert dropped.fields["outcome"] == "given back, after a commit that failed: commit-failed"  # type: ignore[attr-defined]
     assert dropped.fields["holder"] == "dag/run/task try 1"  # type: ignore[attr-defined]
     assert committed.fields["outcome"] == "revision 1"  # type: ignore[attr-defined]
     text = "\n".join(line.getMessage() + str(line.__dict__) for line in audit.lines)
@@ -306,7 +306,7 @@ def test_the_body_of_a_commit_is_covered_by_a_signature(gateway: RunningGateway,
         return send(replace(call, body=call.body.replace(b"2" * 40, b"3" * 40)))
 
     monkeypatch.setattr(client._transport, "send", tampered)
-    with refused(errors.BadSignature, path="/a", reason="invalid_hmac"):
+    with refused(errors.BAD_SIGNATURE, path="/a", reason="invalid_hmac"):
         client.commit(lease, OLD, NEW)
     monkeypatch.undo()
     assert gateway.committer.orders == []

@@ -87,27 +87,27 @@ def test_of_many_who_ask_for_one_path_exactly_one_gets_it(gateway: object, clien
 
 
 @pytest.mark.parametrize(
-    ("key_id", "secret", "repository", "path", "leaf"),
+    ("key_id", "secret", "repository", "path", "kind"),
     [
-        ("rootkey", "wrong", REPOSITORY, "/a", errors.BadSignature),
-        ("nokey", "x", REPOSITORY, "/a", errors.BadSignature),
-        ("plainkey", None, REPOSITORY, "/a", errors.KeyNotAllowed),
-        ("adminkey", None, REPOSITORY, "/a", errors.KeyNotAllowed),
-        ("subkey", None, REPOSITORY, "/arch", errors.PathNotAllowed),
-        ("subkey", None, REPOSITORY, "/arch/x86_64", errors.PathNotAllowed),
-        ("rootkey", None, "no.such.org", "/a", errors.UnknownRepository),
+        ("rootkey", "wrong", REPOSITORY, "/a", errors.BAD_SIGNATURE),
+        ("nokey", "x", REPOSITORY, "/a", errors.BAD_SIGNATURE),
+        ("plainkey", None, REPOSITORY, "/a", errors.KEY_NOT_ALLOWED),
+        ("adminkey", None, REPOSITORY, "/a", errors.KEY_NOT_ALLOWED),
+        ("subkey", None, REPOSITORY, "/arch", errors.PATH_NOT_ALLOWED),
+        ("subkey", None, REPOSITORY, "/arch/x86_64", errors.PATH_NOT_ALLOWED),
+        ("rootkey", None, "no.such.org", "/a", errors.UNKNOWN_REPOSITORY),
     ],
 )
 def test_a_refusal_is_a_typed_error_that_names_path_and_key(
-    gateway: object, key_id: str, secret: str | None, repository: str, path: str, leaf: type[errors.GatewayError]
+    gateway: object, key_id: str, secret: str | None, repository: str, path: str, kind: errors.GatewayErrorKind
 ) -> None:
     client = gateway.client(key_id, secret)  # type: ignore[attr-defined]
-    with refused(leaf, repository=repository, path=path, key_id=key_id) as caught:
+    with refused(kind, repository=repository, path=path, key_id=key_id) as caught:
         client.acquire(repository, path, hostname="h")
     assert f"{repository}{path}" in str(caught.value)
-    assert leaf.hint in str(caught.value)
+    assert kind.hint in str(caught.value)
     assert caught.value.trace in str(caught.value)
-    assert not leaf.retryable
+    assert not kind.retryable
 
 
 def test_a_restricted_key_leases_at_and_below_its_path(gateway: object) -> None:
@@ -201,7 +201,7 @@ def test_a_key_is_tried_by_a_call_that_changes_nothing(start_gateway: StartGatew
     lease = client.acquire(REPOSITORY, "/a", hostname="h")
     client.check_key()
     assert [one.path for one in client.leases()] == ["/a"]
-    with refused(errors.BadSignature, key_id="rootkey"):
+    with refused(errors.BAD_SIGNATURE, key_id="rootkey"):
         gateway.client(secret="wrong").check_key()
     client.drop(lease)
 

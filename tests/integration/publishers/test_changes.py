@@ -11,7 +11,7 @@ from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import DestinationError
 from include.cvmfs.format.dirent import Dirent
-from include.gateway.errors import MergeFailed, PathBusy
+from include.gateway.errors import MERGE_FAILED, PathBusy
 from tests.fakes.refused import refused
 from tests.fakes.site import BUILD, DESTINATIONS, Site
 from tests.integration.conftest import AGAIN_ON_S3
@@ -102,7 +102,7 @@ def test_a_busy_place_and_a_bad_change_leave_everything_as_it_was(built: Site) -
 
 
 def test_what_is_outside_of_the_lease_is_refused(built: Site) -> None:
-    with refused(MergeFailed, path=DESTINATIONS[0]):
+    with refused(MERGE_FAILED, path=DESTINATIONS[0]):
         change(built, DESTINATIONS[0], lambda edit: edit.remove(DESTINATIONS[1]))
     assert built.readers().lookup(DESTINATIONS[1]) is not None
     built.assert_sound()

@@ -25,7 +25,7 @@ from include.cvmfs.format.counters import Counts, Statistics
 from include.cvmfs.format.hashes import CATALOG, Algorithm, ObjectHash
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.ingest.changeset import Changeset
-from include.gateway.errors import BaseMoved, CommitUnclear, RootMissing, TagRefused
+from include.gateway.errors import ROOT_MISSING, BaseMoved, CommitUnclear, TagRefused
 from include.storage.store import Store
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.refused import refused
@@ -143,7 +143,7 @@ def test_attributes_that_a_changeset_claims_do_not_matter_the_catalogs_own_do(re
 def test_a_catalog_that_vanished_after_it_was_verified_is_refused_by_the_gateway(reserved: ThreadSite) -> None:
     before = reserved.head().manifest
     changeset = reserved.prepared(DESTINATION, FILES)
-    with refused(RootMissing, path=DESTINATION):
+    with refused(ROOT_MISSING, path=DESTINATION):
         reserved.worker().publish(
             changeset, holder="test", now=NOW, on_lease=lambda drop: reserved.store.delete([key_of(changeset)])
         )

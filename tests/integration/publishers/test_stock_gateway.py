@@ -18,7 +18,7 @@ from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.revision.view import View
-from include.gateway.errors import CommitUnclear, GatewayError, PathBusy, ReceiverFailed, ReflogMissing, TagRefused
+from include.gateway.errors import RECEIVER_FAILED, REFLOG_MISSING, CommitUnclear, GatewayError, PathBusy, TagRefused
 from include.publishers.capabilities import Loss
 from include.publishers.errors import Lossy, NotSupported, WorkReverted
 from include.storage.file import FileStore
@@ -286,11 +286,11 @@ def test_a_lease_that_expired_before_the_commit_is_taken_anew(reserved: StockSit
 
 def test_failures_that_a_new_lease_does_not_cure_end_at_once_and_others_after_a_few(reserved: StockSite) -> None:
     reserved.gateway.fail.append("missing_reflog")
-    with pytest.raises(ReflogMissing):
+    with refused(REFLOG_MISSING):
         publish(reserved)
     assert reserved.pauses == []
     reserved.gateway.fail += [PANIC] * 10
-    with pytest.raises(ReceiverFailed):
+    with refused(RECEIVER_FAILED):
         publish(reserved, DESTINATIONS[1])
     assert len(reserved.pauses) == 4
     assert reserved.readers().manifest.revision == 1
@@ -485,6 +485,6 @@ def test_a_lease_below_a_directory_that_is_missing_fails_as_on_the_real_one(rese
     root = reserved.head().manifest.root
     client = reserved.client()
     lease = client.acquire(FQRN, "/no/such/place", hostname="h")
-    with refused(ReceiverFailed, path="/no/such/place"):
+    with refused(RECEIVER_FAILED, path="/no/such/place"):
         client.commit(lease, root, root)
     client.drop(lease)

@@ -171,7 +171,7 @@ def test_what_a_pass_left_failed_is_told_when_the_pass_ends_once_and_a_later_fai
         records.plan(site.ledger, key, **about, try_number=1, now=now, reason="p")
         records.move(
             site.ledger, key, to, phase=Phase.PLAN, try_number=1, now=now, reason="no tarball",
-            error=ArtifactMissing,
+            error=ArtifactMissing("a", "b"),
         )  # fmt: skip
 
     airflow = Airflow()

@@ -2,77 +2,82 @@
 
 from __future__ import annotations
 
-import inspect
 import pickle
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from include.errors import NightshiftError, kinds_in
 from include.gateway import errors
-from include.gateway.errors import GatewayError, leaf_of
+from include.gateway.errors import GatewayError, GatewayErrorKind, kind_of
 
 TOKEN = "AA4GU76YRRMDOWUDSUWOTQNFJYGJHSR6A77QEUOLS4COX6AXFWYQ===="
-LEAVES = [leaf for _, leaf in inspect.getmembers(errors, inspect.isclass) if issubclass(leaf, GatewayError)]
+KINDS = [kind for kind in kinds_in(errors).values() if kind is not NightshiftError]
+CLASSES = [kind for kind in KINDS if isinstance(kind, type)]
 
 
 @pytest.mark.parametrize(
-    ("reason", "leaf"),
+    ("reason", "kind"),
     [
-        ("invalid_hmac", errors.BadSignature),
-        ("authorization error: invalid_key", errors.KeyNotAllowed),
-        ("invalid_key", errors.KeyNotAllowed),
-        ("authorization error: invalid_path", errors.PathNotAllowed),
-        ("invalid_path", errors.PathNotAllowed),
-        ("authorization error: invalid_repo", errors.UnknownRepository),
-        ("invalid_repo", errors.UnknownRepository),
-        ("repository not found: %!w(<nil>)", errors.UnknownRepository),
-        ("repository not found: no.such.org", errors.UnknownRepository),
+        ("invalid_hmac", errors.BAD_SIGNATURE),
+        ("authorization error: invalid_key", errors.KEY_NOT_ALLOWED),
+        ("invalid_key", errors.KEY_NOT_ALLOWED),
+        ("authorization error: invalid_path", errors.PATH_NOT_ALLOWED),
+        ("invalid_path", errors.PATH_NOT_ALLOWED),
+        ("authorization error: invalid_repo", errors.UNKNOWN_REPOSITORY),
+        ("invalid_repo", errors.UNKNOWN_REPOSITORY),
+        ("repository not found: %!w(<nil>)", errors.UNKNOWN_REPOSITORY),
+        ("repository not found: no.such.org", errors.UNKNOWN_REPOSITORY),
         ("repo_disabled", errors.RepositoryDisabled),
         ("no_admin_key", errors.AdminKeyNeeded),
         ("input has leading slash", errors.BadLeasePath),
         ("missing repository name or subpath", errors.BadLeasePath),
-        ("incompatible request version: 1, min version: 2", errors.IncompatibleVersion),
+        ("incompatible request version: 1, min version: 2", errors.INCOMPATIBLE_VERSION),
         ("invalid lease", errors.LeaseLost),
         ("invalid_token", errors.LeaseLost),
         ("lease_expired", errors.LeaseLost),
-        ("could not obtain statistics counters: no statistics counters for lease r.org/a", errors.LeaseSpent),
-        ("could not begin transaction: database is locked", errors.StateTrouble),
-        ("database is locked", errors.StateTrouble),
-        ("merge_error", errors.MergeFailed),
-        ("missing_reflog", errors.ReflogMissing),
+        ("could not obtain statistics counters: no statistics counters for lease r.org/a", errors.LEASE_SPENT),
+        ("could not begin transaction: database is locked", errors.STATE_FAILED),
+        ("database is locked", errors.STATE_FAILED),
+        ("merge_error", errors.MERGE_FAILED),
+        ("missing_reflog", errors.REFLOG_MISSING),
         ("miscellaneous", errors.CommitFailed),
-        ("runtime error: PANIC: failed to load C from Stratum 0", errors.ReceiverFailed),
-        ("worker 'commit' call failed: possible that the receiver crashed: EOF", errors.ReceiverFailed),
-        ("uploader_error", errors.StorageFailed),
+        ("runtime error: PANIC: failed to load C from Stratum 0", errors.RECEIVER_FAILED),
+        ("worker 'commit' call failed: possible that the receiver crashed: EOF", errors.RECEIVER_FAILED),
+        ("uploader_error", errors.STORAGE_FAILED),
         ("something that no version ever said", GatewayError),
     ],
 )
-def test_reasons_of_the_server_and_of_the_manual_have_the_same_leaf(reason: str, leaf: type[GatewayError]) -> None:
-    assert leaf_of(reason) is leaf
+def test_reasons_of_the_server_and_of_the_manual_mean_the_same(reason: str, kind: GatewayErrorKind) -> None:
+    assert kind_of(reason) is kind
 
 
 @given(st.text(max_size=100))
-def test_any_reason_has_a_leaf(reason: str) -> None:
-    assert issubclass(leaf_of(reason), GatewayError)
+def test_any_reason_means_an_error(reason: str) -> None:
+    assert isinstance(kind_of(reason)("no"), GatewayError)
 
 
-@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.__name__)
-def test_every_leaf_is_drawn_in_the_tree_and_says_whether_to_retry(leaf: type[GatewayError]) -> None:
-    assert errors.__doc__ is not None
-    lines = [line for line in errors.__doc__.splitlines() if leaf.__name__ in line.replace("─", " ").split()]
-    assert len(lines) == 1, leaf
-    assert isinstance(leaf.retryable, bool)
-    assert leaf.hint
-    if leaf is not GatewayError and not any(leaf in other.__bases__ for other in LEAVES):
-        assert ("retryable" in lines[0]) is leaf.retryable
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.code)
+def test_every_class_is_drawn_in_the_tree_which_says_whether_to_retry(kind: type[GatewayError]) -> None:
+    lines = [line for line in str(errors.__doc__).splitlines() if kind.__name__ in line.replace("─", " ").split()]
+    assert len(lines) == 1, kind
+    if kind is not GatewayError:
+        assert ("retryable" in lines[0]) is kind.retryable
 
 
-@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.__name__)
-def test_errors_cross_process_borders_with_what_they_carry(leaf: type[GatewayError]) -> None:
-    error = leaf("no", repository="r.org", path="/a", key_id="k", reason="why", trace="t")
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.code)
+def test_every_kind_says_what_helps(kind: GatewayErrorKind) -> None:
+    assert kind.hint
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.code)
+def test_errors_cross_process_borders_with_what_they_carry(kind: GatewayErrorKind) -> None:
+    error = kind("no", repository="r.org", path="/a", key_id="k", reason="why", trace="t")
     again = pickle.loads(pickle.dumps(error))
-    assert type(again) is leaf
+    assert (type(again), again.code, again.hint, again.retryable, again.outage, again.concern) == (
+        type(error), kind.code, kind.hint, kind.retryable, kind.outage, kind.concern,
+    )  # fmt: skip
     assert (str(again), again.repository, again.path, again.key_id, again.reason, again.trace) == (
         "no", "r.org", "/a", "k", "why", "t",
     )  # fmt: skip

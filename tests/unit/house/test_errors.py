@@ -1,4 +1,4 @@
-"""The rules of the house for errors: one root, a code for each class, the way to other processes, and their tests."""
+"""The rules for errors: one root, codes for classes and rows, the way to other processes, and their tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from functools import cache
 
 from include.care.watch.failures import SUBJECTS
 from include.error_names import CODES, MERGED
-from include.errors import Concern, NightshiftError
+from include.errors import Concern, ErrorRow, NightshiftError, kinds_in
 from tests.fakes.airflowhome import ROOT
 
 FOLDERS = ("bench", "dags", "hooks", "include", "operators", "plugins", "sensors", "triggers")
@@ -76,10 +76,22 @@ def kinds() -> dict[Name, Kind]:
     return {name: kind for name, kind in all_of_them.items() if is_exception(kind)}
 
 
-def loaded() -> dict[str, type[NightshiftError]]:
-    """The classes of the library, by their codes."""
-    names = [name for name in kinds() if name[0].startswith("include.")]
-    return {one.code: one for module, name in names for one in [getattr(importlib.import_module(module), name)]}
+@cache
+def rows() -> dict[str, list[str]]:
+    """The codes of the rows of each module."""
+    found = {}
+    for folder in FOLDERS:
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+            codes = [ast.literal_eval(call.args[1]) for call in calls if ast.unparse(call.func) == "ErrorRow"]
+            found[".".join(file.relative_to(ROOT).with_suffix("").parts)] = codes
+    return {module: codes for module, codes in found.items() if codes}
+
+
+def loaded() -> dict[str, type[NightshiftError] | ErrorRow[..., NightshiftError]]:
+    """The classes and rows of the library, by their codes."""
+    modules = {module for module in {name[0] for name in kinds()} | rows().keys() if module.startswith("include.")}
+    return kinds_in(*map(importlib.import_module, sorted(modules)))
 
 
 def test_every_error_derives_from_the_one_root() -> None:
@@ -90,28 +102,33 @@ def test_every_error_derives_from_the_one_root() -> None:
 def test_every_error_has_a_code_of_its_own() -> None:
     codes = {name: kind.code for name, kind in kinds().items() if name not in SIGNALS | {ROOT_CLASS}}
     assert len(codes) > 50
-    assert [name for name, code in codes.items() if code is None or not CODE.fullmatch(code)] == []
-    assert [code for code, count in Counter(codes.values()).items() if count > 1] == []
+    assert [name for name, code in codes.items() if code is None] == []
+    used = Counter([*codes.values(), *(code for some in rows().values() for code in some)])
+    assert [code for code, count in used.items() if count > 1 or not CODE.fullmatch(str(code))] == []
+
+
+def test_every_row_is_a_constant_of_a_module_of_the_library() -> None:
+    assert {code for some in rows().values() for code in some} - loaded().keys() == set()
 
 
 def test_names_that_were_stored_have_codes_of_today() -> None:
-    known = {kind.code for kind in kinds().values()}
+    known = {kind.code for kind in kinds().values()} | {code for some in rows().values() for code in some}
     assert {*CODES.values(), *MERGED.values()} - known == set()
     assert CODES.keys() & MERGED.keys() == set()
     assert len(set(CODES.values())) == len(CODES)
 
 
 def test_every_error_of_the_library_survives_the_way_to_another_process() -> None:
-    for kind in loaded().values():
+    for kind in {one.raised if isinstance(one, ErrorRow) else one for one in loaded().values()}:
         error = kind.__new__(kind)
-        error.args, error.__dict__["detail"] = ("what happened",), {"key": 1}
+        error.args, error.__dict__["detail"], error.code = ("what happened",), {"key": 1}, "code-of-a-row"
         copy = pickle.loads(pickle.dumps(error))
         assert (type(copy), copy.args, copy.__dict__) == (kind, error.args, error.__dict__)
 
 
 def test_an_alert_knows_every_error_that_concerns_the_site() -> None:
-    known = {one for module in SUBJECTS for one in vars(module).values() if isinstance(one, type)}
-    assert {kind for kind in loaded().values() if kind.concern is not Concern.ARTIFACT} - known == set()
+    site = {code for code, kind in loaded().items() if kind.concern is not Concern.ARTIFACT}
+    assert site - kinds_in(*SUBJECTS).keys() == set()
 
 
 TOLD_APART = frozenset({

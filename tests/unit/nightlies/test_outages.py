@@ -8,13 +8,13 @@ import pytest
 
 from include.cvmfs.errors import ManifestConflict, SourceError
 from include.gateway.errors import (
-    BadSignature,
+    BAD_SIGNATURE,
+    GATEWAY_FAILED,
+    STATE_FAILED,
     CommitUnclear,
     GatewayUnreachable,
     PathBusy,
     ReplyLost,
-    ServerTrouble,
-    StateTrouble,
 )
 from include.nightlies.rules.outages import FIRST_PAUSE_S, LONGEST_PAUSE_S, is_outage, pauses
 from include.publishers.server.errors import NodeUnreachable
@@ -43,12 +43,12 @@ def test_the_pauses_fill_the_budget_and_no_pause_begins_after_it(minutes: int) -
         (Unavailable("503", key="a", cause="503"), True),
         (GatewayUnreachable("no connection"), True),
         (ReplyLost("no reply"), True),
-        (ServerTrouble("500"), True),
-        (StateTrouble("database is locked"), True),
+        (GATEWAY_FAILED("500"), True),
+        (STATE_FAILED("database is locked"), True),
         (NodeUnreachable("nights.example.org", "no route"), True),
         (CommitUnclear("no reply"), False),
         (PathBusy("busy"), False),
-        (BadSignature("no"), False),
+        (BAD_SIGNATURE("no"), False),
         (Forbidden("no", key="a"), False),
         (ManifestConflict("nights.example.org"), False),
         (SourceError("a", "b"), False),

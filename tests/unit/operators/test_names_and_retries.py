@@ -8,7 +8,7 @@ from airflow.sdk import RetryAction
 from hooks.retry import RetryByKind
 from hooks.site import run_name
 from include.cvmfs.errors import DestinationError, ManifestConflict, SourceError
-from include.gateway.errors import BadSignature, PathBusy
+from include.gateway.errors import BAD_SIGNATURE, PathBusy
 from include.nightlies.steps.errors import ArtifactMissing, ArtifactSize, BatchFailed, GateClosed
 from include.storage.errors import Unavailable
 from operators.base import batches_of, holder_name, tries_left
@@ -36,7 +36,7 @@ def test_a_plan_that_did_not_end_hands_on_no_batches() -> None:
         (SourceError("a", "b"), RetryAction.FAIL),
         (DestinationError("/a", "b"), RetryAction.FAIL),
         (ArtifactSize("a", "b", 1, 2), RetryAction.FAIL),
-        (BadSignature("no"), RetryAction.FAIL),
+        (BAD_SIGNATURE("no"), RetryAction.FAIL),
         (GateClosed("run", ["x"]), RetryAction.FAIL),
         (ManifestConflict("nights.example.org"), RetryAction.RETRY),
         (ArtifactMissing("a", "b"), RetryAction.RETRY),

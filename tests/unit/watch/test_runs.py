@@ -89,7 +89,7 @@ def failed_artifact(site: Connections, run: str, day: datetime, name: str = "A")
     records.plan(site.ledger, key, **about, try_number=1, now=NOW, reason="p")
     records.move(
         site.ledger, key, State.FAILED, phase=Phase.PLAN, try_number=1, now=NOW, reason="no tarball",
-        error=ArtifactMissing,
+        error=ArtifactMissing("a", "b"),
     )  # fmt: skip
 
 
