@@ -1,4 +1,4 @@
-"""A small site (an S3 server, a gateway, a ledger, a slot) on which the steps of nights are called one by one."""
+"""A small site (a store, a gateway, a ledger, a slot) on which the steps of nights are called one by one."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ from include.nightlies.steps.values import Batch, BatchOutcome, Night
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from include.storage.file import FileStore
 from include.storage.probe import probe
 from include.storage.store import Store, Traits
 from tests.fakes.builds import Build, tree
@@ -45,11 +46,11 @@ _SITE = """
 ledger: "sqlite:///{folder}/ledger.db"
 paths: {{var: "{folder}/var"}}
 stores:
-  cvmfs: {{url: "s3://{bucket}/{prefix}", endpoint: "{endpoint}", connection: store}}
+  cvmfs: {{{store}}}
 repositories:
   {fqrn}:
     store: cvmfs
-    public_url: "{public}/{fqrn}"
+    public_url: "{public_url}/{fqrn}"
     public_key: "{folder}/repository.pub"
     gateway: gateway
 slots:
@@ -145,20 +146,40 @@ class Nights:
         return self.connections.gateway(FQRN)
 
 
+@dataclass
+class Place:
+    """Where a site has its objects: its store, which is the lines of its settings, and where everybody reads it."""
+
+    store: Store
+    settings: str
+    public_url: str
+
+
 @pytest.fixture(scope="session")
 def traits(weed: WeedServer) -> Traits:
     """What the server keeps, tried once: a gateway that knows it begins at once."""
     return probe(weed.store(BUCKET, "trial"), writers=4)
 
 
+@pytest.fixture(params=["file", pytest.param("weed", marks=[pytest.mark.server("weed"), pytest.mark.thorough])])
+def place(request: pytest.FixtureRequest, s3_prefix: str, tmp_path: Path) -> Place:
+    """A folder. The steps know a store by its interface: on S3 is what `dags`, `publishers` and `storage` test."""
+    if request.param == "file":
+        store: Store = FileStore(tmp_path / "store")
+        return Place(store, f'url: "{store.url}"', store.url)
+    weed: WeedServer = request.getfixturevalue("weed")
+    store = weed.store(BUCKET, s3_prefix)
+    settings = f'url: "s3://{BUCKET}/{s3_prefix}", endpoint: "{weed.endpoint}", connection: store'
+    traits: Traits = request.getfixturevalue("traits")
+    return Place(store.with_traits(traits), settings, weed.public_url(BUCKET, s3_prefix))
+
+
 @pytest.fixture
-def nights(
-    weed: WeedServer, traits: Traits, s3_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Nights]:
-    store = weed.store(BUCKET, f"{s3_prefix}/{FQRN}")
+def nights(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nights]:
+    store = place.store.child(FQRN)
     create_repository(store, FQRN, master=MASTER, signer=SIGNER, now=now())
     (tmp_path / "repository.pub").write_bytes(PUBLIC_KEY)
-    repository = RepositoryConfig(lambda: store.with_traits(traits), lambda: SIGNER, (KEY,))
+    repository = RepositoryConfig(lambda: store, lambda: SIGNER, (KEY,))
     config = ServiceConfig(tmp_path / "gateway.db", {FQRN: repository}, port=0, max_lease_time_s=30)
     ready, stop, urls = threading.Event(), threading.Event(), list[str]()
 
@@ -171,10 +192,7 @@ def nights(
     assert ready.wait(20), "the gateway did not start"
     port = int(urls[0].rpartition(":")[2].partition("/")[0])
     file = tmp_path / "site.yaml"
-    public = weed.public_url(BUCKET, s3_prefix)
-    file.write_text(
-        _SITE.format(folder=tmp_path, bucket=BUCKET, prefix=s3_prefix, endpoint=weed.endpoint, public=public, fqrn=FQRN)
-    )
+    file.write_text(_SITE.format(folder=tmp_path, store=place.settings, public_url=place.public_url, fqrn=FQRN))
     environment = {
         "NIGHTSHIFT_CONFIG": str(file),
         "AIRFLOW_CONN_STORE": _connection("object_store", OWNER.access_key, OWNER.secret_key),

@@ -34,7 +34,6 @@ from tests.integration.nightlies.conftest import FQRN, Nights, missing, now
 from tests.integration.nightlies.test_again import forget_the_first
 from tests.integration.nightlies.test_links import build_of, night_of, publish
 
-pytestmark = pytest.mark.server("weed")
 TREES = {"A": {"file": b"a"}, "B": {"file": b"b"}}
 
 

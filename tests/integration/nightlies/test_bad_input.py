@@ -25,7 +25,6 @@ from tests.fakes.refused import refused
 from tests.integration.nightlies.conftest import FQRN, Nights, missing, now
 from tests.integration.nightlies.test_approval import configured
 
-pytestmark = pytest.mark.server("weed")
 NIGHT = Night("night/1", "main", date(2026, 11, 1), "test")
 GOOD = tree({"lib/good.so": b"good" * 100})
 BELOW_LIB, LONGEST = "x" * 255, "lib/" + "x" * 256
@@ -58,7 +57,7 @@ def long_name(name: str) -> list[Member]:
 def bad_ones() -> dict[str, Bad]:
     """By project; made when they are needed."""
     return {
-        "Missing": Bad(GOOD, r"there is no s3://\S+/b20261101/Missing-x86_64.tar.gz", "Upload it again"),
+        "Missing": Bad(GOOD, r"there is no \S+/b20261101/Missing-x86_64.tar.gz", "Upload it again"),
         "Truncated": Bad(
             GOOD[:-20],
             f"has {len(GOOD) - 20} bytes, the index says {len(GOOD)}; truncated",

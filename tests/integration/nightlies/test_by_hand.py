@@ -20,7 +20,6 @@ from tests.fakes.builds import tree
 from tests.fakes.refused import refused
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 
-pytestmark = pytest.mark.server("weed")
 ONE, TWO = tree({"readme": b"one"}), tree({"readme": b"two"})
 
 

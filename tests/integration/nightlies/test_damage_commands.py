@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from include.cli.repo import app
@@ -13,7 +12,6 @@ from include.nightlies.records import damage
 from tests.fakes.builds import tree
 from tests.integration.nightlies.conftest import FQRN, Nights
 
-pytestmark = pytest.mark.server("weed")
 FILES = {"lib/common.so": b"the same every night" * 300, "bin/tool": b"#!/bin/sh\n"}
 
 

@@ -24,7 +24,6 @@ from tests.fakes.builds import Build, tree
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import SLOT, build_of, leads_to, night_of, revision, whole_night, with_slots
 
-pytestmark = pytest.mark.server("weed")
 HOUR = timedelta(hours=1)
 
 

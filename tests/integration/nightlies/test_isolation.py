@@ -19,7 +19,6 @@ from include.nightlies.steps.verify import tidy_run
 from tests.fakes.builds import Build, tree
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 
-pytestmark = pytest.mark.server("weed")
 DAY = date(2026, 11, 9)
 PROJECTS = ("Boole", "Brunel", "DaVinci", "Gaudi", "LHCb", "Rec")
 TRIES = 50

@@ -26,7 +26,6 @@ from include.settings.secrets import EnvSecrets
 from tests.fakes.builds import Build, tree
 from tests.integration.nightlies.conftest import FQRN, Nights, missing, now
 
-pytestmark = pytest.mark.server("weed")
 SLOT = """
 slots:
   main:

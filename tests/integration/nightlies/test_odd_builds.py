@@ -27,8 +27,6 @@ from tests.integration.nightlies.test_links import (
     with_slots,
 )
 
-pytestmark = pytest.mark.server("weed")
-
 
 def slots(nights: Nights, folder: Path, more: str = "") -> Nights:
     return with_slots(nights, folder, SLOT.format(fqrn=FQRN) + more)

@@ -21,7 +21,6 @@ from include.nightlies.steps.verify import verify_run
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import build_of, leads_to, link, night_of, publish, revision, with_slots
 
-pytestmark = pytest.mark.server("weed")
 FOLDER = "/nightlies/main"
 SLOT = "slots:\n  main: {{repository: {fqrn}, store: cvmfs, partial: {partial}, links: {{}}}}\n"
 FULL = {"A": b"a" * 5000, "B": b"b" * 5000, "C": b"c" * 5000}

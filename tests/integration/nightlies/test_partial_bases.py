@@ -19,7 +19,6 @@ from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import build_of, leads_to, link, night_of, publish, revision, with_slots
 from tests.integration.nightlies.test_partial import FULL, base_of, data_objects, run
 
-pytestmark = pytest.mark.server("weed")
 FOLDER = "/nightlies/main"
 SLOT = """slots:
   main: {{repository: {fqrn}, store: cvmfs, partial: {partial}, links: {{}}, optional: {{projects: [Extra]}}}}

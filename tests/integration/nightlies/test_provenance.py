@@ -19,7 +19,6 @@ from tests.integration.nightlies.test_links import link as set_links
 from tests.integration.nightlies.test_partial import base_of
 from tests.integration.nightlies.test_partial import run as to_the_gate
 
-pytestmark = pytest.mark.server("weed")
 FOLDER = "/nightlies/main"
 SLOT = "slots:\n  main: {{repository: {fqrn}, store: cvmfs, partial: {partial}, links: {{}}}}\n"
 

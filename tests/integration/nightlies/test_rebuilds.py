@@ -16,7 +16,6 @@ from include.nightlies.steps.values import Batch, Night
 from tests.fakes.builds import Build, tree
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 
-pytestmark = pytest.mark.server("weed")
 DAY = date(2026, 11, 9)
 FOLDER = "/nightlies/main/b20261109"
 

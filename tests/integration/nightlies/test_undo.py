@@ -32,7 +32,6 @@ from tests.integration.nightlies.test_links import (
 from tests.integration.nightlies.test_partial import base_of, data_objects
 from tests.integration.nightlies.test_partial import run as partial_night
 
-pytestmark = pytest.mark.server("weed")
 FOLDER = "/nightlies/main"
 SLOT = """slots:
   main: {{repository: {fqrn}, store: cvmfs, partial: link, links: {{}}}}

@@ -32,7 +32,6 @@ from tests.integration.nightlies.test_partial import base_of, data_objects
 from tests.integration.nightlies.test_partial import run as to_the_gate
 from tests.integration.nightlies.test_undo import files, taken_back, wish
 
-pytestmark = pytest.mark.server("weed")
 FOLDER = "/nightlies/main"
 SLOT = """slots:
   main: {{repository: {fqrn}, store: cvmfs, partial: {partial}, links: {{}}, tag: "{{slot}}-{{build_id}}"}}
