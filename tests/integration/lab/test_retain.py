@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,14 +15,15 @@ from sqlalchemy import Engine, MetaData, create_engine, insert, select, types
 from typer.testing import CliRunner
 
 from include.cli.lab import app
-from include.lab import components
+from include.lab import retain
 from include.lab.environment import Lab, LabFolders
 from include.lab.errors import LabError
 from include.lab.ports import Ports
 from include.lab.retain import DATABASE, clean_database, oldest_at_work
 from include.lab.secrets import load_or_create
 from include.lab.servers.process import ServerProcess
-from include.lab.services import postgres_server, resolved
+from include.lab.services import postgres_server
+from tests.fakes import airflowhome
 
 NOW = datetime.now(UTC)
 TABLES = ("dag_run", "task_instance", "xcom", "log")
@@ -28,7 +31,11 @@ TABLES = ("dag_run", "task_instance", "xcom", "log")
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Airflow's database of a lab, its tables made by Airflow; nothing else runs."""
+    """Airflow's database of a lab, its tables made from Airflow's models; nothing else runs."""
+    airflowhome.use()
+    from airflow.models import import_all_models
+    from airflow.models.base import Base
+
     place = LabFolders(tmp_path_factory.mktemp("retain") / "var")
     lab = Lab(place, Ports.unused(), load_or_create(place.secrets))
     place.log.mkdir(parents=True, exist_ok=True)
@@ -41,10 +48,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     process.start()
     try:
         server.ensure_database()
-        subprocess.run(
-            resolved(components.MIGRATE), env=lab.environment(), check=True, capture_output=True,
-            stdin=subprocess.DEVNULL, cwd="/",
-        )  # fmt: skip
+        import_all_models()
+        engine = create_engine(lab.environment()[DATABASE])
+        Base.metadata.create_all(engine)
+        engine.dispose()
         yield lab
     finally:
         process.stop()
@@ -60,6 +67,29 @@ def database(lab: Lab) -> Iterator[Engine]:
         for name in reversed(TABLES):
             connection.execute(tables.tables[name].delete())
     engine.dispose()
+
+
+@contextlib.contextmanager
+def in_this_process(database: Engine) -> Iterator[None]:
+    """`airflow` as a function: a process would take six seconds for its imports. One test has it as a process."""
+    from airflow import settings
+    from airflow.cli.cli_parser import get_parser
+    from sqlalchemy.orm import scoped_session, sessionmaker
+
+    def run(command: Sequence[str], **_: object) -> subprocess.CompletedProcess[str]:
+        said, error = io.StringIO(), ""
+        words = get_parser().parse_args(list(command[1:]))
+        with contextlib.redirect_stdout(said):
+            try:
+                words.func(words)
+            except Exception as fault:  # noqa: BLE001 - whatever it is, the program would end with it
+                error = str(fault)
+        return subprocess.CompletedProcess(command, int(bool(error)), said.getvalue(), error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(settings, "Session", scoped_session(sessionmaker(bind=database, expire_on_commit=False)))
+        patch.setattr(retain.subprocess, "run", run)
+        yield
 
 
 def reflected(engine: Engine) -> MetaData:
@@ -138,7 +168,8 @@ def test_what_is_older_goes_and_what_is_newer_or_of_a_run_that_has_not_ended_sta
         file.write_text("a line")
         at = (NOW - timedelta(days=days)).timestamp()
         os.utime(file, (at, at))
-    assert "would go: 1 log files" in retained(lab, monkeypatch, "--dry-run")
+    with in_this_process(database):
+        assert "would go: 1 log files" in retained(lab, monkeypatch, "--dry-run")
     assert left(database) == everywhere("before", "waits", "since", "new")
     said = retained(lab, monkeypatch)
     assert "nightly waits, which has not ended" in said
@@ -148,7 +179,8 @@ def test_what_is_older_goes_and_what_is_newer_or_of_a_run_that_has_not_ended_sta
     runs = reflected(database).tables["dag_run"]
     with database.begin() as connection:
         connection.execute(runs.update().where(runs.c.run_id == "waits").values(state="success"))
-    assert "removed: 1 log files" in retained(lab, monkeypatch)
+    with in_this_process(database):
+        assert "removed: 1 log files" in retained(lab, monkeypatch)
     assert left(database) == everywhere("new")
     assert [path.name for path in logs.iterdir() if any(path.iterdir())] == ["run_id=new"]
 
@@ -181,7 +213,7 @@ def test_a_table_that_cannot_be_cleaned_is_told(lab: Lab, database: Engine) -> N
         connection.exec_driver_sql("CREATE TABLE holds (run INTEGER REFERENCES dag_run (id) ON DELETE RESTRICT)")
         connection.exec_driver_sql("INSERT INTO holds SELECT id FROM dag_run")
     try:
-        with pytest.raises(LabError, match="airflow db clean ended with code"):
+        with in_this_process(database), pytest.raises(LabError, match="airflow db clean ended with code"):
             clean_database(lab.environment(), NOW - timedelta(days=60), dry_run=False)
         assert left(database)["dag_run"] == {"old"}
     finally:
