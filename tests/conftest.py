@@ -23,8 +23,6 @@ MIGRATE = "include.ledger.migrate"
 LONG = (
     "integration/lab/test_retain.py",
     "faults/test_gateway_machine.py",
-    "integration/bench/test_gateway_bench.py",
-    "integration/bench/test_publish_bench.py",
     "faults/test_gateway_points.py",
     "dags/test_links_and_undo.py",
     "dags/test_open_night.py",

@@ -29,6 +29,7 @@ WANTED = [
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_it_ends_in_one_line_of_json(tmp_path: Path) -> None:
     load = ["--publishers", "2", "--slots", "2", "--processes", "1", "--seconds", "0.5"]
     others = ["--turns", "2", "--merges", "2", "--entries", "50", "--past-share", "0.02"]

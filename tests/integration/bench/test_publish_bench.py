@@ -20,6 +20,7 @@ KEYS = [
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_it_ends_in_one_line_of_json(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "bench/publish.py", "--files", "200", "--folders", "2", "--rounds", "1"]
     done = subprocess.run(

@@ -37,6 +37,7 @@ def test_osds_and_a_file_system_come_up_and_all_of_it_goes(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.server("radosgw")
 def test_what_is_on_disk_is_there_again_after_a_crash_of_everything(tmp_path: Path) -> None:
     from include.storage.buckets import ensure_bucket
