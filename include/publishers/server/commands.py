@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from include.cvmfs.errors import FormatError
-from include.publishers.server.errors import InputRefused
+from include.publishers.server.errors import INPUT_REFUSED
 
 HELD = 75
 """Exit code of a lock that somebody else has (EX_TEMPFAIL)."""
@@ -251,9 +251,9 @@ class Commands:
         return self._working(self._limited(feeding))
 
     def delete(self, path: str) -> list[str]:
-        """Take a place away. Raises InputRefused for a path with a colon, which separates several."""
+        """Take a place away. Raises NodeError for a path with a colon, which separates several."""
         if ":" in path:
-            raise InputRefused(self.fqrn, f"{path}: ingest cannot take away a path with a colon", path=path)
+            raise INPUT_REFUSED(self.fqrn, f"{path}: ingest cannot take away a path with a colon", path=path)
         return self._working(self._limited(self._ours("ingest", "-d", path.lstrip("/"), self.fqrn)))
 
     # -- tags, collections, checks

@@ -20,11 +20,12 @@ import paramiko
 from include.cvmfs.sources.source import printable
 from include.gateway.errors import redact
 from include.publishers.server.errors import (
-    CommandHung,
-    HostKeyChanged,
-    HostKeyUnknown,
-    KeyUnusable,
-    LoginRefused,
+    COMMAND_HUNG,
+    HOST_KEY_CHANGED,
+    HOST_KEY_UNKNOWN,
+    KEY_UNUSABLE,
+    LOGIN_REFUSED,
+    NodeError,
     NodeLost,
     NodeUnreachable,
 )
@@ -86,12 +87,12 @@ class SshConnection:
         self.close()
 
     def open(self) -> None:
-        """Raises NodeUnreachable, HostKeyUnknown, HostKeyChanged, KeyUnusable or LoginRefused."""
+        """Raises NodeConnectionError."""
         where, key = self.address, self.address.key
         try:
             self._client.load_host_keys(str(where.known_hosts))
         except (OSError, paramiko.SSHException) as fault:
-            raise KeyUnusable(where.fqrn, f"known_hosts file {where.known_hosts} cannot be read ({fault})") from fault
+            raise KEY_UNUSABLE(where.fqrn, f"known_hosts file {where.known_hosts} cannot be read ({fault})") from fault
         ours = None if key is None else _load(where, key)
         try:
             self._client.connect(
@@ -111,15 +112,15 @@ class SshConnection:
         except paramiko.BadHostKeyException as fault:
             shown, wanted = fingerprint(fault.key), fingerprint(fault.expected_key)
             detail = f"{where.name} shows the key {shown}, {where.known_hosts} has {wanted}"
-            raise HostKeyChanged(where.fqrn, detail) from None
+            raise HOST_KEY_CHANGED(where.fqrn, detail) from None
         except paramiko.AuthenticationException as fault:
             how = "our agent's keys" if key is None else f"the key {key}"
-            raise LoginRefused(where.fqrn, f"{where.name} does not take {how} ({fault})") from fault
+            raise LOGIN_REFUSED(where.fqrn, f"{where.name} does not take {how} ({fault})") from fault
         except (OSError, EOFError) as fault:
             raise NodeUnreachable(where.fqrn, f"{where.name} does not answer ({fault})") from fault
         except paramiko.SSHException as fault:
             if "No authentication methods" in str(fault):
-                raise LoginRefused(where.fqrn, f"{where.name}: there is no key to log in with ({fault})") from fault
+                raise LOGIN_REFUSED(where.fqrn, f"{where.name}: there is no key to log in with ({fault})") from fault
             raise NodeUnreachable(where.fqrn, f"{where.name} does not speak SSH with us ({fault})") from fault
 
     def close(self) -> None:
@@ -138,7 +139,7 @@ class SshConnection:
         """Run a command on the node and wait for its end; ``feed`` is its input, ``keep`` how many lines are returned.
 
         Its output goes to the log line by line, unless it is ``quiet``. After ``limit_s``, which the node is to keep
-        itself, and a minute more our end gives up. Raises NodeLost if the connection ends first, and CommandHung.
+        itself, and a minute more our end gives up. Raises NodeLost if the connection ends first, and NodeError.
         """
         started = self.start(command, quiet=quiet, limit_s=limit_s, keep=keep)
         try:
@@ -196,7 +197,7 @@ class Running:
         return self._output.lines[0] if self._output.lines else None
 
     def finish(self, feed: Iterable[bytes] = ()) -> CommandResult:
-        """Give it its input and wait for its end. Raises NodeLost, CommandHung."""
+        """Give it its input and wait for its end. Raises NodeLost, NodeError."""
         channel = self._channel
         try:
             self._send(feed)
@@ -241,9 +242,9 @@ class Running:
         finally:
             self._began.set()
 
-    def _hung(self) -> CommandHung:
+    def _hung(self) -> NodeError:
         said = " | ".join(self._output.done()[-3:])
-        return CommandHung(
+        return COMMAND_HUNG(
             self._address.fqrn,
             f"a command on {self._address.name} did not end within {self._limit_s:.0f} s, and the node did not end it"
             + (f": {said}" if said else ""),
@@ -288,16 +289,16 @@ class _Output:
 
 
 def _load(where: NodeAddress, key: Path) -> paramiko.PKey:
-    """The key in a file, opened with its passphrase. Raises KeyUnusable, which never quotes the passphrase."""
+    """The key in a file, opened with its passphrase. Raises an error, which never quotes the passphrase."""
     phrase = where.passphrase()
     try:
         # it says that it takes text, and hands what it is given to a library that takes bytes
         return paramiko.PKey.from_path(key, phrase.encode() if phrase else None)  # type: ignore[arg-type]
     except FileNotFoundError:
-        raise KeyUnusable(where.fqrn, f"there is no key file {key}") from None
+        raise KEY_UNUSABLE(where.fqrn, f"there is no key file {key}") from None
     except (OSError, ValueError, TypeError, paramiko.SSHException) as fault:
         # of the library that reads it; a key that is locked and a passphrase that is wrong are told so by it
-        raise KeyUnusable(where.fqrn, f"key file {key} cannot be used ({fault})") from None
+        raise KEY_UNUSABLE(where.fqrn, f"key file {key} cannot be used ({fault})") from None
 
 
 class _Refuse(paramiko.MissingHostKeyPolicy):
@@ -309,7 +310,7 @@ class _Refuse(paramiko.MissingHostKeyPolicy):
     def missing_host_key(self, client: paramiko.SSHClient, hostname: str, key: paramiko.PKey) -> None:  # noqa: ARG002
         where = self._address
         shown = f"{where.name} shows the key {fingerprint(key)}, and {where.known_hosts} has none for {hostname}"
-        raise HostKeyUnknown(where.fqrn, shown)
+        raise HOST_KEY_UNKNOWN(where.fqrn, shown)
 
 
 def fingerprint(key: paramiko.PKey) -> str:

@@ -17,7 +17,7 @@ from include.cvmfs.format.history import check_tag_description, check_tag_name
 from include.cvmfs.revision.repository import Repository
 from include.publishers.capabilities import Loss, Operation, Way, require
 from include.publishers.server.commands import NodeTag
-from include.publishers.server.errors import NameRefused, NodeLost
+from include.publishers.server.errors import NAME_REFUSED, NodeLost
 from include.publishers.server.node import Node, Session
 from include.publishers.server.outcomes import Verb
 
@@ -44,7 +44,7 @@ class NodeUpkeep:
     allow_lossy: frozenset[Loss] = frozenset()
 
     def tags(self) -> list[NodeTag]:
-        """The names of revisions, as the node lists them. Raises ServerError."""
+        """The names of revisions, as the node lists them. Raises NodeError."""
         self.require(Operation.TAG_LIST, "")
         with self._session("listing tags") as session:
             return self._tags(session)
@@ -52,7 +52,7 @@ class NodeUpkeep:
     def add_tag(self, name: str, *, description: str = "", root: str | None = None) -> NodeTag:
         """Give a revision a name (default: the newest); a name that it has already is no error.
 
-        Raises NotSupported through a gateway, NameRefused for a name of another revision, TagError, ServerError.
+        Raises NotSupported through a gateway, TagError, and NodeError, as for a name of another revision.
         """
         self.require(Operation.TAG_ADD, "")
         check_tag_description(check_tag_name(name), description)
@@ -65,13 +65,13 @@ class NodeUpkeep:
                     session.run(Verb.TAG, session.commands.tag_add(name, description, root))
                     there = next(one for one in self._tags(session) if one.name == name)
                 if ObjectHash.parse(there.hash).digest != ObjectHash.parse(wanted).digest:
-                    raise NameRefused(self.fqrn, f"tag {name!r} names {there.hash}, not {wanted}")
+                    raise NAME_REFUSED(self.fqrn, f"tag {name!r} names {there.hash}, not {wanted}")
                 return there
 
         return self.repeated(attempt)
 
     def remove_tags(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Take names away, and say which were there. Raises NotSupported through a gateway, ServerError."""
+        """Take names away, and say which were there. Raises NotSupported through a gateway, NodeError."""
         self.require(Operation.TAG_REMOVE, "")
         removed = set[str]()
 
@@ -86,13 +86,13 @@ class NodeUpkeep:
         return self.repeated(attempt)
 
     def collect(self) -> tuple[str, ...]:
-        """Collect garbage on the node; what it said. Raises NotSupported through a gateway, ServerError."""
+        """Collect garbage on the node; what it said. Raises NotSupported through a gateway, NodeError."""
         self.require(Operation.COLLECT, "")
         with self._session("collecting garbage") as session:
             return session.run(Verb.COLLECT, session.commands.collect()).lines
 
     def check(self) -> tuple[str, ...]:
-        """Let the node check the repository; what it said. Raises CommandFailed if there are problems, ServerError."""
+        """Let the node check the repository; what it said. Raises NodeError, also if there are problems."""
         self.require(Operation.CHECK, "")
         with self._session("checking") as session:
             return session.run(Verb.CHECK, session.commands.check()).lines

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 
 from include.cvmfs.errors import FormatError
+from include.errors import ErrorRow
 from include.gateway.duration import parse_duration
 from include.gateway.errors import PathBusy
 from include.publishers.errors import PublisherError
 from include.publishers.server import errors as kinds
 from include.publishers.server.commands import HELD, MISPLACED
-from include.publishers.server.errors import CommandFailed, NodeBusy, NodeError, TransactionOpen
+from include.publishers.server.errors import NodeBusy, NodeError, TransactionOpen
 
 _SHOWN_LINES = 8
 _LINE_CHARACTERS = 300
@@ -36,61 +37,62 @@ class Verb(Enum):
     CHECK = "check"
 
 
+Kind = ErrorRow[..., NodeError] | type[PathBusy]
 _TIMED_OUT = frozenset({124, 137})
 _NO_PROGRAM = frozenset({126, 127})
 
-CODES: Mapping[tuple[Verb, int], type[NodeError] | type[PathBusy]] = {
+CODES: Mapping[tuple[Verb, int], Kind] = {
     (Verb.TRANSACTION, 16): PathBusy,
     (Verb.TRANSACTION, 17): TransactionOpen,
-    (Verb.TRANSACTION, 2): kinds.PathRefused,
-    (Verb.TRANSACTION, 20): kinds.PathRefused,
-    (Verb.TRANSACTION, 22): kinds.InputRefused,
-    (Verb.TRANSACTION, 5): kinds.OpenFailed,
-    (Verb.LOCK, 66): kinds.UnknownOnNode,  # of flock: no such folder
-    (Verb.ABORT, 5): kinds.LeaseUndropped,
-    (Verb.ABORT, 6): kinds.LeaseUndropped,
-    (Verb.ABORT, 4): kinds.FilesOpen,
+    (Verb.TRANSACTION, 2): kinds.PATH_REFUSED,
+    (Verb.TRANSACTION, 20): kinds.PATH_REFUSED,
+    (Verb.TRANSACTION, 22): kinds.INPUT_REFUSED,
+    (Verb.TRANSACTION, 5): kinds.OPEN_FAILED,
+    (Verb.LOCK, 66): kinds.UNKNOWN_REPOSITORY,  # of flock: no such folder
+    (Verb.ABORT, 5): kinds.LEASE_NOT_DROPPED,
+    (Verb.ABORT, 6): kinds.LEASE_NOT_DROPPED,
+    (Verb.ABORT, 4): kinds.FILES_OPEN,
 }
 """Exit codes and what they mean where nothing is said that is more precise."""
 _EXACT = frozenset({PathBusy, TransactionOpen})
 
 # The first that is found in the output counts. Messages of the gateway come before those of the steps they end.
-MESSAGES: Sequence[tuple[str, type[NodeError] | type[PathBusy]]] = (
-    ("No space left on device", kinds.NodeFull),
-    ("Disk quota exceeded", kinds.NodeFull),
+MESSAGES: Sequence[tuple[str, Kind]] = (
+    ("No space left on device", kinds.NODE_FULL),
+    ("Disk quota exceeded", kinds.NODE_FULL),
     ("Path busy. Time remaining", PathBusy),
     ("lease path busy", PathBusy),
     ("another transaction is already open", TransactionOpen),
-    ("invalid_hmac", kinds.KeyRefused),
-    ("authorization error", kinds.KeyRefused),
-    ("cannot read gateway key", kinds.KeyRefused),
-    ("invalid lease", kinds.NodeLeaseLost),
-    ("lease_expired", kinds.NodeLeaseLost),
-    ("no statistics counters for lease", kinds.NodeLeaseLost),
-    ("cannot drop lease", kinds.LeaseUndropped),
-    ("doesn't recognize the lease or cannot drop it", kinds.LeaseUndropped),
-    ("is not in a transaction", kinds.NotInTransaction),
+    ("invalid_hmac", kinds.KEY_REFUSED),
+    ("authorization error", kinds.KEY_REFUSED),
+    ("cannot read gateway key", kinds.KEY_REFUSED),
+    ("invalid lease", kinds.LEASE_LOST),
+    ("lease_expired", kinds.LEASE_LOST),
+    ("no statistics counters for lease", kinds.LEASE_LOST),
+    ("cannot drop lease", kinds.LEASE_NOT_DROPPED),
+    ("doesn't recognize the lease or cannot drop it", kinds.LEASE_NOT_DROPPED),
+    ("is not in a transaction", kinds.NOT_IN_TRANSACTION),
     ("in a transaction", TransactionOpen),
-    ("Open writable file descriptors", kinds.FilesOpen),
-    ("Current working directory is in", kinds.FilesOpen),
-    ("Repository whitelist for", kinds.NodeWhitelistExpired),
-    ("whitelist expired", kinds.NodeWhitelistExpired),
-    ("Repository unavailable under", kinds.RepositoryUnavailable),
-    ("Another publish process is active", kinds.AnotherPublish),
-    ("is already in use", kinds.NameRefused),
-    ("Spaces are not allowed in tag names", kinds.NameRefused),
-    ("Lease end request - error reply", kinds.CommitRefused),
-    ("SessionContext", kinds.CommitRefused),
-    ("Failed to commit transaction", kinds.CommitRefused),
-    ("Synchronization failed", kinds.SyncFailed),
-    ("Failed to apply .cvmfsdirtab", kinds.SyncFailed),
-    ("Manifest creation failed", kinds.SyncFailed),
-    ("Tagging failed", kinds.NameRefused),
-    ("Signing failed", kinds.SigningFailed),
-    ("cannot open transaction on non-existing path", kinds.PathRefused),
-    ("not a directory", kinds.PathRefused),
-    ("does not exist", kinds.UnknownOnNode),
-    ("cannot acquire lease", kinds.OpenFailed),
+    ("Open writable file descriptors", kinds.FILES_OPEN),
+    ("Current working directory is in", kinds.FILES_OPEN),
+    ("Repository whitelist for", kinds.WHITELIST_EXPIRED),
+    ("whitelist expired", kinds.WHITELIST_EXPIRED),
+    ("Repository unavailable under", kinds.REPOSITORY_UNAVAILABLE),
+    ("Another publish process is active", kinds.ANOTHER_PUBLISH),
+    ("is already in use", kinds.NAME_REFUSED),
+    ("Spaces are not allowed in tag names", kinds.NAME_REFUSED),
+    ("Lease end request - error reply", kinds.COMMIT_REFUSED),
+    ("SessionContext", kinds.COMMIT_REFUSED),
+    ("Failed to commit transaction", kinds.COMMIT_REFUSED),
+    ("Synchronization failed", kinds.SYNC_FAILED),
+    ("Failed to apply .cvmfsdirtab", kinds.SYNC_FAILED),
+    ("Manifest creation failed", kinds.SYNC_FAILED),
+    ("Tagging failed", kinds.NAME_REFUSED),
+    ("Signing failed", kinds.SIGNING_FAILED),
+    ("cannot open transaction on non-existing path", kinds.PATH_REFUSED),
+    ("not a directory", kinds.PATH_REFUSED),
+    ("does not exist", kinds.UNKNOWN_REPOSITORY),
+    ("cannot acquire lease", kinds.OPEN_FAILED),
 )
 _SPOKEN = frozenset({Verb.TRANSACTION, Verb.PUBLISH, Verb.ABORT, Verb.INGEST, Verb.TAG, Verb.COLLECT, Verb.CHECK})
 
@@ -104,18 +106,17 @@ def failure(
     if code == HELD:
         return busy(NodeBusy, fqrn, path, f"another task of ours is at work on the node{said}", limit_s)
     if code == MISPLACED:
-        return kinds.PlaceRefused(fqrn, f"{path or '/'} is not there on the node{said}", path=path)
+        return kinds.PLACE_REFUSED(fqrn, f"{path or '/'} is not there on the node{said}", path=path)
     if code in _TIMED_OUT:
-        return kinds.CommandHung(fqrn, f"{path or '/'}: {verb.value} took longer than {limit_s} s{said}", path=path)
+        return kinds.COMMAND_HUNG(fqrn, f"{path or '/'}: {verb.value} took longer than {limit_s} s{said}", path=path)
     if code in _NO_PROGRAM:
-        return kinds.CommandMissing(fqrn, detail, path=path)
+        return kinds.COMMAND_MISSING(fqrn, detail, path=path)
     kind = _kind(verb, code, "\n".join(lines))
     if kind is PathBusy:
         text = f"{fqrn}{path or '/'} is leased by somebody"
         return PathBusy(text, time_remaining_s=_remaining_s(lines), repository=fqrn, path=path, reason="path_busy")
-    if issubclass(kind, NodeBusy):
-        return busy(kind, fqrn, path, f"somebody has a transaction open on the node{said}", limit_s)
-    assert issubclass(kind, NodeError)  # noqa: S101 - what the tables hold beside those two
+    if isinstance(kind, type):
+        return busy(TransactionOpen, fqrn, path, f"somebody has a transaction open on the node{said}", limit_s)
     return kind(fqrn, detail, path=path)
 
 
@@ -124,14 +125,14 @@ def busy(kind: type[NodeBusy], fqrn: str, path: str, detail: str, at_most_s: flo
     return kind(f"repository {fqrn}: {detail}; {kind.hint}", time_remaining_s=at_most_s, repository=fqrn, path=path)
 
 
-def _kind(verb: Verb, code: int, text: str) -> type[NodeError] | type[PathBusy]:
+def _kind(verb: Verb, code: int, text: str) -> Kind:
     by_code = CODES.get((verb, code))
     if by_code in _EXACT:
-        return by_code or CommandFailed
+        return by_code or kinds.COMMAND_FAILED
     for pattern, kind in MESSAGES if verb in _SPOKEN else MESSAGES[:2]:
         if pattern in text:
             return kind
-    return by_code or CommandFailed
+    return by_code or kinds.COMMAND_FAILED
 
 
 def _remaining_s(lines: Sequence[str]) -> float:

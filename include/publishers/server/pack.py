@@ -36,7 +36,7 @@ from include.cvmfs.sources.source import (
 from include.cvmfs.sources.tarball import TarSource
 from include.cvmfs.sources.xattrs import AttributedSource, unpack_xattrs
 from include.publishers.capabilities import Operation
-from include.publishers.server.errors import PackedMissing
+from include.publishers.server.errors import PACKED_MISSING
 from include.storage.file import FileStore
 
 _READ_BYTES = 1 << 20
@@ -120,10 +120,10 @@ class Packing:
             Path(name).unlink(missing_ok=True)
 
     def find(self, changeset: Changeset) -> NodeArchive:
-        """The archive of a changeset. Raises PackedMissing: it may have been packed on another machine."""
+        """The archive of a changeset. Raises PrepareAgain: it may have been packed on another machine."""
         path = self._path(changeset)
         if not changeset.stored or not path.is_file():
-            raise PackedMissing(changeset.destination, f"its archive is not in {self.folder} of this machine")
+            raise PACKED_MISSING(changeset.destination, f"its archive is not in {self.folder} of this machine")
         return NodeArchive(path, changeset)
 
     def _path(self, changeset: Changeset) -> Path:
@@ -146,12 +146,12 @@ class NodeArchive:
     changeset: Changeset
 
     def blocks(self) -> Iterator[bytes]:
-        """Its bytes, from the beginning. Raises PackedMissing."""
+        """Its bytes, from the beginning. Raises PrepareAgain."""
         try:
             with self.path.open("rb") as file:
                 yield from _blocks(file)
         except FileNotFoundError:
-            raise PackedMissing(self.changeset.destination, f"{self.path} went away meanwhile") from None
+            raise PACKED_MISSING(self.changeset.destination, f"{self.path} went away meanwhile") from None
 
     def entries(self, namespaces: tuple[str, ...] = ()) -> Iterator[tuple[Entry, Opener | None]]:
         """What is in it; without its root and the marker there, which are made on the node."""

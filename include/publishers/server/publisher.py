@@ -31,7 +31,7 @@ from include.publishers.capabilities import Operation
 from include.publishers.destinations import is_reserved, is_tree, missing_directories, occupied
 from include.publishers.errors import NotSupported
 from include.publishers.server.comparison import OWNER, SLIGHT, FirstDifference, TreeComparison
-from include.publishers.server.errors import NodeError, NodeLost, NodeUnreachable, NotSeen, SyncFailed
+from include.publishers.server.errors import NOT_SEEN, SYNC_FAILED, NodeError, NodeLost, NodeUnreachable
 from include.publishers.server.maintenance import NodeUpkeep
 from include.publishers.server.node import OnLease, Session
 from include.publishers.server.outcomes import Verb
@@ -138,7 +138,7 @@ class ServerPublisher(NodeUpkeep):
 
         ``replace=False`` refuses a destination that holds anything. ``on_lease`` is told how to give up from outside. A
         destination that holds this very tree is left as it is. Raises PathBusy, DestinationError, BaseChanged,
-        PackedMissing, NotSupported and Lossy, and ServerError.
+        PrepareAgain, NotSupported and Lossy, and NodeError.
         """
         path = changeset.destination
         if changeset.repository != self.fqrn:
@@ -290,7 +290,7 @@ class ServerPublisher(NodeUpkeep):
         for block in packed.blocks():
             here.update(block)
         if not said or said[-1].split(" ")[0] != here.hexdigest():
-            raise SyncFailed(self.fqrn, "the archive did not arrive on the node as it was sent", hint="try again")
+            raise SYNC_FAILED(self.fqrn, "the archive did not arrive on the node as it was sent", hint="try again")
 
     def _require_place(
         self, head: Repository, packed: NodeArchive, found: FirstDifference | None, *, replace: bool, sent: bool
@@ -337,7 +337,7 @@ class ServerPublisher(NodeUpkeep):
         return found is None or (found.what in SLIGHT and bool(self.allow_lossy))
 
     def _until(self, before: Repository, stands: Callable[[Repository], bool], what: str) -> int:
-        """The revision in which readers see it; web servers may take a moment. Raises NotSeen."""
+        """The revision in which readers see it; web servers may take a moment. Raises NodeError."""
         deadline, pause_s = time.monotonic() + self.confirm_s, _POLL_S[0]
         while True:
             head = self.read()
@@ -346,7 +346,7 @@ class ServerPublisher(NodeUpkeep):
                 return head.manifest.revision
             if time.monotonic() > deadline:
                 detail = f"revision {head.manifest.revision} does not show {what} after {self.confirm_s:.0f} s"
-                raise NotSeen(self.fqrn, detail)
+                raise NOT_SEEN(self.fqrn, detail)
             threading.Event().wait(pause_s)
             pause_s = min(pause_s * 2, _POLL_S[1])
 

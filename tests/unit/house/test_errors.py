@@ -135,7 +135,7 @@ TOLD_APART = frozenset({
     # failures of a publication
     "artifact-is-directory", "artifact-size-mismatch", "catalog-layout-changed", "changes-reverted",
     "changeset-expired", "failed-in-earlier-step", "objects-collected", "operation-not-supported",
-    "packed-tree-missing", "plan-refused", "publication-lossy", "publication-unknown", "source-limit-exceeded",
+    "plan-refused", "publication-lossy", "publication-unknown", "source-limit-exceeded",
     "source-not-allowed",
     # failures of a task
     "approval-too-late", "base-build-unusable", "batch-failed", "build-date-refused", "build-date-unknown",

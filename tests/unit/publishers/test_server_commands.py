@@ -10,7 +10,7 @@ import pytest
 
 from include.cvmfs.errors import FormatError
 from include.publishers.server.commands import HELD, MISPLACED, Commands, NodeTag, Record, SeenNode
-from include.publishers.server.errors import InputRefused
+from include.publishers.server.errors import INPUT_REFUSED
 from tests.fakes.refused import refused
 
 FQRN = "nights.example.org"
@@ -48,7 +48,7 @@ def test_ingest_names_places_from_the_root_and_whose_they_are() -> None:
     kept = Commands(FQRN, "/m", "/s", keep_owners=True)
     assert kept.ingest("/a", create=False)[-2:] == ["-k", FQRN]
     assert COMMANDS.delete("/a/b")[-4:] == ["ingest", "-d", "a/b", FQRN]
-    with pytest.raises(InputRefused):
+    with refused(INPUT_REFUSED):
         COMMANDS.delete("/a:b")
 
 

@@ -7,10 +7,12 @@ import re
 
 import pytest
 
+from include.errors import kinds_in
 from include.gateway.errors import PathBusy
 from include.publishers.server import errors
 from include.publishers.server.errors import NodeBusy, NodeError, TransactionOpen
-from include.publishers.server.outcomes import CODES, MESSAGES, Verb, failure
+from include.publishers.server.outcomes import CODES, MESSAGES, Kind, Verb, failure
+from tests.fakes.airflowhome import ROOT
 
 FQRN = "nights.example.org"
 TRANSACTION = "CernVM-FS transaction error: "
@@ -19,49 +21,49 @@ CASES = [
     (Verb.INGEST, 1, ["Path busy. Time remaining = 119.5s"], PathBusy),
     (Verb.TRANSACTION, 17, [TRANSACTION + "another transaction is already open"], TransactionOpen),
     (Verb.TRANSACTION, 17, ["it does not exist"], TransactionOpen),
-    (Verb.TRANSACTION, 2, [TRANSACTION + "cannot open transaction on non-existing path /a"], errors.PathRefused),
-    (Verb.TRANSACTION, 20, [TRANSACTION + "lease path /a is not a directory"], errors.PathRefused),
-    (Verb.TRANSACTION, 22, ["unsupported layout revision"], errors.InputRefused),
-    (Verb.TRANSACTION, 22, ["Repository whitelist for x is expired!"], errors.NodeWhitelistExpired),
-    (Verb.TRANSACTION, 5, ["construction failed"], errors.OpenFailed),
-    (Verb.TRANSACTION, 1, ["Error: 'invalid_hmac'", TRANSACTION + "cannot acquire lease"], errors.KeyRefused),
-    (Verb.TRANSACTION, 1, ["The repository x does not exist."], errors.UnknownOnNode),
-    (Verb.TRANSACTION, 137, [], errors.CommandHung),
-    (Verb.PUBLISH, 124, ["half way"], errors.CommandHung),
-    (Verb.PUBLISH, 127, ["timeout: failed to run command"], errors.CommandMissing),
+    (Verb.TRANSACTION, 2, [TRANSACTION + "cannot open transaction on non-existing path /a"], errors.PATH_REFUSED),
+    (Verb.TRANSACTION, 20, [TRANSACTION + "lease path /a is not a directory"], errors.PATH_REFUSED),
+    (Verb.TRANSACTION, 22, ["unsupported layout revision"], errors.INPUT_REFUSED),
+    (Verb.TRANSACTION, 22, ["Repository whitelist for x is expired!"], errors.WHITELIST_EXPIRED),
+    (Verb.TRANSACTION, 5, ["construction failed"], errors.OPEN_FAILED),
+    (Verb.TRANSACTION, 1, ["Error: 'invalid_hmac'", TRANSACTION + "cannot acquire lease"], errors.KEY_REFUSED),
+    (Verb.TRANSACTION, 1, ["The repository x does not exist."], errors.UNKNOWN_REPOSITORY),
+    (Verb.TRANSACTION, 137, [], errors.COMMAND_HUNG),
+    (Verb.PUBLISH, 124, ["half way"], errors.COMMAND_HUNG),
+    (Verb.PUBLISH, 127, ["timeout: failed to run command"], errors.COMMAND_MISSING),
     (Verb.PUBLISH, 75, [], NodeBusy),
-    (Verb.PLACE, 91, ["/cvmfs/x/a leads to /home"], errors.PlaceRefused),
-    (Verb.PUBLISH, 1, ["Repository x is not in a transaction"], errors.NotInTransaction),
-    (Verb.PUBLISH, 1, ["Open writable file descriptors on x"], errors.FilesOpen),
-    (Verb.PUBLISH, 1, ["Current working directory is in /cvmfs/x."], errors.FilesOpen),
-    (Verb.PUBLISH, 1, ["Repository unavailable under http://x"], errors.RepositoryUnavailable),
-    (Verb.PUBLISH, 1, ["Another publish process is active for x"], errors.AnotherPublish),
-    (Verb.PUBLISH, 1, ["Tag name 'a' is already in use."], errors.NameRefused),
-    (Verb.PUBLISH, 1, ["Spaces are not allowed in tag names"], errors.NameRefused),
-    (Verb.PUBLISH, 1, ["Synchronization failed", "", "Executed Command:"], errors.SyncFailed),
-    (Verb.PUBLISH, 1, ["Manifest creation failed"], errors.SyncFailed),
-    (Verb.PUBLISH, 1, ["Signing failed"], errors.SigningFailed),
-    (Verb.PUBLISH, 1, ["error reply: invalid lease", "Synchronization failed"], errors.NodeLeaseLost),
-    (Verb.PUBLISH, 1, ["Lease end request - error reply: x", "Synchronization failed"], errors.CommitRefused),
-    (Verb.PUBLISH, 1, ["SessionContext: could not commit session. Aborting."], errors.CommitRefused),
-    (Verb.PUBLISH, 1, ["write: No space left on device", "Synchronization failed"], errors.NodeFull),
-    (Verb.UNPACK, 2, ["tar: a: Cannot write: No space left on device"], errors.NodeFull),
-    (Verb.UNPACK, 2, ["tar: a file that does not exist"], errors.CommandFailed),
-    (Verb.ABORT, 5, ["cannot drop lease"], errors.LeaseUndropped),
-    (Verb.ABORT, 6, [], errors.LeaseUndropped),
-    (Verb.ABORT, 4, [], errors.FilesOpen),
+    (Verb.PLACE, 91, ["/cvmfs/x/a leads to /home"], errors.PLACE_REFUSED),
+    (Verb.PUBLISH, 1, ["Repository x is not in a transaction"], errors.NOT_IN_TRANSACTION),
+    (Verb.PUBLISH, 1, ["Open writable file descriptors on x"], errors.FILES_OPEN),
+    (Verb.PUBLISH, 1, ["Current working directory is in /cvmfs/x."], errors.FILES_OPEN),
+    (Verb.PUBLISH, 1, ["Repository unavailable under http://x"], errors.REPOSITORY_UNAVAILABLE),
+    (Verb.PUBLISH, 1, ["Another publish process is active for x"], errors.ANOTHER_PUBLISH),
+    (Verb.PUBLISH, 1, ["Tag name 'a' is already in use."], errors.NAME_REFUSED),
+    (Verb.PUBLISH, 1, ["Spaces are not allowed in tag names"], errors.NAME_REFUSED),
+    (Verb.PUBLISH, 1, ["Synchronization failed", "", "Executed Command:"], errors.SYNC_FAILED),
+    (Verb.PUBLISH, 1, ["Manifest creation failed"], errors.SYNC_FAILED),
+    (Verb.PUBLISH, 1, ["Signing failed"], errors.SIGNING_FAILED),
+    (Verb.PUBLISH, 1, ["error reply: invalid lease", "Synchronization failed"], errors.LEASE_LOST),
+    (Verb.PUBLISH, 1, ["Lease end request - error reply: x", "Synchronization failed"], errors.COMMIT_REFUSED),
+    (Verb.PUBLISH, 1, ["SessionContext: could not commit session. Aborting."], errors.COMMIT_REFUSED),
+    (Verb.PUBLISH, 1, ["write: No space left on device", "Synchronization failed"], errors.NODE_FULL),
+    (Verb.UNPACK, 2, ["tar: a: Cannot write: No space left on device"], errors.NODE_FULL),
+    (Verb.UNPACK, 2, ["tar: a file that does not exist"], errors.COMMAND_FAILED),
+    (Verb.ABORT, 5, ["cannot drop lease"], errors.LEASE_NOT_DROPPED),
+    (Verb.ABORT, 6, [], errors.LEASE_NOT_DROPPED),
+    (Verb.ABORT, 4, [], errors.FILES_OPEN),
     (Verb.COLLECT, 1, ["Cannot run garbage collection while in a transaction"], TransactionOpen),
-    (Verb.CHECK, 1, ["12 problems"], errors.CommandFailed),
-    (Verb.LOCK, 66, ["flock: cannot open lock file"], errors.UnknownOnNode),
+    (Verb.CHECK, 1, ["12 problems"], errors.COMMAND_FAILED),
+    (Verb.LOCK, 66, ["flock: cannot open lock file"], errors.UNKNOWN_REPOSITORY),
 ]
 
 
 @pytest.mark.parametrize(("verb", "code", "lines", "kind"), CASES)
 def test_a_failure_has_its_kind_and_names_the_repository_the_path_and_the_last_words(
-    verb: Verb, code: int, lines: list[str], kind: type[Exception]
+    verb: Verb, code: int, lines: list[str], kind: Kind
 ) -> None:
     found = failure(FQRN, verb, code, lines, path="/a/b", limit_s=60)
-    assert type(found) is kind
+    assert found.code == kind.code
     assert found.path == "/a/b"
     assert "/a/b" in str(found) or isinstance(found, NodeBusy)
     assert FQRN in str(found)
@@ -88,14 +90,23 @@ def test_only_so_much_of_the_output_gets_into_a_message() -> None:
     assert len(str(found)) < 4000
 
 
-def test_every_kind_stands_in_the_tree_with_whether_it_is_tried_again() -> None:
-    kinds = {
+def test_every_class_stands_in_the_tree_with_whether_it_is_tried_again() -> None:
+    classes = {
         name: one for name, one in inspect.getmembers(errors, inspect.isclass) if one.__module__ == errors.__name__
     }
     drawn = {found[1]: bool(found[2]) for found in re.finditer(r"── (\w+)[^\n]*?(retryable)?\n", f"{errors.__doc__}")}
-    assert kinds.keys() - {"NodeConnectionError", "NodeError"} == drawn.keys() - {
-        "NodeConnectionError",
-        "NodeError",
+    assert {name: kind.retryable for name, kind in classes.items()} == drawn
+
+
+def test_whatever_a_node_says_has_an_error_that_is_defined_with_the_others() -> None:
+    known = kinds_in(errors).keys()
+    assert {kind.code for kind in [*CODES.values(), *(kind for _, kind in MESSAGES)]} <= known
+
+
+def test_the_table_of_the_manual_says_which_errors_are_tried_again() -> None:
+    text = (ROOT / "docs" / "publishers.md").read_text().partition("### Exit codes and messages")[2]
+    table = dict(re.findall(r"^\|[^|]*\| `([a-z-]+)`[^|]*\| (no|yes|when)\b", text, re.MULTILINE))
+    assert len(table) > 10
+    assert {code: kinds_in(errors)[code].retryable for code in table} == {
+        code: word != "no" for code, word in table.items()
     }
-    assert {name: kind.retryable for name, kind in kinds.items()} == {name: drawn[name] for name in kinds}
-    assert {kind for _, kind in MESSAGES} | set(CODES.values()) <= {*kinds.values(), PathBusy}

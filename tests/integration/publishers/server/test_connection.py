@@ -12,6 +12,7 @@ import pytest
 from include.publishers.server import errors
 from include.publishers.server.connection import KEPT_LINES, NodeAddress, SshConnection
 from tests.fakes.node import PublisherNode
+from tests.fakes.refused import refused
 from tests.fakes.site import FQRN
 
 pytestmark = pytest.mark.server("sshd")
@@ -56,20 +57,20 @@ def test_a_command_that_reads_no_more_ends_with_its_code(node: PublisherNode) ->
 def test_a_node_that_is_not_known_is_refused_with_its_fingerprint(node: PublisherNode, tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.touch()
-    with pytest.raises(errors.HostKeyUnknown) as refused, opened(node, known_hosts=empty):
+    with refused(errors.HOST_KEY_UNKNOWN) as failed, opened(node, known_hosts=empty):
         pass
-    assert "ssh-ed25519 SHA256:" in str(refused.value)
-    assert str(empty) in str(refused.value)
-    assert not refused.value.retryable
+    assert "ssh-ed25519 SHA256:" in str(failed.value)
+    assert str(empty) in str(failed.value)
+    assert not failed.value.retryable
     assert empty.read_bytes() == b""
 
 
 def test_a_node_whose_key_changed_is_refused(node: PublisherNode) -> None:
     node.ssh.change_host_key()
-    with pytest.raises(errors.HostKeyChanged) as refused, opened(node):
+    with refused(errors.HOST_KEY_CHANGED) as failed, opened(node):
         pass
-    assert str(refused.value).count("SHA256:") == 2
-    assert not refused.value.retryable
+    assert str(failed.value).count("SHA256:") == 2
+    assert not failed.value.retryable
     node.ssh.write_known_hosts()
     with opened(node) as connection:
         assert connection.run(["true"], limit_s=10).code == 0
@@ -80,11 +81,11 @@ def test_a_key_that_is_not_let_in_is_told_from_one_that_cannot_be_used(node: Pub
     node.ssh.make_key(wrong)
     node.ssh.make_key(locked, "a secret phrase")
     broken.write_text("not a key\n")
-    with pytest.raises(errors.LoginRefused) as refused, opened(node, key=wrong):
+    with refused(errors.LOGIN_REFUSED) as failed, opened(node, key=wrong):
         pass
-    assert not refused.value.retryable
+    assert not failed.value.retryable
     for key, phrase in ((locked, None), (locked, "the wrong phrase"), (broken, None), (tmp_path / "absent", None)):
-        with pytest.raises(errors.KeyUnusable) as unusable, opened(node, key=key, passphrase=lambda p=phrase: p):
+        with refused(errors.KEY_UNUSABLE) as unusable, opened(node, key=key, passphrase=lambda p=phrase: p):
             pass
         assert str(key) in str(unusable.value)
         assert "wrong phrase" not in str(unusable.value)
@@ -96,7 +97,7 @@ def test_a_key_that_is_not_let_in_is_told_from_one_that_cannot_be_used(node: Pub
 
 def test_an_agent_lets_us_in_where_no_key_file_is_named(node: PublisherNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
-    with pytest.raises(errors.LoginRefused), opened(node, key=None):
+    with refused(errors.LOGIN_REFUSED), opened(node, key=None):
         pass
     agent = node.folder / "agent"
     with subprocess.Popen(["ssh-agent", "-D", "-a", str(agent)], stdout=subprocess.DEVNULL) as process:
@@ -115,7 +116,7 @@ def test_an_agent_lets_us_in_where_no_key_file_is_named(node: PublisherNode, mon
 
 
 def test_without_a_known_hosts_file_nobody_is_connected_to(node: PublisherNode, tmp_path: Path) -> None:
-    with pytest.raises(errors.KeyUnusable), opened(node, known_hosts=tmp_path / "absent"):
+    with refused(errors.KEY_UNUSABLE), opened(node, known_hosts=tmp_path / "absent"):
         pass
 
 
@@ -150,7 +151,7 @@ def test_a_connection_that_ends_in_the_middle_is_lost_and_not_a_failure_of_the_c
 
 def test_a_command_that_the_node_does_not_end_is_given_up(node: PublisherNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("include.publishers.server.connection._GRACE_S", 0.0)
-    with opened(node) as connection, pytest.raises(errors.CommandHung):
+    with opened(node) as connection, refused(errors.COMMAND_HUNG):
         connection.run(["sh", "-c", "echo waiting; exec sleep 30"], limit_s=0.3)
 
 
@@ -162,11 +163,11 @@ def test_what_a_command_leaves_running_does_not_keep_us(node: PublisherNode) -> 
 
 def test_a_program_that_is_not_there_is_told_from_one_that_fails(node: PublisherNode) -> None:
     publisher = node.publisher({"command": ["/absent/cvmfs_server"]})
-    with pytest.raises(errors.CommandMissing):
+    with refused(errors.COMMAND_MISSING):
         publisher.tags()
 
 
 def test_without_a_spool_folder_the_node_does_not_know_the_repository(node: PublisherNode) -> None:
     publisher = node.publisher({"spool": "/absent/{fqrn}"})
-    with pytest.raises(errors.UnknownOnNode):
+    with refused(errors.UNKNOWN_REPOSITORY):
         publisher.tags()

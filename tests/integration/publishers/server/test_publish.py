@@ -8,7 +8,7 @@ from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved
 from include.cvmfs.sources.directory import DirectorySource
 from include.publishers.errors import NotSupported
-from include.publishers.server.errors import PackedMissing
+from include.publishers.server.errors import PACKED_MISSING
 from include.publishers.single_changes import publish_tree
 from tests.fakes.node import PublisherNode
 from tests.fakes.refused import refused
@@ -117,7 +117,7 @@ def test_a_tree_that_was_packed_elsewhere_is_to_be_packed_again(node: PublisherN
     changeset = packed(site, ALPHA, FILES)
     for one in (node.folder / "var" / "packed" / FQRN).iterdir():
         one.unlink()
-    with pytest.raises(PackedMissing) as missing:
+    with refused(PACKED_MISSING) as missing:
         site.server(FQRN).publish(changeset, holder="night", now=now())
     assert missing.value.retryable
 
