@@ -37,7 +37,8 @@ from include.storage import retry, s3
 from include.storage.store import Store
 from tests.fakes.orders import KEY_ID, SECRET, Order, gateway_config, store_of
 
-PRELOADED = ["tests.fakes.worker", committer.__name__, s3.__name__, "obstore.store", "pytest"]
+LATE = ["anyio._backends._asyncio", "uvicorn.lifespan.on", "uvicorn.loops.uvloop"]
+PRELOADED = ["tests.fakes.worker", committer.__name__, s3.__name__, "obstore.store", "pytest", *LATE]
 Say = Callable[..., None]
 
 

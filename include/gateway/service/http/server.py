@@ -47,7 +47,7 @@ def serve(
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     server = uvicorn.Server(
         uvicorn.Config(
-            app, log_config=None, access_log=False, server_header=False, lifespan="on", workers=1,
+            app, log_config=None, access_log=False, server_header=False, lifespan="on", workers=1, ws="none",
             http=partial(BoundedHttp, bounds=bounds),  # type: ignore[arg-type]
             backlog=512,
             timeout_keep_alive=75, timeout_graceful_shutdown=round(config.stop_timeout_s),
