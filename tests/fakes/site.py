@@ -50,10 +50,14 @@ class Site:
     algorithm: Algorithm = Algorithm.SHA1
     _clients: list[GatewayClient] = field(default_factory=list)
 
-    def create(self) -> None:
-        create_repository(
-            self.store, FQRN, master=MASTER, signer=SIGNER, now=datetime.now(UTC), algorithm=self.algorithm
-        )
+    def create(self, objects: Mapping[str, bytes] | None = None) -> None:
+        """A repository of this process's keys: an empty one, or that of the ``objects`` of another site."""
+        if objects is None:
+            create_repository(
+                self.store, FQRN, master=MASTER, signer=SIGNER, now=datetime.now(UTC), algorithm=self.algorithm
+            )
+        for key, content in (objects or {}).items():
+            self.store.put(key, content)
 
     def close(self) -> None:
         for client in self._clients:
@@ -204,8 +208,8 @@ class ProcessSite(Site):
     _jobs: list[Job] = field(default_factory=list)
     _ahead_s: float = 0.0
 
-    def create(self) -> None:
-        super().create()
+    def create(self, objects: Mapping[str, bytes] | None = None) -> None:
+        super().create(objects)
         save_signer(self.folder / "keys", FQRN, SIGNER)
         (self.folder / "keys" / "public").write_bytes(PUBLIC_KEY)
         self.later(0)

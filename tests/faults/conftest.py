@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from include.lab.servers.process import free_port
 from include.lab.servers.weed import WeedServer
 from include.storage.buckets import allow_public_read, ensure_bucket
+from include.storage.file import FileStore
 from include.storage.options import Credentials
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.site import ProcessSite
@@ -53,9 +54,27 @@ def to_gateway() -> Iterator[FaultProxy]:
         yield proxy
 
 
+@pytest.fixture(scope="session")
+def reserved(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, bytes]:
+    """The objects of a repository with a build reserved in it, at revision 1, for others to begin with."""
+    folder = tmp_path_factory.mktemp("reserved")
+    store = FileStore(folder / "store")
+    site = ProcessSite(folder, store, store.url, storage={"store": store.url})
+    site.create()
+    site.start_gateway()
+    site.reserve()
+    site.close()
+    return {found.key: store.get(found.key) for found in store.list() if not found.key.startswith(".nightshift/")}
+
+
 @pytest.fixture
 def site(
-    weed: WeedServer, tmp_path: Path, behind: FaultProxy, to_store: FaultProxy, to_gateway: FaultProxy
+    weed: WeedServer,
+    tmp_path: Path,
+    reserved: Mapping[str, bytes],
+    behind: FaultProxy,
+    to_store: FaultProxy,
+    to_gateway: FaultProxy,
 ) -> Iterator[ProcessSite]:
     """A repository with a build reserved in it, at revision 1; its gateway runs."""
     prefix = f"site-{next(_numbers)}"
@@ -73,9 +92,8 @@ def site(
         to_gateway=to_gateway.url,
         port=to_gateway.upstream[1],
     )
-    site.create()
+    site.create(reserved)
     site.start_gateway()
-    site.reserve()
     yield site
     for proxy in (behind, to_store, to_gateway):
         proxy.clear()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +26,7 @@ from tests.fakes.site import BUILD, FQRN, ProcessSite, drop
 from tests.faults.conftest import BUCKET
 from tests.faults.works import Work, made, seen, sound, work
 
-PUBLISHERS = 5
+PUBLISHERS = 3
 _numbers = itertools.count()
 _VISIBLE = (Point.SWITCHED, Point.RECORDED, Point.REPLYING)
 _AHEAD = (Point.REFLOG_WRITTEN, Point.BEFORE_SWITCH, Point.FENCED)
@@ -35,19 +35,19 @@ _EACH = (Point.REQUEST_READ, Point.QUEUED, Point.REPLYING)
 
 
 @pytest.fixture
-def on_files(tmp_path: Path) -> Iterator[ProcessSite]:
-    yield from made(tmp_path, {"store": f"file://{tmp_path}/store"}, f"file://{tmp_path}/store")
+def on_files(tmp_path: Path, reserved: Mapping[str, bytes]) -> Iterator[ProcessSite]:
+    yield from made(tmp_path, reserved, {"store": f"file://{tmp_path}/store"})
 
 
 @pytest.fixture
-def on_weed(tmp_path: Path, weed: WeedServer) -> Iterator[ProcessSite]:
+def on_weed(tmp_path: Path, reserved: Mapping[str, bytes], weed: WeedServer) -> Iterator[ProcessSite]:
     prefix = f"points-{next(_numbers)}"
     storage = {
         "store": f"s3://{BUCKET}/{prefix}",
         "endpoint": weed.endpoint,
         "credentials": [weed.credentials.access_key, weed.credentials.secret_key],
     }
-    yield from made(tmp_path, storage, weed.public_url(BUCKET, prefix), weed.store(BUCKET, prefix))
+    yield from made(tmp_path, reserved, storage, weed.public_url(BUCKET, prefix), weed.store(BUCKET, prefix))
 
 
 def die_and_go_on(site: ProcessSite, point: Point, *, apart: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def radosgw(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
         yield server
 
 
-def on_s3(folder: Path, server: S3Server, **more: object) -> Iterator[ProcessSite]:
+def on_s3(folder: Path, reserved: Mapping[str, bytes], server: S3Server, **more: object) -> Iterator[ProcessSite]:
     prefix = f"two-{next(_numbers)}"
     storage = {
         "store": f"s3://{BUCKET}/{prefix}",
@@ -44,19 +44,19 @@ def on_s3(folder: Path, server: S3Server, **more: object) -> Iterator[ProcessSit
         "credentials": [server.credentials.access_key, server.credentials.secret_key],
         **more,
     }
-    yield from made(folder, storage, server.public_url(BUCKET, prefix), server.store(BUCKET, prefix))
+    yield from made(folder, reserved, storage, server.public_url(BUCKET, prefix), server.store(BUCKET, prefix))
 
 
 @pytest.fixture(
     params=["file", pytest.param("weed", marks=pytest.mark.server("weed")),
             pytest.param("radosgw", marks=[pytest.mark.server("radosgw"), pytest.mark.thorough])]
 )  # fmt: skip
-def guarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ProcessSite]:
+def guarded(request: pytest.FixtureRequest, tmp_path: Path, reserved: Mapping[str, bytes]) -> Iterator[ProcessSite]:
     """A site on each kind of store that keeps conditional writes."""
     if request.param == "file":
-        yield from made(tmp_path, {"store": f"file://{tmp_path}/store"}, f"file://{tmp_path}/store")
+        yield from made(tmp_path, reserved, {"store": f"file://{tmp_path}/store"})
     else:
-        yield from on_s3(tmp_path, request.getfixturevalue(request.param))
+        yield from on_s3(tmp_path, reserved, request.getfixturevalue(request.param))
 
 
 def test_where_conditional_writes_are_kept_neither_undoes_a_revision_of_the_other(guarded: ProcessSite) -> None:
@@ -93,10 +93,10 @@ def test_where_conditional_writes_are_kept_neither_undoes_a_revision_of_the_othe
 
 
 @pytest.fixture
-def unguarded(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ProcessSite]:
+def unguarded(request: pytest.FixtureRequest, tmp_path: Path, reserved: Mapping[str, bytes]) -> Iterator[ProcessSite]:
     """A site on a store that was seen to lose conditional writes."""
     traits = {"put_if_absent": False, "replace": False, "bulk_delete": True}
-    yield from on_s3(tmp_path, request.getfixturevalue("weed"), traits=traits, single_writer=True)
+    yield from on_s3(tmp_path, reserved, request.getfixturevalue("weed"), traits=traits, single_writer=True)
 
 
 def test_where_they_are_not_kept_the_second_does_not_start_and_names_the_first(unguarded: ProcessSite) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -260,13 +260,12 @@ def fill(filler: Path) -> None:
 
 
 @pytest.fixture
-def small_site(tmp_path: Path, small_disk: Path) -> Iterator[ProcessSite]:
+def small_site(tmp_path: Path, reserved: Mapping[str, bytes], small_disk: Path) -> Iterator[ProcessSite]:
     """A repository in files on that disk."""
     store = FileStore(small_disk / "store")
     site = ProcessSite(tmp_path, store, store.url, storage={"store": store.url})
-    site.create()
+    site.create(reserved)
     site.start_gateway()
-    site.reserve()
     yield site
     site.close()
 

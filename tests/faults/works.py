@@ -54,14 +54,16 @@ def work(site: ProcessSite, path: str, url: str | None = None) -> Work:
 
 
 def made(
-    folder: Path, storage: Mapping[str, object], public_url: str, store: Store | None = None
+    folder: Path,
+    reserved: Mapping[str, bytes],
+    storage: Mapping[str, object],
+    public_url: str = "",
+    store: Store | None = None,
 ) -> Iterator[ProcessSite]:
     """A site with a reserved build; no gateway runs."""
-    site = ProcessSite(folder, store or open_store(str(storage["store"])), public_url, storage=storage)
-    site.create()
-    gateway = site.start_gateway()
-    site.reserve()
-    gateway.kill()
+    store = store or open_store(str(storage["store"]))
+    site = ProcessSite(folder, store, public_url or store.url, storage=storage)
+    site.create(reserved)
     yield site
     site.close()
 
