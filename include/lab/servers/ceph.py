@@ -245,7 +245,8 @@ class CephCluster:
             },
             "client": {"log_file": ""},
             "mon": {"mon_data": place / "mon", "admin_socket": self.socket_of("mon.a")},
-            "mgr": {"mgr_data": place / "mgr", "mgr_initial_modules": ""},
+            # it need not load its modules, seconds of Python: nothing here asks them, and a missing folder has none
+            "mgr": {"mgr_data": place / "mgr", "mgr_initial_modules": "", "mgr_module_path": place / "no-modules"},
             "osd": {
                 "osd_data": f"{place}/osd.$id",
                 "admin_socket": self.socket_of("osd.$id"),
