@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from include.lab.servers.weed import WeedServer
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.file import FileStore
 from include.storage.options import Credentials
+from include.storage.probe import probe
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.site import ProcessSite
 
@@ -31,6 +33,12 @@ def weed(need: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory) -
         ensure_bucket(f"s3://{BUCKET}", server.credentials, server.options())
         allow_public_read(f"s3://{BUCKET}", server.credentials, server.options())
         yield server
+
+
+@pytest.fixture(scope="session")
+def traits(weed: WeedServer) -> Mapping[str, object]:
+    """What the server keeps, for gateways that need not try it at each of their starts."""
+    return asdict(probe(weed.store(BUCKET, "probe")))
 
 
 @pytest.fixture
@@ -72,6 +80,7 @@ def site(
     weed: WeedServer,
     tmp_path: Path,
     reserved: Mapping[str, bytes],
+    traits: Mapping[str, object],
     behind: FaultProxy,
     to_store: FaultProxy,
     to_gateway: FaultProxy,
@@ -86,6 +95,7 @@ def site(
             "store": f"s3://{BUCKET}/{prefix}",
             "endpoint": weed.endpoint,
             "credentials": [weed.credentials.access_key, weed.credentials.secret_key],
+            "traits": traits,
         },
         behind=behind.url,
         to_store=to_store.url,
