@@ -140,7 +140,7 @@ def _handed_on(night: Night, turn: Pass) -> dict[str, Any]:
 def night_of(context: Context, slot: Slot, now: datetime) -> tuple[Night, Pass]:
     """The night that a run's parameters, partition key and logical date mean, and which pass of it the run is.
 
-    Raises BuildDateUnknown, BuildDateRefused.
+    Raises NightlyError.
     """
     from include.nightlies.rules.build_date import require_allowed, resolve_build_date
     from include.nightlies.rules.passes import Pass

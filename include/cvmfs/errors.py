@@ -1,4 +1,4 @@
-"""What can go wrong with a repository, in one tree. Every leaf says whether to try again, and carries what it concerns.
+"""What can go wrong with a repository, in one tree, and rows that no program tells apart by class.
 
 CvmfsError
 ├── FormatError(what, detail)             bytes that are not what the format says (docs/formats.md)
@@ -15,7 +15,6 @@ CvmfsError
 │   └── ReflogError(fqrn, detail)         reflog absent, or not the one that the manifest names
 ├── RepositoryFrozen(fqrn, detail)        somebody stopped all changes for a while    (retryable)
 ├── SourceError(member, detail)           an input tree or archive that cannot be taken
-│   └── SourceLimitExceeded(member, detail)
 ├── DestinationError(path, detail)        nothing can be hung there, or nothing is there to take away
 │   └── NotReserved(path, detail)         its place is not there (any more); reserve it, then publish
 ├── TagError(name, detail)                a tag that cannot be made, moved or found
@@ -25,9 +24,6 @@ CvmfsError
     ├── BaseChanged(path, detail)         the destination is not what we derived from  (retryable)
     ├── UnknownBase(fqrn, detail)         what we derived from is no revision of the repository
     ├── PrepareAgain                      the changeset can no longer be published; its tree can   (retryable)
-    │   ├── ChangesetExpired(path, detail)    older than a changeset may become
-    │   ├── LayoutChanged(path, detail)   its catalogs have another layout than the repository's now
-    │   ├── ObjectsCollected(path, detail)    a collection since has taken some of its objects
     │   └── ObjectsLost(path, detail)     the store acknowledged some of its objects and has them not
     ├── CollectionRunning(path, detail)   some of its objects are condemned: publish when it ended     (retryable)
     └── GenerationMoved(fqrn, detail)     a collection went on since the change was judged; judge again (retryable)
@@ -37,7 +33,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from include.errors import Concern, NightshiftError
+from include.errors import Concern, ErrorRow, NightshiftError
 
 
 class CvmfsError(NightshiftError):
@@ -179,12 +175,6 @@ class SourceError(CvmfsError):
         self.detail = detail
 
 
-class SourceLimitExceeded(SourceError):
-    """More members or bytes than allowed."""
-
-    code = "source-limit-exceeded"
-
-
 class DestinationError(CvmfsError):
     """``path`` is the destination inside the repository."""
 
@@ -295,24 +285,6 @@ class PrepareAgain(CommitError):
         self.detail = detail
 
 
-class ChangesetExpired(PrepareAgain):
-    """Its orphans are no longer spared by the collector."""
-
-    code = "changeset-expired"
-
-
-class LayoutChanged(PrepareAgain):
-    """Its catalogs have other columns than those of the repository, or in another order."""
-
-    code = "catalog-layout-changed"
-
-
-class ObjectsCollected(PrepareAgain):
-    """A collection ran since it was begun, and some of what it needs was on its list, or may have been."""
-
-    code = "objects-collected"
-
-
 class ObjectsLost(PrepareAgain):
     """Some of what it needs was sent, but is not in the store; ``keys`` names them."""
 
@@ -346,3 +318,13 @@ class GenerationMoved(CommitError):
         super().__init__(f"repository {fqrn}: {detail}; judge the change again and commit it again")
         self.fqrn = fqrn
         self.detail = detail
+
+
+SOURCE_LIMIT_EXCEEDED = ErrorRow(SourceError, "source-limit-exceeded")
+"""More members or bytes than allowed."""
+CHANGESET_EXPIRED = ErrorRow(PrepareAgain, "changeset-expired")
+"""Its orphans are no longer spared by the collector."""
+LAYOUT_CHANGED = ErrorRow(PrepareAgain, "catalog-layout-changed")
+"""Its catalogs have other columns than those of the repository, or in another order."""
+OBJECTS_COLLECTED = ErrorRow(PrepareAgain, "objects-collected")
+"""A collection ran since it was begun, and some of what it needs was on its list, or may have been."""

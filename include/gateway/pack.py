@@ -1,10 +1,4 @@
-"""Object packs, version 2: the body of a payload (docs/formats.md, object packs). Read as a stream, and written.
-
-PackError
-└── PackFormatError     the header is not one: wrong line, order or count
-    ├── HeaderTooBig    more objects, or a longer header, than a pack may have
-    └── NamedObject     an object under a name of its own: only those named by their hash are taken
-"""
+"""Object packs, version 2: the body of a payload (docs/formats.md, object packs). Read as a stream, and written."""
 
 from __future__ import annotations
 
@@ -17,7 +11,7 @@ from dataclasses import dataclass
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.objects import hasher
-from include.errors import NightshiftError
+from include.errors import ErrorRow, NightshiftError
 
 VERSION = "V2"
 MAX_OBJECTS = 100_000
@@ -36,16 +30,12 @@ class PackError(NightshiftError):
     code = "pack-invalid"
 
 
-class PackFormatError(PackError):
-    code = "pack-header-invalid"
-
-
-class HeaderTooBig(PackFormatError):
-    code = "pack-header-too-large"
-
-
-class NamedObject(PackFormatError):
-    code = "pack-object-named"
+BAD_HEADER = ErrorRow(PackError, "pack-header-invalid")
+"""Wrong line, order or count."""
+HEADER_TOO_BIG = ErrorRow(PackError, "pack-header-too-large")
+"""More objects, or a longer header, than a pack may have."""
+NAMED_OBJECT = ErrorRow(PackError, "pack-object-named")
+"""An object under a name of its own: only those named by their hash are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,39 +58,39 @@ class PackHeader:
         return sum(one.size for one in self.objects)
 
     def format(self) -> bytes:
-        """The text. Raises HeaderTooBig for more objects than a pack may have."""
+        """The text. Raises PackError for more objects than a pack may have."""
         if len(self.objects) > MAX_OBJECTS:
-            raise HeaderTooBig(f"{len(self.objects)} objects, a pack holds at most {MAX_OBJECTS}")
+            raise HEADER_TOO_BIG(f"{len(self.objects)} objects, a pack holds at most {MAX_OBJECTS}")
         lines = [VERSION, f"S{self.total}", f"N{len(self.objects)}", "--"]
         lines += [f"C {one.hash.text} {one.size}" for one in self.objects]
         return "".join(f"{line}\n" for line in lines).encode("ascii")
 
     @classmethod
     def parse(cls, data: bytes) -> PackHeader:
-        """Read :meth:`format`. No bytes at all are a pack without objects. Raises PackFormatError."""
+        """Read :meth:`format`. No bytes at all are a pack without objects. Raises PackError."""
         if len(data) > MAX_HEADER_BYTES:
-            raise HeaderTooBig(f"a header of {len(data)} bytes, at most {MAX_HEADER_BYTES} are taken")
+            raise HEADER_TOO_BIG(f"a header of {len(data)} bytes, at most {MAX_HEADER_BYTES} are taken")
         if not data:
             return cls(())
         try:
             lines = data.decode("ascii").split("\n")
         except UnicodeDecodeError:
-            raise PackFormatError("the header is not text") from None
+            raise BAD_HEADER("the header is not text") from None
         if lines.pop() or len(lines) < 4:
-            raise PackFormatError("the header ends inside a line or before the index; is header_size right?")
+            raise BAD_HEADER("the header ends inside a line or before the index; is header_size right?")
         version, size, number, rule, *index = lines
         if version != VERSION:
-            raise PackFormatError(f"the header begins with {version[:_SHOWN]!r}, not with {VERSION}")
+            raise BAD_HEADER(f"the header begins with {version[:_SHOWN]!r}, not with {VERSION}")
         if rule != "--":
-            raise PackFormatError(f"line 4 of the header is {rule[:_SHOWN]!r}, not --")
+            raise BAD_HEADER(f"line 4 of the header is {rule[:_SHOWN]!r}, not --")
         total, count = _number(size, "S", 2), _number(number, "N", 3)
         if count > MAX_OBJECTS:
-            raise HeaderTooBig(f"{count} objects are announced, a pack holds at most {MAX_OBJECTS}")
+            raise HEADER_TOO_BIG(f"{count} objects are announced, a pack holds at most {MAX_OBJECTS}")
         if count != len(index):
-            raise PackFormatError(f"{count} objects are announced, but the index has {len(index)} lines")
+            raise BAD_HEADER(f"{count} objects are announced, but the index has {len(index)} lines")
         header = cls(tuple(_entry(line, place) for place, line in enumerate(index, 5)))
         if header.total != total:
-            raise PackFormatError(f"{total} bytes are announced, but the index adds up to {header.total}")
+            raise BAD_HEADER(f"{total} bytes are announced, but the index adds up to {header.total}")
         return header
 
 
@@ -120,9 +110,9 @@ class PackReader:
     """
 
     def __init__(self, header_size: int, digest: str) -> None:
-        """Raises HeaderTooBig."""
+        """Raises PackError."""
         if header_size > MAX_HEADER_BYTES:
-            raise HeaderTooBig(f"header_size is {header_size}, at most {MAX_HEADER_BYTES} bytes are taken")
+            raise HEADER_TOO_BIG(f"header_size is {header_size}, at most {MAX_HEADER_BYTES} bytes are taken")
         self._header_size = header_size
         self._digest = digest
         self._text = bytearray()
@@ -241,17 +231,17 @@ def packs(
 
 def _number(line: str, letter: str, place: int) -> int:
     if not line.startswith(letter) or not _NUMBER.fullmatch(line[1:]):
-        raise PackFormatError(f"line {place} of the header is {line[:_SHOWN]!r}, not {letter} and a number")
+        raise BAD_HEADER(f"line {place} of the header is {line[:_SHOWN]!r}, not {letter} and a number")
     return int(line[1:])
 
 
 def _entry(line: str, place: int) -> PackObject:
     if line.startswith(_NAMED):
-        raise NamedObject(f"line {place} of the header is a named object; only objects named by their hash are taken")
+        raise NAMED_OBJECT(f"line {place} of the header is a named object; only objects named by their hash are taken")
     kind, *fields = line.split(" ")
     if kind != "C" or len(fields) != 2 or not _NUMBER.fullmatch(fields[1]):
-        raise PackFormatError(f"line {place} of the header is {line[:_SHOWN]!r}, not C, a hash and a size")
+        raise BAD_HEADER(f"line {place} of the header is {line[:_SHOWN]!r}, not C, a hash and a size")
     try:
         return PackObject(ObjectHash.parse(fields[0]), int(fields[1]))
     except FormatError as error:
-        raise PackFormatError(f"line {place} of the header: {error}") from None
+        raise BAD_HEADER(f"line {place} of the header: {error}") from None

@@ -2,10 +2,9 @@
 
 LabError
  +-- ServiceFailed       a service ended, or did not answer as itself in time
- +-- SupervisorFailed    the process manager does not start or answer
 """
 
-from include.errors import NightshiftError
+from include.errors import ErrorRow, NightshiftError
 
 
 class LabError(NightshiftError):
@@ -25,8 +24,5 @@ class ServiceFailed(LabError):
         super().__init__(f"{service}: {why}; its log: {log}")
 
 
-class SupervisorFailed(LabError):
-    """The process manager does not start or answer."""
-
-    code = "lab-supervisor-failed"
-    retryable = True
+SUPERVISOR_FAILED = ErrorRow(LabError, "lab-supervisor-failed", retryable=True)
+"""The process manager does not start or answer."""

@@ -16,7 +16,7 @@ from typing import Any
 from supervisor.xmlrpc import Faults, SupervisorTransport
 
 from include.lab.environment import MARK, LabFolders
-from include.lab.errors import LabError, ServiceFailed, SupervisorFailed
+from include.lab.errors import SUPERVISOR_FAILED, LabError, ServiceFailed
 
 START_S = 60.0
 POLL_S = 0.1
@@ -90,7 +90,7 @@ class Supervisor:
         """Starts supervisord with its programs stopped; the environment reaches every one of them.
 
         Raises:
-            SupervisorFailed: it does not answer within 15 s.
+            LabError: it does not answer within 15 s.
         """
         self.configuration.write_text(configuration(self, programs))
         self.socket.unlink(missing_ok=True)
@@ -105,7 +105,7 @@ class Supervisor:
                 return
             time.sleep(POLL_S / 2)
         log = self.place.log / "supervisord.log"
-        raise SupervisorFailed(
+        raise SUPERVISOR_FAILED(
             f"the process manager does not start: {result.stderr.strip()[-300:] or 'no answer'}; its log: {log}"
         )
 

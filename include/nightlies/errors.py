@@ -3,9 +3,7 @@
 NightlyError
 ├── BadIndex              a build's index as a whole cannot be used
 ├── BadIndexKey           the key that indices are checked with is none
-├── PlanRefused           an artifact of a build that cannot be planned; the others are
 ├── BuildDateUnknown      nothing says which date's build is meant
-├── BuildDateRefused      a build date that the run may not have
 ├── BuildMissing          there is no build for that slot and date (yet: may be tried again)
 ├── BuildMoved            a build id turned up again under another date
 ├── BuildOvertaken        another run recorded a build meanwhile (may be tried again)
@@ -29,13 +27,19 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 from enum import Enum
 
-from include.errors import NightshiftError
+from include.errors import ErrorRow, NightshiftError
 
 
 class NightlyError(NightshiftError):
     """Base of everything in this file; each message names the thing and the cure."""
 
     code = "night-error"
+
+
+PLAN_REFUSED = ErrorRow(NightlyError, "plan-refused")
+"""An artifact of a build that cannot be planned; the others are."""
+BUILD_DATE_REFUSED = ErrorRow(NightlyError, "build-date-refused")
+"""A build date that the run may not have."""
 
 
 class BadIndex(NightlyError):
@@ -60,10 +64,6 @@ class BadIndexKey(NightlyError):
         )
 
 
-class PlanRefused(NightlyError):
-    code = "plan-refused"
-
-
 class BuildDateUnknown(NightlyError):
     code = "build-date-unknown"
 
@@ -71,10 +71,6 @@ class BuildDateUnknown(NightlyError):
         super().__init__(
             f"{what}. Give the build date as parameter (YYYY-MM-DD), or trigger with a partition key or a logical date."
         )
-
-
-class BuildDateRefused(NightlyError):
-    code = "build-date-refused"
 
 
 class BuildMissing(NightlyError):

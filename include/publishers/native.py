@@ -21,10 +21,10 @@ from include.cvmfs.commit.merge import merge
 from include.cvmfs.commit.metadata_objects import store_all
 from include.cvmfs.coordination.generation import Look, look
 from include.cvmfs.errors import (
+    LAYOUT_CHANGED,
     BaseChanged,
     CatalogError,
     FormatError,
-    LayoutChanged,
     MergeError,
     NotReserved,
     ObjectDamaged,
@@ -190,7 +190,7 @@ class NativePublisher:
             if (fault := clearance.fault(seen, now)) is not None:
                 raise fault
             if catalog.layout is not edit.root.catalog.layout:
-                raise LayoutChanged(path, _other_layout(catalog.layout, edit.root.catalog.layout))
+                raise LAYOUT_CHANGED(path, _other_layout(catalog.layout, edit.root.catalog.layout))
             with clock.phase("hang"):
                 self._require_base(edit, there, changeset, replace=replace)
                 edit.hang(NestedRef(path, changeset.root, changeset.root_size), root_entry, totals)

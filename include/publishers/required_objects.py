@@ -9,11 +9,11 @@ from datetime import datetime
 from include.cvmfs.coordination.condemned import condemned_among
 from include.cvmfs.coordination.generation import CHANGESET_LIFE, CLOCK_SKEW, Look
 from include.cvmfs.errors import (
-    ChangesetExpired,
+    CHANGESET_EXPIRED,
+    OBJECTS_COLLECTED,
     CollectionRunning,
     CommitError,
     ObjectMissing,
-    ObjectsCollected,
     ObjectsLost,
 )
 from include.cvmfs.format.catalog import Catalog, NestedRef
@@ -49,7 +49,7 @@ class Clearance:
             what = (
                 f"the changeset was begun at {made.created:%Y-%m-%d %H:%M} UTC, more than {hours:.0f} h away from now"
             )
-            return ChangesetExpired(made.destination, what)
+            return CHANGESET_EXPIRED(made.destination, what)
         if look.token not in self._judged:
             self._judged[look.token] = self._collected(look)
         return self._judged[look.token]
@@ -80,7 +80,7 @@ class Clearance:
         path, began = self._changeset.destination, self._changeset.generation
         since = look.lists_since(began)
         if since is None:
-            return ObjectsCollected(
+            return OBJECTS_COLLECTED(
                 path, f"begun at generation {began}; what was collected until {look.token} is unknown"
             )
         if not since and look.running_list is None:
@@ -89,10 +89,10 @@ class Clearance:
             if self._hashes is None:
                 self._hashes = objects_of(self._changeset, self._catalogs)
         except ObjectMissing as gone:
-            return ObjectsCollected(path, f"{gone.key} is gone, and a collection ran or runs since it was begun")
+            return OBJECTS_COLLECTED(path, f"{gone.key} is gone, and a collection ran or runs since it was begun")
         for name in since:
             if gone_now := condemned_among(self._store, name, self._hashes):
-                return ObjectsCollected(path, f"{len(gone_now)} of its objects were collected since it was begun")
+                return OBJECTS_COLLECTED(path, f"{len(gone_now)} of its objects were collected since it was begun")
         if look.running_list and (going := condemned_among(self._store, look.running_list, self._hashes)):
             return CollectionRunning(path, f"{len(going)} of its objects are on the list of collection {look.token}")
         return None

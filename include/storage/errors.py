@@ -1,4 +1,4 @@
-"""What can go wrong with an object store, in one tree. Every leaf says whether to try again, and carries the key.
+"""What can go wrong with an object store, in one tree, and rows that no program tells apart by class.
 
 StoreError(message, key)
 ├── NotFound            no such object
@@ -6,15 +6,14 @@ StoreError(message, key)
 ├── Conflict            a conditional replace lost: another writer came first
 ├── Forbidden           credentials missing, wrong or not sufficient
 ├── Unavailable         429, 5xx, time-out, dropped connection; ``cause`` says which   (retryable)
-├── StoreFull           no space left, or a quota is used up
 ├── Unsupported         this store cannot do that (an HTTP store does not write)
-├── Rejected            the store refused the request for another reason
+├── RequestRejected     the store refused the request for another reason
 └── BadKey              a key that is never sent to a store
 """
 
 from __future__ import annotations
 
-from include.errors import Concern, NightshiftError
+from include.errors import Concern, ErrorRow, NightshiftError
 
 
 class StoreError(NightshiftError):
@@ -68,13 +67,6 @@ class Unavailable(StoreError):
         self.cause = cause
 
 
-class StoreFull(StoreError):
-    """No space left on the device, or the quota of the bucket or user is used up."""
-
-    code = "store-full"
-    concern = Concern.STORE
-
-
 class Unsupported(StoreError):
     """This kind of store, or this server, cannot do what was asked."""
 
@@ -91,3 +83,7 @@ class BadKey(StoreError):
     """A key that is empty, absolute, too long, has an empty, ``.`` or ``..`` component, a NUL or a backslash."""
 
     code = "object-key-invalid"
+
+
+STORE_FULL = ErrorRow(StoreError, "store-full", concern=Concern.STORE)
+"""No space left on the device, or the quota of the bucket or user is used up."""

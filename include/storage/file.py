@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from include.storage.errors import (
+    STORE_FULL,
     BadKey,
     Conflict,
     Forbidden,
     NotFound,
     RequestRejected,
     StoreError,
-    StoreFull,
     Unavailable,
     Unsupported,
 )
@@ -428,7 +428,7 @@ def _translate(error: OSError, key: str, url: str, *, reading: bool = False) -> 
     if number == errno.ENOENT or (reading and number in (errno.EISDIR, errno.ENOTDIR)):
         return NotFound(f"{where}: no such object", key=key)
     if number in (errno.ENOSPC, errno.EDQUOT):
-        return StoreFull(f"{where}: {error.strerror}; free space or raise the quota, then run again", key=key)
+        return STORE_FULL(f"{where}: {error.strerror}; free space or raise the quota, then run again", key=key)
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return Forbidden(f"{where}: {error.strerror}; give this user write permission on the folder", key=key)
     if number == errno.ENAMETOOLONG:

@@ -1,18 +1,19 @@
-"""What servers and the client library say when something fails, as leaves of our tree; for S3 and plain HTTP."""
+"""What servers and the client library say when something fails, as errors of ours; for S3 and plain HTTP."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
+from include.errors import ErrorRow
 from include.storage.errors import (
+    STORE_FULL,
     BucketMissing,
     Conflict,
     Forbidden,
     NotFound,
     RequestRejected,
     StoreError,
-    StoreFull,
     Unavailable,
     Unsupported,
 )
@@ -22,7 +23,7 @@ from include.storage.errors import (
 class Refusal:
     """One kind of failure. ``cause`` is the word under which a retry is counted."""
 
-    leaf: type[StoreError]
+    kind: type[StoreError] | ErrorRow[..., StoreError]
     what: str
     cause: str = ""
 
@@ -47,9 +48,9 @@ BY_CODE: dict[str, Refusal] = {
     "ExpiredToken": Refusal(Forbidden, "the credentials have expired; renew them"),
     "AuthorizationHeaderMalformed": Refusal(Forbidden, "the request was signed for another region; correct the region"),
     "PermanentRedirect": Refusal(RequestRejected, "the bucket lives at another endpoint; correct endpoint and region"),
-    "QuotaExceeded": Refusal(StoreFull, "the quota is used up; raise it or delete what is not needed"),
-    "InsufficientStorage": Refusal(StoreFull, "no space left; add space or delete what is not needed"),
-    "XMinioStorageFull": Refusal(StoreFull, "no space left; add space or delete what is not needed"),
+    "QuotaExceeded": Refusal(STORE_FULL, "the quota is used up; raise it or delete what is not needed"),
+    "InsufficientStorage": Refusal(STORE_FULL, "no space left; add space or delete what is not needed"),
+    "XMinioStorageFull": Refusal(STORE_FULL, "no space left; add space or delete what is not needed"),
     "EntityTooLarge": Refusal(RequestRejected, "the object is larger than the store takes"),
     "KeyTooLongError": Refusal(RequestRejected, "the key is longer than the store takes"),
     "NotImplemented": Refusal(Unsupported, "the store does not implement this request"),
@@ -76,7 +77,7 @@ BY_STATUS: dict[int, Refusal] = {
     429: Refusal(Unavailable, "too many requests", "429"),
     501: Refusal(Unsupported, "the store does not implement this request"),
     505: Refusal(Unsupported, "the store does not speak this version of HTTP"),
-    507: Refusal(StoreFull, "no space left; add space or delete what is not needed"),
+    507: Refusal(STORE_FULL, "no space left; add space or delete what is not needed"),
 }
 
 TIMED_OUT = Refusal(Unavailable, "no answer in time", "timeout")
@@ -94,14 +95,14 @@ class ParsedFailure:
     said: str
 
     def error(self, key: str, where: str) -> StoreError:
-        """The leaf to raise. The message names object and store and says what to do."""
+        """The error to raise. The message names object and store and says what to do."""
         message = f"{key or 'the store'} in {where}: {self.refusal.what}"
         details = ", ".join(filter(None, (f"status {self.status}" if self.status else "", self.code, self.said)))
         if details:
             message += f" ({details})"
-        if self.refusal.leaf is Unavailable:
+        if self.refusal.kind is Unavailable:
             return Unavailable(message, key=key, cause=self.refusal.cause)
-        return self.refusal.leaf(message, key=key)
+        return self.refusal.kind(message, key=key)
 
 
 def read_failure(error: Exception) -> ParsedFailure:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from include.cvmfs.errors import SourceLimitExceeded
+from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
 from include.cvmfs.format.catalog import AUTO_MARKER, MARKER
 from include.cvmfs.ingest.autocatalog import Balance, Heavy, Weights, balance, too_heavy
 from include.cvmfs.ingest.spool import Spool, path_of
@@ -36,7 +36,7 @@ class Cuts:
 def cut(spool: Spool, destination: str, cuts: Cuts, empty: Callable[[], bytes]) -> tuple[str, ...]:
     """Put into a complete spool the markers of all catalogs, that of its root included; what was done, in words.
 
-    ``empty`` gives the digest of the empty file, and sees to it that it is stored. Raises SourceLimitExceeded for a
+    ``empty`` gives the digest of the empty file, and sees to it that it is stored. Raises SourceError for a
     catalog that would be too large, SourceError where a marker cannot be.
     """
     notes = []
@@ -80,7 +80,7 @@ def _place(destination: str, folder: bytes) -> str:
     return f"{destination}/{path_of(folder)}" if folder else destination
 
 
-def _over(heavy: Heavy, destination: str, cuts: Cuts) -> SourceLimitExceeded:
+def _over(heavy: Heavy, destination: str, cuts: Cuts) -> SourceError:
     problem = f"its catalog would have {heavy.entries} entries, more than {cuts.entries}"
     cure = "turn automatic catalogs on" if cuts.auto is None else "lower the least weight of automatic catalogs"
     if heavy.heaviest is not None:
@@ -88,4 +88,4 @@ def _over(heavy: Heavy, destination: str, cuts: Cuts) -> SourceLimitExceeded:
         cure = f"put a {MARKER} into directories below it ({name} is the heaviest, with {heavy.weight} entries), {cure}"
     else:
         cure = "spread its files over several directories with catalogs of their own"
-    return SourceLimitExceeded(printable(_place(destination, heavy.key)), f"{problem}; {cure}, or raise the limit")
+    return SOURCE_LIMIT_EXCEEDED(printable(_place(destination, heavy.key)), f"{problem}; {cure}, or raise the limit")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from include.cvmfs.errors import SourceLimitExceeded
+from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
 from include.cvmfs.ingest.catalog_boundaries import Cuts, cut
 from include.cvmfs.ingest.spool import Spool
 from include.cvmfs.sources.source import OutlinedSource, SourceLimits, TreeSource, printable
@@ -13,7 +13,7 @@ from include.cvmfs.sources.source import OutlinedSource, SourceLimits, TreeSourc
 def survey(
     source: TreeSource, destination: str, *, limits: SourceLimits, cuts: Cuts, spool: Callable[[], Spool]
 ) -> None:
-    """Do nothing for a source that can only be read once; else raise SourceLimitExceeded for what is beyond a limit.
+    """Do nothing for a source that can only be read once; else raise SourceError for what is beyond a limit.
 
     ``spool`` makes the spool that the tree is going to be taken with. Names are counted first, which costs little; only
     a tree that has more of them than a catalog may hold is gone through in full.
@@ -34,7 +34,7 @@ def survey(
 
 
 def check_member(path: str, members: int, size: int, limits: SourceLimits, source: str) -> None:
-    """Raise SourceLimitExceeded for one member too many, or a file of more bytes than one may have."""
+    """Raise SourceError for one member too many, or a file of more bytes than one may have."""
     if limits.file_bytes and size > limits.file_bytes:
         problem = f"has {size} bytes, more than the {limits.file_bytes} that one file may have"
         raise beyond(path, f"{problem}; split it, leave it out, or raise the limit", source)
@@ -44,5 +44,5 @@ def check_member(path: str, members: int, size: int, limits: SourceLimits, sourc
         )
 
 
-def beyond(path: str, detail: str, source: str) -> SourceLimitExceeded:
-    return SourceLimitExceeded(printable(path), f"{detail} (artifact {printable(source)})")
+def beyond(path: str, detail: str, source: str) -> SourceError:
+    return SOURCE_LIMIT_EXCEEDED(printable(path), f"{detail} (artifact {printable(source)})")

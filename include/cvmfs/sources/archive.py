@@ -15,7 +15,7 @@ from typing import BinaryIO, ClassVar, Protocol
 
 import zstandard
 
-from include.cvmfs.errors import SourceError, SourceLimitExceeded
+from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
 from include.cvmfs.sources.source import SourceLimits, printable
 
 _BLOCK = 1 << 20
@@ -124,7 +124,7 @@ class ArchiveBytes:
                 produced += len(data)
                 if produced > self._limits.ratio_from and produced > self._limits.ratio * self.received:
                     problem = f"unpacks to more than {self._limits.ratio} times its size, as archive bombs do"
-                    raise SourceLimitExceeded(self.name, f"{problem}; raise the limit if this is meant")
+                    raise SOURCE_LIMIT_EXCEEDED(self.name, f"{problem}; raise the limit if this is meant")
                 if data:
                     yield data
                 if stream.ended:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import IO, BinaryIO
 
-from include.cvmfs.errors import SourceError, SourceLimitExceeded
+from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
 from include.cvmfs.sources.archive import ArchiveBytes
 from include.cvmfs.sources.source import (
     PATH_BYTES,
@@ -84,7 +84,7 @@ class ZipSource:
             for block in self._bytes:
                 if self._bytes.received > self._limits.bytes:
                     problem = f"is beyond the limit of {self._limits.bytes} bytes"
-                    raise SourceLimitExceeded(printable(self.name), f"{problem}; split the tree or raise the limit")
+                    raise SOURCE_LIMIT_EXCEEDED(printable(self.name), f"{problem}; split the tree or raise the limit")
                 file.write(block)
         except OSError as fault:
             cure = "free space in the folder for temporary files, or set TMPDIR to another one"
@@ -94,7 +94,7 @@ class ZipSource:
     def _refuse_bombs(self, claimed: int) -> None:
         if claimed > self._limits.ratio_from and claimed > self._limits.ratio * self._bytes.received:
             problem = f"unpacks to more than {self._limits.ratio} times its size, as archive bombs do"
-            raise SourceLimitExceeded(printable(self.name), f"{problem}; raise the limit if this is meant")
+            raise SOURCE_LIMIT_EXCEEDED(printable(self.name), f"{problem}; raise the limit if this is meant")
 
     def _entry(self, members: ZipMembers, member: Member) -> Entry:
         raw = member.raw

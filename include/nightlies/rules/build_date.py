@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from include.nightlies.errors import BuildDateRefused, BuildDateUnknown
+from include.nightlies.errors import BUILD_DATE_REFUSED, BuildDateUnknown
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
@@ -68,20 +68,20 @@ def require_allowed(
     timezone: str,
     date_offset: int,
 ) -> None:
-    """Raise BuildDateRefused for a date that is hardly meant.
+    """Raise NightlyError for a date that is hardly meant.
 
     One date for every run of a backfill is refused, and a date later than today's unless ``allow_future``: links move
     forward only, so no earlier build takes `latest` back. Scheduled runs have the date of their schedule.
     """
     if run_type == "backfill" and param is not None and str(param).strip():
-        raise BuildDateRefused(
+        raise BUILD_DATE_REFUSED(
             f"the parameter build_date {param} is given in a backfill: every one of its runs would install that date. "
             "Leave it empty: each run of a backfill installs the build of its own date."
         )
     today = now.astimezone(ZoneInfo(timezone)).date()
     if allow_future or run_type == "scheduled" or found.date <= today + timedelta(days=max(0, date_offset)):
         return
-    raise BuildDateRefused(
+    raise BUILD_DATE_REFUSED(
         f"build date {found.date} ({found.reason}) is later than today, {today} in {timezone}. Correct the date; or "
         "turn on *Allow a future date* (allow_future): then `latest` points to that build until a later one is in."
     )

@@ -12,7 +12,7 @@ from include.cvmfs.format.history import check_tag_name
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.view import is_below
 from include.cvmfs.sources.source import checked_destination
-from include.nightlies.errors import BuildOvertaken, DependencyCycle, NightlyError, PlanRefused
+from include.nightlies.errors import PLAN_REFUSED, BuildOvertaken, DependencyCycle, NightlyError
 from include.nightlies.records import builds, damage
 from include.nightlies.records import publications as records
 from include.nightlies.records import undos as undone
@@ -284,7 +284,7 @@ def _items(
         items.append(Item(one.name, where, source, one.sha256, one.size, wanted, store=slot.store))
         for name in needs:
             if name in rejected:
-                refused[one.name] = PlanRefused(f"blocked: it depends on {name}, which is rejected: {rejected[name]}")
+                refused[one.name] = PLAN_REFUSED(f"blocked: it depends on {name}, which is rejected: {rejected[name]}")
         try:
             locate(connections, source, slot.store)
         except NightlyError as error:
@@ -293,7 +293,7 @@ def _items(
         for item in items:
             if item.destination in (above, below):
                 other = below if item.destination == above else above
-                refused[item.name] = PlanRefused(f"its destination overlaps with {other}. Rename one of them.")
+                refused[item.name] = PLAN_REFUSED(f"its destination overlaps with {other}. Rename one of them.")
     return items, refused
 
 

@@ -10,12 +10,12 @@ import pytest
 
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.errors import (
+    CHANGESET_EXPIRED,
+    LAYOUT_CHANGED,
     BaseChanged,
     CatalogError,
-    ChangesetExpired,
     CvmfsError,
     DestinationError,
-    LayoutChanged,
     ObjectDamaged,
     ObjectMissing,
     ObjectsLost,
@@ -93,7 +93,7 @@ def no_catalog(site: ThreadSite, changeset: Changeset) -> Changeset:
 def test_a_changeset_of_another_layout_than_the_repository_is_prepared_again(reserved: ThreadSite) -> None:
     before = reserved.head().manifest
     changeset = reserved.prepared(DESTINATION, FILES, layout=Layout.MTIME_NS)
-    with refused(LayoutChanged, path=DESTINATION):
+    with refused(LAYOUT_CHANGED, path=DESTINATION):
         reserved.worker().publish(changeset, holder="test", now=NOW)
     assert reserved.head().manifest == before
     again = reserved.worker().publish(reserved.prepared(DESTINATION, FILES), holder="test", now=NOW)
@@ -273,7 +273,7 @@ def test_publishers_whose_clocks_differ_by_years_publish_all_the_same(reserved: 
         when = NOW + timedelta(days=365 * years)
         changeset = reserved.prepared(destination, FILES)
         if years:
-            with pytest.raises(ChangesetExpired):
+            with refused(CHANGESET_EXPIRED):
                 reserved.worker().publish(changeset, holder="test", now=when)
         # a worker prepares by the clock that it publishes by
         reserved.worker().publish(replace(changeset, created=when), holder="test", now=when)

@@ -10,7 +10,7 @@ import pytest
 
 from include.cvmfs.commit.commit import fence
 from include.cvmfs.coordination.generation import STATUS_KEY, Look, look
-from include.cvmfs.errors import ChangesetExpired, CollectionRunning, ObjectsCollected, ObjectsLost
+from include.cvmfs.errors import CHANGESET_EXPIRED, OBJECTS_COLLECTED, CollectionRunning, ObjectsLost
 from include.cvmfs.format.hashes import CATALOG
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
@@ -18,6 +18,7 @@ from include.cvmfs.sources.directory import DirectorySource
 from include.gateway.client.values import Lease
 from include.nightlies.steps.known_objects import known_objects, leave_condemned
 from tests.fakes.collector import Collector
+from tests.fakes.refused import refused
 from tests.fakes.site import DESTINATIONS, FQRN, NESTED, SIGNER
 from tests.integration.conftest import AGAIN_ON_S3
 from tests.integration.publishers.conftest import ThreadSite
@@ -77,7 +78,7 @@ def test_what_a_collection_took_since_it_was_prepared_is_prepared_again(site: Th
     forget_the_old(site)
     collector.run()
     before = site.head().manifest.revision
-    with pytest.raises(ObjectsCollected):
+    with refused(OBJECTS_COLLECTED):
         site.worker().publish(changeset, holder="test", now=NOW)
     assert site.head().manifest.revision == before
     assert site.client().leases() == []
@@ -109,7 +110,7 @@ def test_while_a_collection_runs_its_condemned_objects_count_as_absent(site: Thr
     with pytest.raises(CollectionRunning):
         site.worker().publish(sent_too_early, holder="test", now=NOW)
     collector.end()
-    with pytest.raises(ObjectsCollected):
+    with refused(OBJECTS_COLLECTED):
         site.worker().publish(sent_too_early, holder="test", now=NOW)
     published(site, reusing(site))
 
@@ -167,7 +168,7 @@ def test_a_changeset_that_missed_more_collections_than_are_remembered_is_prepare
     collector.run()
     collector.now = NOW + timedelta(days=3)
     collector.run()
-    with pytest.raises(ObjectsCollected):
+    with refused(OBJECTS_COLLECTED):
         site.worker().publish(changeset, holder="test", now=NOW)
 
 
@@ -192,14 +193,14 @@ def test_on_a_stock_repository_the_last_collections_time_plays_the_generations_p
     site.worker().publish(site.prepared(OLD, SHARED), holder="test", now=NOW)
     changeset = reusing(site)
     site.store.put(STATUS_KEY, b'{"last_gc": "Sat Nov 21 04:00:00 UTC 2026"}')
-    with pytest.raises(ObjectsCollected):
+    with refused(OBJECTS_COLLECTED):
         site.worker().publish(changeset, holder="test", now=NOW)
     published(site, reusing(site))
 
 
 def test_a_changeset_lives_for_a_day(site: ThreadSite, collector: Collector) -> None:
     changeset = reusing(site)
-    with pytest.raises(ChangesetExpired):
+    with refused(CHANGESET_EXPIRED):
         site.worker().publish(replace(changeset, created=NOW - timedelta(hours=25)), holder="test", now=NOW)
     published(site, replace(changeset, created=NOW - timedelta(hours=23)))
     # what stands already needs no objects, however old the changeset is

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from include.lab.servers.s3 import S3Server
-from include.storage.errors import Conflict, StoreFull, Unavailable, Unsupported
+from include.storage.errors import STORE_FULL, Conflict, Unavailable, Unsupported
 from include.storage.open import open_store
 from include.storage.options import StoreOptions, Traits
 from include.storage.probe import probe
@@ -83,7 +83,7 @@ def test_a_lasting_failure_is_tried_four_times_and_told_with_its_cause(store: St
 
 def test_a_full_store_is_not_asked_again(store: Store, s3_proxy: FaultProxy) -> None:
     s3_proxy.answer(507, times=None, method="PUT")
-    with refused(StoreFull, key="a"):
+    with refused(STORE_FULL, key="a"):
         store.put("a", b"1")
     assert s3_proxy.count("PUT") == 1
 

@@ -47,6 +47,6 @@ def test_errors_name_what_they_concern_and_survive_pickling(kind: type[CvmfsErro
 
 def test_only_lost_races_what_a_collection_took_and_what_is_frozen_may_be_tried_again() -> None:
     races = {"ManifestConflict", "BaseChanged"}
-    prepared_again = {"PrepareAgain", "ObjectsCollected", "ObjectsLost", "ChangesetExpired", "LayoutChanged"}
+    prepared_again = {"PrepareAgain", "ObjectsLost"}
     waited_for = {"CollectionRunning", "GenerationMoved", "RepositoryFrozen"}
     assert {kind.__name__ for kind in TREE if kind.retryable} == races | prepared_again | waited_for

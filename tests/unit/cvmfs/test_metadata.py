@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from include.cvmfs.errors import SourceError, SourceLimitExceeded
+from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
 from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.hashes import hash_bytes
@@ -175,6 +175,6 @@ def test_a_marker_that_is_an_external_file_by_another_name_is_refused() -> None:
 
 def test_a_file_that_is_too_large_is_refused_by_name() -> None:
     options = PrepareOptions(limits=SourceLimits(file_bytes=10))
-    with refused(SourceLimitExceeded, member="f"):
+    with refused(SOURCE_LIMIT_EXCEEDED, member="f"):
         publish(TarSource(iter([archive([file("f", bytes(11))])]), "x.tar"), options)
     publish(TarSource(iter([archive([file("f", bytes(10))])]), "x.tar"), options)

@@ -19,7 +19,7 @@ from include.cvmfs.check.check import check
 from include.cvmfs.commit.commit import commit_change, read_head, store_all
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.errors import DestinationError, SourceError, SourceLimitExceeded
+from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, DestinationError, SourceError
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.digests import DigestSet, identity
 from include.cvmfs.format.hashes import ObjectHash
@@ -31,7 +31,7 @@ from include.cvmfs.ingest.upload import Budget, Uploader
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.source import Entry, Opener, SourceLimits
 from include.cvmfs.sources.tarball import TarSource
-from include.storage.errors import Forbidden, StoreFull
+from include.storage.errors import STORE_FULL, Forbidden
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
 from tests.fakes.farstore import FarStore
 from tests.fakes.memorystore import MemoryStore
@@ -186,7 +186,7 @@ def test_the_first_error_of_the_store_stops_everything(connections: int, size: i
     def fail(verb: str, key: str) -> None:
         sent.append(key)
         if len(sent) > 20:
-            raise StoreFull(f"{key}: no space left", key=key)
+            raise STORE_FULL(f"{key}: no space left", key=key)
 
     rng = random.Random(7)
     read = 0
@@ -198,7 +198,7 @@ def test_the_first_error_of_the_store_stops_everything(connections: int, size: i
             yield file(f"f{number}", rng.randbytes(size)).to_bytes()
 
     options = PrepareOptions(connections=connections, memory_mb=1, chunking=CHUNKS)
-    with pytest.raises(StoreFull) as failure:
+    with refused(STORE_FULL) as failure:
         prepare(
             TarSource(blocks(), "x.tar"),
             store=MemoryStore(fail),
@@ -240,12 +240,12 @@ def test_a_bad_artifact_gives_no_changeset_and_leaves_no_threads(damage: str) ->
 )
 def test_limits_stop_before_the_member_is_read(limits: SourceLimits, member: str) -> None:
     data = archive([file("a", b"12345"), file("b", b"123456"), file("c", b"")])
-    with refused(SourceLimitExceeded, member=member):
+    with refused(SOURCE_LIMIT_EXCEEDED, member=member):
         run(data, options=PrepareOptions(limits=limits))
 
 
 def test_a_member_that_claims_to_be_enormous_is_stopped_by_its_claim() -> None:
-    with pytest.raises(SourceLimitExceeded):
+    with refused(SOURCE_LIMIT_EXCEEDED):
         run(archive([Member(b"huge", size=1 << 60)]))
 
 

@@ -17,7 +17,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from include.cvmfs.errors import SourceError, SourceLimitExceeded
+from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, SourceError
 from include.cvmfs.sources.archive import Reader
 from include.cvmfs.sources.source import Entry, EntryKind, SourceLimits
 from include.cvmfs.sources.tarball import TarSource
@@ -255,7 +255,7 @@ def test_the_announced_sum_and_size_must_hold() -> None:
 def test_archive_bombs_are_stopped(packer: str) -> None:
     bomb = PACKERS[packer](archive([file("zeros", bytes(8 << 20))]))
     limits = SourceLimits(ratio=100, ratio_from=1 << 20)
-    with refused(SourceLimitExceeded, member="x.tar"):
+    with refused(SOURCE_LIMIT_EXCEEDED, member="x.tar"):
         entries(bomb, limits=limits)
     assert paths(bomb) == ["zeros"]
 

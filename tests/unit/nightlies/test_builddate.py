@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.nightlies.errors import BuildDateRefused, BuildDateUnknown
+from include.nightlies.errors import BUILD_DATE_REFUSED, BuildDateUnknown
 from include.nightlies.rules.build_date import require_allowed, resolve_build_date
+from tests.fakes.refused import refused
 
 ZURICH = "Europe/Zurich"
 
@@ -119,7 +120,7 @@ def allowed(param, *, run_type="manual", allow_future=False, offset=0, key=None)
 def test_a_date_later_than_today_in_the_zone_of_the_slot_wants_its_own_switch():
     allowed("2026-11-21")
     for day in ({"param": "2026-11-22"}, {"param": None, "key": "main/2026-11-22"}):
-        with pytest.raises(BuildDateRefused):
+        with refused(BUILD_DATE_REFUSED):
             allowed(**day)
         allowed(**day, allow_future=True)
 
@@ -127,9 +128,9 @@ def test_a_date_later_than_today_in_the_zone_of_the_slot_wants_its_own_switch():
 def test_a_slot_whose_builds_are_of_the_next_day_may_have_that_date_and_none_after_it():
     allowed(None, offset=1)
     allowed("2026-11-22", offset=1)
-    with pytest.raises(BuildDateRefused):
+    with refused(BUILD_DATE_REFUSED):
         allowed("2026-11-23", offset=1)
-    with pytest.raises(BuildDateRefused):
+    with refused(BUILD_DATE_REFUSED):
         allowed("2026-11-22", offset=-1)
 
 
@@ -139,7 +140,7 @@ def test_a_scheduled_run_is_not_refused_for_a_clock_that_is_behind():
 
 def test_a_build_date_in_a_backfill_is_refused():
     for allow_future in (False, True):
-        with pytest.raises(BuildDateRefused):
+        with refused(BUILD_DATE_REFUSED):
             allowed("2026-11-19", run_type="backfill", allow_future=allow_future)
     for empty in (None, " "):
         allowed(empty, run_type="backfill")

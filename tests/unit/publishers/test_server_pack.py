@@ -16,7 +16,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from include.cvmfs.errors import CvmfsError, DestinationError, SourceError, SourceLimitExceeded
+from include.cvmfs.errors import SOURCE_LIMIT_EXCEEDED, CvmfsError, DestinationError, SourceError
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import PrepareOptions
@@ -102,7 +102,7 @@ def test_a_damaged_archive_and_one_beyond_a_limit_are_refused(tmp_path: Path) ->
         with pytest.raises(SourceError):
             pack(where, wrong)
     for limits in (SourceLimits(members=1), SourceLimits(bytes=100), SourceLimits(file_bytes=100)):
-        with refused(SourceLimitExceeded):
+        with refused(SOURCE_LIMIT_EXCEEDED):
             pack(where, data, limits=limits)
     with pytest.raises(DestinationError):
         where.pack(open_artifact(iter([data]), "x"), destination="/a/../b", now=NOW)

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from include.nightlies.errors import BuildDateRefused, BuildDateUnknown
+from include.nightlies.errors import BUILD_DATE_REFUSED, BuildDateUnknown
 from include.nightlies.rules.passes import Pass
 from include.nightlies.steps.values import Night
 from include.settings.model import Slot
 from sensors.build import night_of as night_and_pass
 from sensors.build import wait_until
+from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
@@ -99,7 +100,7 @@ def test_a_run_of_a_later_pass_knows_its_night_and_the_passes_before_it() -> Non
 def test_the_runs_of_a_backfill_and_of_the_future_are_refused_by_what_the_form_says() -> None:
     tomorrow, run = {"build_date": "2026-11-22"}, {"logical_date": NOW}
     for given in ({"build_date": "2026-11-19", "run_type": "backfill", **run}, tomorrow):
-        with pytest.raises(BuildDateRefused):
+        with refused(BUILD_DATE_REFUSED):
             night_of(task_context(**given), slot())
     assert night_of(task_context(**tomorrow, allow_future=True), slot()).date == date(2026, 11, 22)
     assert night_of(task_context(run_type="backfill", **run), slot()).date == date(2026, 11, 21)

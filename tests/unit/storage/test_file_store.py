@@ -12,13 +12,15 @@ from types import ModuleType
 
 import pytest
 
+from include.errors import ErrorRow
 from include.storage.errors import (
+    STORE_FULL,
     BadKey,
     Conflict,
     Forbidden,
     NotFound,
     RequestRejected,
-    StoreFull,
+    StoreError,
     Unavailable,
     Unsupported,
 )
@@ -212,7 +214,7 @@ def test_delete_removes_and_minds_nothing_that_is_absent(file_store: FileStore) 
 
 def test_bad_keys_are_refused_before_any_of_them_is_deleted(file_store: FileStore) -> None:
     file_store.put("a", b"1")
-    with pytest.raises(BadKey):
+    with refused(BadKey):
         file_store.delete(["a", "../x"])
     assert file_store.exists("a")
 
@@ -220,15 +222,15 @@ def test_bad_keys_are_refused_before_any_of_them_is_deleted(file_store: FileStor
 @pytest.mark.parametrize("key", [".lock/x", "a/.lock/b", ".~x", "a/.~b", "../x", "/x"])
 def test_names_of_the_stores_own_files_are_no_keys(file_store: FileStore, key: str) -> None:
     for action in (file_store.get, file_store.head, lambda k: file_store.put(k, b"")):
-        with pytest.raises(BadKey):
+        with refused(BadKey):
             action(key)
 
 
 @pytest.mark.parametrize(
-    ("number", "leaf"),
+    ("number", "kind"),
     [
-        (errno.ENOSPC, StoreFull),
-        (errno.EDQUOT, StoreFull),
+        (errno.ENOSPC, STORE_FULL),
+        (errno.EDQUOT, STORE_FULL),
         (errno.EACCES, Forbidden),
         (errno.EROFS, Forbidden),
         (errno.EIO, Unavailable),
@@ -236,7 +238,10 @@ def test_names_of_the_stores_own_files_are_no_keys(file_store: FileStore, key: s
     ],
 )
 def test_a_failed_write_is_told_by_its_cause_and_leaves_nothing(
-    file_store: FileStore, monkeypatch: pytest.MonkeyPatch, number: int, leaf: type[Exception]
+    file_store: FileStore,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    kind: type[StoreError] | ErrorRow[..., StoreError],
 ) -> None:
     file_store.put("a", b"old")
 
@@ -244,7 +249,7 @@ def test_a_failed_write_is_told_by_its_cause_and_leaves_nothing(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "write", fail)
-    with refused(leaf, key="a"):
+    with refused(kind, key="a"):
         file_store.put("a", b"new")
     monkeypatch.undo()
     assert file_store.get("a") == b"old"
@@ -295,7 +300,7 @@ def test_only_unfinished_writes_older_than_a_day_are_removed(file_store: FileSto
 
 def test_an_object_is_not_discarded_as_unfinished(file_store: FileStore) -> None:
     file_store.put("data/ab/object", b"1")
-    with pytest.raises(BadKey):
+    with refused(BadKey):
         file_store.discard(Unfinished("data/ab/object", 1, datetime.now(UTC)))
     file_store.discard(Unfinished("data/ab/.~gone", 1, datetime.now(UTC)))
 

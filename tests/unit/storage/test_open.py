@@ -106,7 +106,7 @@ def test_errors_survive_the_way_to_another_process() -> None:
 
 def test_every_leaf_says_whether_it_may_be_retried() -> None:
     leaves = StoreError.__subclasses__()
-    assert len(leaves) == 8
+    assert len(leaves) == 7
     assert {leaf.__name__ for leaf in leaves if leaf.retryable} == {"Unavailable"}
 
 

@@ -5,14 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from obstore.exceptions import GenericError, PermissionDeniedError, PreconditionError
 
+from include.errors import ErrorRow
 from include.storage.errors import (
+    STORE_FULL,
     BucketMissing,
     Conflict,
     Forbidden,
     NotFound,
     RequestRejected,
     StoreError,
-    StoreFull,
     Unavailable,
     Unsupported,
 )
@@ -43,7 +44,7 @@ def test_pauses_are_bounded_and_grow_with_the_attempts(attempt: int, draw: float
 
 
 @pytest.mark.parametrize(
-    ("error", "leaf", "cause"),
+    ("error", "kind", "cause"),
     [
         (GenericError(said("503 Service Unavailable", "SlowDown")), Unavailable, "503"),
         (GenericError(said("500 Internal Server Error")), Unavailable, "500"),
@@ -64,17 +65,19 @@ def test_pauses_are_bounded_and_grow_with_the_attempts(attempt: int, draw: float
         (GenericError("Generic S3 error: HTTP error: request or response body error"), Unavailable, "connection"),
         (PreconditionError(said("412 Precondition Failed")), Conflict, ""),
         (PermissionDeniedError(said("403 Forbidden", "SignatureDoesNotMatch")), Forbidden, ""),
-        (PermissionDeniedError(said("403 Forbidden", "QuotaExceeded")), StoreFull, ""),
-        (GenericError(said("507 Insufficient Storage")), StoreFull, ""),
+        (PermissionDeniedError(said("403 Forbidden", "QuotaExceeded")), STORE_FULL, ""),
+        (GenericError(said("507 Insufficient Storage")), STORE_FULL, ""),
         (GenericError(said("501 Not Implemented")), Unsupported, ""),
         (GenericError(said("400 Bad Request", "Nonsense")), RequestRejected, ""),
         (FileNotFoundError(said("404 Not Found", "NoSuchBucket")), BucketMissing, ""),
         (FileNotFoundError(said("404 Not Found", "NoSuchKey")), NotFound, ""),
     ],
 )
-def test_what_a_store_says_becomes_a_leaf_of_our_tree(error: Exception, leaf: type[StoreError], cause: str) -> None:
+def test_what_a_store_says_becomes_an_error_of_ours(
+    error: Exception, kind: type[StoreError] | ErrorRow[..., StoreError], cause: str
+) -> None:
     ours = read_failure(error).error("a", "s3://bucket")
-    assert type(ours) is leaf
+    assert ours.code == kind.code
     assert ours.key == "a"
     assert "a in s3://bucket" in str(ours)
     assert "\n" not in str(ours)

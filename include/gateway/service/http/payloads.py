@@ -19,7 +19,8 @@ from starlette.responses import Response
 
 from include.cvmfs.coordination.generation import look
 from include.cvmfs.errors import CvmfsError
-from include.gateway.pack import MAX_HEADER_BYTES, HeaderTooBig, NamedObject, PackError, PackReader
+from include.errors import code_of
+from include.gateway.pack import HEADER_TOO_BIG, MAX_HEADER_BYTES, NAMED_OBJECT, PackError, PackReader
 from include.gateway.service import replies
 from include.gateway.service.commits.intake import Intake
 from include.gateway.service.config import ServiceConfig
@@ -255,9 +256,9 @@ def _message_size(request: Request) -> int:
 
 def _refusal(error: Exception) -> Refused:
     """How a payload that was not taken is told; the words of the stock gateway where it has one."""
-    if isinstance(error, NamedObject):
+    if code_of(error) == NAMED_OBJECT.code:
         return Refused("other_error", f"invalid payload: {error}")
-    if isinstance(error, HeaderTooBig):
+    if code_of(error) == HEADER_TOO_BIG.code:
         return Refused(f"invalid payload: header too big: {error}; at most {MAX_HEADER_BYTES} bytes")
     if isinstance(error, PackError):
         return Refused(f"invalid payload: {error}")
