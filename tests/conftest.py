@@ -9,6 +9,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -37,6 +38,9 @@ LONG = (
     "integration/gateway/test_gateway_process.py",
     "integration/publishers/server/test_table.py",
 )
+
+TOGETHER = ("tests/dags/",)
+"""Folders whose files one worker runs: Airflow's tables, its API and the site in one process are ten seconds' work."""
 
 
 # A busy machine fails no test. With CI set, Hypothesis loads a profile of its own without a deadline.
@@ -67,6 +71,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         raise pytest.UsageError(f"several tests have the id {twice[0]}; parallel runners would run one of them")
     places = {HERE / name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: places.get(item.path, len(LONG)))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadfile`, but for the folders whose files belong together."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFileOrFolder(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return next((one for one in TOGETHER if nodeid.startswith(one)), super()._split_scope(nodeid))
+
+    return ByFileOrFolder(config, log)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

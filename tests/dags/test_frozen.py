@@ -12,9 +12,11 @@ from include.care.freezes import freezes
 from include.care.provenance.records import check, nearest
 from include.cvmfs.coordination.freeze import KEY
 from include.cvmfs.errors import RepositoryFrozen
+from include.publishers.connect import Connections
 from tests.dags.conftest import FQRN, MiniSite
 from tests.fakes.builds import Build, tree
 from tests.fakes.refused import refused
+from triggers.thaw import ThawTrigger
 
 pytestmark = pytest.mark.server("weed")
 
@@ -25,21 +27,30 @@ def store(site: MiniSite) -> Iterator[MiniSite]:
     site.connections.repository_store(FQRN).delete([KEY])
 
 
-def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite) -> None:
+def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite, monkeypatch: pytest.MonkeyPatch) -> None:
     site = store
     site.drop(Build("2026-08-01").add("Cold", "x86_64", tree({"a": b"a"})))
     before, now = site.revision(), datetime.now(UTC)
     freezes.freeze(site.connections, FQRN, reason="disks are moved", who="op@host", until=None, now=now)
     seen: list[int] = []
+    looked, look = threading.Event(), ThawTrigger._look
+
+    def looks(self: ThawTrigger, connections: Connections) -> str | None:
+        found = look(self, connections)
+        looked.set()
+        return found
 
     def thaw() -> None:
+        looked.wait(60)
         seen.append(site.revision())
         freezes.thaw(site.connections, FQRN, who="op@host", now=datetime.now(UTC))
 
-    timer = threading.Timer(6.0, thaw)
-    timer.start()
+    monkeypatch.setattr(ThawTrigger, "_look", looks)
+    operator = threading.Thread(target=thaw)
+    operator.start()
     run = site.run("nightly_install_main", build_date="2026-08-01")
-    timer.join()
+    operator.join()
+    assert looked.is_set()
     assert run.state == "success", run
     assert run.states() == {"Cold/x86_64": "published"}
     assert seen == [before]

@@ -75,7 +75,9 @@ def test_what_does_not_come_fails_in_time(site: MiniSite) -> None:
     assert found == {"object": "failed", "lease": "failed"}
 
 
-def test_a_builder_waits_until_its_place_is_reserved_and_knows_at_once_that_it_is_taken(site: MiniSite) -> None:
+def test_a_builder_waits_until_its_place_is_reserved_and_knows_at_once_that_it_is_taken(
+    site: MiniSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place, now = "/places/new", datetime.now(UTC)
     publisher = site.connections.publisher(FQRN)
 
@@ -85,11 +87,20 @@ def test_a_builder_waits_until_its_place_is_reserved_and_knows_at_once_that_it_i
         return dag
 
     assert states(builder("content_with_nothing", place, until="free")) == {"place": "success"}
-    timer = threading.Timer(
-        2.0, lambda: publisher.reserve([place], nested=[], holder="night/run/reserve try 1", now=now)
-    )
-    timer.start()
+    deferred, defer = threading.Event(), NightshiftSensor.defer
+
+    def seen(self: NightshiftSensor, **kwargs: Any) -> NoReturn:
+        deferred.set()
+        defer(self, **kwargs)
+
+    def reserve() -> None:
+        deferred.wait(60)
+        publisher.reserve([place], nested=[], holder="night/run/reserve try 1", now=now)
+
+    monkeypatch.setattr(NightshiftSensor, "defer", seen)
+    night = threading.Thread(target=reserve)
+    night.start()
     assert states(builder("waits_for_its_place", place)) == {"place": "success"}
-    timer.join()
+    night.join()
     assert states(builder("finds_a_directory_in_the_way", "/places")) == {"place": "failed"}
     assert site.leases() == []
