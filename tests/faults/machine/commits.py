@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 
 from hypothesis import strategies as st
@@ -51,7 +52,7 @@ class Commits(Changes):
         gate, was_standing = self.service.gate, bool(self.standing)
         armed = gate.at is not None
         if not was_standing:
-            gate.reached.clear()
+            gate.reached = threading.Event()  # not cleared: the last call's answers may set theirs only now
             self.free_at = self.world.revision
         under_way = [one.held for one in self.standing]
         calls = [self.call(held) for held in ready if held.change and held not in under_way]
@@ -107,7 +108,12 @@ class Commits(Changes):
         collection = look(self.world.store).token
         for one, answer in zip(self.standing, answers, strict=True):
             swept = self.swept[id(one.change)] != self.world.sweeps
-            self.model.judge(one, answer, before=self.free_at, now=self.now, collection=collection, swept=swept)
+            try:
+                self.model.judge(one, answer, before=self.free_at, now=self.now, collection=collection, swept=swept)
+            except AssertionError as error:
+                error.add_note(f"{one}, {answer}, free at {self.free_at}, collection at {collection}")
+                error.add_note(f"points: {[f'{thread} {point.name}' for thread, point in self.service.gate.passed]}")
+                raise
             if one.held.revision is not None:
                 one.held.remembered = one.held.remembered or self.now + LEASE_NS
                 self.orphans.append((one.held.path, one.change))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager
@@ -66,8 +67,11 @@ class Gate:
     dead: bool = False
     reached: threading.Event = field(default_factory=threading.Event)
     opened: threading.Event = field(default_factory=threading.Event)
+    passed: deque[tuple[str, Point]] = field(default_factory=lambda: deque(maxlen=40))
+    """The last points that were reached, with the thread's name: a failure shows them, since it may not come again."""
 
     def __call__(self, point: Point) -> None:
+        self.passed.append((threading.current_thread().name, point))
         if self.dead:
             raise Killed
         if point is not self.at:
