@@ -13,10 +13,11 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Route
 
 from include.gateway.protocol import (
     API,
@@ -56,7 +57,7 @@ def create_app(
     table: LeaseTable | None = None,
     on_point: OnPoint | None = None,
     read_config: ReadConfig | None = None,
-) -> FastAPI:
+) -> Starlette:
     """The ASGI application. Without a ``table`` it opens (and at its end closes) the state of the configuration.
 
     ``read_config`` reads the configuration again, on SIGHUP and for ``POST /reload``. Raises ConfigError if another
@@ -76,7 +77,7 @@ def create_app(
     serving = Serving(config, table, committer, on_point, read_config)
 
     @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
         watch = asyncio.create_task(_watch_clock(serving))
         _reload_on_hangup(serving)
         yield
@@ -89,16 +90,8 @@ def create_app(
         if own_table:
             table.close()
 
-    app = FastAPI(
-        title="Nightshift gateway",
-        lifespan=lifespan,
-        openapi_url=None,
-        docs_url=None,
-        redoc_url=None,
-        redirect_slashes=False,
-    )
-    for method, path, handler in routes(serving):
-        app.add_api_route(path, handler, methods=[method], response_model=None)
+    app = Starlette(routes=[_route(*call) for call in routes(serving)], lifespan=lifespan)
+    app.router.redirect_slashes = False
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(Malformed, _malformed)
     app.add_exception_handler(StateError, _state_trouble)
@@ -133,6 +126,12 @@ def routes(serving: Serving) -> list[tuple[str, str, Handler]]:
         ("POST", f"{API}{COLLECTION}", admin.collect),
         ("POST", f"{API}{RELOAD}", admin.reload),
     ]
+
+
+def _route(method: str, path: str, handler: Handler) -> Route:
+    route = Route(path, handler)
+    route.methods = {method}  # given to it, GET would bring HEAD with it, which the stock gateway refuses
+    return route
 
 
 def _started(config: ServiceConfig, table: LeaseTable, *, looked_at: bool) -> Committer:
