@@ -41,6 +41,10 @@ class Browser:
     def open(self, path: str) -> None:
         self.driver.get(self.url + path)
 
+    def leave(self) -> None:
+        """Away from Airflow's pages: each asks for news all the time, and draws them, which keeps a core busy."""
+        self.driver.get("about:blank")
+
     def see(self, css: str, timeout_s: float = PATIENCE_S) -> WebElement:
         return self._wait(timeout_s).until(the.visibility_of_element_located((By.CSS_SELECTOR, css)))
 

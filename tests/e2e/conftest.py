@@ -52,3 +52,10 @@ def browser(
         screens=tmp_path_factory.mktemp("screens"),
     ) as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def _leave_the_page(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "browser" in request.fixturenames:
+        request.getfixturevalue("browser").leave()

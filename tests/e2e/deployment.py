@@ -19,7 +19,7 @@ from include.gateway.client.client import GatewayClient
 from include.lab import lifecycle
 from include.lab.airflow_api import AirflowApi
 from include.lab.environment import ADMIN, Lab, LabFolders
-from include.lab.follow import Snapshot, follow
+from include.lab.follow import RUN_ENDED, Snapshot, snapshot
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.secrets import load_or_create
 from include.lab.supervise import end_marked
@@ -38,7 +38,7 @@ FQRN = "nights.example.org"
 LEASE_S = 10
 HEARTBEAT_TIMEOUT_S = 12
 RUN_S = 240.0
-POLL_S = 0.3
+POLL_S = 0.5
 PROXY_HOLDS_S = 240.0
 
 
@@ -135,7 +135,8 @@ class Deployment:
 
     def follow(self, dag_id: str, run_id: str, timeout_s: float = RUN_S) -> Snapshot:
         """Wait until a run has ended."""
-        return follow(self.api, dag_id, run_id, show=lambda _: None, timeout_s=timeout_s, poll_s=POLL_S)
+        self.wait_until(lambda: self.api.run_state(dag_id, run_id) in RUN_ENDED, f"{run_id} has ended", timeout_s)
+        return snapshot(self.api.run_state(dag_id, run_id), self.tasks(dag_id, run_id))
 
     def wait_until(self, true: Callable[[], bool], what: str, timeout_s: float) -> None:
         """Wait for what Airflow tells nobody."""

@@ -178,6 +178,10 @@ def test_a_no_then_a_yes_in_the_browser_to_the_question_asked_anew(asking: Deplo
     assert rows[0].startswith("/asked/answered /asked/answered 2 files, ")
     assert browser.link("Run and its logs") == f"{asking.lab.airflow_url}/dags/{DAG}/runs/answered"
     browser.press("Approve")
+    asking.wait_until(
+        lambda: asking.rest("GET", question("answered", 1))["response_received"], "the answer is received", READ_S
+    )
+    browser.leave()
     assert asking.follow(DAG, "answered").state == "success"
     assert fate(asking, "answered")[0] == "published"
     assert asking.connections.repository(FQRN).read("/asked/answered/a") == b"approved"

@@ -66,9 +66,11 @@ def test_the_form_asks_with_titles_and_says_what_each_answer_means(deployment: D
 
 
 def test_a_night_started_by_its_form_succeeds(deployment: Deployment, browser: Browser, night: Night) -> None:
-    browser.wait_for_text("h2 ~ [data-testid=state-badge]", "Success", RUN_S)
-    browser.screenshot("run")
     run_id = night.run_id.replace("%3A", ":").replace("%2B", "+")
+    assert deployment.follow("nightly_install", run_id).state == "success"
+    browser.open(f"/dags/nightly_install/runs/{night.run_id}")
+    browser.wait_for_text("h2 ~ [data-testid=state-badge]", "Success")
+    browser.screenshot("run")
     states = {name: one.state.value for name, one in deployment.publications("nightly_install", run_id).items()}
     assert states == {"Gaudi/x86_64": "published", "LHCb/x86_64": "published"}
 
