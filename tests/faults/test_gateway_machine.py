@@ -94,3 +94,16 @@ def test_an_outcome_is_remembered_after_a_reboot_between_acquire_and_commit() ->
         machine.repeat(0)
     finally:
         machine.teardown()
+
+
+def test_a_change_that_another_publisher_made_meanwhile_is_acknowledged_whatever_a_collection_did() -> None:
+    machine = GatewayAgainstModel()
+    try:
+        machine.let_stand(Point.RECORDED)  # the revision is there, and the path is free again
+        machine.sent(machine.ready(["/ab"], 1, 2))
+        machine.sent(machine.ready(["/ab"], 1, 2))  # the same change, derived from the revision before
+        assert len(machine.standing) == 2
+        machine.collect(1)
+        machine.go_on()
+    finally:
+        machine.teardown()

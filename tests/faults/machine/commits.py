@@ -53,7 +53,6 @@ class Commits(Changes):
         armed = gate.at is not None
         if not was_standing:
             gate.reached = threading.Event()  # not cleared: the last call's answers may set theirs only now
-            self.free_at = self.world.revision
         under_way = [one.held for one in self.standing]
         calls = [self.call(held) for held in ready if held.change and held not in under_way]
         self.standing += calls
@@ -73,8 +72,9 @@ class Commits(Changes):
     def call(self, held: Held) -> Standing:
         change = held.change
         assert change is not None
+        sent_at = self.world.head().revision
         answer = self.service.commit(held.token, change.base.text, change.new.hash.text, held.tag, change.generation)
-        return Standing(held, change, answer)
+        return Standing(held, change, answer, sent_at)
 
     def fence_is_passed(self) -> None:
         """Which of those that stand hold their places until their switch is over."""
@@ -109,9 +109,9 @@ class Commits(Changes):
         for one, answer in zip(self.standing, answers, strict=True):
             swept = self.swept[id(one.change)] != self.world.sweeps
             try:
-                self.model.judge(one, answer, before=self.free_at, now=self.now, collection=collection, swept=swept)
+                self.model.judge(one, answer, now=self.now, collection=collection, swept=swept)
             except AssertionError as error:
-                error.add_note(f"{one}, {answer}, free at {self.free_at}, collection at {collection}")
+                error.add_note(f"{one}, {answer}, collection at {collection}")
                 error.add_note(f"points: {[f'{thread} {point.name}' for thread, point in self.service.gate.passed]}")
                 raise
             if one.held.revision is not None:

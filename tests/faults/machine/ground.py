@@ -32,7 +32,6 @@ class Ground(RuleBasedStateMachine):
         self.world = World.fresh()
         self.model = Model(self.world)
         self.standing: list[Standing] = []
-        self.free_at = self.world.revision
         self.disabled = self.stepped = self.reflog_may_be_ahead = False
         self.states = self.epoch = self.tag = 0
         self.orphans: list[tuple[str, Change]] = []

@@ -30,11 +30,15 @@ class Held:
 
 @dataclass(eq=False)
 class Standing:
-    """A commit that was sent, and whether its lease was looked at for the last time before its outcome."""
+    """A commit that was sent when the repository was at revision ``sent_at``.
+
+    ``fenced``: whether its lease was looked at for the last time before its outcome.
+    """
 
     held: Held
     change: Change
     answer: Future[Answer]
+    sent_at: int
     fenced: bool = False
 
 
@@ -70,14 +74,11 @@ class Model:
 
     # -- what an answer may be
 
-    def judge(self, one: Standing, answer: Answer, *, before: int, now: int, collection: str, swept: bool) -> None:
-        """``before``: the revision when the commit was free to go; ``collection``: the generation now.
-
-        ``swept``: objects were deleted since the change was prepared.
-        """
+    def judge(self, one: Standing, answer: Answer, *, now: int, collection: str, swept: bool) -> None:
+        """``collection``: the generation now; ``swept``: objects were deleted since the change was prepared."""
         reason = answer.members.get("reason")
         if answer.members["status"] == "ok":
-            self._accepted(one, answer.members["final_revision"], before, now, collection)
+            self._accepted(one, answer.members["final_revision"], now, collection)
             return
         allowed = set()
         if not is_live(one.held, now):
@@ -88,15 +89,15 @@ class Model:
             allowed |= BASES
         assert reason in allowed, f"{one.held.path or '/'}: refused, {dict(answer.members)}; expected {allowed or 'ok'}"
 
-    def _accepted(self, one: Standing, revision: int, before: int, now: int, collection: str) -> None:
+    def _accepted(self, one: Standing, revision: int, now: int, collection: str) -> None:
         held, change = one.held, one.change
         content = self.world.contents[revision]
         assert holds(content, change), f"revision {revision} was acknowledged, and the change is not in it"
         held.revision = revision
         if held.tag:
             self.tags[held.tag] = change
-        if revision <= before:
-            return  # it stood already
+        if revision <= one.sent_at:
+            return  # it stood already: nothing of this change is named, so no collection can take it away
         earlier = self.world.contents[max(number for number in self.world.contents if number < revision)]
         if holds(earlier, change):
             return
