@@ -27,7 +27,7 @@ from tests.fakes.recount import read_back
 NOW = datetime(2026, 7, 1, tzinfo=UTC)
 BIG = random.Random(1).randbytes(3_000_000)
 TREE = archive(
-    [file(f"d{number % 4}/f{number}", b"%d" % (number % 300) * 500) for number in range(600)]
+    [file(f"d{number % 4}/f{number}", b"%d" % (number % 120) * 500) for number in range(240)]
     + [file(f"d{number}/.cvmfscatalog") for number in range(3)]
     + [file("big", BIG), hardlink("also", "big"), symlink("latest", "d1")]
 )

@@ -31,7 +31,7 @@ from tests.integration.publishers.conftest import ThreadSite
 
 NOW = datetime.now(UTC)
 DESTINATION = DESTINATIONS[0]
-FILES = {f"d{number % 3}/{number}": os.urandom(2000) for number in range(60)}
+FILES = {f"d{number % 3}/{number}": os.urandom(2000) for number in range(36)}
 OBJECTS = r"/data/../\w+$"
 
 
