@@ -20,7 +20,7 @@ TOKEN = "A" * 52 + "===="
 CLEAR = {200, 301, 308, 400, 404, 405, 413}
 
 on_one_service = settings(
-    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=75, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=30),

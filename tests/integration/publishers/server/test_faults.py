@@ -115,14 +115,14 @@ def test_a_transaction_of_somebody_who_took_the_place_of_ours_is_never_aborted(n
     ("verb", "what", "kind", "retryable"),
     [
         ("publish", "fail", errors.SYNC_FAILED, True),
-        ("publish", "expired", errors.LEASE_LOST, True),
-        ("publish", "descriptors", errors.FILES_OPEN, True),
-        ("publish", "another", errors.ANOTHER_PUBLISH, True),
+        pytest.param("publish", "expired", errors.LEASE_LOST, True, marks=pytest.mark.thorough),
+        pytest.param("publish", "descriptors", errors.FILES_OPEN, True, marks=pytest.mark.thorough),
+        pytest.param("publish", "another", errors.ANOTHER_PUBLISH, True, marks=pytest.mark.thorough),
         ("publish", "full", errors.NODE_FULL, True),
         ("tar", "full", errors.NODE_FULL, True),
         ("transaction", "whitelist", errors.WHITELIST_EXPIRED, False),
-        ("transaction", "construction", errors.OPEN_FAILED, True),
-        ("transaction", "key", errors.KEY_REFUSED, False),
+        pytest.param("transaction", "construction", errors.OPEN_FAILED, True, marks=pytest.mark.thorough),
+        pytest.param("transaction", "key", errors.KEY_REFUSED, False, marks=pytest.mark.thorough),
     ],
 )
 def test_what_fails_on_the_node_has_its_error_is_aborted_and_can_be_tried_again(

@@ -18,7 +18,9 @@ from tests.integration.publishers.server.conftest import now, packed
 pytestmark = pytest.mark.server("sshd")
 FILES = {"bin/tool": b"#!/bin/sh\n", "lib/common.so": b"\x7fELF" * 4000, "share/é x": b"doc"}
 ALPHA = DESTINATIONS[0]
-EACH_WAY = pytest.mark.parametrize("node", ["stock", "nightshift", "none"], indirect=True)
+EACH_WAY = pytest.mark.parametrize(
+    "node", ["stock", pytest.param("nightshift", marks=pytest.mark.thorough), "none"], indirect=True
+)
 
 
 @EACH_WAY
