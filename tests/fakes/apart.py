@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import psutil
+
 from include.cvmfs.commit.commit import read_head, store_all
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
@@ -59,3 +61,12 @@ def change(store: Store, fqrn: str, path: str) -> tuple[ObjectHash, ObjectHash]:
     new = edit.finish(1_700_000_000)
     store_all(store, [(packed.hash.key, packed.data) for packed in new.catalogs] + list(new.objects))
     return old, new.hash
+
+
+def committers(process: int | None = None) -> list[psutil.Process]:
+    """The committing processes that a process started, this one unless told otherwise."""
+    return [
+        child for child in psutil.Process(process).children()
+        # a process that ended and was not waited for yet has no command line any more
+        if child.status() != psutil.STATUS_ZOMBIE and "commits.worker" in " ".join(child.cmdline())
+    ]  # fmt: skip

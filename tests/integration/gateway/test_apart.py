@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-import psutil
 import pytest
 import requests
 
@@ -20,7 +19,7 @@ from include.gateway.errors import GatewayError
 from include.gateway.service import store_checks
 from include.gateway.service.commits import process as apart
 from include.gateway.service.commits.points import Point
-from tests.fakes.apart import ADMIN, KEY, change, create, served
+from tests.fakes.apart import ADMIN, KEY, change, committers, create, served
 from tests.integration.gateway.conftest import RunningGateway
 
 GOES, STAYS = "goes.example.org", "stays.example.org"
@@ -136,7 +135,3 @@ def test_the_process_ends_with_the_service_even_while_it_waits_for_a_store(
         assert process._process.wait(30) == 1
     finally:
         process._process.kill()
-
-
-def committers() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if "commits.worker" in " ".join(child.cmdline())]

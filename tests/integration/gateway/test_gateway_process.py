@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
 import pytest
 
 from include.cvmfs.commit.commit import Head, NewTag, read_head, store_all
@@ -35,6 +34,7 @@ from include.gateway.client.client import GatewayClient
 from include.lab.servers.process import free_port
 from include.storage.open import open_store
 from include.storage.store import Store
+from tests.fakes.apart import committers
 from tests.fakes.refused import refused
 
 FQRN = "nightlies.example.org"
@@ -157,7 +157,7 @@ def test_a_root_that_was_never_stored_is_named_and_the_lease_still_good(running:
 @pytest.mark.thorough
 def test_leases_survive_kill_9_and_are_committed_after_it(deployment: Deployment) -> None:
     process = deployment.serve()
-    [committer] = committers(process)
+    [committer] = committers(process.pid)
     base = deployment.head().manifest.root
     lease = deployment.client.acquire(FQRN, "/a", hostname="h")
     before = deployment.client.leases()
@@ -252,10 +252,6 @@ def keys_are_read_again(deployment: Deployment, process: subprocess.Popen[bytes]
     return said
 
 
-def committers(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    return [child for child in psutil.Process(process.pid).children() if "commits.worker" in " ".join(child.cmdline())]
-
-
 def test_commits_are_made_in_a_process_of_their_own_that_is_started_again(
     served: tuple[Deployment, subprocess.Popen[bytes]],
 ) -> None:
@@ -265,6 +261,6 @@ def test_commits_are_made_in_a_process_of_their_own_that_is_started_again(
         with client.lease(FQRN, path, hostname="h") as lease:
             new = deployment.add_directory(path, before.root)
             assert client.commit(lease, before.root, new) == revision
-        [committer] = committers(process)
+        [committer] = committers(process.pid)
         committer.kill()
         committer.wait(LONGEST_S)
