@@ -142,6 +142,7 @@ def _same_directory(one: View, two: View, path: str) -> bool:
 
 
 def _differing(old: View, new: View, lease: str) -> Iterator[tuple[str, Dirent | None, Dirent | None]]:
+    """In the order of the paths, so that a refusal names the same entry each time."""
     pending = [lease] if lease else [f"/{name}" for name in _names(old, new, "")]
     while pending:
         path = pending.pop()
@@ -154,14 +155,15 @@ def _differing(old: View, new: View, lease: str) -> Iterator[tuple[str, Dirent |
             pending += [f"{path}/{name}" for name in _names(old, new, path)]
 
 
-def _names(old: View, new: View, path: str) -> set[str]:
+def _names(old: View, new: View, path: str) -> list[str]:
+    """The names in a directory of either side, the last one first: they are taken from the end."""
     found: set[str] = set()
     for view, goes in ((old, True), (new, False)):
         entry = _lookup(view, path)
         # a nested catalog that goes is not walked; one that comes is
         if entry is not None and entry.is_directory and not (goes and entry.mountpoint):
             found |= {one.name for one in view.listing(path)}
-    return found
+    return sorted(found, reverse=True)
 
 
 def _lookup(view: View, path: str) -> Dirent | None:
