@@ -27,8 +27,8 @@ _FAULTS = (OSError, sqlite3.Error, TypeError, ValueError)
 _BATCH = 2000
 _ASKED_AT_ONCE = 128
 _BUSY_MS = 2000
+_OPENED_AT_ONCE = 100
 _TABLES = """
-PRAGMA journal_mode = WAL;
 PRAGMA synchronous = OFF;
 PRAGMA cache_size = -8192;
 CREATE TABLE IF NOT EXISTS young (key BLOB PRIMARY KEY, object BLOB) WITHOUT ROWID;
@@ -55,6 +55,7 @@ class ContentIndex:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY_MS / 1000)
+            _write_ahead(self._db)
             self._db.executescript(_TABLES)
         except _FAULTS as fault:
             self._give_up(fault)
@@ -154,6 +155,18 @@ class ContentIndex:
             for suffix in ("", "-wal", "-shm"):
                 with contextlib.suppress(OSError):
                     self._path.with_name(self._path.name + suffix).unlink()
+
+
+def _write_ahead(db: sqlite3.Connection) -> None:
+    """Let others read while one writes. Raises sqlite3.OperationalError if the database stays locked."""
+    for _ in range(_OPENED_AT_ONCE):
+        with contextlib.suppress(sqlite3.OperationalError):
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        # that statement does not wait for those who open a new file at the same moment; a transaction does
+        db.execute("BEGIN EXCLUSIVE")
+        db.execute("COMMIT")
+    raise sqlite3.OperationalError("its mode cannot be set: too many open it at once")
 
 
 def _check(key: bytes, digest: bytes) -> bytes:

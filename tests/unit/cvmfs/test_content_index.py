@@ -178,6 +178,23 @@ def test_its_size_is_bounded_and_what_is_used_stays(tmp_path: Path, monkeypatch:
     assert sum(counts) <= 2 * 60
 
 
+def test_several_publishers_open_a_new_one_at_the_same_moment(tmp_path: Path) -> None:
+    def work(number: int) -> None:
+        together.wait()
+        with index(path) as ours:
+            ours.remember(ours.key(b"%d" % number), number.to_bytes(20, "big"))
+
+    for round_ in range(100):
+        path, together = tmp_path / f"{round_}.db", threading.Barrier(3)
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with index(path) as ours:
+            assert all(found(ours, b"%d" % number) for number in range(3)), f"round {round_}"
+
+
 def test_several_publishers_share_one(tmp_path: Path) -> None:
     def work(start: int) -> None:
         with index(tmp_path / "i.db") as ours:
