@@ -60,5 +60,5 @@ if load().repositories:
             task_id="end",
             looked=looked.output,
             outlets=[ENDED],
-            doc_md="Ends those of our own dead tasks, each looked at again right before.",
+            doc_md="Ends those of our own dead tasks, each checked again right before.",
         )

@@ -103,7 +103,7 @@ def undo_build(site: Site) -> DAG:
     with dag:
         look = PlanUndoOperator(
             task_id="look",
-            doc_md="Says what would be done, and what speaks against it; changes nothing, and asks anew when cleared.",
+            doc_md="Says what would be done, and what speaks against it; changes nothing, and asks again when cleared.",
         )
         undo = UndoBuildOperator(
             task_id="undo", pool="publish", doc_md="Undoes it in one revision; skipped in a dry run."

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterable, Mapping
 
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -28,32 +28,28 @@ class AirflowSecrets:
 
 
 class KnownSecrets:
-    """Connections that were looked up beforehand, for a trigger: its event loop must not be blocked by a look-up."""
+    """Connections for the threads of a trigger: its event loop asks Airflow for each, once."""
 
-    def __init__(self, connections: Mapping[str, ConnectionSecrets]) -> None:
-        self._connections = dict(connections)
-
-    @classmethod
-    async def of(cls, connection_ids: Iterable[str | None]) -> KnownSecrets:
-        """Look these up, without blocking; raises MissingConnection or BadConnection."""
-        found = {}
-        for connection_id in connection_ids:
-            if connection_id is None:
-                continue
-            try:
-                found[connection_id] = from_airflow(connection_id, await BaseHook.aget_connection(connection_id))
-            except AirflowNotFoundException:
-                raise MissingConnection(connection_id, connection_variable(connection_id)) from None
-        return cls(found)
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._known: dict[str, ConnectionSecrets] = {}
 
     def get(self, connection_id: str) -> ConnectionSecrets:
-        try:
-            return self._connections[connection_id]
-        except KeyError:
-            raise MissingConnection(connection_id, connection_variable(connection_id)) from None
+        """The connection; raises MissingConnection or BadConnection. Not to be called in the event loop itself."""
+        if connection_id not in self._known:
+            asked = asyncio.run_coroutine_threadsafe(_ask(connection_id), self._loop)
+            self._known[connection_id] = asked.result()
+        return self._known[connection_id]
 
     def __repr__(self) -> str:
-        return f"KnownSecrets({', '.join(sorted(self._connections))})"
+        return f"KnownSecrets({', '.join(sorted(self._known))})"
+
+
+async def _ask(connection_id: str) -> ConnectionSecrets:
+    try:
+        return from_airflow(connection_id, await BaseHook.aget_connection(connection_id))
+    except AirflowNotFoundException:
+        raise MissingConnection(connection_id, connection_variable(connection_id)) from None
 
 
 def in_form(error: SettingsError) -> str:

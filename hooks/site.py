@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from include.publishers.connect import Connections
+    from include.settings.secrets import Secrets
 
 
 class OnSite:
@@ -23,10 +24,16 @@ class OnSite:
     def connections(self) -> Connections:
         """Clients of the configured site, with Airflow's connections as secrets."""
         from hooks.secrets import AirflowSecrets
-        from include.publishers.connect import Connections
-        from include.settings.load import load
 
-        return Connections(load(), AirflowSecrets())
+        return open_site(AirflowSecrets())
+
+
+def open_site(secrets: Secrets) -> Connections:
+    """Clients of the configured site."""
+    from include.publishers.connect import Connections
+    from include.settings.load import load
+
+    return Connections(load(), secrets)
 
 
 def run_name(context: Context) -> str:

@@ -17,7 +17,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from hooks.cause import PLAN, why_no_plan
 from hooks.retry import RetryByKind
 from hooks.site import run_name
-from operators.base import NightshiftOperator, batches_of, clock, former_names
+from operators.base import NightshiftOperator, attempt_of, batches_of, clock, former_names
 from operators.night import INHERITED
 from operators.watch import log_of
 
@@ -61,7 +61,7 @@ class AskApprovalOperator(NightshiftOperator):
         inherited = context["ti"].xcom_pull(task_ids=PLAN, key=INHERITED)
         batches = [*batches_of(self.batches), *batches_of(inherited or None)]
         connections = self.connections()
-        asked = ask_run(connections, batches, earlier=earlier, clock=clock)
+        asked = ask_run(connections, attempt_of(context), batches, earlier=earlier)
         self.log.info("%s", asked.why)
         return questions_to_map(connections, run_name(context), asked)
 
@@ -100,7 +100,7 @@ class AwaitApprovalOperator(NightshiftOperator, HITLOperator):
             self.log.info("%s", self.question["why"])
             return None
         connections = self.connections()
-        asked = open_question(connections, self.question["id"], clock=clock)
+        asked = open_question(connections, attempt_of(context), self.question["id"])
         # a page of the repository itself there is not
         self.subject, self.body = asked.subject, f"{asked.body}\n\n[Run and its logs]({log_of(asked.run_id)})"
         self.response_timeout = asked.deadline - datetime.now(UTC)
@@ -125,7 +125,7 @@ class AwaitApprovalOperator(NightshiftOperator, HITLOperator):
             self.process_trigger_event_error(event)
         connections = self.connections()
         settled = settle_question(
-            connections, self.question["id"], answer, by=by, comment=comment, clock=clock
+            connections.ledger, attempt_of(context), self.question["id"], answer, by=by, comment=comment
         )  # fmt: skip
         if answer is not Answer.APPROVED:
             tell_refused(connections, settled, url=self._url(context), now=clock())
@@ -145,7 +145,7 @@ def approve_each(questions: Any) -> Any:
         task_id="approve",
         map_index_template="question {{ task.question['number'] }}",
         retry_policy=RetryByKind(),
-        doc_md="Waits for somebody's answer, at most until the deadline; holds no slot, no lease and no worker.",
+        doc_md="Waits for an answer, at most until the deadline; holds no slot, no lease and no worker.",
     ).expand(question=questions)
 
 

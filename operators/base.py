@@ -1,4 +1,4 @@
-"""What every operator of Nightshift has: the site's connections, its name on leases, a clock."""
+"""What every operator of Nightshift has: the site's connections, and its try as the steps know it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from hooks.retry import RetryByKind
-from hooks.site import OnSite
+from hooks.site import OnSite, run_name
 from triggers.outage import OutlastsOutages
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from include.nightlies.attempt import Attempt, OnLease
     from include.nightlies.steps.values import Batch
 
 
@@ -41,6 +42,14 @@ def holder_name(context: Context) -> str:
     ti = context["ti"]
     index = ti.map_index if ti.map_index is not None else -1
     return TaskName(ti.dag_id, ti.run_id, ti.task_id, index, ti.try_number).format()
+
+
+def attempt_of(context: Context, *, outlast: bool = False, on_lease: OnLease | None = None) -> Attempt:
+    """The try that runs now, for the steps. `outlast`: the operator waits out an outage; `on_lease`: see `Attempt`."""
+    from include.nightlies.attempt import Attempt
+
+    number, last = context["ti"].try_number, not tries_left(context)
+    return Attempt(run_name(context), holder_name(context), number, clock, last, outlast, on_lease)
 
 
 def log_folder() -> Path:

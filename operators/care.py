@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from operators.base import NightshiftOperator, clock, former_names, holder_name
+from operators.base import NightshiftOperator, attempt_of, former_names
 from operators.thaw import WritingOperator
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class CheckWhitelistOperator(_CareOperator):
         from include.nightlies.steps.care import look_at_whitelist
 
         self.require_wanted(context)
-        return round(look_at_whitelist(self.connections(), self.repository, clock=clock), 2)
+        return round(look_at_whitelist(self.connections(), attempt_of(context), self.repository), 2)
 
 
 class PruneTagsOperator(WritingOperator, _CareOperator):
@@ -54,10 +54,10 @@ class PruneTagsOperator(WritingOperator, _CareOperator):
         from include.nightlies.steps.care import prune_tags
 
         self.require_wanted(context)
-        dry_run, holder = context["params"].get("dry_run"), holder_name(context)
+        attempt, dry_run = attempt_of(context), context["params"].get("dry_run")
         connections = self.connections()
         pruned = self.unless_frozen(
-            connections, lambda: prune_tags(connections, self.repository, dry_run=dry_run, holder=holder, clock=clock)
+            connections, lambda: prune_tags(connections, attempt, self.repository, dry_run=dry_run)
         )
         if pruned is None:
             raise AirflowSkipException(f"{self.repository} has no rule for its tags: care.tags in the configuration")
@@ -79,7 +79,7 @@ class RemoveUnfinishedWritesOperator(_CareOperator):
 
         self.require_wanted(context)
         dry_run = bool(context["params"].get("dry_run"))
-        return len(remove_unfinished(self.connections(), self.repository, dry_run=dry_run, clock=clock))
+        return len(remove_unfinished(self.connections(), attempt_of(context), self.repository, dry_run=dry_run))
 
 
 class CheckRepositoryOperator(_CareOperator):
@@ -91,7 +91,7 @@ class CheckRepositoryOperator(_CareOperator):
         from include.nightlies.steps.care import check_quickly
 
         self.require_wanted(context)
-        report = check_quickly(self.connections(), self.repository, clock=clock)
+        report = check_quickly(self.connections(), attempt_of(context), self.repository)
         return {"revision": report.revision, "catalogs": report.catalogs, "warnings": report.warning_count}
 
 

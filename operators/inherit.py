@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from operators.base import NightshiftOperator, batches_of, clock, former_names, holder_name
-from operators.lease import LeaseTaskOperator
-from operators.links import RepositoryLink
+from operators.base import NightshiftOperator, attempt_of, batches_of, former_names
+from operators.lease import Done, Waiting
+from operators.publish import BatchTaskOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.gateway.errors import PathBusy
-    from include.nightlies.steps.publish import PublishOutcome
     from include.publishers.connect import Connections
 
 
@@ -41,82 +38,49 @@ class PrepareInheritedOperator(NightshiftOperator):
         if not self.batch:
             raise AirflowSkipException("the build takes nothing from another one")
         (batch,) = batches_of(self.batch)
-        connections, number = self.connections(), context["ti"].try_number
-        outcome = self.outlasting(
-            connections,
-            lambda: prepare_inherited(
-                connections, batch, try_number=number, clock=clock, outlast=self.outlasts(connections)
-            ),
-        )
+        connections = self.connections()
+        this_try = attempt_of(context, outlast=self.outlasts(connections))
+        outcome = self.outlasting(connections, lambda: prepare_inherited(connections, this_try, batch))
         if outcome.failures:
             raise BatchFailed(outcome.failures)
         return outcome.to_json()
 
 
-class InheritArtifactsOperator(LeaseTaskOperator):
+class InheritArtifactsOperator(BatchTaskOperator):
     """Each tree that a partial build takes from another one, by its catalogs alone or as a link; no data is sent.
 
-    Skipped for builds that list all they have. Waits for busy paths in the triggerer. One that fails is recorded with
-    its reason and stops no other; then the task fails, too. Returns state and reason of each.
+    Skipped for builds that list all they have. Waits for busy paths in the triggerer. Returns state and reason of each.
 
-    :param batch: what the plan handed on of its kind.
-    :param prepared: whether `PrepareInheritedOperator` did its part before.
+    Args:
+        batch: What the plan handed on of its kind.
+        prepared: Whether `PrepareInheritedOperator` did its part before.
     """
 
-    template_fields = ("batch",)
-    operator_extra_links = (RepositoryLink(),)
     ui_color = "#cffafe"
 
-    def __init__(self, *, batch: Any, prepared: bool = False, **kwargs: Any) -> None:
+    def __init__(self, *, prepared: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.batch = batch
         self.prepared = prepared
-        self._outcome: PublishOutcome | None = None
 
-    def attempt(self, context: Context, connections: Connections) -> Mapping[str, PathBusy]:
+    def attempt(self, context: Context, connections: Connections) -> Done | Waiting:
         from include.gateway.errors import PathBusy
         from include.nightlies.steps.inherit import inherit_batch
+        from include.nightlies.steps.publish import PublishOutcome
 
         if not self.batch:
             raise AirflowSkipException("the build takes nothing from another one")
         (batch,) = batches_of(self.batch)
-        before = self._outcome
+        attempt = attempt_of(context, outlast=self.outlasts(connections), on_lease=self.on_lease)
         try:
-            self._outcome = inherit_batch(
-                connections,
-                batch,
-                holder=holder_name(context),
-                try_number=context["ti"].try_number,
-                clock=clock,
-                on_lease=self.on_lease,
-                prepared=self.prepared,
-                outlast=self.outlasts(connections),
-            )
-        except PathBusy as busy:
-            return {"reserve": busy}
-        if before is not None:
-            self._outcome.failures.update(before.failures)
-        return self._outcome.busy
-
-    def give_up(self, context: Context, connections: Connections, busy: Mapping[str, PathBusy], why: str) -> None:
-        from include.nightlies.steps.publish import give_up
-
-        (batch,) = batches_of(self.batch)
-        names = {item.name for item in batch.items}
-        for name in names if "reserve" in busy else busy:
-            give_up(connections, batch, name, why=why, try_number=context["ti"].try_number, clock=clock)
-
-    def result(self, context: Context, connections: Connections) -> list[dict[str, Any]]:  # noqa: ARG002
-        from include.nightlies.steps.errors import BatchFailed
-
-        outcome = self._outcome
-        if outcome is None:
-            return []
-        for one in outcome.done:
-            self.log.info("inherited %s/%s: %s: %s", one.project, one.platform, one.state.value, one.reason)
-        if outcome.failures:
-            raise BatchFailed(outcome.failures)
-        return [{"kind": "inherited", **one} for one in outcome.to_json()]
+            outcome = inherit_batch(connections, attempt, batch, prepared=self.prepared)
+        except PathBusy as busy:  # the places cannot be reserved yet
+            outcome = PublishOutcome(busy={item.name: busy for item in batch.items})
+        for row in () if outcome.busy else outcome.done:
+            self.log.info("inherited %s/%s: %s: %s", row.project, row.platform, row.state.value, row.reason)
+        settled = self.settled(connections.ledger, attempt, batch, outcome)
+        if isinstance(settled, Waiting):
+            return settled
+        return Done([{"kind": "inherited", **row} for row in settled.result])
 
 
 if not TYPE_CHECKING:

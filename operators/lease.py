@@ -7,19 +7,19 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from include.errors import NightshiftError
 from operators.thaw import WritingOperator
-from triggers.lease import LeaseFreeTrigger
-from triggers.pause import PauseTrigger
+from triggers.poll import PollTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from airflow.triggers.base import BaseTrigger
 
     from include.gateway.errors import PathBusy
+    from include.nightlies.steps.errors import DependencyPending
     from include.publishers.connect import Connections
 
 MARGIN_S = 60.0
@@ -34,22 +34,67 @@ class Killed(BaseException):
     """Airflow ended the task; not an Exception, so that nothing on the way takes it for a failed artifact."""
 
 
+class WaitedTooLong(NightshiftError):
+    """A path was busy for longer than any lease should last; a further try waits again."""
+
+    code = "waited-too-long"
+    retryable = True
+
+    def __init__(self, artifact: str, why: str) -> None:
+        self.artifact = artifact
+        super().__init__(f"{artifact}: {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """An attempt that came to its end, and what the task returns."""
+
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An attempt that has to be repeated: what is busy, by artifact or step.
+
+    `give_up` records of each, by its name, why it was given up.
+    """
+
+    busy: Mapping[str, PathBusy | DependencyPending]
+    give_up: Callable[[str, str], object] = lambda name, why: None  # noqa: ARG005
+
+    def first(self) -> tuple[str, PathBusy | DependencyPending]:
+        """What is watched and named; what else is busy is tried again with it."""
+        return next(iter(self.busy.items()))
+
+    def trigger(self, since: datetime, deadline: datetime) -> PollTrigger:
+        """Watches the gateway's leases; where they do not show it, it ends after a pause."""
+        _, error = self.first()
+        if error.listed:
+            where = {"repository": error.repository or "", "path": error.path or ""}
+            return PollTrigger("lease-free", where, deadline.isoformat(), since=since.isoformat())
+        end = min(deadline, datetime.now(UTC) + timedelta(seconds=NODE_PAUSE_S))
+        return PollTrigger("pause", {}, end.isoformat(), since=since.isoformat())
+
+    def given_up(self, waited_s: float) -> WaitedTooLong:
+        """The error with which the task fails, once it is recorded."""
+        name, error = self.first()
+        why = error.why_given_up(waited_s)
+        for each in self.busy:
+            self.give_up(each, why)
+        return WaitedTooLong(name, why)
+
+
 class LeaseTaskOperator(WritingOperator):
     """A task that takes, uses and gives back leases within `attempt`, and waits while their paths are busy.
 
-    :param patience_s: seconds to look again within the task before it is deferred.
-    :param wait_limit_s: seconds to wait in total; by default the longest that a lease may last at this gateway, and a
-        minute more.
-    :param deferrable: whether to wait in the triggerer; otherwise the task waits itself.
+    Args:
+        patience_s: Seconds to look again within the task before it is deferred.
+        wait_limit_s: Seconds to wait in total; by default the longest that a lease may last at this gateway, and a
+            minute more.
+        deferrable: Whether to wait in the triggerer; otherwise the task waits itself.
     """
 
-    def __init__(
-        self,
-        *,
-        patience_s: float = PATIENCE_S,
-        wait_limit_s: float | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, patience_s: float = PATIENCE_S, wait_limit_s: float | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.patience_s = patience_s
         self.wait_limit_s = wait_limit_s
@@ -57,16 +102,8 @@ class LeaseTaskOperator(WritingOperator):
         self._drop: Callable[[], object] | None = None
 
     @abstractmethod
-    def attempt(self, context: Context, connections: Connections) -> Mapping[str, PathBusy]:
-        """Do all that can be done now; the paths that are busy, by artifact. Raises what failed for good."""
-
-    @abstractmethod
-    def give_up(self, context: Context, connections: Connections, busy: Mapping[str, PathBusy], why: str) -> None:
-        """Record that these stayed busy for too long; the task is failed after it."""
-
-    @abstractmethod
-    def result(self, context: Context, connections: Connections) -> Any:
-        """What the task returns once nothing is busy any more. Raises if something failed."""
+    def attempt(self, context: Context, connections: Connections) -> Done | Waiting:
+        """Do all that can be done now. Raises what failed for good."""
 
     def execute(self, context: Context) -> Any:
         return self._work(context, None)
@@ -99,88 +136,39 @@ class LeaseTaskOperator(WritingOperator):
             connections = self.connections()
             patience = time.monotonic() + self.patience_s
             while True:
-                busy = self.outlasting(
+                outcome = self.outlasting(
                     connections, lambda: self.unless_frozen(connections, lambda: self.attempt(context, connections))
                 )
                 self._drop = None
-                if not busy:
-                    return self.result(context, connections)
+                if isinstance(outcome, Done):
+                    return outcome.result
                 now = datetime.now(UTC)
                 since = since or now
-                left_s = self._limit_s(connections, busy) - (now - since).total_seconds()
+                waited_s = (now - since).total_seconds()
+                left_s = self._limit_s(connections, outcome) - waited_s
                 if left_s <= 0:
-                    self._too_long(context, connections, busy, (now - since).total_seconds())
+                    raise outcome.given_up(waited_s)
                 if time.monotonic() + POLL_S > patience and self.deferrable:
-                    self._defer(connections, busy, since, now + timedelta(seconds=left_s))
+                    self._defer(outcome, since, now + timedelta(seconds=left_s))
                 self._stop.wait(min(POLL_S, left_s))
         finally:
             self._stop = self._drop = None
 
-    def _limit_s(self, connections: Connections, busy: Mapping[str, PathBusy]) -> float:
+    def _limit_s(self, connections: Connections, waiting: Waiting) -> float:
         if self.wait_limit_s is not None:
             return self.wait_limit_s
-        one = next(iter(busy.values()))
-        longest = max(error.time_remaining_s for error in busy.values())
-        return max(lease_lifetime_s(connections, one.repository), longest) + MARGIN_S
+        _, error = waiting.first()
+        longest = max(error.time_remaining_s for error in waiting.busy.values())
+        return max(lease_lifetime_s(connections, error.repository), longest) + MARGIN_S
 
-    def _defer(
-        self, connections: Connections, busy: Mapping[str, PathBusy], since: datetime, deadline: datetime
-    ) -> NoReturn:
-        name, error = next(iter(busy.items()))
+    def _defer(self, waiting: Waiting, since: datetime, deadline: datetime) -> None:
+        name, error = waiting.first()
         self.log.info(
             "%s: %s; waiting in the triggerer until %s at most", name, error, deadline.isoformat("T", "seconds")
         )
-        from include.nightlies.steps.errors import DependencyPending
-        from include.publishers.server.errors import NodeBusy
-
-        trigger: BaseTrigger
-        # no gateway knows of it: another task of ours, or somebody at the node
-        if isinstance(error, NodeBusy | DependencyPending):
-            trigger = PauseTrigger(pause_s=NODE_PAUSE_S, deadline=deadline.isoformat(), since=since.isoformat())
-        else:
-            trigger = self._lease_trigger(connections, error, since, deadline)
         # the trigger ends by itself at the deadline, and then says who holds the path; the time-out is for its loss
         timeout = deadline - datetime.now(UTC) + timedelta(seconds=MARGIN_S)
-        self.defer(trigger=trigger, method_name="resume", timeout=timeout)
-
-    @staticmethod
-    def _lease_trigger(
-        connections: Connections, error: PathBusy, since: datetime, deadline: datetime
-    ) -> LeaseFreeTrigger:
-        return LeaseFreeTrigger(
-            connection_id=connections.site.repository(error.repository or "").gateway,
-            repository=error.repository or "",
-            path=error.path or "",
-            deadline=deadline.isoformat(),
-            since=since.isoformat(),
-        )
-
-    def _too_long(
-        self, context: Context, connections: Connections, busy: Mapping[str, PathBusy], waited_s: float
-    ) -> NoReturn:
-        from include.nightlies.steps.errors import DependencyPending
-
-        name, error = next(iter(busy.items()))
-        holder = f"{error.holder.hostname!r} with key {error.holder.key_id}" if error.holder else "somebody"
-        why = (
-            f"{error.repository}{error.path or '/'} stayed busy for {waited_s:.0f} s, held by {holder}. "
-            "Let that holder finish, or have an administrator of the gateway end its lease; then clear this task."
-        )
-        if isinstance(error, DependencyPending):
-            why = f"{error}; waited for {waited_s:.0f} s. See why that is so, then clear the run from its plan on."
-        self.give_up(context, connections, busy, why)
-        raise WaitedTooLong(name, why)
-
-
-class WaitedTooLong(NightshiftError):
-    """A path was busy for longer than any lease should last; a further try waits anew."""
-
-    code = "waited-too-long"
-    retryable = True
-
-    def __init__(self, artifact: str, why: str) -> None:
-        self.artifact = artifact
-        super().__init__(f"{artifact}: {why}")
+        self.defer(trigger=waiting.trigger(since, deadline), method_name="resume", timeout=timeout)
 
 
 def lease_lifetime_s(connections: Connections, repository: str | None) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
@@ -10,14 +10,12 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.cause import PLAN, first_cause, reason_kept, why_no_build
 from hooks.site import run_name
-from operators.base import NightshiftOperator, clock, former_names, holder_name
-from operators.lease import LeaseTaskOperator
+from operators.base import NightshiftOperator, attempt_of, former_names
+from operators.lease import Done, LeaseTaskOperator, Waiting
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.gateway.errors import PathBusy
-    from include.nightlies.steps.links import Linked
     from include.publishers.connect import Connections
 
 
@@ -46,8 +44,8 @@ class PlanNightOperator(NightshiftOperator):
 
         night = Night.from_json(self.night)
         with reason_kept(context):
-            connections, number = self.connections(), context["ti"].try_number
-            plan = self.outlasting(connections, lambda: plan_night(connections, night, try_number=number, clock=clock))
+            connections, this_try = self.connections(), attempt_of(context)
+            plan = self.outlasting(connections, lambda: plan_night(connections, this_try, night))
         context["ti"].xcom_push(key=INHERITED, value=plan.inherited.to_json() if plan.inherited else {})
         return [batch.to_json() for batch in plan.batches]
 
@@ -59,26 +57,21 @@ class PlanPublicationOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         from include.nightlies.steps.plan import plan_publication
+        from include.nightlies.steps.values import PublicationRequest
 
         params = context["params"]
         with reason_kept(context):
-            connections = self.connections()
-            plan = self.outlasting(
-                connections,
-                lambda: plan_publication(
-                    connections,
-                    run=run_name(context),
-                    fqrn=params["repository"],
-                    path=params["path"],
-                    source=params["source"],
-                    try_number=context["ti"].try_number,
-                    clock=clock,
-                    sha256=params.get("sha256"),
-                    tag=params.get("tag"),
-                    overwrite=params["mode"] == "replace",
-                    dry_run=bool(params["dry_run"]),
-                ),
+            connections, this_try = self.connections(), attempt_of(context)
+            request = PublicationRequest(
+                params["repository"],
+                params["path"],
+                params["source"],
+                sha256=params.get("sha256"),
+                tag=params.get("tag"),
+                overwrite=params["mode"] == "replace",
+                dry_run=bool(params["dry_run"]),
             )
+            plan = self.outlasting(connections, lambda: plan_publication(connections, this_try, request))
         return [batch.to_json() for batch in plan.batches]
 
 
@@ -115,11 +108,11 @@ class CheckCompletenessOperator(NightshiftOperator):
             planned = context["ti"].xcom_pull(task_ids=PLAN, key="return_value") is not None
             connections = self.connections()
             slot = connections.site.slot(night.slot)
-            gate_of_pass(connections, run, slot, planned=planned, cause=first_cause(context))
+            gate_of_pass(connections.ledger, run, slot, planned=planned, cause=first_cause(context))
             raise AirflowSkipException(f"the night goes on after pass {night.number}; its last pass looks at all of it")
         dry_run = bool(context["params"].get("dry_run"))
         cause = first_cause(context)
-        passed = gate(self.connections(), run, night=night, dry_run=dry_run, cause=cause, clock=clock)
+        passed = gate(self.connections(), attempt_of(context), night=night, dry_run=dry_run, cause=cause)
         self.log.info("passed: %s", passed.to_json())
         if passed.dry_run:
             raise AirflowSkipException("dry run: nothing was published, and nobody is told")
@@ -140,32 +133,23 @@ class SetLinksOperator(LeaseTaskOperator):
     def __init__(self, *, night: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.night = night
-        self._done: Linked | None = None
 
-    def attempt(self, context: Context, connections: Connections) -> Mapping[str, PathBusy]:
+    def attempt(self, context: Context, connections: Connections) -> Done | Waiting:
         from include.gateway.errors import PathBusy
-        from include.nightlies.steps.links import build_of_night, link_night
+        from include.nightlies.steps.links import build_of_night, keep_links, link_night
         from include.nightlies.steps.values import Night
 
         if self.night is None:
             raise AirflowSkipException(f"no link is moved: {why_no_build(context)}")
         night = Night.from_json(self.night)
+        build = build_of_night(connections.ledger, night)
+        attempt = attempt_of(context)
         try:
-            build = build_of_night(connections, night)
-            self._done = link_night(connections, night, build, holder=holder_name(context), clock=clock)
+            linked = link_night(connections, attempt, night, build)
         except PathBusy as busy:
-            return {"links": busy}
-        return {}
-
-    def give_up(self, context: Context, connections: Connections, busy: Mapping[str, PathBusy], why: str) -> None:  # noqa: ARG002
-        from include.nightlies.steps.links import build_of_night, keep_links
-        from include.nightlies.steps.values import Night
-
-        night = Night.from_json(self.night)
-        keep_links(connections, night, build_of_night(connections, night), why, clock=clock)
-
-    def result(self, context: Context, connections: Connections) -> dict[str, Any] | None:  # noqa: ARG002
-        return self._done.to_json() if self._done is not None else None
+            keep = partial(keep_links, connections, attempt, night, build)
+            return Waiting({"links": busy}, lambda _, why: keep(why))
+        return Done(linked.to_json())
 
 
 class AnnounceBuildOperator(NightshiftOperator):

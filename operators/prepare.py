@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from operators.base import NightshiftOperator, batches_of, clock, former_names, tries_left
+from operators.base import NightshiftOperator, attempt_of, batches_of, former_names, tries_left
 from operators.links import SourceLink
 
 if TYPE_CHECKING:
@@ -42,16 +42,10 @@ class PrepareArtifactsOperator(NightshiftOperator):
 
         (batch,) = batches_of(self.batch)
         connections = self.connections()
+        attempt = attempt_of(context, outlast=self.outlasts(connections))
 
         def prepare() -> BatchOutcome:
-            return prepare_batch(
-                connections,
-                batch,
-                try_number=context["ti"].try_number,
-                clock=clock,
-                progress=_Reporter(self.log),
-                outlast=self.outlasts(connections),
-            )
+            return prepare_batch(connections, attempt, batch, progress=_Reporter(self.log))
 
         with _yielding():
             outcome = self.outlasting(connections, prepare)

@@ -2,78 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from operators.base import batches_of, clock, former_names, holder_name, tries_left
-from operators.lease import LeaseTaskOperator
+from operators.base import attempt_of, batches_of, former_names
+from operators.lease import Done, LeaseTaskOperator, Waiting
 from operators.links import RepositoryLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.gateway.errors import PathBusy
+    from include.ledger.engine import Bind
+    from include.nightlies.attempt import Attempt
     from include.nightlies.steps.publish import PublishOutcome
+    from include.nightlies.steps.values import Batch
     from include.publishers.connect import Connections
 
 
-class PublishArtifactsOperator(LeaseTaskOperator):
+class BatchTaskOperator(LeaseTaskOperator):
+    """A task that publishes a batch. One that fails is recorded with its reason and stops no other.
+
+    Args:
+        batch: What the plan handed on.
+    """
+
+    template_fields = ("batch",)
+    operator_extra_links = (RepositoryLink(),)
+
+    def __init__(self, *, batch: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.batch = batch
+        self._failures: dict[str, Exception] = {}
+
+    def settled(self, ledger: Bind, attempt: Attempt, batch: Batch, outcome: PublishOutcome) -> Done | Waiting:
+        """What an attempt with this outcome comes to. Raises what failed, once nothing is busy any more."""
+        from include.nightlies.steps.errors import BatchFailed
+        from include.nightlies.steps.publish import give_up
+
+        # an artifact that failed in an earlier attempt of this try keeps the error itself
+        self._failures = outcome.failures | self._failures
+        if outcome.busy:
+            return Waiting(outcome.busy, partial(give_up, ledger, attempt, batch))
+        failures = self._failures
+        if failures:
+            several = len(failures) > 1 or outcome.done
+            raise BatchFailed(failures) if several else next(iter(failures.values()))
+        return Done(outcome.to_json())
+
+
+class PublishArtifactsOperator(BatchTaskOperator):
     """Publishes what `PrepareArtifactsOperator` prepared.
 
     Waits for busy paths in the triggerer, publishing the others first.
 
     A try that finds its tree at the destination, because an earlier one had published it before it died, reports so and
     makes no new revision. No token leaves the task: what is deferred, returned or logged names paths and digests only.
-
-    :param batch: one batch of a plan, as its task handed it on.
     """
 
-    template_fields = ("batch",)
-    operator_extra_links = (RepositoryLink(),)
     ui_color = "#dcfce7"
 
-    def __init__(self, *, batch: dict[str, Any], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.batch = batch
-        self._outcome: PublishOutcome | None = None
-
-    def attempt(self, context: Context, connections: Connections) -> Mapping[str, PathBusy]:
+    def attempt(self, context: Context, connections: Connections) -> Done | Waiting:
         from include.nightlies.steps.publish import publish_batch
 
         (batch,) = batches_of(self.batch)
-        before = self._outcome
-        self._outcome = publish_batch(
-            connections,
-            batch,
-            holder=holder_name(context),
-            try_number=context["ti"].try_number,
-            clock=clock,
-            on_lease=self.on_lease,
-            last_try=not tries_left(context),
-            outlast=self.outlasts(connections),
-        )
-        if before is not None:
-            # what failed in an earlier look of this try keeps the error itself
-            self._outcome.failures.update(before.failures)
-        return self._outcome.busy
-
-    def give_up(self, context: Context, connections: Connections, busy: Mapping[str, PathBusy], why: str) -> None:
-        from include.nightlies.steps.publish import give_up
-
-        (batch,) = batches_of(self.batch)
-        for name in busy:
-            give_up(connections, batch, name, why=why, try_number=context["ti"].try_number, clock=clock)
-
-    def result(self, context: Context, connections: Connections) -> list[dict[str, Any]]:  # noqa: ARG002
-        from include.nightlies.steps.errors import BatchFailed
-
-        outcome = self._outcome
-        if outcome is None:
-            return []
-        if outcome.failures:
-            several = len(outcome.failures) > 1 or outcome.done
-            raise BatchFailed(outcome.failures) if several else next(iter(outcome.failures.values()))
-        return outcome.to_json()
+        attempt = attempt_of(context, outlast=self.outlasts(connections), on_lease=self.on_lease)
+        outcome = publish_batch(connections, attempt, batch)
+        return self.settled(connections.ledger, attempt, batch, outcome)
 
 
 if not TYPE_CHECKING:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from operators.base import batches_of, clock, former_names, holder_name
-from operators.lease import LeaseTaskOperator
+from operators.base import attempt_of, batches_of, former_names
+from operators.lease import Done, LeaseTaskOperator, Waiting
 from operators.links import RepositoryLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.gateway.errors import PathBusy
-    from include.nightlies.steps.reserve import Reservation
     from include.publishers.connect import Connections
 
 
@@ -30,38 +27,23 @@ class ReserveDestinationsOperator(LeaseTaskOperator):
     def __init__(self, *, batches: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.batches = batches
-        self._done: Reservation | None = None
 
-    def attempt(self, context: Context, connections: Connections) -> Mapping[str, PathBusy]:
+    def attempt(self, context: Context, connections: Connections) -> Done | Waiting:
         from include.gateway.errors import PathBusy
         from include.nightlies.steps.reserve import reserve_run
 
-        batches = batches_of(self.batches)
         try:
-            self._done = reserve_run(
-                connections,
-                batches,
-                holder=holder_name(context),
-                try_number=context["ti"].try_number,
-                clock=clock,
-            )
+            made = reserve_run(connections, attempt_of(context), batches_of(self.batches))
         except PathBusy as busy:
-            return {"reserve": busy}
-        return {}
-
-    def give_up(self, context: Context, connections: Connections, busy: Mapping[str, PathBusy], why: str) -> None:
-        """Nothing to record: no artifact has failed yet."""
-
-    def result(self, context: Context, connections: Connections) -> dict[str, Any] | None:  # noqa: ARG002
-        done = self._done
-        if done is None:
-            return None
-        return {
-            "revision": done.revision,
-            "created": len(done.created),
-            "refused": sorted(done.refused),
-            "lease_held_s": round(done.lease_held_s, 3),
-        }
+            return Waiting({"reserve": busy})
+        return Done(
+            {
+                "revision": made.revision,
+                "created": len(made.created),
+                "refused": sorted(made.refused),
+                "lease_held_s": round(made.lease_held_s, 3),
+            }
+        )
 
 
 if not TYPE_CHECKING:

@@ -1,13 +1,13 @@
-"""What changes a repository waits in the triggerer while somebody has frozen it, and goes on once it is thawed."""
+"""What changes a repository waits in the triggerer while it is frozen, and goes on once it is thawed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from operators.base import NightshiftOperator
-from triggers.thaw import ThawTrigger
+from triggers.checks import unfrozen
+from triggers.poll import PollTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -28,7 +28,7 @@ class WritingOperator(NightshiftOperator):
         self.deferrable = deferrable
 
     def unless_frozen(self, connections: Connections, work: Callable[[], T]) -> T:
-        """What `work` returns; a freeze that it meets defers the task, which then begins anew by `thawed`."""
+        """What `work` returns; a freeze that it meets defers the task, which begins again by `thawed`."""
         from include.cvmfs.errors import RepositoryFrozen
         from include.gateway.errors import RepositoryDisabled
 
@@ -37,18 +37,12 @@ class WritingOperator(NightshiftOperator):
         except (RepositoryFrozen, RepositoryDisabled) as stopped:
             repository = stopped.fqrn if isinstance(stopped, RepositoryFrozen) else stopped.repository
             # one that an administrator disabled at its gateway has no document to watch: retries wait for that
-            if repository is None or not self.deferrable or not _is_frozen(connections, repository):
+            if repository is None or not self.deferrable or unfrozen(lambda: connections, repository).ready:
                 raise
             self.log.info("%s; waiting in the triggerer", stopped)
-            self.defer(trigger=ThawTrigger(repository), method_name="thawed")
+            self.defer(trigger=PollTrigger("thaw", {"repository": repository}), method_name="thawed")
 
     def thawed(self, context: Context, event: dict[str, Any]) -> Any:
-        """The repository is frozen no more, or how it is cannot be told: it is tried, which is what counts."""
+        """The repository is thawed, or its state is unknown: the work is tried, which shows it."""
         self.log.info("back from waiting: %s", event["reason"])
         return self.execute(context)
-
-
-def _is_frozen(connections: Connections, repository: str) -> bool:
-    from include.cvmfs.coordination.freeze import look
-
-    return look(connections.repository_store(repository), datetime.now(UTC)) is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +9,12 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from hooks.site import run_name
 from operators.approve import questions_to_map
-from operators.base import NightshiftOperator, clock, former_names, holder_name
-from operators.lease import LeaseTaskOperator
+from operators.base import NightshiftOperator, attempt_of, former_names
+from operators.lease import Done, LeaseTaskOperator, Waiting
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.gateway.errors import PathBusy
     from include.nightlies.undo.plan import Wish
     from include.publishers.connect import Connections
 
@@ -28,7 +26,7 @@ PLAN = "plan"
 class PlanUndoOperator(NightshiftOperator):
     """Says what undoing would take away or replace, which links lead there, and what speaks against it.
 
-    Hands on the run's questions, as `AskApprovalOperator` does: what it saw is what somebody is asked to approve.
+    Hands on the run's questions, as `AskApprovalOperator` does: the question is about what it saw.
     """
 
     ui_color = "#e0e7ff"
@@ -43,9 +41,9 @@ class PlanUndoOperator(NightshiftOperator):
         for line in plan.lines():
             self.log.info("%s", line)
         context["ti"].xcom_push(key=PLAN, value=plan.to_json())
-        asked = ApprovalRequest(None, True, "dry run: nobody is asked")
+        asked = ApprovalRequest(None, True, "dry run: no approval is asked for")
         if not context["params"]["dry_run"]:
-            asked = ask_undo(connections, plan, run, wished=bool(context["params"]["approval"]), clock=clock)
+            asked = ask_undo(connections, attempt_of(context), plan, wished=bool(context["params"]["approval"]))
         self.log.info("%s", asked.why)
         return questions_to_map(connections, run, asked)
 
@@ -59,35 +57,20 @@ class UndoBuildOperator(LeaseTaskOperator):
 
     ui_color = "#fee2e2"
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._done: dict[str, Any] | None = None
-
-    def attempt(self, context: Context, connections: Connections) -> Mapping[str, PathBusy]:
+    def attempt(self, context: Context, connections: Connections) -> Done | Waiting:
         from include.gateway.errors import PathBusy
         from include.nightlies.undo.approval import require_undo_approved
         from include.nightlies.undo.undo import undo
 
         if context["params"]["dry_run"]:
             raise AirflowSkipException("dry run: see the task before; nothing is undone")
-        run = run_name(context)
-        require = partial(
-            require_undo_approved, connections, run=run, wished=bool(context["params"]["approval"])
-        )  # fmt: skip
+        attempt, wished = attempt_of(context), bool(context["params"]["approval"])
+        require = partial(require_undo_approved, connections, run=attempt.run, wished=wished)
         try:
-            plan, revision = undo(
-                connections, wish_of(context), run=run, holder=holder_name(context), clock=clock, require=require
-            )
+            plan, revision = undo(connections, attempt, wish_of(context), require=require)
         except PathBusy as busy:
-            return {"undo": busy}
-        self._done = plan.to_json() | {"revision": revision}
-        return {}
-
-    def give_up(self, context: Context, connections: Connections, busy: Mapping[str, PathBusy], why: str) -> None:
-        """Nothing to record: nothing was changed."""
-
-    def result(self, context: Context, connections: Connections) -> dict[str, Any] | None:  # noqa: ARG002
-        return self._done
+            return Waiting({"undo": busy})
+        return Done(plan.to_json() | {"revision": revision})
 
 
 def wish_of(context: Context) -> Wish:

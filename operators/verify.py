@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hooks.site import run_name
-from operators.base import batches_of, clock, former_names, holder_name
+from operators.base import attempt_of, batches_of, former_names
 from operators.links import RepositoryLink
 from operators.thaw import WritingOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-
-    from include.nightlies.steps.verify import ReadBack
 
 
 class VerifyArtifactsOperator(WritingOperator):
@@ -35,16 +32,13 @@ class VerifyArtifactsOperator(WritingOperator):
         from include.nightlies.steps.verify import tidy_run, verify_run
 
         connections = self.connections()
-        batches = batches_of(self.batches)
+        attempt, batches = attempt_of(context, outlast=self.outlasts(connections)), batches_of(self.batches)
 
         def tidy() -> tuple[str, ...]:
-            return tidy_run(connections, batches, holder=holder_name(context), clock=clock)
-
-        def verify() -> tuple[ReadBack, ...]:
-            return verify_run(connections, run_name(context), clock=clock, outlast=self.outlasts(connections))
+            return tidy_run(connections, attempt, batches)
 
         removed = self.outlasting(connections, lambda: self.unless_frozen(connections, tidy))
-        read = self.outlasting(connections, verify)
+        read = self.outlasting(connections, lambda: verify_run(connections, attempt))
         return {"verified": len(read), "files": sum(one.files for one in read), "tidied": len(removed)}
 
 

@@ -1,19 +1,79 @@
-"""What every sensor of Nightshift has: the site's connections, and retries by what went wrong."""
+"""What every sensor of Nightshift has: the site's connections, retries by what went wrong, and waiting by a check."""
 
 from __future__ import annotations
 
-from typing import Any
+from abc import abstractmethod
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseSensorOperator
 
 from hooks.retry import RetryByKind
 from hooks.site import OnSite
+from include.errors import NightshiftError
+from triggers.checks import CHECKS, Observation
 from triggers.outage import OutlastsOutages
+from triggers.poll import PollTrigger
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class NotThere(NightshiftError):
+    """What was waited for did not come; a further try waits again."""
+
+    code = "awaited-object-missing"
+    retryable = True
 
 
 class NightshiftSensor(OutlastsOutages, OnSite, BaseSensorOperator):
     """A sensor that looks once and then is deferred; `timeout` and `poke_interval` (seconds) as for every sensor."""
 
+    ui_color = "#e6f1f2"
+
     def __init__(self, **kwargs: Any) -> None:
         kwargs.setdefault("retry_policy", RetryByKind())
         super().__init__(**kwargs)
+
+
+class WaitSensor(NightshiftSensor):
+    """Base of the sensors that wait for one check of `triggers.checks.CHECKS`, and return its result.
+
+    Args:
+        timeout: Seconds to wait before the task fails, with what the last look saw.
+        poke_interval: Seconds between two looks at most; by default as the check's row says.
+    """
+
+    check: ClassVar[str]
+
+    def __init__(self, *, timeout: float, poke_interval: float | None = None, **kwargs: Any) -> None:
+        poll_s = CHECKS[self.check].poll_s if poke_interval is None else poke_interval
+        super().__init__(timeout=timeout, poke_interval=poll_s, **kwargs)
+
+    @abstractmethod
+    def arguments(self) -> dict[str, Any]:
+        """Those of the check; templates are filled in by now."""
+
+    def execute(self, context: Context) -> Any:  # noqa: ARG002
+        seen = self._look()
+        if seen.ready:
+            return seen.result
+        deadline = datetime.now(UTC) + timedelta(seconds=self.timeout)
+        self.log.info("%s; waiting until %s", seen.reason, deadline.isoformat("T", "seconds"))
+        # the trigger ends by itself at the deadline, and then says what it saw; the time-out is for its loss
+        return self.defer(
+            trigger=PollTrigger(self.check, self.arguments(), deadline.isoformat(), self.poke_interval),
+            method_name="found",
+            timeout=timedelta(seconds=self.timeout + 2 * self.poke_interval + 60),
+        )
+
+    def found(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ARG002
+        """Checks again after the wait: what can never be is raised here with its own error."""
+        seen = self._look()
+        if not (seen.ready or event.get("found", event.get("free"))):
+            raise NotThere(f"{event['reason']}; waited for {self.timeout:.0f} s. See who is to provide or release it.")
+        return seen.result
+
+    def _look(self) -> Observation:
+        connections, look = self.connections(), CHECKS[self.check].look
+        return self.outlasting(connections, lambda: look(lambda: connections, **self.arguments()))

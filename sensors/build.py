@@ -10,8 +10,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from hooks.cause import reason_kept
 from hooks.site import run_name
-from sensors.base import NightshiftSensor
-from sensors.objects import NotThere
+from sensors.base import NightshiftSensor, NotThere
 from triggers.night import NightTrigger
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ class BuildSensor(NightshiftSensor):
     """
 
     template_fields = ("slot",)
-    ui_color = "#e6f1f2"
 
     def __init__(self, *, slot: str | None = None, poke_interval: float | None = None, **kwargs: Any) -> None:
         super().__init__(**({} if poke_interval is None else {"poke_interval": poke_interval}), **kwargs)

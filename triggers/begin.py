@@ -36,7 +36,7 @@ class FirstArtifactTrigger(BaseEventTrigger):
         looks, said = None, ""
         while True:
             try:
-                looks = looks or FirstArtifacts(await configured(self.slot), self.slot)
+                looks = looks or FirstArtifacts(configured(self.slot), self.slot)
                 found = await asyncio.to_thread(looks.look, datetime.now(UTC))
             except Exception as error:  # noqa: BLE001 - a store, a configuration that is just edited: looked at again
                 found = []

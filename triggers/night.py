@@ -55,7 +55,7 @@ class NightTrigger(BaseTrigger):
         self._heard = await self._events()
         while True:
             try:
-                watch = watch or await self._watch(turn)
+                watch = watch or self._watch(turn)
                 found = await asyncio.to_thread(watch.look, datetime.now(UTC))
             except Exception as error:  # noqa: BLE001 - the event carries it to the task, which fails with it
                 if not self._may_pass(error):
@@ -110,12 +110,12 @@ class NightTrigger(BaseTrigger):
                 )
                 await asyncio.sleep(left_s)
 
-    async def _watch(self, turn: Pass) -> Watch:
+    def _watch(self, turn: Pass) -> Watch:
         from include.nightlies.steps.build_status import Watch
         from include.nightlies.steps.values import Night
 
         night = Night.from_json(self.night)
-        return Watch(await configured(night.slot), night, turn)
+        return Watch(configured(night.slot), night, turn)
 
     def _may_pass(self, error: Exception) -> bool:
         from include.errors import is_retryable

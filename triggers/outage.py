@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from triggers.pause import PauseTrigger
+from triggers.poll import PollTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -50,13 +51,14 @@ class OutlastsOutages:
             self.log.warning(  # type: ignore[attr-defined]
                 "%s. %s Looking again in %.0f s, for %.0f minutes at most", error, CURE, planned[waited], left_s / 60
             )
-            trigger = PauseTrigger(planned[waited], number=waited + 1)
-            self.defer(trigger=trigger, method_name="outage_over")  # type: ignore[attr-defined]
+            end = datetime.now(UTC) + timedelta(seconds=planned[waited])
+            trigger = PollTrigger("pause", {}, end.isoformat())
+            self.defer(trigger=trigger, method_name="outage_over", kwargs={"number": waited + 1})  # type: ignore[attr-defined]
             raise AssertionError from error  # defer raises
 
-    def outage_over(self, context: Context, event: dict[str, Any]) -> Any:
-        """The pause is over; whether the outage is, the work finds out."""
-        self._pauses = event["number"]
+    def outage_over(self, context: Context, event: dict[str, Any], number: int = 0) -> Any:
+        """The pause is over; whether the outage is, the work finds out. `number`: how many pauses there were."""
+        self._pauses = event.get("number", number)  # the event has it of tasks that an earlier release deferred
         self.log.info("back from waiting: %s", event["reason"])  # type: ignore[attr-defined]
         return self.execute(context)  # type: ignore[attr-defined]
 

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from publishing.places import Place
+from publishing.production import production_publisher
 from publishing.repositories import FQRN, TOP
 
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import prepare
-from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.tarball import TarSource
 from include.gateway.client.client import GatewayClient
-from include.publishers.native import NativePublisher
 
 TREES = 2
 FILES = 3
@@ -64,12 +63,8 @@ def prepared(place: Place, publishers: int, slots: int) -> list[Work]:
 
 def reserve(place: Place, public_key: Path, client: dict[str, str], destinations: Sequence[str]) -> int:
     """An empty nested catalog at each destination, all in one revision; returns that."""
-    store = place.open()
-    key = public_key.read_bytes()
     with GatewayClient(client["gateway"], client["key_id"], client["secret"]) as gateway:
-        publisher = NativePublisher(
-            FQRN, store, gateway, lambda: Repository.open(store, fqrn=FQRN, public_keys=[key]).manifest
-        )
+        publisher = production_publisher(place.open(), gateway, public_key)
         return publisher.reserve(destinations, nested=(), holder="bench", now=datetime.now(UTC)).revision
 
 

@@ -37,6 +37,6 @@ def age(templates: Templates, store: Store, *, revisions: int, tags: int) -> Non
     edit.make_nested(TOP, _DIRECTORY)
     edit.make_nested(f"{TOP}/slot00", _DIRECTORY)
     if revisions:
-        edit.root.catalog.set_property("revision", revisions - 1)
+        edit.root.set_property("revision", revisions - 1)
     made = [NewTag(f"build-{number:05d}", "a build of the past") for number in range(tags)]
     switch(store, head, edit.finish(now), signer=signer, now=now, tags=made)

@@ -13,7 +13,7 @@ from publishing.repositories import FQRN
 from include.cvmfs.check.check import check
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.view import View
+from include.cvmfs.revision.revision import Revision
 
 _TOLD = 5
 
@@ -32,28 +32,28 @@ def faults(place: Place, public_key: Path, acknowledged: list[dict[str, Any]], f
     if repository.manifest.revision != expected:
         found.append(f"the repository is at revision {repository.manifest.revision}, not {expected}")
     catalogs = CatalogCache(store)
-    view = View(catalogs, repository.manifest.root)
+    view = Revision(catalogs, repository.manifest.root)
     found += [f"final tree: {fault}" for commit in last.values() if (fault := _fault(view, commit))]
-    while (number := view.root.catalog.revision) > first:
+    while (number := view.root.revision) > first:
         here = by_revision.pop(number, [])
         if not here:
             found.append(f"nobody was told of revision {number}")
         found += [f"revision {number}: {fault}" for commit in here if (fault := _fault(view, commit))]
-        before = view.root.catalog.previous_revision
+        before = view.root.previous_revision
         view.close()
         if before is None:
             break
-        view = View(catalogs, before)
+        view = Revision(catalogs, before)
     found += [f"revision {number} was acknowledged and is none" for number in by_revision]
     report = check(repository, quick=True)
     found += [f"check: {problem.as_dict()}" for problem in report.problems[:_TOLD]]
     return found
 
 
-def _fault(view: View, commit: dict[str, Any]) -> str | None:
+def _fault(view: Revision, commit: dict[str, Any]) -> str | None:
     path = commit["destination"]
     if "entries" in commit:
-        entry, total = view.lookup(path), view.inside(path).catalog.statistics.own.entries
+        entry, total = view.lookup(path), view.inside(path).statistics.own.entries
         wanted = commit["entries"] + 2  # the catalog's own root and its marker
         return None if entry and total == wanted else f"{path} holds {total} entries, not {wanted}"
     reference = view.nested_at(path)

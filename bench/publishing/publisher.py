@@ -15,28 +15,24 @@ from pathlib import Path
 from typing import Any
 
 from publishing.places import Place
+from publishing.production import production_publisher
 from publishing.repositories import FQRN
 
 from include.cvmfs.format.digests import DigestSet
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
+from include.cvmfs.revision.needed_objects import known_objects
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.tarball import TarSource
 from include.gateway.client.client import GatewayClient
-from include.nightlies.steps.known_objects import known_objects
-from include.publishers.native import NativePublisher
 
 
 def publish(job: dict[str, Any]) -> dict[str, Any]:
     """One publication as the nightly's steps do it. Returns figures."""
     store = Place(**job["place"]).open()
-    public_key = Path(job["public_key"]).read_bytes()
+    public_key = Path(job["public_key"])
     started = time.monotonic()
-
-    def head() -> Repository:
-        return Repository.open(store, fqrn=FQRN, public_keys=[public_key], now=datetime.now(UTC))
-
-    repository = head()
-    known = known_objects(repository, tuple(job["earlier"])) if job["earlier"] else DigestSet()
+    repository = Repository.open(store, fqrn=FQRN, public_keys=[public_key.read_bytes()], now=datetime.now(UTC))
+    known = known_objects(repository.revision, tuple(job["earlier"])) if job["earlier"] else DigestSet()
     at_known, peak_known = time.monotonic(), _peak_mb()
     with Path(job["tarball"]).open("rb", buffering=0) as stream:
         changeset = prepare(
@@ -54,7 +50,7 @@ def publish(job: dict[str, Any]) -> dict[str, Any]:
     prepared, peak_prepared = time.monotonic(), _peak_mb()
     heads_of_prepare = store.counters.heads
     with GatewayClient(job["gateway"], job["key_id"], job["secret"]) as gateway:
-        publisher = NativePublisher(FQRN, store, gateway, lambda: head().manifest)
+        publisher = production_publisher(store, gateway, public_key)
         destination = changeset.destination
         reserved = publisher.reserve([destination], nested=(), holder="bench", now=datetime.now(UTC))
         at_reserved = time.monotonic()

@@ -37,6 +37,7 @@ def undo(
     not installed again by itself: see `redo`.
     """
     from include.cli.repo_open import holder
+    from include.nightlies.attempt import Attempt
     from include.nightlies.errors import UndoRefused
     from include.nightlies.undo.plan import Instead
     from include.nightlies.undo.undo import plan_undo
@@ -56,7 +57,7 @@ def undo(
             raise UndoRefused(build, plan.refused)
         typer.echo("nothing was changed; say --yes to do it")
         return
-    plan, revision = do_it(connections, wish, run=f"by hand/{holder()}", holder=holder(), clock=_now)
+    plan, revision = do_it(connections, Attempt(f"by hand/{holder()}", holder(), 1, _now), wish)
     for line in plan.lines():
         typer.echo(line)
     typer.echo(f"done in revision {revision}" if revision else "nothing was to be done")
@@ -70,7 +71,7 @@ def redo(slot: SlotName, build: BuildId, project: Projects = None, platform: Pla
     from include.settings.secrets import EnvSecrets
 
     connections = Connections(load(), EnvSecrets())
-    count = do_it(connections, _wish(slot, build, "", project, platform), clock=_now)
+    count = do_it(connections, _wish(slot, build, "", project, platform), now=_now())
     typer.echo(f"{count} artifacts of {build} may be installed again; run nightly_install for its date")
 
 

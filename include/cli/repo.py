@@ -157,7 +157,7 @@ def _print_report(report: CheckReport) -> None:
 
 def _facts(repository: Repository) -> dict[str, Any]:
     manifest, whitelist = repository.manifest, repository.trusted.whitelist
-    total = repository.catalog_at("").statistics.total
+    total = repository.revision.root.statistics.total
     meta = repository.meta()
     return {
         "repository": manifest.fqrn,

@@ -18,7 +18,7 @@ from include.errors import NightshiftError
 if TYPE_CHECKING:
     from include.cvmfs.format.keys import Signer
     from include.cvmfs.revision.repository import Repository
-    from include.cvmfs.revision.walk import Tree
+    from include.cvmfs.revision.revision import Revision
     from include.publishers.capabilities import Operation
     from include.publishers.connect import Connections
     from include.storage.store import Store
@@ -64,9 +64,9 @@ def read_key(file: Path) -> bytes:
         raise typer.BadParameter(f"{file}: {fault.strerror}; give the .pub file of the master key") from None
 
 
-def tree_of(target: str, keys: Sequence[Path] | None, fqrn: str | None, tag: str | None) -> Tree:
+def tree_of(target: str, keys: Sequence[Path] | None, fqrn: str | None, tag: str | None) -> Revision:
     repository = open_target(target, keys, fqrn)
-    return repository if tag is None else repository.at(tag)
+    return repository.revision if tag is None else repository.at(tag)
 
 
 def connections() -> Connections:

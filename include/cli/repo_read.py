@@ -29,7 +29,7 @@ from include.cli.repo_open import (
 
 if TYPE_CHECKING:
     from include.cvmfs.format.dirent import Dirent
-    from include.cvmfs.revision.walk import Tree
+    from include.cvmfs.revision.revision import Revision
 
 
 def ls(
@@ -158,7 +158,7 @@ def diff(
     documents = []
     with refusing():
         repository = open_target(target, key, fqrn)
-        later = repository if after is None else repository.at(after)
+        later = repository.revision if after is None else repository.at(after)
         for change in run_diff(repository.at(before), later, path):
             found[change.kind.name.lower()] += 1
             if as_json and not summary:
@@ -173,7 +173,7 @@ def diff(
     raise typer.Exit(1 if found else 0)
 
 
-def _entries(tree: Tree, path: str, recursive: bool) -> Iterator[tuple[str, Dirent]]:
+def _entries(tree: Revision, path: str, recursive: bool) -> Iterator[tuple[str, Dirent]]:
     if recursive:
         yield from ((here or "/", entry) for here, entry in tree.walk(path))
         return

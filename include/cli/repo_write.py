@@ -58,6 +58,8 @@ def publish(
     from include.care.provenance.single_changes import note_by_hand
     from include.cvmfs.ingest.prepare import PrepareProgress
     from include.cvmfs.ingest.spool import SpecialBits
+    from include.nightlies.records.damage import of_repository
+    from include.publishers.preparing import TreeToPrepare
     from include.publishers.single_changes import publish_tree
 
     with refusing(), bars() as show:
@@ -67,11 +69,12 @@ def publish(
             show("files", done.files, 0)
 
         now = datetime.now(UTC)
-        done = publish_tree(
-            site, fqrn, path, source_at(source, site.site.repository(fqrn).limits),
-            holder=holder(), now=now, replaces=replace, tag=_tag(tag, message), dry_run=dry_run, progress=progress,
-            special_bits=SpecialBits(special_bits) if special_bits else None,
+        tree = TreeToPrepare(
+            path, source_at(source, site.site.repository(fqrn).limits), now,
+            damaged=[found.key for found in of_repository(site.ledger, fqrn)],
+            special_bits=SpecialBits(special_bits) if special_bits else None, progress=progress, dry_run=dry_run,
         )  # fmt: skip
+        done = publish_tree(site, fqrn, tree, holder=holder(), replaces=replace, tag=_tag(tag, message))
         note_by_hand(site, done, source=str(source), holder=holder(), now=now)
     if as_json:
         typer.echo(json.dumps(_published_facts(done), indent=1))
@@ -94,7 +97,7 @@ def remove(
     with refusing():
         change, site = removal(paths), connections()
         head = site.head(fqrn)
-        found = {path: contents_of(head, path) for path in paths}
+        found = {path: contents_of(head.revision, path) for path in paths}
         noted = partial(note_removed, site, fqrn, paths)
         outcome = _made(site, fqrn, change, _tag(tag, message), noted, dry_run=dry_run)
     if as_json:

@@ -90,6 +90,8 @@ class PathBusy(GatewayError):
     code = "path-busy"
     retryable = True
     hint = "wait until it is released"
+    listed = True
+    """The gateway's list of leases shows when the path is free."""
 
     def __init__(
         self,
@@ -108,6 +110,14 @@ class PathBusy(GatewayError):
         self.time_remaining_s = time_remaining_s
         self.holder = holder
         self.own = own
+
+    def why_given_up(self, waited_s: float) -> str:
+        """What is recorded and shown once it was waited for in vain."""
+        holder = f"{self.holder.hostname!r} with key {self.holder.key_id}" if self.holder else "an unknown holder"
+        return (
+            f"{self.repository}{self.path or '/'} stayed busy for {waited_s:.0f} s, held by {holder}. "
+            "Let that holder finish, or have an administrator of the gateway end its lease; then clear this task."
+        )
 
 
 class RepositoryDisabled(GatewayError):

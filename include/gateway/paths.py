@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from include.cvmfs.format.paths import is_below
 from include.gateway.errors import BadLeasePath
 
 PATH_BYTES, COMPONENT_BYTES = 4096, 255
@@ -57,20 +58,6 @@ def checked_path(path: str) -> str:
     return path
 
 
-def within(path: str, above: str) -> bool:
-    """Whether ``path`` is ``above`` or lies below it; both as ``checked_path`` gives them."""
-    return path == above or path.startswith(above + "/")
-
-
 def overlap(one: str, other: str) -> bool:
     """Whether one contains the other: two leases on them exclude each other."""
-    return within(one, other) or within(other, one)
-
-
-def ancestors(path: str) -> list[str]:
-    """``path`` and everything above it, the repository's root ``""`` last."""
-    found = [path]
-    while path:
-        path = path.rpartition("/")[0]
-        found.append(path)
-    return found
+    return is_below(one, other) or is_below(other, one)

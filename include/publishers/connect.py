@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Engine
 
 from include.cvmfs.coordination.freeze import require_thawed
+from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.revision.repository import Repository
 from include.gateway.client.client import GatewayClient
 from include.publishers.base import Publisher
 from include.publishers.capabilities import Loss, Way
 from include.publishers.errors import NotSupported, PublisherError
-from include.publishers.stock import StockPublisher
+from include.publishers.gateway import NightshiftGateway, RepositoryGateway, StockGateway, WriterSide
+from include.publishers.native import NativePublisher
 from include.publishers.stores import credentials_of, options_of
 from include.settings.ledger import open_site_ledger
 from include.settings.model import GatewayKind, PublisherKind, RepositorySettings, Site
@@ -33,6 +35,32 @@ if TYPE_CHECKING:  # paramiko is imported only where there is a node
     from include.publishers.server.publisher import ServerPublisher
 
 QUICK_S = 4.0
+
+
+def native_publisher(
+    settings: RepositorySettings, store: Store, client: GatewayClient, read_manifest: Callable[[], Manifest]
+) -> NativePublisher:
+    """The native publisher of a repository as its settings want it: the one that nights, benchmarks and tests use."""
+    repository = WriterSide(settings.fqrn, store, CatalogCache(store), read_manifest)
+
+    def choose() -> RepositoryGateway:
+        if _is_stock(settings, lambda: client):
+            return StockGateway(repository, client, frozenset(Loss(loss) for loss in settings.allow_lossy))
+        return NightshiftGateway(repository, client)
+
+    return NativePublisher(
+        repository,
+        client,
+        choose,
+        catalog_entries=settings.prepare.catalog_entries,
+        root_entries=settings.prepare.root_entries,
+    )
+
+
+def _is_stock(settings: RepositorySettings, gateway: Callable[[], GatewayClient]) -> bool:
+    if settings.gateway_kind is GatewayKind.AUTO:
+        return not gateway().judges_bases()
+    return settings.gateway_kind is GatewayKind.STOCK
 
 
 class Connections:
@@ -104,15 +132,9 @@ class Connections:
         settings = self.site.repository(fqrn)
         if settings.server is not None and settings.server.behind != "nightshift":
             return Way.SERVER_LOCAL if settings.server.behind == "none" else Way.SERVER_STOCK
-        if settings.server is None and self._is_stock(settings, partial(self.gateway, fqrn)):
+        if settings.server is None and _is_stock(settings, partial(self.gateway, fqrn)):
             return Way.NATIVE_STOCK
         return Way.NATIVE_OURS
-
-    @staticmethod
-    def _is_stock(settings: RepositorySettings, gateway: Callable[[], GatewayClient]) -> bool:
-        if settings.gateway_kind is GatewayKind.AUTO:
-            return not gateway().judges_bases()
-        return settings.gateway_kind is GatewayKind.STOCK
 
     def publisher(self, fqrn: str) -> Publisher:
         """The way to publish that the repository's settings choose. Raises RepositoryFrozen."""
@@ -120,22 +142,8 @@ class Connections:
         settings = self.site.repository(fqrn)
         if settings.publisher is PublisherKind.CVMFS_SERVER:
             return self.server(fqrn)
-
-        def read_manifest() -> Manifest:
-            return self.head(fqrn).manifest
-
         store, gateway = self.repository_store(fqrn), self.gateway(fqrn)
-
-        return StockPublisher(
-            fqrn,
-            store,
-            gateway,
-            read_manifest,
-            is_stock=partial(self._is_stock, settings, lambda: gateway),
-            allow_lossy=[Loss(one) for one in settings.allow_lossy],
-            catalog_entries=settings.prepare.catalog_entries,
-            root_entries=settings.prepare.root_entries,
-        )
+        return native_publisher(settings, store, gateway, lambda: self.head(fqrn).manifest)
 
     def server(self, fqrn: str) -> ServerPublisher:
         """The publisher on a node, with what only such a one can do. Raises NotSupported for other repositories."""

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from include.cvmfs.errors import DestinationError
-from include.cvmfs.format.catalog import NestedRef, parent_of
+from include.cvmfs.errors import BaseChanged, DestinationError, ObjectMissing
+from include.cvmfs.format.catalog import NestedRef
+from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.revision.view import View, ancestors
+from include.cvmfs.format.paths import ancestors, parent_of
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.revision.revision import Revision
 
 _RESERVED = Counts(regular=1, dir=1)  # a reserved destination: its own directory and the catalog's marker
 
 
-def missing_directories(view: View, destinations: Sequence[str]) -> list[str]:
+def missing_directories(view: Revision, destinations: Sequence[str]) -> list[str]:
     """The destinations and directories above them that are absent, parents first.
 
     Raises DestinationError where a file or a plain directory is in the way, and for a destination inside another.
@@ -38,9 +41,9 @@ def missing_directories(view: View, destinations: Sequence[str]) -> list[str]:
     return list(missing)
 
 
-def is_reserved(view: View, path: str) -> bool:
+def is_reserved(view: Revision, path: str) -> bool:
     """Whether an empty nested catalog stands there."""
-    return view.nested_at(path) is not None and view.inside(path).catalog.statistics.total == _RESERVED
+    return view.nested_at(path) is not None and view.inside(path).statistics.total == _RESERVED
 
 
 def is_tree(there: NestedRef | None, root: ObjectHash) -> bool:
@@ -48,10 +51,19 @@ def is_tree(there: NestedRef | None, root: ObjectHash) -> bool:
     return there is not None and there.hash.digest == root.digest
 
 
-def is_free(view: View, path: str, root: ObjectHash) -> bool:
+def is_free(view: Revision, path: str, root: ObjectHash) -> bool:
     """Whether the tree ``root`` may be put there without replacing anything."""
     there = view.nested_at(path)
     return there is None or is_tree(there, root) or is_reserved(view, path)
+
+
+def is_derived_from(catalogs: CatalogCache, changeset: Changeset, there: NestedRef) -> bool:
+    """Whether a changeset was derived from this very tree. Raises BaseChanged if its base was collected."""
+    path, base = changeset.destination, changeset.base_root
+    try:
+        return base is not None and is_tree(Revision(catalogs, base, sizes=True).nested_at(path), there.hash)
+    except ObjectMissing:
+        raise BaseChanged(path, f"revision {base} that this was derived from was collected; derive again") from None
 
 
 def occupied(path: str) -> DestinationError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from include.cvmfs.revision.view import View
 from include.cvmfs.sources.source import checked_destination
 from include.publishers.connect import Connections
 from include.publishers.destinations import is_reserved, missing_directories, occupied
@@ -42,7 +41,7 @@ def look_at(
     with connections.gateway(fqrn) as client:
         holder = client.holder(fqrn, path)
     head = connections.head(fqrn)
-    revision, view = head.manifest.revision, View(head.catalogs, head.manifest.root)
+    revision, view = head.manifest.revision, head.revision
     missing = missing_directories(view, [path])
     if not missing and not replaces and not is_reserved(view, path):
         raise occupied(path)
@@ -53,5 +52,5 @@ def look_at(
     if not missing:
         return SeenPlace(path, True, f"revision {revision} has it", revision)
     if wanted is WantedPlace.FREE:
-        return SeenPlace(path, True, f"nothing stands there in revision {revision}", revision)
+        return SeenPlace(path, True, f"does not exist in revision {revision}", revision)
     return SeenPlace(path, False, f"{missing[0]} is not there in revision {revision}: nobody has reserved it", revision)

@@ -27,7 +27,7 @@ def tree_options(settings: Prepare, repository: Repository) -> PrepareOptions:
     New objects and catalogs are hashed and laid out as those that are there. Raises FormatError for an owner map or a
     dirtab that cannot be read, RepositoryError for nanoseconds in a repository that cannot hold them.
     """
-    layout = repository.catalog_at("").layout
+    layout = repository.revision.root.layout
     if settings.mtime_ns and not holds_nanoseconds(layout):
         raise RepositoryError(repository.fqrn, NO_NANOSECONDS.format(layout.value))
     weights = Weights(settings.autocatalogs_max, settings.autocatalogs_min) if settings.autocatalogs else None
@@ -67,7 +67,7 @@ def _ids(path: Path | None) -> IdMap:
 
 def _dirtab(repository: Repository) -> Dirtab | None:
     """The rules in the repository; None if it has no such file."""
-    entry = repository.lookup(f"/{NAME}")
+    entry = repository.revision.lookup(f"/{NAME}")
     if entry is None:
         return None
-    return Dirtab.parse(repository.read(f"/{NAME}"), f"/{NAME} of {repository.manifest.fqrn}")
+    return Dirtab.parse(repository.revision.read(f"/{NAME}"), f"/{NAME} of {repository.manifest.fqrn}")

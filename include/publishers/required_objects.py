@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
@@ -18,7 +18,7 @@ from include.cvmfs.errors import (
 )
 from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.digests import DigestSet
+from include.cvmfs.format.digests import DigestSet, hash_of_key, identity
 from include.cvmfs.format.hashes import CATALOG
 from include.cvmfs.ingest.changeset import Changeset, objects_of
 from include.storage.store import Store
@@ -98,7 +98,8 @@ class Clearance:
         return None
 
 
-def require_spared(store: Store, look: Look, path: str, identities: Collection[bytes]) -> None:
-    """Raises CollectionRunning if one of these objects, stored just now, is about to be deleted."""
+def require_spared(store: Store, look: Look, path: str, objects: Iterable[tuple[str, bytes]]) -> None:
+    """Raises CollectionRunning if one of these objects, stored just now under their keys, is about to be deleted."""
+    identities = [identity(hash_of_key(key)) for key, _ in objects]
     if look.running_list and condemned_among(store, look.running_list, identities):
         raise CollectionRunning(path, f"what it needs is on the list of collection {look.token}")

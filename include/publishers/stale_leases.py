@@ -152,7 +152,7 @@ def _end(connections: Connections, finding: LeaseFinding, state_of: StateOf) -> 
         held = [lease for lease in client.leases() if lease.repository == fqrn]
         same = [lease for lease in held if finding.is_of(lease)]
         if not same:
-            return EndedLease(finding, False, "it is gone, or another one stands there by now")
+            return EndedLease(finding, False, "it has ended already, or another one has replaced it")
         for lease in hit_by(finding.path, held):
             whose, why = _whose(lease, ours.key_id, state_of)
             if whose is not Whose.DEAD:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from include.cvmfs.format.catalog import parent_of
 from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.revision.view import View, ancestors, is_below
+from include.cvmfs.format.paths import ancestors, is_below, parent_of
+from include.cvmfs.revision.revision import Revision
 from include.publishers.capabilities import Operation
 
 
@@ -24,7 +24,7 @@ class LossyEntry:
     breaks: bool = False
 
 
-def concerns(old: View, new: View, lease: str) -> Iterator[LossyEntry]:
+def concerns(old: Revision, new: Revision, lease: str) -> Iterator[LossyEntry]:
     """What gets lost of the change ``old`` -> ``new`` inside the lease. Catalogs that are swapped are not walked."""
     for path, before, after in _differing(old, new, lease):
         if before is not None and before.is_regular and before.linkcount > 1:
@@ -40,7 +40,7 @@ def concerns(old: View, new: View, lease: str) -> Iterator[LossyEntry]:
                 yield LossyEntry(path, Operation.ENTRY_XATTRS)
 
 
-def stands(new: View, after: View, lease: str) -> bool:
+def stands(new: Revision, after: Revision, lease: str) -> bool:
     """Whether a revision holds at the leased path what a change wanted there.
 
     What the receiver made anew has other hashes and the same entries, so nested catalogs are compared by hash first,
@@ -48,12 +48,14 @@ def stands(new: View, after: View, lease: str) -> bool:
     """
     if not lease:
         return _same_directory(new, after, "")
-    if any(view.lookup(parent_of(lease)) is None for view in (new, after)):
-        return new.lookup(lease) is None
-    return _same(new, after, lease, new.lookup(lease), after.lookup(lease))
+    if any(view.row(parent_of(lease)) is None for view in (new, after)):
+        return new.row(lease) is None
+    return _same(new, after, lease, new.row(lease), after.row(lease))
 
 
-def reverted(*, base: View, new: View, before: View, after: View, lease: str, exact: bool = True) -> list[str]:
+def reverted(
+    *, base: Revision, new: Revision, before: Revision, after: Revision, lease: str, exact: bool = True
+) -> list[str]:
     """What a commit did outside of its lease, in words; nothing if it kept to it.
 
     ``base`` -> ``new`` is the change, ``before`` -> ``after`` the revision that the gateway made of it. Compared are
@@ -86,62 +88,62 @@ def reverted(*, base: View, new: View, before: View, after: View, lease: str, ex
     return found
 
 
-def _growth(one: View, other: View) -> Counts:
-    earlier, later = (view.catalogs.completed(view.root.catalog).statistics.total for view in (one, other))
+def _growth(one: Revision, other: Revision) -> Counts:
+    earlier, later = (view.catalogs.completed(view.root).statistics.total for view in (one, other))
     return later - earlier
 
 
-def _entries(view: View, path: str) -> dict[str, tuple[Dirent, bytes | None]]:
+def _entries(view: Revision, path: str) -> dict[str, tuple[Dirent, bytes | None]]:
     """A directory's entries with the hashes of the nested catalogs; link counts of directories are others' work."""
-    above = view.lookup(path)
+    above = view.row(path)
     if above is None or not above.is_directory:
         return {}
     return {
         one.name: (one.changed(linkcount=0) if one.is_directory else one, _nested(view, f"{path}/{one.name}", one))
-        for one in view.listing(path)
+        for one in view.inside(path).listing(path)
     }
 
 
-def _references(view: View, path: str, lease: str) -> dict[str, bytes]:
+def _references(view: Revision, path: str, lease: str) -> dict[str, bytes]:
     """The catalogs mounted in the catalog of a directory, but for those on the way to the lease or in it."""
     return {
         one.path: one.hash.digest
-        for one in view.inside(path).catalog.nested()
+        for one in view.inside(path).nested()
         if not (is_below(one.path, lease) or is_below(lease, one.path))
     }
 
 
-def _nested(view: View, path: str, entry: Dirent | None = None) -> bytes | None:
+def _nested(view: Revision, path: str, entry: Dirent | None = None) -> bytes | None:
     if entry is not None and not entry.mountpoint:
         return None
-    reference = view.nested_at(path)
+    reference = view.holder(path).nested_at(path)
     return reference.hash.digest if reference else None
 
 
-def _same(one: View, two: View, path: str, here: Dirent | None, there: Dirent | None) -> bool:
+def _same(one: Revision, two: Revision, path: str, here: Dirent | None, there: Dirent | None) -> bool:
     if here is None or there is None:
         return here is there
     if here.mountpoint != there.mountpoint:
         return False
     if here.mountpoint:
-        first, second = one.nested_at(path), two.nested_at(path)
+        first, second = one.holder(path).nested_at(path), two.holder(path).nested_at(path)
         if first is not None and second is not None and first.hash.digest == second.hash.digest:
             return True
-        if one.inside(path).catalog.statistics.total != two.inside(path).catalog.statistics.total:
+        if one.inside(path).statistics.total != two.inside(path).statistics.total:
             return False
     if here.is_directory and there.is_directory:
         return (here.mode, here.mtime) == (there.mode, there.mtime) and _same_directory(one, two, path)
     return _compared(here)[1:] == _compared(there)[1:]
 
 
-def _same_directory(one: View, two: View, path: str) -> bool:
-    sides = [{entry.name: entry for entry in view.listing(path)} for view in (one, two)]
+def _same_directory(one: Revision, two: Revision, path: str) -> bool:
+    sides = [{entry.name: entry for entry in view.inside(path).listing(path)} for view in (one, two)]
     return sides[0].keys() == sides[1].keys() and all(
         _same(one, two, f"{path}/{name}", sides[0][name], sides[1][name]) for name in sides[0]
     )
 
 
-def _differing(old: View, new: View, lease: str) -> Iterator[tuple[str, Dirent | None, Dirent | None]]:
+def _differing(old: Revision, new: Revision, lease: str) -> Iterator[tuple[str, Dirent | None, Dirent | None]]:
     """In the order of the paths, so that a refusal names the same entry each time."""
     pending = [lease] if lease else [f"/{name}" for name in _names(old, new, "")]
     while pending:
@@ -155,20 +157,20 @@ def _differing(old: View, new: View, lease: str) -> Iterator[tuple[str, Dirent |
             pending += [f"{path}/{name}" for name in _names(old, new, path)]
 
 
-def _names(old: View, new: View, path: str) -> list[str]:
+def _names(old: Revision, new: Revision, path: str) -> list[str]:
     """The names in a directory of either side, the last one first: they are taken from the end."""
     found: set[str] = set()
     for view, goes in ((old, True), (new, False)):
         entry = _lookup(view, path)
         # a nested catalog that goes is not walked; one that comes is
         if entry is not None and entry.is_directory and not (goes and entry.mountpoint):
-            found |= {one.name for one in view.listing(path)}
+            found |= {one.name for one in view.inside(path).listing(path)}
     return sorted(found, reverse=True)
 
 
-def _lookup(view: View, path: str) -> Dirent | None:
-    above = view.lookup(parent_of(path)) if path else None
-    return view.lookup(path) if not path or (above is not None and above.is_directory) else None
+def _lookup(view: Revision, path: str) -> Dirent | None:
+    above = view.row(parent_of(path)) if path else None
+    return view.row(path) if not path or (above is not None and above.is_directory) else None
 
 
 def _compared(entry: Dirent) -> tuple[object, ...]:

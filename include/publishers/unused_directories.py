@@ -1,10 +1,18 @@
-"""Which directories to take away so that reservations of which nothing came leave no trace; pure."""
+"""Which directories to take away so that reservations of which nothing came leave no trace."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
 from include.cvmfs.format.catalog import MARKER
+from include.cvmfs.revision.revision import Revision
+from include.publishers.destinations import is_reserved
+
+
+def unused(view: Revision, paths: Collection[str], floor: str | None, created: Collection[str]) -> tuple[str, ...]:
+    """As ``topmost``, of those of the paths that are reserved and still empty."""
+    empty = [path for path in paths if is_reserved(view, path)]
+    return topmost(empty, floor, lambda above: [entry.name for entry in view.inside(above).listing(above)], created)
 
 
 def topmost(

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from include.cvmfs.commit.commit import NewTag
-from include.cvmfs.revision.lineage import Revision
+from include.cvmfs.revision.lineage import KnownRoot
 from include.gateway.client.client import GatewayClient
 from include.gateway.errors import GatewayError
 from include.gateway.paths import LeasePath
@@ -48,7 +48,7 @@ def fill_state(file: Path) -> dict[str, str]:
         table.begin_switch([(digest_of(tokens["/spent"]), spent.epoch)]).result()
         table.settle([Spent(digest_of(tokens["/spent"]), spent, (OLDER, ROOT), 7)]).result()
         table.enable("plain.example.org", False).result()
-        table.remember_revisions(REPOSITORY, [Revision(OLDER, 6), Revision(ROOT, 7)])
+        table.remember_revisions(REPOSITORY, [KnownRoot(OLDER, 6), KnownRoot(ROOT, 7)])
         table.notice_clock().result()
         return tokens
     finally:

@@ -32,7 +32,7 @@ from include.nightlies.records.builds import ChangesetRecord
 from include.nightlies.rules.approval import Answer
 from include.nightlies.rules.index import BuildIndex, RejectedArtifact
 from include.nightlies.rules.links import LinkState
-from include.nightlies.rules.publication import Figures, PublicationKey
+from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.errors import ArtifactMissing
 from include.settings.model import StoreSettings
@@ -109,21 +109,18 @@ def _publications(ledger: Engine) -> None:
         (State.PUBLISHED, Phase.PUBLISH, Figures(revision_after=7, root_hash=str(ROOT), nested_hash=str(OLDER),
                                                  lease_held_s=0.125, seconds={"publish": 0.5})),
     ]  # fmt: skip
-    records.plan(ledger, NIGHTS_RUN, try_number=1, now=AT, artifact=artifacts[0].id, artifact_sha256=GAUDI.sha256,
-                 reason="new")  # fmt: skip
+    records.plan(ledger, NIGHTS_RUN, Planned(artifacts[0].id, GAUDI.sha256, "new"), try_number=1, now=AT)
     for place, (to, phase, figures) in enumerate(steps):
         at = AT + timedelta(minutes=place + 1)
-        records.move(
-            ledger, NIGHTS_RUN, to, phase=phase, try_number=1, now=at, reason=f"step {place}: é", figures=figures
-        )
+        records.move(ledger, NIGHTS_RUN, Move(to, phase, f"step {place}: é", figures=figures), try_number=1, now=at)
     records.note_verified(ledger, NIGHTS_RUN, now=AT + HOUR)
     failed = PublicationKey(FQRN, OTHER, RUN)
-    records.plan(ledger, failed, try_number=2, now=AT, artifact=artifacts[1].id, artifact_sha256=LHCB.sha256,
-                 reason="new")  # fmt: skip
-    records.move(ledger, failed, State.FAILED, phase=Phase.PREPARE, try_number=1, now=AT, reason="gone",
-                 error=ArtifactMissing("a", "b"))  # fmt: skip
+    records.plan(ledger, failed, Planned(artifacts[1].id, LHCB.sha256, "new"), try_number=2, now=AT)
+    records.move(
+        ledger, failed, Move(State.FAILED, Phase.PREPARE, "gone", error=ArtifactMissing("a", "b")), try_number=1, now=AT
+    )
     waiting = PublicationKey(FQRN, "/by/hand", BY_HAND)
-    records.plan(ledger, waiting, try_number=1, now=AT, reason="new")
+    records.plan(ledger, waiting, Planned(reason="new"), try_number=1, now=AT)
     records.note_installed(ledger, FQRN, OTHER, LHCB.sha256, str(ROOT), now=AT)
 
 
@@ -206,9 +203,7 @@ def facts(ledger: Engine) -> dict[str, Any]:
 def go_on(ledger: Engine) -> None:
     """What is open in it is finished: a publication, a question, an artifact that was taken back."""
     waiting = PublicationKey(FQRN, "/by/hand", BY_HAND)
-    moved = records.move(
-        ledger, waiting, State.PREPARING, phase=Phase.PREPARE, try_number=1, now=AT + HOUR, reason="begun"
-    )
+    moved = records.move(ledger, waiting, Move(State.PREPARING, Phase.PREPARE, "begun"), try_number=1, now=AT + HOUR)
     assert (moved.state, moved.prepare_try) == (State.PREPARING, 1)
     (asked,) = questions.of_run(ledger, BY_HAND)
     settled = questions.settle(ledger, asked.id, Answer.REJECTED, now=AT + HOUR, by="shift")

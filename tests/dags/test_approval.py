@@ -156,7 +156,7 @@ def test_a_night_publishes_what_was_approved_and_a_build_is_undone_after_a_yes_a
     with anna(asking, "Approve"):
         gone = asking.run("undo_build", **form)
     assert (gone.tasks["undo"], asking.revision()) == ("success", before + 1)
-    assert asking.connections.head(FQRN).lookup("/nightlies/main/b20260601") is None
+    assert asking.connections.head(FQRN).revision.lookup("/nightlies/main/b20260601") is None
 
 
 def test_a_tree_by_hand_without_an_answer_is_skipped_with_the_reason_and_people_are_told(asking: MiniSite) -> None:

@@ -8,16 +8,20 @@ from typing import Any, NoReturn
 
 import pytest
 
+from include.gateway.client.values import Lease
 from include.nightlies.errors import StaleAttempt
 from include.nightlies.records import publications as records
+from include.nightlies.rules.publication import Move
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.plan import plan_publication
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
-from include.nightlies.steps.values import Batch
+from include.nightlies.steps.values import Batch, PublicationRequest
+from operators.lease import Done, Waiting
 from operators.publish import PublishArtifactsOperator
 from tests.dags.conftest import FQRN, MiniSite
+from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.fakes.refused import refused
 
@@ -36,20 +40,25 @@ def test_a_busy_path_is_waited_for_in_the_triggerer_and_then_published(
     place = build.destination("Busy", "x86_64")
     # reserving passes by what is reserved already, publishing does not
     site.connections.publisher(FQRN).reserve([place], nested=[], holder="another run", now=clock())
-    deferred, defer = threading.Event(), PublishArtifactsOperator.defer
-
-    def seen(self: PublishArtifactsOperator, **kwargs: Any) -> NoReturn:
-        deferred.set()
-        defer(self, **kwargs)
-
-    monkeypatch.setattr(PublishArtifactsOperator, "defer", seen)
+    leases: list[Lease] = []
+    deferred: list[str] = []
+    publish, defer = PublishArtifactsOperator.attempt, PublishArtifactsOperator.defer
     with site.client() as client:
-        lease = client.acquire(FQRN, place, hostname="somebody else")
-        holder = threading.Thread(target=lambda: deferred.wait(60) and client.drop(lease))
-        holder.start()
+
+        def taken_before(self: PublishArtifactsOperator, *arguments: Any) -> Done | Waiting:
+            if not leases:  # only now: until the task comes so far, a lease could end by itself
+                leases.append(client.acquire(FQRN, place, hostname="another user"))
+            return publish(self, *arguments)
+
+        def given_back(self: PublishArtifactsOperator, **kwargs: Any) -> NoReturn:
+            client.drop(leases[0])
+            deferred.append(kwargs["method_name"])
+            defer(self, **kwargs)
+
+        monkeypatch.setattr(PublishArtifactsOperator, "attempt", taken_before)
+        monkeypatch.setattr(PublishArtifactsOperator, "defer", given_back)
         run = site.run("nightly_install_main", build_date="2026-09-06")
-        holder.join()
-    assert deferred.is_set()
+    assert deferred == ["resume"]
     assert run.state == "success", run
     assert run.states() == {"Busy/x86_64": "published"}
     assert site.leases() == []
@@ -59,24 +68,23 @@ def _prepared(site: MiniSite, run: str, path: str, content: bytes) -> Batch:
     store = site.connections.store("builds")
     store.put(f"{run}.tar.gz", tree({"file": content}))
     plan = plan_publication(
-        site.connections, run=run, fqrn=FQRN, path=path, source=f"{store.url}/{run}.tar.gz", try_number=1,
-        clock=clock, overwrite=True,
-    )  # fmt: skip
+        site.connections, attempt(run), PublicationRequest(FQRN, path, f"{store.url}/{run}.tar.gz", overwrite=True)
+    )
     (batch,) = plan.batches
-    reserve_run(site.connections, plan.batches, holder=run, try_number=1, clock=clock)
-    outcome = prepare_batch(site.connections, batch, try_number=1, clock=clock)
+    reserve_run(site.connections, attempt(holder=run), plan.batches)
+    outcome = prepare_batch(site.connections, attempt(), batch)
     assert outcome.failures == {}
     return batch
 
 
 def test_a_try_after_a_crash_finds_what_the_first_published_and_makes_no_revision(site: MiniSite) -> None:
     batch = _prepared(site, "crash", "/crash/1", b"x")
-    assert publish_batch(site.connections, batch, holder="first", try_number=1, clock=clock).failures == {}
+    assert publish_batch(site.connections, attempt(holder="first"), batch).failures == {}
     # as if the process had died after its commit and before its last word to the ledger
     key = batch.key(batch.items[0])
     _forget_the_end(site, key)
     before = site.revision()
-    again = publish_batch(site.connections, batch, holder="second", try_number=2, clock=clock)
+    again = publish_batch(site.connections, attempt(holder="second", number=2), batch)
     assert again.failures == {}
     (done,) = again.done
     assert done.state is State.PUBLISHED
@@ -98,16 +106,14 @@ def _forget_the_end(site: MiniSite, key: records.PublicationKey) -> None:
 def test_a_process_that_outlived_its_task_cannot_turn_back_what_the_later_try_did(site: MiniSite) -> None:
     batch = _prepared(site, "outlived", "/outlived/1", b"x")
     key = batch.key(batch.items[0])
-    assert publish_batch(site.connections, batch, holder="second", try_number=2, clock=clock).failures == {}
-    late = publish_batch(site.connections, batch, holder="first", try_number=1, clock=clock)
+    assert publish_batch(site.connections, attempt(holder="second", number=2), batch).failures == {}
+    late = publish_batch(site.connections, attempt(holder="first"), batch)
     assert late.failures == {}
     found = records.publication(site.connections.ledger, key)
     assert found is not None
     assert (found.state, found.publish_try) == (State.PUBLISHED, 2)
     with refused(StaleAttempt, try_number=1, recorded=2):
-        records.move(
-            site.connections.ledger, key, State.FAILED, phase=Phase.PUBLISH, try_number=1, now=clock(), reason="late"
-        )
+        records.move(site.connections.ledger, key, Move(State.FAILED, Phase.PUBLISH, "late"), try_number=1, now=clock())
 
 
 def test_two_tries_at_once_make_one_revision(site: MiniSite) -> None:
@@ -117,7 +123,7 @@ def test_two_tries_at_once_make_one_revision(site: MiniSite) -> None:
 
     def publish(number: int) -> None:
         while True:
-            outcome = publish_batch(site.connections, batch, holder=f"try {number}", try_number=number, clock=clock)
+            outcome = publish_batch(site.connections, attempt(holder=f"try {number}", number=number), batch)
             if not outcome.busy:
                 outcomes.append(outcome)
                 return
@@ -139,7 +145,7 @@ def test_two_tries_at_once_make_one_revision(site: MiniSite) -> None:
 def test_the_holder_of_a_lease_is_told_by_dag_run_task_and_try(site: MiniSite) -> None:
     batch = _prepared(site, "owner", "/owner/1", b"x")
     with site.client() as client, client.lease(FQRN, "/owner/1", hostname="dag/run/publish[3] try 2"):
-        outcome = publish_batch(site.connections, batch, holder="me", try_number=1, clock=clock)
+        outcome = publish_batch(site.connections, attempt(holder="me"), batch)
     (busy,) = outcome.busy.values()
     assert busy.holder is not None
     assert busy.holder.hostname == "dag/run/publish[3] try 2"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import cast
 
 import pytest
 
@@ -12,11 +13,10 @@ from include.care.freezes import freezes
 from include.care.provenance.records import check, nearest
 from include.cvmfs.coordination.freeze import KEY
 from include.cvmfs.errors import RepositoryFrozen
-from include.publishers.connect import Connections
 from tests.dags.conftest import FQRN, MiniSite
 from tests.fakes.builds import Build, tree
 from tests.fakes.refused import refused
-from triggers.thaw import ThawTrigger
+from triggers.checks import CHECKS, Connect, Observation, WaitCheck
 
 pytestmark = pytest.mark.server("weed")
 
@@ -33,10 +33,10 @@ def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite, monkeypa
     before, now = site.revision(), datetime.now(UTC)
     freezes.freeze(site.connections, FQRN, reason="disks are moved", who="op@host", until=None, now=now)
     seen: list[int] = []
-    looked, look = threading.Event(), ThawTrigger._look
+    looked, thaw_check = threading.Event(), CHECKS["thaw"]
 
-    def looks(self: ThawTrigger, connections: Connections) -> str | None:
-        found = look(self, connections)
+    def looks(connect: Connect, repository: str) -> Observation:
+        found = thaw_check.look(connect, repository)
         looked.set()
         return found
 
@@ -45,7 +45,7 @@ def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite, monkeypa
         seen.append(site.revision())
         freezes.thaw(site.connections, FQRN, who="op@host", now=datetime.now(UTC))
 
-    monkeypatch.setattr(ThawTrigger, "_look", looks)
+    monkeypatch.setitem(cast("dict[str, WaitCheck]", CHECKS), "thaw", thaw_check._replace(look=looks))
     operator = threading.Thread(target=thaw)
     operator.start()
     run = site.run("nightly_install_main", build_date="2026-08-01")

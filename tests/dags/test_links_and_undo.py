@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from include.nightlies.rules.links import resolved
+from include.cvmfs.format.paths import link_target
 from tests.dags.conftest import FQRN, MiniSite, Run
 from tests.fakes.builds import Build, tree
 
@@ -25,8 +25,8 @@ def _night(site: MiniSite, build: Build) -> Run:
 
 
 def _latest(site: MiniSite) -> str:
-    entry = site.connections.head(FQRN).lookup(f"{FOLDER}/latest")
-    return resolved(f"{FOLDER}/latest", entry.symlink) if entry else ""
+    entry = site.connections.head(FQRN).revision.lookup(f"{FOLDER}/latest")
+    return link_target(f"{FOLDER}/latest", entry.symlink) if entry else ""
 
 
 def test_a_night_a_partial_one_and_one_build_undone(site: MiniSite) -> None:
@@ -44,8 +44,8 @@ def test_a_night_a_partial_one_and_one_build_undone(site: MiniSite) -> None:
     assert second.tasks["inherited"] == "success"
     assert second.states() == {"A/x86_64": "published", "B/x86_64": "published"}
     reader = site.connections.repository(FQRN)
-    assert reader.read(f"{FOLDER}/b20261103/A/x86_64/file") == b"A of 2"
-    assert reader.read(f"{FOLDER}/b20261103/B/x86_64/file") == b"B of 3"
+    assert reader.revision.read(f"{FOLDER}/b20261103/A/x86_64/file") == b"A of 2"
+    assert reader.revision.read(f"{FOLDER}/b20261103/B/x86_64/file") == b"B of 3"
     assert _latest(site) == f"{FOLDER}/b20261103"
     assert {"linked-b20261102", "linked-b20261103"} <= {one.name for one in reader.tags()}
 
@@ -59,5 +59,5 @@ def test_a_night_a_partial_one_and_one_build_undone(site: MiniSite) -> None:
     assert undone.state == "success"
     assert site.revision() == before + 1
     assert _latest(site) == f"{FOLDER}/b20261102"
-    assert site.connections.head(FQRN).lookup(f"{FOLDER}/b20261103") is None
+    assert site.connections.head(FQRN).revision.lookup(f"{FOLDER}/b20261103") is None
     assert site.leases() == []

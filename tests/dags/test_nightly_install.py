@@ -33,7 +33,7 @@ def test_a_night_publishes_every_artifact_and_a_second_run_finds_all_of_it_uncha
     repository = site.connections.repository(FQRN)
     for project in ("Gaudi", "LHCb"):
         path = build.destination(project, "x86_64")
-        assert repository.read(f"{path}/lib/{project}.so") == project.encode() * 1000
+        assert repository.revision.read(f"{path}/lib/{project}.so") == project.encode() * 1000
     assert all(one.verified_at for one in first.publications.values())
     assert site.leases() == []
     before = site.revision()

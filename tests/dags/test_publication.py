@@ -28,7 +28,7 @@ def test_a_tarball_is_published_with_a_tag_and_a_second_run_changes_nothing(site
     run = _publish(site, "/software/root/1", source, **same)
     assert run.state == "success", run
     repository = site.connections.repository(FQRN)
-    assert repository.read("/software/root/1/readme") == b"first"
+    assert repository.revision.read("/software/root/1/readme") == b"first"
     assert repository.tag("root-1").revision == repository.manifest.revision
     again = _publish(site, "/software/root/1", source, **same)
     assert again.state == "success", again
@@ -46,7 +46,7 @@ def test_a_folder_is_looked_at_by_a_dry_run_and_published_by_a_run(site: MiniSit
     assert site.revision() == before
     run = _publish(site, "/data/1", folder.as_uri())
     assert run.state == "success", run
-    assert site.connections.repository(FQRN).read("/data/1/deep/file") == b"from a folder"
+    assert site.connections.repository(FQRN).revision.read("/data/1/deep/file") == b"from a folder"
 
 
 def test_a_publication_that_fails_leaves_no_directory_that_it_made(site: MiniSite) -> None:
@@ -54,7 +54,7 @@ def test_a_publication_that_fails_leaves_no_directory_that_it_made(site: MiniSit
     assert bad.state == "failed"
     (publication,) = bad.publications.values()
     assert "or correct the source." in publication.reason
-    assert site.connections.repository(FQRN).lookup("/never") is None
+    assert site.connections.repository(FQRN).revision.lookup("/never") is None
     assert created.of_run(site.connections.ledger, publication.run_id, FQRN) == ()
     assert site.leases() == []
 

@@ -13,10 +13,12 @@ from include.cvmfs.check.check import check
 from include.nightlies.steps.plan import plan_publication
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.reserve import reserve_run
+from include.nightlies.steps.values import PublicationRequest
 from include.publishers.native import NativePublisher
 from include.settings.pools import pools
 from operators.publish import PublishArtifactsOperator
 from tests.dags.conftest import FQRN, MiniSite
+from tests.fakes.attempts import attempt
 from tests.fakes.builds import tree
 from tests.fakes.taskcontext import task_context
 
@@ -33,12 +35,13 @@ def prepared(site: MiniSite, number: int) -> dict[str, Any]:
     store, run = site.connections.store("builds"), f"three/{number}"
     store.put(f"three-{number}.tar.gz", tree({"file": b"of %d" % number, "lib/common": b"in all"}))
     plan = plan_publication(
-        site.connections, run=run, fqrn=FQRN, path=f"/three/{number}",
-        source=f"{store.url}/three-{number}.tar.gz", try_number=1, clock=clock,
-    )  # fmt: skip
-    reserve_run(site.connections, plan.batches, holder=run, try_number=1, clock=clock)
+        site.connections,
+        attempt(run),
+        PublicationRequest(FQRN, f"/three/{number}", f"{store.url}/three-{number}.tar.gz"),
+    )
+    reserve_run(site.connections, attempt(holder=run), plan.batches)
     (batch,) = plan.batches
-    assert prepare_batch(site.connections, batch, try_number=1, clock=clock).failures == {}
+    assert prepare_batch(site.connections, attempt(), batch).failures == {}
     return batch.to_json()
 
 
@@ -68,7 +71,7 @@ def test_three_publish_tasks_hold_their_leases_at_once_and_all_of_it_is_publishe
     repository = site.connections.repository(FQRN)
     assert before < repository.manifest.revision <= before + PUBLISHERS
     for number in range(PUBLISHERS):
-        assert repository.read(f"/three/{number}/file") == b"of %d" % number
+        assert repository.revision.read(f"/three/{number}/file") == b"of %d" % number
     assert not check(repository).problems
     assert site.leases() == []
 

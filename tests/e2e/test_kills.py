@@ -45,7 +45,7 @@ def test_a_commit_whose_supervisor_was_killed_is_made_once_by_the_retry_beside_i
     repository = deployment.connections.repository(FQRN)
     assert repository.manifest.revision == before + 2, "one for what was reserved, one for the artifact"
     path = build.destination(*ARTIFACT.split("/"))
-    assert repository.read(f"{path}/lib/own.so") == own_file(ARTIFACT)
+    assert repository.revision.read(f"{path}/lib/own.so") == own_file(ARTIFACT)
     assert deployment.problems() == ()
     # the run went on for longer than a lease lives
     assert HEARTBEAT_TIMEOUT_S > LEASE_S

@@ -79,7 +79,7 @@ def test_the_log_of_a_deferred_task_says_what_it_waits_for_and_what_its_trigger_
     assert "path busy by 'somebody else'" in logs["deferred"]
     assert "waiting in the triggerer until" in logs["deferred"]
     assert ".trigger." in logs["deferred"]
-    assert "'logger': 'triggers.lease" in logs["deferred"]
+    assert "'logger': 'triggers.poll" in logs["deferred"]
 
 
 def test_the_log_of_a_finished_task_is_whole(logs: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ from include.cvmfs.coordination.generation import CollectionPhase, CollectionSte
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.cvmfs.format.manifest import Manifest
-from include.cvmfs.revision.walk import Tree
+from include.cvmfs.revision.revision import Revision
 from include.storage.store import Store, Version
 
 
@@ -48,7 +48,7 @@ class Collector:
         cache, every = CatalogCache(self._store), set[ObjectHash]()
         root = cache.open_nested("", self._manifest().root).previous_revision
         while root is not None and self._store.exists(root.with_suffix(CATALOG).key):
-            every |= {name for name, _ in Tree(self._store, cache, root).objects_below("")}
+            every |= {name for name, _ in Revision(cache, root).objects_below("")}
             root = cache.open_nested("", root).previous_revision
         self.condemned = frozenset(every - self._needed())
 
@@ -73,7 +73,7 @@ class Collector:
         self._version = write(self._store, self._document, expected=self._version)
 
     def _needed(self) -> set[ObjectHash]:
-        tree = Tree(self._store, CatalogCache(self._store), self._manifest().root)
+        tree = Revision(CatalogCache(self._store), self._manifest().root)
         return {name for name, _ in tree.objects_below("")}
 
     def _manifest(self) -> Manifest:

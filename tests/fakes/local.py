@@ -98,7 +98,7 @@ class LocalRepository:
         self.change(hang, tag=tag)
 
     def statistics(self) -> Statistics:
-        return self.opened().catalog_at("").statistics
+        return self.opened().revision.catalog_at("").statistics
 
     def problems(self) -> list[str]:
         """What a full check finds, every object read."""

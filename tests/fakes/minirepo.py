@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from include.cvmfs.format import manifest as manifests
 from include.cvmfs.format import reflog as reflogs
 from include.cvmfs.format import whitelist as whitelists
-from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef, PackedCatalog, name_of, parent_of
+from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef, PackedCatalog
 from include.cvmfs.format.compression import Compression, compress
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import CERTIFICATE, HISTORY, META, PARTIAL, Algorithm, ObjectHash, hash_bytes
@@ -27,6 +27,7 @@ from include.cvmfs.format.keys import Signer, fingerprint, format_public_key, ge
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.metainfo import MetaInfo
+from include.cvmfs.format.paths import name_of, parent_of
 from include.cvmfs.format.reflog import Reflog, RefType
 from include.cvmfs.format.whitelist import Whitelist
 from include.storage.store import Store

@@ -228,7 +228,7 @@ class PublisherNode:
         head = read_head(self.store, FQRN)
         now = head.manifest.timestamp + 1
         edit = Edit(CatalogCache(self.store), head.manifest.root)
-        edit.touch("", edit.root.catalog.root_entry.changed(mtime=now))  # a revision is made whatever has changed
+        edit.touch("", edit.root.root_entry.changed(mtime=now))  # a revision is made whatever has changed
         self._mirror(edit, tree, "")
         new = edit.finish(now)
         store_all(self.store, [(packed.hash.key, packed.data) for packed in new.catalogs] + list(new.objects))

@@ -21,14 +21,14 @@ from include.cvmfs.format.keys import format_public_key, generate_master, genera
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.view import View
+from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.directory import DirectorySource
 from include.gateway.client.client import GatewayClient
 from include.publishers.native import NativePublisher
 from include.storage.store import Store
 from tests.fakes.faultproxy import Fault
 from tests.fakes.orders import KEY_ID, SECRET
-from tests.fakes.worker import PRELOADED, run
+from tests.fakes.worker import PRELOADED, native, run
 
 FQRN = "nights.example.org"
 MASTER = generate_master()
@@ -68,9 +68,9 @@ class Site:
         self._clients.append(client)
         return client
 
-    def worker(self, url: str | None = None) -> NativePublisher:
+    def worker(self, url: str | None = None, *, store: Store | None = None, **settings: Any) -> NativePublisher:
         """A publisher as another process would have it: nothing shared but the servers."""
-        return NativePublisher(FQRN, self.store, self.client(url), lambda: self.head().manifest)
+        return native(FQRN, store or self.store, self.client(url), lambda: self.head().manifest, **settings)
 
     def reserve(self, destinations: Sequence[str] = DESTINATIONS) -> int:
         return self.worker().reserve(destinations, nested=NESTED, holder="test", now=datetime.now(UTC)).revision
@@ -112,10 +112,10 @@ class Site:
         head, found = self.head(), []
         root: ObjectHash | None = head.manifest.root
         while root is not None:
-            view = View(head.catalogs, root)
+            view = Revision(head.catalogs, root)
             nested = view.nested_at(path)
             found.append(nested.hash if nested else None)
-            root = view.root.catalog.previous_revision
+            root = view.root.previous_revision
         found.reverse()
         return [one for place, one in enumerate(found) if place == 0 or one != found[place - 1]]
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from include.cvmfs.commit.commit import NewTag, load_history, read_head, switch
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import CvmfsError, ObjectMissing
-from include.cvmfs.format.catalog import MARKER, NestedRef, name_of, parent_of
+from include.cvmfs.format.catalog import MARKER, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.keys import Signer
-from include.cvmfs.revision.view import View
+from include.cvmfs.format.paths import name_of, parent_of
+from include.cvmfs.revision.revision import Revision
 from include.storage.store import Store
 
 
@@ -47,7 +48,7 @@ class Receiver:
             raise Refused("miscellaneous")
         edit = Edit(catalogs, head.manifest.root)
         try:
-            self._merge(View(catalogs, old), View(catalogs, new), edit, lease_path)
+            self._merge(Revision(catalogs, old), Revision(catalogs, new), edit, lease_path)
         except ObjectMissing as missing:
             raise Panic(
                 f"PANIC: /build/cvmfs/catalog_mgr_ro.cc : 81\nfailed to load {missing} from Stratum 0 "
@@ -61,7 +62,7 @@ class Receiver:
         done = switch(self.store, head, root, signer=self.signer, now=now, tags=tags, superseded=(new,))
         return done.manifest.revision
 
-    def _merge(self, old: View, new: View, edit: Edit, lease: str) -> None:
+    def _merge(self, old: Revision, new: Revision, edit: Edit, lease: str) -> None:
         place = lease.rstrip("/")
         above = edit.lookup(parent_of(place)) if place else None
         if place and (above is None or not above.is_directory):
@@ -70,7 +71,7 @@ class Receiver:
 
 
 class _Diff:
-    def __init__(self, receiver: Receiver, old: View, new: View, edit: Edit, lease: str) -> None:
+    def __init__(self, receiver: Receiver, old: Revision, new: Revision, edit: Edit, lease: str) -> None:
         self.receiver, self.old, self.new, self.edit = receiver, old, new, edit
         self.place, self.strict = lease.rstrip("/"), lease.endswith("/")
 
@@ -129,7 +130,7 @@ class _Diff:
         self.added(path, new)
 
     def swap(self, path: str, there: NestedRef) -> None:
-        catalog = self.new.catalogs.completed(self.new.inside(path).catalog)
+        catalog = self.new.catalogs.completed(self.new.inside(path))
         if not there.size:
             raise Panic(f"PANIC: nested catalog of size 0: {path}")
         self.receiver.swapped.append(path)
@@ -149,7 +150,7 @@ class _Diff:
             if self.edit.lookup(path) is not None:
                 raise Panic(f"PANIC: UNIQUE constraint failed: {path}")
             plain = new.changed(linkcount=1, hardlink_group=0)
-            self.edit.add(path, plain, self.new.chunks(path, new))
+            self.edit.add(path, plain, self.new.chunks(path))
 
     def removed(self, path: str, old: Dirent) -> None:
         if old.is_directory:
@@ -170,7 +171,7 @@ class _Diff:
                 self._require_no_hard_links(f"{path}/{entry.name}")
 
     @staticmethod
-    def _is_directory(view: View, path: str) -> bool:
+    def _is_directory(view: Revision, path: str) -> bool:
         entry = view.lookup(path)
         return entry is not None and entry.is_directory
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from include.publishers.stock import StockPublisher
+from include.publishers.native import NativePublisher
+from include.storage.store import Store
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN, SIGNER, Site
 from tests.fakes.stockgateway import StockGateway
@@ -28,15 +29,8 @@ class StockSite(Site):
         self.close()
         self.gateway.__exit__(None, None, None)
 
-    def worker(self, url: str | None = None, **settings: Any) -> StockPublisher:
+    def worker(self, url: str | None = None, *, store: Store | None = None, **settings: Any) -> NativePublisher:
         """As another process would have it; it waits for nothing before it takes a new lease."""
-        client = self.client(url)
-        return StockPublisher(
-            FQRN,
-            self.store,
-            client,
-            lambda: self.head().manifest,
-            is_stock=lambda: not client.judges_bases(),
-            pause=self.pauses.append,
-            **settings,
-        )
+        publisher = super().worker(url, store=store, **settings)
+        publisher.pause = self.pauses.append
+        return publisher

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.format.hashes import Algorithm
@@ -32,7 +33,9 @@ from include.gateway.service.commits import committer
 from include.gateway.service.commits.points import DIE_AT
 from include.gateway.service.http.server import serve
 from include.gateway.service.log import log_to
+from include.publishers.connect import native_publisher
 from include.publishers.native import NativePublisher
+from include.settings.model import RepositorySettings
 from include.storage import retry, s3
 from include.storage.store import Store
 from tests.fakes.orders import KEY_ID, SECRET, Order, gateway_config, store_of
@@ -174,7 +177,16 @@ def when_free(order: Order, say: Say, work: Callable[[], None]) -> None:
 
 def publisher(order: Order, store: Store) -> NativePublisher:
     client = GatewayClient(order["gateway"], KEY_ID, SECRET, timeout_s=60, commit_timeout_s=60)
-    return NativePublisher(order["fqrn"], store, client, lambda: read_manifest(order, store))
+    return native(order["fqrn"], store, client, lambda: read_manifest(order, store))
+
+
+def native(
+    fqrn: str, store: Store, client: GatewayClient, read_manifest: Callable[[], Manifest], **settings: Any
+) -> NativePublisher:
+    """The publisher that production makes for a repository with these ``settings``, all others at their defaults."""
+    plain = {"store": "store", "public_url": "http://127.0.0.1", "public_key": "public", "gateway": "gateway"}
+    repository = RepositorySettings.model_validate({"name": fqrn, **plain, **settings})
+    return native_publisher(repository, store, client, read_manifest)
 
 
 def read_manifest(order: Order, store: Store) -> Manifest:

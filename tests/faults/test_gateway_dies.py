@@ -203,9 +203,10 @@ def test_two_gateways_with_states_of_their_own_lose_no_revision(site: ProcessSit
         # in this order and each once; what was prepared again after a refusal is the same, hence dict
         assert history == list(dict.fromkeys(prepared))
         assert len(history) == times
-        assert site.readers().read(f"{destination}/number") == f"{destination} {times - 1}".encode()
+        assert site.readers().revision.read(f"{destination}/number") == f"{destination} {times - 1}".encode()
     assert site.head().manifest.revision == 1 + 2 * times
-    assert [entry.name for entry in site.readers().listing(BUILD) if entry.mountpoint or entry.is_directory] == [
+    listing = site.readers().revision.listing(BUILD)
+    assert [entry.name for entry in listing if entry.mountpoint or entry.is_directory] == [
         "alpha", "beta", "gamma",
     ]  # fmt: skip
     site.goes_on()

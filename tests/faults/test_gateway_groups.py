@@ -16,7 +16,7 @@ from include.cvmfs.format.counters import Statistics
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.revision.lineage import Lineage
-from include.cvmfs.revision.view import View
+from include.cvmfs.revision.revision import Revision
 from include.gateway.paths import overlap
 from tests.fakes.minirepo import FQRN, signer
 from tests.faults.machine.world import HERE, LEASES, MADE, Change, World
@@ -74,7 +74,7 @@ def together(world: World, changes: list[tuple[Holder, Change]]) -> list[Head | 
 
 def everything(world: World) -> tuple[dict[str, Dirent], list[str], Statistics]:
     """All entries, where nested catalogs are mounted, and the counters."""
-    view, entries, nested = View(CatalogCache(world.store), world.head().root), dict[str, Dirent](), list[str]()
+    view, entries, nested = Revision(CatalogCache(world.store), world.head().root), dict[str, Dirent](), list[str]()
     waiting = [""]
     while waiting:
         for entry in view.listing(folder := waiting.pop()):
@@ -84,7 +84,7 @@ def everything(world: World) -> tuple[dict[str, Dirent], list[str], Statistics]:
                 waiting.append(path)
             if view.nested_at(path):
                 nested.append(path)
-    statistics = view.root.catalog.statistics
+    statistics = view.root.statistics
     view.close()
     return entries, sorted(nested), statistics
 

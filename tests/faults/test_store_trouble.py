@@ -34,7 +34,7 @@ def assert_published(site: ProcessSite, revision: int = 2) -> None:
     assert site.head().manifest.revision == revision
     assert len(site.contents_over_time(DESTINATION)) == 3
     readers = site.readers()
-    assert {path: readers.read(f"{DESTINATION}/{path}") for path in FILES} == FILES
+    assert {path: readers.revision.read(f"{DESTINATION}/{path}") for path in FILES} == FILES
     site.goes_on()
 
 

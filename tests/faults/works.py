@@ -72,7 +72,7 @@ def seen(site: ProcessSite, works: Sequence[Work]) -> dict[str, bool]:
     """Whether each change is there; wholly, or not at all."""
     repository, found = site.head(), {}
     for one in works:
-        whole = [repository.lookup(path) is not None for path in (one.path, f"{one.path}/whole")]
+        whole = [repository.revision.lookup(path) is not None for path in (one.path, f"{one.path}/whole")]
         assert all(whole) or not any(whole), f"{one.path} is there in part"
         found[one.path] = all(whole)
     return found

@@ -62,10 +62,10 @@ def read_catalog(place: str, database: bytes) -> None:
     cache = CatalogCache(store)
     uses: tuple[Callable[[], object], ...] = (
         lambda: _look_at(Catalog.load(database)),
-        lambda: list(repository.walk()),
-        lambda: [repository.read(path) for path, entry in repository.walk() if entry.is_regular],
-        lambda: list(repository.objects_below()),
-        lambda: list(diff(repository.at(before), repository)),
+        lambda: list(repository.revision.walk()),
+        lambda: [repository.revision.read(path) for path, entry in repository.revision.walk() if entry.is_regular],
+        lambda: list(repository.revision.objects_below()),
+        lambda: list(diff(repository.at(before), repository.revision)),
         lambda: _write_to_disk(repository),
         lambda: _edited(cache, root),
         lambda: Edit(cache, root).move("/sw", "/moved"),
@@ -106,7 +106,7 @@ def _write_to_disk(repository: Repository) -> None:
         target = Path(top) / "a/b/c/d/e/f/g/target"
         target.parent.mkdir(parents=True)
         try:
-            get(repository, "", target)
+            get(repository.revision, "", target)
         finally:
             around = [path for path in Path(top).rglob("*") if target not in (path, *path.parents)]
             assert set(around) <= set(target.parents), around

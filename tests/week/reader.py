@@ -12,7 +12,7 @@ from datetime import datetime
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.walk import Tree
+from include.cvmfs.revision.revision import Revision
 from include.storage.errors import StoreError
 from include.storage.store import Store
 from tests.week.trees import STAMP
@@ -102,7 +102,7 @@ class Reader:
             last = self.samples[-1]
             last.last_s, last.looks = self.now_s, last.looks + 1
             return last
-        led = {path: one for path in self.links if (one := self._led(found, path)) is not None}
+        led = {path: one for path in self.links if (one := self._led(found.revision, path)) is not None}
         now = self.now_s
         self.samples.append(Sample(found.manifest.revision, led, now, now))
         return self.samples[-1]
@@ -116,7 +116,7 @@ class Reader:
                 self.faults.append(f"{self.now_s:.1f} s: {type(error).__name__}: {error}")
             self.longest_gap_s, before = max(self.longest_gap_s, self.now_s - before), self.now_s
 
-    def _led(self, tree: Tree, path: str) -> Led | None:
+    def _led(self, tree: Revision, path: str) -> Led | None:
         entry = tree.lookup(path) if tree.lookup(posixpath.dirname(path)) is not None else None
         if entry is None:
             return None
@@ -135,7 +135,7 @@ class Reader:
                 self._judged[known] = lacking
         return Led(target, lacking)
 
-    def _lacking(self, tree: Tree, directory: str) -> tuple[tuple[str, ...], bool]:
+    def _lacking(self, tree: Revision, directory: str) -> tuple[tuple[str, ...], bool]:
         """What is not there of what a build has to have, and whether any of it is there by a link only."""
         required = self.wanted.required.get(directory)
         if required is None:
@@ -162,7 +162,7 @@ def followed(path: str, text: str) -> str:
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), text))
 
 
-def tree_of(tree: Tree) -> dict[str, str]:
+def tree_of(tree: Revision) -> dict[str, str]:
     """Every path of a revision below `/nightlies`: `directory`, the text of a link, or the object of a file."""
     found = {}
     for path, entry in tree.walk("/nightlies"):

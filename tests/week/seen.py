@@ -50,7 +50,7 @@ def wanted(expected: Expected) -> Wanted:
 def look(deployment: Deployment, expected: Expected, reader: Reader, played: Played, seconds: float) -> Seen:
     """Everything, once the nights are over and the reader has stopped."""
     found = Repository.open(deployment.public_url, fqrn=deployment.fqrn, public_keys=[deployment.public_key])
-    tree = tree_of(found)
+    tree = tree_of(found.revision)
     summaries, rows, listed = summaries_of(deployment, expected), rows_of(deployment), listed_of(deployment)
     samples = reader.samples
     looks = sum(one.looks for one in samples)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,18 +9,18 @@ from typing import Any
 from include.care.provenance.document import ChangeKind, ProvenanceRecord
 from include.care.provenance.records import CheckedRecord, check, nearest, unknown_documents
 from include.cvmfs.errors import CvmfsError
+from include.cvmfs.format.paths import MOST_LINKS, ancestors, link_target
 from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.view import ancestors
 from include.publishers.connect import Connections
 from include.storage.errors import StoreError
 
-_HOPS = 8
 _ORIGINS = 100
+_HANDS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class PathRecord:
-    """One record: its document's key, what that is worth, and what stands there `now`, in words.
+    """One record: its document's key, what that is worth, and what the path has `now`, in words.
 
     `asked`: the path that it answers for, another one than was asked for where a link leads there. `origin`: who
     published first what was inherited, moved or put in the place of something else.
@@ -89,14 +88,14 @@ def ask(connections: Connections, fqrn: str, path: str, *, limit: int = 1) -> Pa
 def _ways(head: Repository, path: str) -> tuple[list[str], bool]:
     """The path, and where it leads by the links on its way; and whether anything stands at its end."""
     found = [path]
-    for _ in range(_HOPS):
+    for _ in range(MOST_LINKS):
         here, gone = found[-1], False
         for place in ancestors(here):
-            entry = head.lookup(place)
+            entry = head.revision.lookup(place)
             if entry is None:
                 return found, False
             if entry.is_symlink:
-                said = posixpath.normpath(posixpath.join(posixpath.dirname(place), entry.symlink))
+                said = link_target(place, entry.symlink)
                 found.append(said + here[len(place) :])
                 gone = True
                 break
@@ -109,7 +108,7 @@ def _origin(connections: Connections, record: ProvenanceRecord, asked: str) -> P
     """Who published what a record took from elsewhere, through as many hands as it went."""
     origin, here = None, record
     rest = asked[len(record.path) :]
-    for _ in range(_HOPS):
+    for _ in range(_HANDS):
         if here.came_from is None:
             return origin
         known = nearest(
@@ -127,7 +126,7 @@ def _origin(connections: Connections, record: ProvenanceRecord, asked: str) -> P
 def _now(head: Repository, record: ProvenanceRecord) -> str:
     """What stands there now."""
     try:
-        entry, there = head.lookup(record.path), head.nested_at(record.path)
+        entry, there = head.revision.lookup(record.path), head.revision.nested_at(record.path)
     except (CvmfsError, StoreError) as error:
         return f"not known: {error}"
     if record.kind is ChangeKind.REMOVED:
@@ -137,10 +136,10 @@ def _now(head: Repository, record: ProvenanceRecord) -> str:
             return "no such link any more"
         if not entry.is_symlink:
             return "something else, that is no link"
-        said = posixpath.normpath(posixpath.join(posixpath.dirname(record.path), entry.symlink))
+        said = link_target(record.path, entry.symlink)
         if record.leads_to not in (entry.symlink, said):
             return f"a link that leads to {said}"
-        return "this very link" if head.lookup(said) is not None else "this very link, which leads nowhere"
+        return "this very link" if head.revision.lookup(said) is not None else "this very link, which leads nowhere"
     if there is None and (record.nested_hash is not None or entry is None):
         return "no such tree any more"
     if there is None:

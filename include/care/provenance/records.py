@@ -14,6 +14,7 @@ from include.care.provenance.document import ChangeKind, ProvenanceRecord, Seale
 from include.care.provenance.tables import provenance
 from include.cvmfs.errors import CvmfsError, FormatError
 from include.cvmfs.format.keys import KeyFile, load_signer, public_key_of
+from include.cvmfs.format.paths import path_and_above
 from include.ledger.engine import Bind, reading, writing
 from include.ledger.errors import LedgerError
 from include.publishers.connect import Connections
@@ -85,7 +86,7 @@ def nearest(
     """
     query = (
         select(provenance)
-        .where(provenance.c.place.in_([_place(fqrn, one) for one in with_those_above(path)]))
+        .where(provenance.c.place.in_([_place(fqrn, one) for one in path_and_above(path.rstrip("/"))]))
         .order_by(provenance.c.revision.desc(), provenance.c.id.desc())
         .limit(limit)
     )
@@ -124,7 +125,7 @@ def unknown_documents(
     that says so, and is left out if it cannot be read at all.
     """
     store, found = connections.repository_store(fqrn), []
-    for one in with_those_above(path):
+    for one in path_and_above(path.rstrip("/")):
         try:
             keys = {meta.key for meta in store.list(folder_of(one))}
         except StoreError as error:
@@ -146,16 +147,6 @@ def unknown_documents(
     return sorted(found, key=lambda one: (one[0].revision, one[1]), reverse=True)
 
 
-def with_those_above(path: str) -> list[str]:
-    """The path and all above it, the root, "", last."""
-    here = path.rstrip("/")
-    found = [here]
-    while here:
-        here = here.rpartition("/")[0]
-        found.append(here)
-    return found
-
-
 def check(connections: Connections, record: ProvenanceRecord, key: str | None) -> CheckedRecord:
     """Read a record's document from the store and check its signatures with the keys that are at hand."""
     if key is None:
@@ -167,7 +158,7 @@ def check(connections: Connections, record: ProvenanceRecord, key: str | None) -
     except NotFound:
         return CheckedRecord(False, "the document is gone from the store")
     except FormatError as error:
-        return CheckedRecord(False, f"the document in the store is none: {error}")
+        return CheckedRecord(False, f"the document in the store cannot be read: {error}")
     except (StoreError, SettingsError) as error:
         return CheckedRecord(None, f"the document cannot be checked: {error}")
     return _worth(connections, record.repository, sealed)

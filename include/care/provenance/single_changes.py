@@ -55,7 +55,7 @@ def note_renamed(
     old, new = _clean(source), _clean(target)
     note(connections, replace(common, path=old, kind=ChangeKind.REMOVED, leads_to=new))
     try:
-        there = connections.head(fqrn).nested_at(new)
+        there = connections.head(fqrn).revision.nested_at(new)
     except (CvmfsError, StoreError, OSError):
         there = None  # told without its catalog's hash
     nested = str(there.hash) if there is not None else None

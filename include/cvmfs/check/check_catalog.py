@@ -16,12 +16,12 @@ from typing import Any
 from include.cvmfs.check.check_entry import Tally, entry_faults, hardlink_faults, transition_faults, type_fault
 from include.cvmfs.check.findings import Findings, Subject
 from include.cvmfs.errors import FormatError
-from include.cvmfs.format.catalog import MARKER, name_of, parent_of
+from include.cvmfs.format.catalog import MARKER
 from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.counters import NAMES, Counts
 from include.cvmfs.format.dirent import COLUMNS, Dirent
-from include.cvmfs.format.entry_names import bytes_of_name, name_fault, name_of_bytes
 from include.cvmfs.format.hashes import CATALOG, DIGEST_BYTES, ObjectHash
+from include.cvmfs.format.paths import bytes_of_name, name_fault, name_of, name_of_bytes, parent_of
 from include.cvmfs.format.schema import SCHEMA
 
 Note = Callable[[ObjectHash, str, int, Compression], None]

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 
 from include.cvmfs.errors import CatalogError, MergeError
 from include.cvmfs.format.dirent import COLUMNS
-from include.cvmfs.format.entry_names import name_fault
 from include.cvmfs.format.hashes import path_hash
 from include.cvmfs.format.layout import KEY, MTIME_NS, columns_of
+from include.cvmfs.format.paths import ancestors, is_below, name_fault
 from include.cvmfs.format.schema import open_image
-from include.cvmfs.revision.view import ancestors, is_below
 
 Names = Mapping[str, frozenset[str]]
 """By directory, the names in it that differ or lead to something that does."""

@@ -15,14 +15,14 @@ from itertools import groupby
 from typing import Any
 
 from include.cvmfs.errors import CatalogError, DestinationError
-from include.cvmfs.format.catalog import MARKER, Catalog, Mark, NestedRef, PackedCatalog, name_of, parent_of
+from include.cvmfs.format.catalog import MARKER, Catalog, Mark, NestedRef, PackedCatalog
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.compression import compress
 from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.dirent import Chunk, Dirent
-from include.cvmfs.format.entry_names import bytes_of_name
 from include.cvmfs.format.hashes import CATALOG, ObjectHash, hash_bytes
-from include.cvmfs.revision.view import OpenCatalog, View, is_below
+from include.cvmfs.format.paths import bytes_of_name, is_below, name_of, parent_of
+from include.cvmfs.revision.editable import EditableRevision, OpenCatalog
 
 _PACKED_AT_ONCE = 2  # compressing leaves the interpreter to the next one
 
@@ -41,7 +41,7 @@ class NewRoot:
 
 
 @dataclass(slots=True)
-class Attempt:
+class Savepoint:
     """What an edit was before an attempt: all of it comes back if the attempt fails."""
 
     nodes: dict[str, OpenCatalog]
@@ -62,25 +62,23 @@ class Attempt:
             self.marked[id(node)] = node, replace(node), node.catalog.mark()
 
 
-class Edit(View):
-    """A view that can be changed. Paths are absolute; a parent must exist before what is put into it."""
-
-    _is_fixed = False
+class Edit(EditableRevision):
+    """Changes to a revision. Paths are absolute and clean; a parent must exist before what is put into it."""
 
     def __init__(self, catalogs: CatalogCache, base: ObjectHash) -> None:
         super().__init__(catalogs, base)
         self._objects: dict[str, bytes] = {}
-        self._attempt: Attempt | None = None
-        self.root.catalog.make_writable()
+        self._attempt: Savepoint | None = None
+        self._root.catalog.make_writable()
 
     @property
     def changed(self) -> bool:
         return any(node.dirty for node in self._nodes.values())
 
     @contextmanager
-    def attempt(self) -> Iterator[Attempt]:
+    def attempt(self) -> Iterator[Savepoint]:
         """All or nothing: if the block raises, the edit is as if it had never begun. Not to be nested."""
-        attempt = self._attempt = Attempt(dict(self._nodes), dict(self._objects))
+        attempt = self._attempt = Savepoint(dict(self._nodes), dict(self._objects))
         try:
             yield attempt
         except BaseException:
@@ -93,6 +91,7 @@ class Edit(View):
                 if id(node) not in kept:
                     node.catalog.close()
             self._nodes, self._objects = attempt.nodes, attempt.objects
+            self._within.clear()
             raise
         self._attempt = None
         for node, _, mark in attempt.marked.values():
@@ -108,7 +107,7 @@ class Edit(View):
         Raises DestinationError.
         """
         self._require_free(path)
-        node = self._writable(self.holder(path))
+        node = self._writable(self._holder(path))
         node.catalog.add(path, entry.changed(name=name_of(path), mountpoint=False, nested_root=False), chunks)
         if shows is not None:
             node.catalog.set_bind(NestedRef(path, shows.hash, shows.size))
@@ -122,12 +121,12 @@ class Edit(View):
 
         Places are free, parents are there, and their link counts know of what comes: the caller sees to that.
         """
-        self._writable(self.inside(directory)).catalog.add_rows(rows, chunks, counts)
+        self._writable(self._node_inside(directory)).catalog.add_rows(rows, chunks, counts)
 
     def remove_rows(self, directory: str, entries: Sequence[Dirent]) -> None:
         """Take files away that are in a directory; none of them is chunked or has other names."""
         if entries:
-            self._writable(self.inside(directory)).catalog.remove_rows(directory, entries)
+            self._writable(self._node_inside(directory)).catalog.remove_rows(directory, entries)
 
     def bring(self, objects: Iterable[tuple[str, bytes]]) -> None:
         """Have these stored with the revision, by key: catalogs that were written for it before, to be hung."""
@@ -136,13 +135,14 @@ class Edit(View):
     def make_nested(self, path: str, entry: Dirent) -> None:
         """Make an empty directory that is a nested catalog, marker included."""
         self._require_free(path)
-        parent = self._writable(self.holder(path))
-        catalog = Catalog.create(path, entry, self.root.catalog.layout)
+        parent = self._writable(self._holder(path))
+        catalog = Catalog.create(path, entry, self._root.catalog.layout)
         self._mount(parent, path, entry)
         parent.catalog.set_nested(
             NestedRef(path, ObjectHash(bytes(20), self.root_hash.algorithm, CATALOG), 0), Counts()
         )
         self._nodes[path] = OpenCatalog(catalog, parent, Counts(), dirty=True)
+        self._within.clear()
         empty = compress(b"")
         content = hash_bytes(empty, self.root_hash.algorithm)
         self._objects[content.key] = empty
@@ -158,18 +158,18 @@ class Edit(View):
         ``totals``: the catalog's own counters and those below it. Raises DestinationError where something else stands.
         """
         path = reference.path
-        there = self.lookup(path)
+        there = self.row(path)
         if there is not None and not there.mountpoint:
             kind = "directory" if there.is_directory else "file"
             raise DestinationError(path, f"a {kind} that is no nested catalog stands there; remove it first")
         if there is None:
             self._require_free(path)
             before = Counts()
-            parent = self._writable(self.holder(path))
+            parent = self._writable(self._holder(path))
             self._mount(parent, path, root_entry)
         else:
             before = self._totals(path)
-            parent = self._writable(self.holder(path))
+            parent = self._writable(self._holder(path))
             # What hides a place is no part of the tree that hangs there.
             parent.catalog.update(path, _mountpoint(path, root_entry.changed(hidden=there.hidden)))
         self._forget(path)
@@ -177,7 +177,7 @@ class Edit(View):
 
     def remove(self, path: str) -> None:
         """Take away a file, or a directory with all below it; a nested catalog goes whole, without being walked."""
-        entry = self.lookup(path)
+        entry = self.row(path)
         if entry is None:
             raise DestinationError(path, "nothing is there to remove")
         if not path:
@@ -192,14 +192,14 @@ class Edit(View):
         Nested catalogs are rewritten for their new paths. Hard links stay groups within their directories; a single
         name that leaves its directory becomes a file of its own. Raises DestinationError.
         """
-        entry = self.lookup(source)
+        entry = self.row(source)
         if entry is None or not source:
             what = "the root of a repository cannot be moved" if not source else "nothing is there to move"
             raise DestinationError(source, what)
         if is_below(target, source):
             raise DestinationError(target, f"lies inside {source}, which is to be moved there; choose another place")
         self._require_free(target)
-        old, new = self._writable(self.holder(source)), self._writable(self.holder(target))
+        old, new = self._writable(self._holder(source)), self._writable(self._holder(target))
         nodes = self._nodes_below(source, entry)
         leaves_group = bool(entry.hardlink_group) and parent_of(source) != parent_of(target)
         if leaves_group:
@@ -215,6 +215,7 @@ class Edit(View):
                 node.parent = new
             node.catalog.move_to(target + node.path[len(source) :])
             self._nodes[node.path] = node
+        self._within.clear()
         if leaves_group:
             self._unlink(parent_of(source), entry.hardlink_group)
         if entry.is_directory and parent_of(source) != parent_of(target):
@@ -226,7 +227,7 @@ class Edit(View):
 
         Returns whether there was anything to do. Raises DestinationError. ``now``: Unix s, ``owner``: uid and gid.
         """
-        there = self.lookup(path)
+        there = self.row(path)
         if there is not None:
             if not there.is_symlink:
                 kind = "directory" if there.is_directory else "file"
@@ -262,7 +263,7 @@ class Edit(View):
 
     def finish(self, now: int) -> NewRoot:
         """Close what changed, children before parents, up to a new root catalog one revision on. ``now``: Unix s."""
-        self._writable(self.root)
+        self._writable(self._root)
         packed: list[PackedCatalog] = []
         algorithm = self.root_hash.algorithm
         with ThreadPoolExecutor(_PACKED_AT_ONCE, thread_name_prefix="pack-catalog") as pool:
@@ -276,7 +277,7 @@ class Edit(View):
                     if node.parent is not None:
                         grown = node.catalog.statistics.total - node.known
                         node.parent.catalog.set_nested(NestedRef(node.path, new.hash, new.size), grown)
-        root = self.root.catalog
+        root = self._root.catalog
         last = packed[-1]
         return NewRoot(
             last.hash, last.size, root.revision, root.ttl, self.root_hash, tuple(packed), tuple(self._objects.items())
@@ -316,12 +317,8 @@ class Edit(View):
             node.dirty = True
         return node
 
-    def _opened(self, catalog: Catalog) -> Catalog:
-        # Before anything is added to them: what an older revision does not count would be counted twice.
-        return self.catalogs.completed(catalog)
-
     def _remove(self, path: str, entry: Dirent) -> None:
-        node = self._writable(self.holder(path))
+        node = self._writable(self._holder(path))
         if entry.is_directory:
             for reference in [one for one in node.catalog.nested() if is_below(one.path, path)]:
                 node.catalog.remove_nested(reference.path, self._totals(reference.path))
@@ -332,11 +329,11 @@ class Edit(View):
 
     def _nodes_below(self, path: str, entry: Dirent) -> list[OpenCatalog]:
         """All catalogs mounted at a path or below it, opened, to be changed."""
-        around = self.holder(path).catalog
+        around = self.holder(path)
         pending = [one.path for one in around.nested() if is_below(one.path, path)] if entry.is_directory else []
         found = []
         while pending:
-            node = self._writable(self.inside(pending.pop()))
+            node = self._writable(self._node_inside(pending.pop()))
             found.append(node)
             pending += [one.path for one in node.catalog.nested()]
         return found
@@ -367,8 +364,8 @@ class Edit(View):
 
     def _unlink(self, directory: str, group: int) -> None:
         """One link of a group is gone: the others count one less, and a last one is no group any more."""
-        catalog = self.inside(directory).catalog
-        for entry in self.listing(directory):
+        catalog = self.inside(directory)
+        for entry in catalog.listing(directory):
             if entry.hardlink_group == group:
                 left = entry.linkcount - 1
                 catalog.update(
@@ -376,13 +373,13 @@ class Edit(View):
                 )
 
     def _require_free(self, path: str) -> None:
-        parent = self.lookup(parent_of(path))
+        parent = self.row(parent_of(path))
         if parent is None or not parent.is_directory or parent.bind:
             what = (
                 "does not exist" if parent is None else "is a bind mountpoint" if parent.bind else "is not a directory"
             )
             raise DestinationError(path, f"its parent {parent_of(path) or '/'} {what}")
-        if self.lookup(path) is not None:
+        if self.row(path) is not None:
             raise DestinationError(path, "something stands there already")
 
     def _mount(self, parent: OpenCatalog, path: str, entry: Dirent) -> None:
@@ -393,10 +390,11 @@ class Edit(View):
         """What the parent's counters hold for the catalog mounted at ``path``; one that is not open stays closed."""
         if (opened := self._nodes.get(path)) is not None:
             return opened.known
-        reference = self.nested_at(path)
-        return self.inside(path).known if reference is None else self.catalogs.totals(reference)
+        reference = self.holder(path).nested_at(path)
+        return self._node_inside(path).known if reference is None else self.catalogs.totals(reference)
 
     def _forget(self, path: str) -> None:
+        self._within.clear()
         for opened in [key for key in self._nodes if is_below(key, path)]:
             node = self._nodes.pop(opened)
             if self._attempt is None:
@@ -405,7 +403,7 @@ class Edit(View):
                 self._attempt.forgotten.append(node)
 
     def _rows_of_directory(self, path: str) -> list[tuple[OpenCatalog, Dirent]]:
-        nodes = {id(node): node for node in (self.holder(path), self.inside(path))}
+        nodes = {id(node): node for node in (self._holder(path), self._node_inside(path))}
         rows = [(node, node.catalog.lookup(path)) for node in nodes.values()]
         return [(node, row) for node, row in rows if row is not None]
 

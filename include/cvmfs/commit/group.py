@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 from include.cvmfs.commit.derivation import true_base
-from include.cvmfs.commit.edit import Attempt, Edit
+from include.cvmfs.commit.edit import Edit, Savepoint
 from include.cvmfs.commit.merge import Bases, is_touched, merge, merge_into
 from include.cvmfs.commit.metadata_cache import Records
 from include.cvmfs.errors import BaseChanged, MergeError, ObjectMissing, TagError, UnknownBase
@@ -103,7 +103,7 @@ class _Merging:
             if change.tag is not None:
                 group.tags.append(change.tag)
 
-    def _merge(self, change: Change, attempt: Attempt) -> None:
+    def _merge(self, change: Change, attempt: Savepoint) -> None:
         if self.lineage is not None:
             self.lineage.require(change.old_root, self.head, self._in_reflog)
         derived = self._derived_from(change)
@@ -125,7 +125,7 @@ class _Merging:
     def _derived_from(self, change: Change) -> ObjectHash:
         """What the change was really derived from: nearly always what the publisher says, and then at no cost."""
         told, new = change.old_root, change.new_root
-        named = self.bases.view(new).root.catalog.previous_revision
+        named = self.bases.revision(new).root.previous_revision
         if named is None or told.digest in (new.digest, named.digest):
             return told
         return true_base(self.bases.catalogs, told=told, new=new, is_revision=self._is_revision)

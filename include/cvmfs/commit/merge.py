@@ -18,12 +18,12 @@ from include.cvmfs.commit.catalog_changes import CatalogComparison, Names
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.rowcopy import RowCopy
 from include.cvmfs.errors import BaseChanged, MergeError
-from include.cvmfs.format.catalog import NestedRef, name_of, parent_of
+from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent, Flag
-from include.cvmfs.format.entry_names import name_fault
 from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.revision.view import OpenCatalog, View, is_below
+from include.cvmfs.format.paths import is_below, name_fault, name_of, parent_of
+from include.cvmfs.revision.revision import Revision
 
 _CHUNKED = Flag.CHUNKED.value
 _LOOKED_UP = 64  # names in a directory; of more it is faster to list all of it
@@ -47,19 +47,20 @@ class Bases:
 
     def __init__(self, catalogs: CatalogCache) -> None:
         self.catalogs = catalogs
-        self._views: dict[bytes, View] = {}
+        self._revisions: dict[bytes, Revision] = {}
         self._comparisons: dict[bytes, CatalogComparison] = {}
         self._names: dict[tuple[bytes, bytes], Names | None] = {}
 
-    def view(self, root: ObjectHash) -> View:
-        """A revision, to be read."""
-        if root.digest not in self._views:
-            self._views[root.digest] = View(self.catalogs, root)
-        return self._views[root.digest]
+    def revision(self, root: ObjectHash) -> Revision:
+        if root.digest not in self._revisions:
+            self._revisions[root.digest] = Revision(self.catalogs, root, sizes=True)
+        return self._revisions[root.digest]
 
-    def names(self, before: View, after: View, one: OpenCatalog, other: OpenCatalog) -> Names | None:
+    def names(self, one: Catalog, other: Catalog) -> Names | None:
         """What differs between two catalogs of one mountpoint; None where they must be listed."""
-        old, new = before.hash_of(one), after.hash_of(other)
+        old, new = one.name, other.name
+        if old is None or new is None:
+            return None
         if old.digest == new.digest:
             return {}
         if (old.digest, new.digest) not in self._names:
@@ -70,8 +71,8 @@ class Bases:
         return self._names[old.digest, new.digest]
 
     def close(self) -> None:
-        for view in self._views.values():
-            view.close()
+        for revision in self._revisions.values():
+            revision.close()
         for comparison in self._comparisons.values():
             comparison.close()
 
@@ -80,7 +81,7 @@ def merge_into(edit: Edit, bases: Bases, *, base: ObjectHash, new: ObjectHash, l
     """The same on top of what ``edit`` did before. If it raises, part of it is done: see ``Edit.attempt``."""
     if base.digest == new.digest:
         return
-    _Merge(bases, bases.view(base), bases.view(new), edit, lease_path).run()
+    _Merge(bases, bases.revision(base), bases.revision(new), edit, lease_path).run()
 
 
 def is_touched(bases: Bases, *, since: ObjectHash, current: ObjectHash, path: str) -> bool:
@@ -89,11 +90,11 @@ def is_touched(bases: Bases, *, since: ObjectHash, current: ObjectHash, path: st
         return False
     if not path:
         return True
-    before, after = bases.view(since), bases.view(current)
+    before, after = bases.revision(since), bases.revision(current)
     one, other = before.holder(path), after.holder(path)
     if one.path != other.path:
         return True
-    names = bases.names(before, after, one, other)
+    names = bases.names(one, other)
     if names is not None:
         return name_of(path) in names.get(parent_of(path), ())
     sides = _Listed(before, parent_of(path)), _Listed(after, parent_of(path))
@@ -108,7 +109,7 @@ class _Listed:
     The names of a group are links to one file.
     """
 
-    view: View
+    revision: Revision
     path: str
     names: Set[str] | None = None
     entries: dict[str, Dirent] = field(default_factory=dict)
@@ -116,11 +117,12 @@ class _Listed:
 
     def __post_init__(self) -> None:
         if self.names is not None:
-            found = [self.view.lookup(f"{self.path}/{name}") for name in self.names]
+            catalog = self.revision.inside(self.path)
+            found = [catalog.lookup(f"{self.path}/{name}") for name in self.names]
             if not any(entry.hardlink_group for entry in found if entry is not None):
                 self.entries = {entry.name: entry for entry in found if entry is not None}
                 return
-        for entry in self.view.listing(self.path):
+        for entry in self.revision.inside(self.path).listing(self.path):
             self.entries[entry.name] = entry
             if entry.hardlink_group:
                 self._groups.setdefault(entry.hardlink_group, set()).add(entry.name)
@@ -142,8 +144,13 @@ class _Found:
     entry: Dirent | None
 
     @property
+    def holder(self) -> Catalog:
+        """The catalog that has the row."""
+        return self.side.revision.inside(self.side.path)
+
+    @property
     def nested(self) -> NestedRef | None:
-        return self.side.view.nested_at(self.path)
+        return self.holder.nested_at(self.path)
 
     @property
     def is_plain_directory(self) -> bool:
@@ -161,7 +168,7 @@ class _Found:
             _alike(one, two)
             and self.side.links_of(one) == other.side.links_of(two)
             and self._same_chunks(one, other, two)
-            and not (one.bind and self.side.view.bind_at(self.path) != other.side.view.bind_at(self.path))
+            and not (one.bind and self.holder.bind_at(self.path) != other.holder.bind_at(self.path))
         )
 
     def is_identical_to(self, other: _Found) -> bool:
@@ -173,11 +180,11 @@ class _Found:
 
     def _same_chunks(self, one: Dirent, other: _Found, two: Dirent) -> bool:
         # A chunked file has no hash in its row: only its chunks tell its content.
-        return not one.chunked or self.side.view.chunks(self.path, one) == other.side.view.chunks(self.path, two)
+        return not one.chunked or self.holder.chunks(self.path, one) == other.holder.chunks(self.path, two)
 
 
 class _Merge:
-    def __init__(self, bases: Bases, base: View, new: View, edit: Edit, lease: str) -> None:
+    def __init__(self, bases: Bases, base: Revision, new: Revision, edit: Edit, lease: str) -> None:
         self.bases, self.base, self.new, self.edit, self.lease = bases, base, new, edit, lease
         self._copy = RowCopy(new, edit)
         self._changed: dict[str, Names | None] = {}  # by mountpoint
@@ -188,7 +195,7 @@ class _Merge:
         self._directory("")
 
     def _root(self) -> None:
-        old, new, here = (view.root.catalog.root_entry for view in (self.base, self.new, self.edit))
+        old, new, here = (side.root.root_entry for side in (self.base, self.new, self.edit))
         if _alike(old, new) or _alike(here, new):
             return
         if not _alike(here, old):
@@ -218,7 +225,7 @@ class _Merge:
 
         ``names`` in the directory are looked at, all of them if None.
         """
-        old, new, here = (_rows(view, path) for view in (self.base, self.new, self.edit))
+        old, new, here = (_rows(side, path) for side in (self.base, self.new, self.edit))
         names = old.keys() | new.keys() if names is None else names
         if not is_below(path, self.lease):
             return names
@@ -232,7 +239,7 @@ class _Merge:
                     left.add(name)
                     continue
                 if there is not None:
-                    gone.append(self.edit.inside(path).catalog.entry(f"{path}/{name}", there[2:]))
+                    gone.append(self.edit.inside(path).entry(f"{path}/{name}", there[2:]))
                 if wanted is not None:
                     fresh.append(wanted)
         if gone or fresh:
@@ -247,9 +254,9 @@ class _Merge:
         if one.path != other.path:
             return None
         if one.path not in self._changed:
-            self._changed[one.path] = self.bases.names(self.base, self.new, one, other)
+            self._changed[one.path] = self.bases.names(one, other)
         names = self._changed[one.path]
-        if names is None or (path and self.base.lookup(path) is None):  # what is new is known by its top
+        if names is None or (path and self.base.row(path) is None):  # what is new is known by its top
             return None
         return names.get(path, frozenset())
 
@@ -287,7 +294,7 @@ class _Merge:
                 self._add(path, new.entry)
 
     def _require_directory(self, path: str) -> None:
-        above = self.edit.lookup(path)
+        above = self.edit.row(path)
         if above is None or not above.is_directory:
             raise _changed(path)
         if above.bind:
@@ -303,7 +310,7 @@ class _Merge:
         rows, others = _rows(self.base, path), _rows(self.edit, path)
         names = {n for n in rows.keys() | others.keys() if rows.get(n) != others.get(n) or not _is_whole(rows.get(n))}
         base, current = (
-            _Listed(view, path, names if len(names) <= _LOOKED_UP else None) for view in (self.base, self.edit)
+            _Listed(side, path, names if len(names) <= _LOOKED_UP else None) for side in (self.base, self.edit)
         )
         for name in sorted(names):
             below = f"{path}/{name}"
@@ -327,21 +334,22 @@ class _Merge:
             entry = entry.changed(hardlink_group=self._copy.group(path, entry.hardlink_group))
         # A bind mountpoint shows what is elsewhere: nothing below it counts as its links.
         added = entry.changed(linkcount=2) if entry.is_directory else entry
-        self.edit.add(path, added, self.new.chunks(path, entry), shows=self.new.bind_at(path))
+        holder = self.new.holder(path)
+        chunks = holder.chunks(path, entry) if entry.chunked else ()
+        self.edit.add(path, added, chunks, shows=holder.bind_at(path) if entry.bind else None)
 
     def _hang(self, path: str) -> None:
         """Swap in the change's catalog. Attributes, size and counters are its own, not what the change says of it."""
-        reference = self.new.nested_at(path)
+        reference = self.new.holder(path).nested_at(path)
         if reference is None:
             raise MergeError(path, "a mountpoint without a nested catalog")
-        catalog = self.new.catalogs.completed(self.new.inside(path).catalog)
-        size = len(self.new.catalogs.database(reference.hash))
-        self.edit.hang(NestedRef(path, reference.hash, size), catalog.root_entry, catalog.statistics.total)
+        catalog = self.new.catalogs.completed(self.new.inside(path))
+        self.edit.hang(NestedRef(path, reference.hash, catalog.size), catalog.root_entry, catalog.statistics.total)
 
 
-def _rows(view: View, path: str) -> dict[str, tuple[Any, ...]]:
+def _rows(side: Revision, path: str) -> dict[str, tuple[Any, ...]]:
     """The rows of what stands in a directory, by name."""
-    return {str(row[9]): row for row in view.inside(path).catalog.rows_in(path)}
+    return {str(row[9]): row for row in side.inside(path).rows_in(path)}
 
 
 def _is_whole(row: tuple[Any, ...] | None) -> bool:

@@ -22,7 +22,7 @@ from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS, History, Tag
 from include.cvmfs.format.keys import Signer
 from include.cvmfs.format.layout import Layout
-from include.cvmfs.revision.walk import Tree
+from include.cvmfs.revision.revision import Revision
 from include.storage.store import Store
 
 UNDO = TRUNK_PREVIOUS  # what is gone back to if no tag is given
@@ -83,7 +83,7 @@ def rollback(
     if plan.changes_nothing:
         return head
     manifest, cache = head.manifest, CatalogCache(store)
-    tree, layouts = Tree(store, cache, tag.hash), set()
+    tree, layouts = Revision(cache, tag.hash), set()
     for number, one in enumerate(tree.catalogs_below(), 1):
         layouts.add(tree.catalog_at(one.path).layout)
         verified(number)

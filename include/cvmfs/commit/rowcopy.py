@@ -12,12 +12,12 @@ from typing import Any
 
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import CatalogError, MergeError
-from include.cvmfs.format.catalog import Catalog, parent_of
+from include.cvmfs.format.catalog import Catalog
 from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.format.entry_names import name_fault
 from include.cvmfs.format.hashes import DIGEST_BYTES, path_hash
-from include.cvmfs.revision.view import View
+from include.cvmfs.format.paths import name_fault, parent_of
+from include.cvmfs.revision.revision import Revision
 
 Left = tuple[str, Dirent]
 """A path and what is to be put there by other means."""
@@ -30,7 +30,7 @@ _SLOW = -1
 class RowCopy:
     """``source`` is where the change stands, ``target`` what it is merged into."""
 
-    def __init__(self, source: View, target: Edit) -> None:
+    def __init__(self, source: Revision, target: Edit) -> None:
         self._source = source
         self._target = target
         self._flags: dict[tuple[object, bool], int] = {}
@@ -42,7 +42,7 @@ class RowCopy:
 
         Raises CatalogError, DestinationError, MergeError.
         """
-        catalog = self._source.inside(path).catalog
+        catalog = self._source.inside(path)
         rows = catalog.rows_in(path)
         self._target.add(path, entry.changed(linkcount=2 + self._subdirectories(catalog, path, rows)))
         batch = _Batch(self._target, path)
@@ -63,7 +63,7 @@ class RowCopy:
     def files(self, path: str, rows: list[tuple[Any, ...]]) -> None:
         """Add files, symlinks or specials of a directory by their rows, as ``Catalog.rows_in`` gives them."""
         batch = _Batch(self._target, path)
-        for _ in self._copied(self._source.inside(path).catalog, path, rows, batch, []):
+        for _ in self._copied(self._source.inside(path), path, rows, batch, []):
             raise CatalogError(path, "a directory where a file was expected")
         batch.flush()
 
@@ -71,10 +71,10 @@ class RowCopy:
         """The number, in the catalog that it comes into, of the hard-link group of the entry at ``path``."""
         key = (parent_of(path), group)
         if key not in self._groups:
-            node = self._target.holder(path)
-            following = self._next_group.get(node.path) or node.catalog.next_hardlink_group()
+            catalog = self._target.holder(path)
+            following = self._next_group.get(catalog.path) or catalog.next_hardlink_group()
             self._groups[key] = following
-            self._next_group[node.path] = following + 1
+            self._next_group[catalog.path] = following + 1
         return self._groups[key]
 
     def _subdirectories(self, catalog: Catalog, above: str, rows: list[tuple[Any, ...]]) -> int:

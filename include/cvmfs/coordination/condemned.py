@@ -14,7 +14,7 @@ from include.cvmfs.errors import CollectionRunning, FormatError, ObjectDamaged, 
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.digests import DigestSet, identity
 from include.cvmfs.format.hashes import DIGEST_BYTES, Algorithm, ObjectHash
-from include.cvmfs.revision.walk import Tree
+from include.cvmfs.revision.revision import Revision
 from include.storage.errors import NotFound
 from include.storage.store import Store
 
@@ -76,7 +76,7 @@ def require_kept(store: Store, look: Look, root: ObjectHash, *, named: str) -> N
     """
     if look.running_list is None:
         return
-    needed = DigestSet(identity(name) for name, _ in Tree(store, CatalogCache(store), root).objects_below())
+    needed = DigestSet(identity(name) for name, _ in Revision(CatalogCache(store), root).objects_below())
     if going := condemned_among(store, look.running_list, needed):
         raise CollectionRunning(named, f"{len(going)} of its objects are on the list of collection {look.token}")
 

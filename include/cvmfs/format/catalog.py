@@ -18,6 +18,7 @@ from include.cvmfs.format.counters import NAMES, Counts, Statistics
 from include.cvmfs.format.dirent import Chunk, Dirent, algorithm_of, digest_of
 from include.cvmfs.format.hashes import CATALOG, PARTIAL, Algorithm, ObjectHash, hash_bytes, path_hash
 from include.cvmfs.format.layout import MTIME_NS, Layout, shape_of
+from include.cvmfs.format.paths import name_of, parent_of
 from include.cvmfs.format.schema import count, empty_image, open_image, relaid, revision_fault, schema_fault, upgrade
 
 DEFAULT_TTL_S = 240
@@ -50,15 +51,6 @@ class PackedCatalog:
     def of(cls, database: bytes, algorithm: Algorithm = Algorithm.SHA1) -> PackedCatalog:
         data = compress(database)
         return cls(hash_bytes(data, algorithm, CATALOG), data, len(database))
-
-
-def parent_of(path: str) -> str:
-    """The parent of an absolute path; the root is ``""`` and the parent of what stands in it."""
-    return path.rpartition("/")[0]
-
-
-def name_of(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 class Catalog(CatalogFile):
@@ -99,7 +91,9 @@ class Catalog(CatalogFile):
         path = str(properties.get("root_prefix") or "")
         if fault is not None:
             raise CatalogError(path, f"the catalog {fault}")
-        return cls(connection, path, name)
+        catalog = cls(connection, path, name)
+        catalog.size = len(database)
+        return catalog
 
     @classmethod
     def unpack(cls, data: bytes, expected: ObjectHash) -> Catalog:

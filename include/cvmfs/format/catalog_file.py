@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from include.cvmfs.errors import CatalogError
-from include.cvmfs.format.entry_names import bytes_of_name
 from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.paths import bytes_of_name
 
 _T = TypeVar("_T")
 
 
 class CatalogFile:
-    """The open file. ``path``: the catalog's mount path (``""`` for the root catalog); ``name``: of its object."""
+    """The open file. ``path``: the catalog's mount path (``""`` for the root catalog); ``name``: of its object.
+
+    ``size``: bytes of the file that it was loaded from, 0 for a new one.
+    """
+
+    size = 0
 
     def __init__(self, connection: sqlite3.Connection, path: str, name: ObjectHash | None = None) -> None:
         self._db = connection

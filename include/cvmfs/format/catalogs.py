@@ -23,7 +23,7 @@ class CatalogCache:
     """Reads catalogs from a store. Safe to share between threads: every ``open`` gives a copy of one's own."""
 
     def __init__(self, store: Store, *, budget: int = CACHE_BYTES) -> None:
-        self._store = store
+        self.store = store
         self._budget = budget
         self._held = 0
         self._files: OrderedDict[bytes, bytes] = OrderedDict()
@@ -42,7 +42,7 @@ class CatalogCache:
                 return known
         key = hash_.with_suffix(CATALOG).key
         try:
-            stored = self._store.get(key)
+            stored = self.store.get(key)
         except NotFound:
             raise ObjectMissing(key) from None
         if hash_bytes(stored, hash_.algorithm).digest != hash_.digest:

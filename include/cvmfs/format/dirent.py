@@ -9,8 +9,8 @@ from typing import Any
 
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.compression import Compression
-from include.cvmfs.format.entry_names import bytes_of_name
 from include.cvmfs.format.hashes import DIGEST_BYTES, PARTIAL, Algorithm, ObjectHash
+from include.cvmfs.format.paths import bytes_of_name
 
 COLUMNS = ("hardlinks", "hash", "size", "mode", "mtime", "mtimens", "flags", "name", "symlink", "uid", "gid", "xattr")
 _ALGORITHMS = (Algorithm.SHA1, Algorithm.RMD160, Algorithm.SHAKE128)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from include.cvmfs.errors import FormatError
-from include.cvmfs.format.entry_names import bytes_of_name
+from include.cvmfs.format.paths import bytes_of_name
 
 DIGEST_BYTES = 20
 _TEXT = re.compile(r"([0-9a-f]{40})(-rmd160|-shake128)?([PCHXMLT])?")

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from functools import cache
 
 from include.cvmfs.format.counters import NAMES
-from include.cvmfs.format.entry_names import name_of_bytes
 from include.cvmfs.format.layout import XATTR, Layout, columns_of
+from include.cvmfs.format.paths import name_of_bytes
 
 SCHEMA = 2.5
 SCHEMA_REVISION = 7

@@ -14,12 +14,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from include.cvmfs.errors import DestinationError, FormatError
-from include.cvmfs.format.catalog import NestedRef, name_of
+from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.counters import NAMES, Counts, Statistics
 from include.cvmfs.format.digests import DigestSet, identity
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
+from include.cvmfs.format.paths import name_of
 from include.cvmfs.sources.source import checked_destination
 
 FORMAT = 1

@@ -169,7 +169,7 @@ class Spool:
         Raises SourceError for an entry that was there before, a special file, and a hard link to what was not.
         """
         kind = entry.kind
-        is_file = kind is EntryKind.FILE  # looked at first: most entries are files, and there are millions
+        is_file = kind is EntryKind.FILE  # checked first: most entries are files, and there are millions
         if not is_file and kind in SPECIALS and not self._takes_special(entry):
             return
         key = key_of(entry.path)

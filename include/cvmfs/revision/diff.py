@@ -12,8 +12,8 @@ from typing import Any
 from include.cvmfs.errors import CatalogError
 from include.cvmfs.format.catalog import Catalog
 from include.cvmfs.format.dirent import Chunk, Dirent
-from include.cvmfs.format.entry_names import bytes_of_name
-from include.cvmfs.revision.walk import Tree, clean_path
+from include.cvmfs.format.paths import bytes_of_name, clean_path, parent_of
+from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import printable
 
 Links = frozenset[str]
@@ -59,7 +59,7 @@ class DifferingEntry:
         return facts
 
 
-def diff(before: Tree, after: Tree, path: str = "") -> Iterator[DifferingEntry]:
+def diff(before: Revision, after: Revision, path: str = "") -> Iterator[DifferingEntry]:
     """Every difference at ``path`` and below, parents first, in name order (bytes).
 
     An entry that became another kind of thing is one change, and what stood or stands below it follows. Link counts
@@ -70,7 +70,7 @@ def diff(before: Tree, after: Tree, path: str = "") -> Iterator[DifferingEntry]:
     one, other = _Place.at(before, path), _Place.at(after, path)
     if one is None and other is None:
         raise CatalogError(path, "no such file or directory in either revision")
-    if before.root == after.root:
+    if before.root_hash == after.root_hash:
         return
     pending = [_Pair(path, one, other)]
     while pending:
@@ -84,18 +84,18 @@ def diff(before: Tree, after: Tree, path: str = "") -> Iterator[DifferingEntry]:
 class _Place:
     """An entry on one side, the catalog that has its row, and its fellows in a group of hard links."""
 
-    tree: Tree
+    tree: Revision
     entry: Dirent
     holder: Catalog
     links: Links = frozenset()
 
     @classmethod
-    def at(cls, tree: Tree, path: str) -> _Place | None:
+    def at(cls, tree: Revision, path: str) -> _Place | None:
         entry = tree.lookup(path)
         if entry is None:
             return None
         holder = tree.holder(path)
-        links = _groups(holder.listing(path.rpartition("/")[0])) if entry.hardlink_group else {}
+        links = _groups(holder.listing(parent_of(path))) if entry.hardlink_group else {}
         return cls(tree, entry, holder, links.get(entry.hardlink_group, frozenset()))
 
     def chunks(self, path: str) -> tuple[Chunk, ...]:

@@ -20,10 +20,10 @@ from pathlib import Path
 from include.cvmfs.errors import CatalogError, CvmfsError
 from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.format.entry_names import name_fault
 from include.cvmfs.format.hashes import ObjectHash, path_hash
 from include.cvmfs.format.objects import hasher
-from include.cvmfs.revision.walk import Tree, clean_path
+from include.cvmfs.format.paths import clean_path, name_fault, parent_of
+from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import printable
 from include.cvmfs.sources.xattrs import unpack_xattrs
 
@@ -73,7 +73,7 @@ def _ignore(_: GetProgress) -> None: ...
 
 
 def get(
-    tree: Tree,
+    tree: Revision,
     path: str,
     target: Path,
     *,
@@ -99,7 +99,7 @@ class _Done:
 
 @dataclass
 class _Getting:
-    tree: Tree
+    tree: Revision
     path: str
     target: Path
     options: GetOptions
@@ -171,7 +171,7 @@ class _Getting:
             self._skip("external files, whose content is in no store of the repository", path)
         else:
             if entry.hardlink_group:
-                key = (path.rpartition("/")[0], entry.hardlink_group)
+                key = (parent_of(path), entry.hardlink_group)
                 if (first := first_of.setdefault(key, place)) != place:
                     self._links.append((place, first))
                     return

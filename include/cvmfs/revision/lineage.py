@@ -21,7 +21,7 @@ REMEMBERED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Revision:
+class KnownRoot:
     """A root and its revision."""
 
     root: ObjectHash
@@ -34,13 +34,13 @@ class Lineage:
     ``known``: what an earlier process had found out, in any order.
     """
 
-    def __init__(self, catalogs: CatalogCache, known: Iterable[Revision] = ()) -> None:
+    def __init__(self, catalogs: CatalogCache, known: Iterable[KnownRoot] = ()) -> None:
         self._catalogs = catalogs
         ordered = sorted(known, key=lambda revision: revision.number)
-        self._known: dict[bytes, Revision] = {revision.root.digest: revision for revision in ordered}
+        self._known: dict[bytes, KnownRoot] = {revision.root.digest: revision for revision in ordered}
         self._oldest = ordered[0] if ordered else None
         self._newest = ordered[-1] if ordered else None
-        self._learnt: list[Revision] = []
+        self._learnt: list[KnownRoot] = []
 
     def require(self, root: ObjectHash, head: Manifest, in_reflog: Callable[[ObjectHash], bool]) -> None:
         """Raises UnknownBase unless ``root`` is the current revision's or that of one before it; what reading raises.
@@ -49,7 +49,7 @@ class Lineage:
         """
         if root.digest == head.root.digest:
             return
-        self._catch_up(Revision(head.root, head.revision))
+        self._catch_up(KnownRoot(head.root, head.revision))
         if root.digest in self._known:
             return
         if in_reflog(root):
@@ -63,14 +63,14 @@ class Lineage:
 
     def add(self, head: Manifest) -> None:
         """A revision that was made just now."""
-        self._catch_up(Revision(head.root, head.revision))
+        self._catch_up(KnownRoot(head.root, head.revision))
 
-    def learnt(self) -> list[Revision]:
+    def learnt(self) -> list[KnownRoot]:
         """What became known since this was last asked."""
         learnt, self._learnt = self._learnt, []
         return learnt
 
-    def _catch_up(self, head: Revision) -> None:
+    def _catch_up(self, head: KnownRoot) -> None:
         """From the current revision back to one that is known."""
         if head.root.digest in self._known:
             return
@@ -101,13 +101,13 @@ class Lineage:
             self._remember(before)
             self._oldest = before
 
-    def _before(self, revision: Revision) -> Revision | None:
+    def _before(self, revision: KnownRoot) -> KnownRoot | None:
         try:
             root = self._catalogs.open(revision.root).previous_revision
-            return None if root is None else Revision(root, self._catalogs.open(root).revision)
+            return None if root is None else KnownRoot(root, self._catalogs.open(root).revision)
         except ObjectMissing:
             return None  # collected
 
-    def _remember(self, revision: Revision) -> None:
+    def _remember(self, revision: KnownRoot) -> None:
         self._known[revision.root.digest] = revision
         self._learnt.append(revision)

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from include.cvmfs.errors import CatalogError
+from include.cvmfs.errors import CatalogError, CvmfsError
 from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.digests import DigestSet, identity
 from include.cvmfs.format.hashes import CATALOG
-from include.cvmfs.revision.walk import Tree
+from include.cvmfs.revision.revision import Revision
 
 _AHEAD = 8  # catalogs that are fetched at once
 
 
-def add_identities(tree: Tree, path: str, found: DigestSet) -> None:
+def known_objects(revision: Revision, paths: Iterable[str]) -> DigestSet:
+    """The identities of everything that the revision holds there.
+
+    Only what a revision names is safe to rely on: a collection never takes it. What cannot be read is left out.
+    """
+    found = DigestSet()
+    for path in paths:
+        try:
+            if revision.lookup(path) is not None:
+                add_identities(revision, path, found)
+        except CvmfsError:
+            continue  # damage elsewhere is for the check to report; here it only costs a look at the store
+    return found
+
+
+def add_identities(tree: Revision, path: str, found: DigestSet) -> None:
     """Add every object that the entry at ``path`` and all below it need: contents, pieces, catalogs.
 
     Raises what reading catalogs raises; what was found until then stays in ``found``.
@@ -25,7 +41,7 @@ def add_identities(tree: Tree, path: str, found: DigestSet) -> None:
         for name, _ in tree.objects_below(path):
             found.add(identity(name))
         return
-    catalogs = CatalogCache(tree.store, budget=0)  # each is read once
+    catalogs = CatalogCache(tree.catalogs.store, budget=0)  # each is read once
     pool = ThreadPoolExecutor(_AHEAD, thread_name_prefix="known")
     try:
         waiting = [top]

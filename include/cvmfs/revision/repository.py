@@ -15,19 +15,24 @@ from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.metainfo import MetaInfo
 from include.cvmfs.format.objects import load
 from include.cvmfs.format.reflog import Reflog
+from include.cvmfs.revision.revision import Revision
 from include.cvmfs.revision.trust import Trusted, fetch_trusted
-from include.cvmfs.revision.walk import Tree
 from include.storage.errors import NotFound
 from include.storage.open import open_store
 from include.storage.store import Store
 
 
-class Repository(Tree):
-    """A repository at the revision of the manifest that was read when it was opened; open it again for a newer one."""
+class Repository:
+    """A repository at the revision of the manifest that was read when it was opened; open it again for a newer one.
+
+    ``revision``: reads the tree of that revision.
+    """
 
     def __init__(self, store: Store, trusted: Trusted, catalogs: CatalogCache | None = None) -> None:
-        super().__init__(store, catalogs or CatalogCache(store), trusted.manifest.root)
+        self.store = store
         self.trusted = trusted
+        self.catalogs = catalogs or CatalogCache(store)
+        self.revision = Revision(self.catalogs, trusted.manifest.root)
 
     @classmethod
     def open(
@@ -102,10 +107,10 @@ class Repository(Tree):
         name = self.manifest.meta
         return None if name is None else MetaInfo.parse(load(self.store, name))
 
-    def at(self, revision: ObjectHash | str) -> Tree:
+    def at(self, revision: ObjectHash | str) -> Revision:
         """Another revision, by the hash of its root catalog (also as text) or by the name of a tag. Raises TagError."""
         root = revision if isinstance(revision, ObjectHash) else self._root_of(revision)
-        return Tree(self.store, self.catalogs, root)
+        return Revision(self.catalogs, root)
 
     def _root_of(self, text: str) -> ObjectHash:
         try:

@@ -16,7 +16,7 @@ from include.cvmfs.sources.source import (
     Entry,
     EntryKind,
     Opener,
-    checked_path,
+    checked_member,
     checked_target,
     printable,
     refused,
@@ -55,7 +55,7 @@ class DirectorySource:
             below = []
             with self._opened(above) as folder:
                 for name in self._names(folder, above):
-                    path = checked_path(above.encode() + b"/" + name if above else name, self.name)
+                    path = checked_member(above.encode() + b"/" + name if above else name, self.name)
                     entry = self._entry(path, name, folder, self._stat(name, folder, path), seen)
                     yield entry, partial(self._open, name, folder, entry) if entry.kind is EntryKind.FILE else None
                     if entry.kind is EntryKind.DIRECTORY:

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from include.cvmfs.errors import DestinationError, SourceError
-from include.cvmfs.format.entry_names import COMPONENT, NAME_BYTES
+from include.cvmfs.format.paths import COMPONENT, NAME_BYTES
 
 PATH_BYTES = 4095
 _LARGEST_ID = 0xFFFFFFFF
@@ -123,7 +123,7 @@ def refused(source: str, member: str | bytes, detail: str) -> SourceError:
     return SourceError(printable(member), f"{detail} (artifact {printable(source)})")
 
 
-def checked_path(raw: bytes, source: str) -> str:
+def checked_member(raw: bytes, source: str) -> str:
     """A member's name as a relative path; a leading ``./`` and a closing slash are dropped, ``.`` is the root.
 
     Raises SourceError for every name that could lie outside the tree or that no catalog can hold.

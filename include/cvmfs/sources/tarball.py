@@ -23,8 +23,8 @@ from include.cvmfs.sources.source import (
     EntryKind,
     Opener,
     SourceLimits,
+    checked_member,
     checked_numbers,
-    checked_path,
     checked_target,
     printable,
     refused,
@@ -152,7 +152,7 @@ class TarSource:
             if header[156]:
                 raise refused(self.name, raw, "is a regular file with a slash after its name; pack the tree again")
             kind = EntryKind.DIRECTORY  # as archives before 1988 wrote directories
-        path = checked_path(raw, self.name)
+        path = checked_member(raw, self.name)
         if extension.sparse:
             raise refused(self.name, path, "is stored as a sparse file; pack the tree again without --sparse")
         size = extension.size
@@ -190,7 +190,7 @@ class TarSource:
 
     def _hardlink_target(self, raw: bytes, member: str) -> str:
         try:
-            return checked_path(raw, self.name)
+            return checked_member(raw, self.name)
         except SourceError as fault:
             problem = f"is a hard link to {printable(raw)!r}, which is outside the tree"
             raise refused(self.name, member, f"{problem}; pack the tree again without it") from fault

@@ -19,8 +19,8 @@ from include.cvmfs.sources.source import (
     EntryKind,
     Opener,
     SourceLimits,
+    checked_member,
     checked_numbers,
-    checked_path,
     checked_target,
     printable,
     refused,
@@ -101,7 +101,7 @@ class ZipSource:
         if member.host == _DOS and b"\\" in raw:
             problem = "has a backslash in its name, as some programs write for a slash"
             raise refused(self.name, raw[:PATH_BYTES], f"{problem}; pack the archive again with slashes")
-        path = checked_path(raw, self.name)
+        path = checked_member(raw, self.name)
         mode = member.attributes >> 16 if member.host in _UNIX_HOSTS else 0
         kind = self._kind(member, mode, path)
         if member.flags & ENCRYPTED:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 
@@ -13,21 +12,12 @@ from sqlalchemy.exc import IntegrityError
 from include.ledger.engine import Bind, writing
 from include.nightlies.records import publications as records
 from include.nightlies.records.tables import publications
-from include.nightlies.rules.publication import Publication, PublicationKey
+from include.nightlies.rules.publication import Planned, Publication, PublicationKey
 from include.nightlies.rules.states import State
 
 _AT_ONCE = 500
 """Rows of one statement; SQLite takes 32,766 values at most."""
 _GOOD = tuple(state.value for state in State if state.good)
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """What `records.plan` is told of one publication; `artifact` is its row in the ledger."""
-
-    artifact: int | None
-    sha256: str | None
-    reason: str
 
 
 def plan_many(
@@ -45,10 +35,7 @@ def plan_many(
         for key, one in planned.items():
             if key in inserted:
                 continue
-            found[key] = records.plan(
-                connection, key, try_number=try_number, now=now, artifact=one.artifact, artifact_sha256=one.sha256,
-                reason=one.reason,
-            )  # fmt: skip
+            found[key] = records.plan(connection, key, one, try_number=try_number, now=now)
         return {key: found[key] for key in planned}
 
     return writing(bind, work)
@@ -84,11 +71,7 @@ def _insert(
     now: datetime,
 ) -> frozenset[PublicationKey]:
     """The keys, if they are new rows now; none if another process planned one of them in this moment."""
-    rows = [
-        records.new_row(key, try_number, now, planned[key].reason)
-        | {"artifact": planned[key].artifact, "artifact_sha256": planned[key].sha256}
-        for key in keys
-    ]
+    rows = [records.new_row(key, planned[key], try_number, now) for key in keys]
     if not rows:
         return frozenset()
     try:

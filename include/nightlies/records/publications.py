@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy import ColumnElement, Connection, RowMapping, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from include.error_names import name_of_code
@@ -19,8 +19,8 @@ from include.errors import code_of
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.errors import IllegalMove, PublicationUnknown, StaleAttempt
 from include.nightlies.records.tables import artifacts, builds, installed, publications
-from include.nightlies.rules.publication import Figures, Publication, PublicationKey
-from include.nightlies.rules.states import ENDED, MoveVerdict, Phase, Skip, State, decide
+from include.nightlies.rules.publication import Figures, Move, Planned, Publication, PublicationKey
+from include.nightlies.rules.states import ENDED, MoveVerdict, Phase, State, decide
 
 _TRY = {
     Phase.PLAN: publications.c.plan_try,
@@ -30,6 +30,13 @@ _TRY = {
 }
 _REASON_LENGTH = 4000
 _OUTCOME = ("error_class", "code", "skip_reason", "blocked_by")
+_BEGUN_AGAIN = (
+    "state", "reason", "artifact", "artifact_sha256", "phase", "try_number", "plan_try", "seconds", "updated_at",
+)  # fmt: skip
+NEIGHBOURS = 4
+"""How many earlier destinations of a project are read; a night mostly repeats the one before."""
+LOOKED_AT = 8 * NEIGHBOURS
+"""How many of its newest artifacts are read for these: some were never published."""
 
 
 def place(fqrn: str, destination: str) -> str:
@@ -40,14 +47,12 @@ def place(fqrn: str, destination: str) -> str:
 def plan(
     bind: Bind,
     key: PublicationKey,
+    planned: Planned,
     *,
     try_number: int,
     now: datetime,
-    artifact: int | None = None,
-    artifact_sha256: str | None = None,
-    reason: str = "planned",
 ) -> Publication:
-    """Have the publication in the ledger, `planned` if it is new or if a later try of the plan begins it anew.
+    """Have the publication in the ledger, `planned` if it is new or if a later try of the plan begins it again.
 
     The same try again changes nothing. A replaced try raises StaleAttempt. What earlier runs recorded stays.
     """
@@ -57,34 +62,21 @@ def plan(
         if row is None:
             try:
                 with connection.begin_nested():
-                    connection.execute(insert(publications).values(**new_row(key, try_number, now, reason)))
-            except IntegrityError:
-                pass  # another process planned it in this moment: then it is looked at like any other
-            else:
-                _set(connection, key, {"artifact": artifact, "artifact_sha256": artifact_sha256})
+                    connection.execute(insert(publications).values(**new_row(key, planned, try_number, now)))
                 return _found(connection, key)
-            row = _locked(connection, key)
+            except IntegrityError:
+                # another process planned it in this moment: then it is treated as any other row
+                row = _locked(connection, key)
         if row is None:
             raise PublicationUnknown(str(key))
         if try_number < row["plan_try"]:
             raise StaleAttempt(str(key), Phase.PLAN.value, try_number, row["plan_try"])
         if try_number > row["plan_try"]:
             was = f"{row['state']} at revision {row['revision_after']}" if row["revision_after"] else row["state"]
-            begun = new_row(key, try_number, now, f"{reason}; planned anew, was {was}")
-            kept = (
-                "run_id",
-                "place",
-                "repository",
-                "destination",
-                "created_at",
-                "prepare_try",
-                "publish_try",
-                "approve_try",
-                "seconds",
-            )
-            values: dict[str, Any] = dict.fromkeys(_FIGURES) | {name: begun[name] for name in begun if name not in kept}
-            values |= {"seconds": {}, **dict.fromkeys(("ended_at", "verified_at", *_OUTCOME))}
-            _set(connection, key, values | {"artifact": artifact, "artifact_sha256": artifact_sha256})
+            again = replace(planned, reason=f"{planned.reason}; planned again, was {was}")
+            begun = new_row(key, again, try_number, now)
+            cleared = dict.fromkeys((*_FIGURES, "ended_at", "verified_at", *_OUTCOME))
+            _set(connection, key, cleared | {name: begun[name] for name in _BEGUN_AGAIN})
         return _found(connection, key)
 
     return writing(bind, work)
@@ -93,23 +85,18 @@ def plan(
 def move(
     bind: Bind,
     key: PublicationKey,
-    to: State,
+    move: Move,
     *,
-    phase: Phase,
     try_number: int,
     now: datetime,
-    reason: str,
-    figures: Figures | None = None,
-    error: BaseException | None = None,
-    skip: Skip | None = None,
-    blocked_by: str | None = None,
 ) -> Publication:
-    """Record that try `try_number` of `phase` brought the publication to `to`, with its figures.
+    """Record that try `try_number` of the move's phase made this move.
 
-    `error`: what ended it; `skip`: why it is skipped; `blocked_by`: the artifact that keeps it out.
     The same move by the same try again changes nothing. Raises StaleAttempt for a process that a later try has
     replaced, IllegalMove for what `states.MOVES` does not have, PublicationUnknown for one that was not planned.
     """
+
+    to, phase = move.to, move.phase
 
     def work(connection: Connection) -> Publication:
         row = _locked(connection, key)
@@ -129,13 +116,14 @@ def move(
         if decision.verdict is MoveVerdict.ILLEGAL:
             raise IllegalMove(str(key), current.value, to.value, decision.reason)
         if decision.verdict is MoveVerdict.MOVE:
-            values = _recorded(figures or Figures(), row) | {
+            code = None if move.error is None else code_of(move.error)
+            values = _recorded(move.figures or Figures(), row) | {
                 "state": to.value,
-                "reason": reason[:_REASON_LENGTH],
-                "error_class": None if error is None else name_of_code(code_of(error)),
-                "code": None if error is None else code_of(error),
-                "skip_reason": None if skip is None else skip.value,
-                "blocked_by": blocked_by,
+                "reason": move.reason[:_REASON_LENGTH],
+                "error_class": None if code is None else name_of_code(code),
+                "code": code,
+                "skip_reason": None if move.skip is None else move.skip.value,
+                "blocked_by": move.blocked_by,
                 "phase": phase.value,
                 "try_number": try_number,
                 _TRY[phase].name: try_number,
@@ -261,19 +249,36 @@ def recorded_nested_hash(bind: Bind, fqrn: str, destination: str, sha256: str) -
     return found
 
 
+def earlier_destinations(bind: Bind, publication: Publication) -> tuple[str, ...]:
+    """Where the same project of the same slot was published before, its own platform first, then the newest.
+
+    Looked for among the project's newest artifacts, so that it costs the same however old the ledger is.
+    """
+    if publication.slot is None or publication.project is None:
+        return ()
+    platform = artifacts.c.platform
+    with reading(bind) as connection:
+        own = _published(connection, publication, platform == publication.platform)
+        others = _published(connection, publication, platform != publication.platform)
+    # dictionaries keep the first of equal ones, in order
+    return tuple(dict.fromkeys([*own[:2], *others]))[:NEIGHBOURS]
+
+
 _FIGURES = tuple(one.name for one in fields(Figures) if one.name != "seconds")
 _NEWEST = (publications.c.updated_at.desc(), publications.c.id.desc())
 
 
-def new_row(key: PublicationKey, try_number: int, now: datetime, reason: str) -> dict[str, Any]:
-    """The row of a publication that is new, but for its artifact."""
+def new_row(key: PublicationKey, planned: Planned, try_number: int, now: datetime) -> dict[str, Any]:
+    """The row of a publication that is new."""
     return {
         "run_id": key.run_id,
         "place": place(key.repository, key.destination),
         "repository": key.repository,
         "destination": key.destination,
+        "artifact": planned.artifact,
+        "artifact_sha256": planned.sha256,
         "state": State.PLANNED.value,
-        "reason": reason[:_REASON_LENGTH],
+        "reason": planned.reason[:_REASON_LENGTH],
         "phase": Phase.PLAN.value,
         "try_number": try_number,
         "plan_try": try_number,
@@ -345,3 +350,21 @@ def _all(bind: Bind, query: Any) -> tuple[Publication, ...]:
     with reading(bind) as connection:
         rows: Sequence[RowMapping] = connection.execute(query).mappings().all()
     return tuple(Publication.from_row(row) for row in rows)
+
+
+def _published(connection: Connection, publication: Publication, platform: ColumnElement[bool]) -> list[str]:
+    """Where the newest artifacts of the project on these platforms were published, what was published last first."""
+    newest = (
+        select(artifacts.c.id)
+        .join(builds, artifacts.c.build == builds.c.id)
+        .where(builds.c.slot == publication.slot, artifacts.c.project == publication.project, platform)
+        .order_by(builds.c.build_date.desc(), builds.c.id.desc())
+        .limit(LOOKED_AT)
+    )
+    ids = connection.scalars(newest).all()
+    # by its artifact alone: with repository or state beside it a database may walk all that was ever published
+    columns = (publications.c.repository, publications.c.state, publications.c.destination)
+    when = (publications.c.updated_at, publications.c.id)
+    rows = connection.execute(select(*columns, *when).where(publications.c.artifact.in_(ids))).all()
+    good = [one for one in rows if one.repository == publication.repository and State(one.state).good]
+    return [one.destination for one in sorted(good, key=lambda one: (one.updated_at, one.id), reverse=True)]

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from include.cvmfs.format.catalog import NestedRef
-from include.cvmfs.format.dirent import Dirent
-from include.nightlies.rules.links import resolved
-
-_HOPS = 8
-
-
-class ReadableRevision(Protocol):
-    """A revision, as a `View` or a `Repository` shows it."""
-
-    def lookup(self, path: str) -> Dirent | None: ...
-
-    def nested_at(self, path: str) -> NestedRef | None: ...
+from include.cvmfs.format.paths import MOST_LINKS, link_target
+from include.cvmfs.revision.revision import Revision
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +21,15 @@ class CurrentTree:
         return str(self.reference.hash)
 
 
-def standing(tree: ReadableRevision, destination: str) -> CurrentTree | None:
+def standing(tree: Revision, destination: str) -> CurrentTree | None:
     """The tree at a destination, links followed; None if there is none."""
     path = destination
-    for _ in range(_HOPS):
+    for _ in range(MOST_LINKS):
         reference = tree.nested_at(path)
         if reference is not None:
             return CurrentTree(path, reference)
         entry = tree.lookup(path)
         if entry is None or not entry.is_symlink:
             return None
-        path = resolved(path, entry.symlink)
+        path = link_target(path, entry.symlink)
     return None

@@ -8,6 +8,8 @@ from datetime import date
 from string import Formatter
 
 from include.nightlies.errors import NightlyError
+from include.nightlies.rules.build import BuildRecord
+from include.nightlies.rules.index import Artifact, BuildIndex
 from include.settings.model import Slot
 from include.settings.names import NAME, name_fault
 from include.settings.templates import MAX_DESTINATION_LENGTH, fields, fill
@@ -23,6 +25,11 @@ def destination(slot: Slot, build_id: str, project: str, platform: str, *, build
         what = f"the destination of {project}/{platform} is longer than {MAX_DESTINATION_LENGTH} characters"
         raise NightlyError(f"slot {slot.name}: {what}. Shorten the slot's `destination` or the names.")
     return path
+
+
+def destination_of(slot: Slot, build: BuildIndex | BuildRecord, artifact: Artifact) -> str:
+    """As `destination`, of an artifact as a build lists it."""
+    return destination(slot, build.build_id, artifact.project, artifact.platform, build_date=build.date)
 
 
 def build_directory(slot: Slot, build_id: str, *, build_date: date | None = None) -> str:

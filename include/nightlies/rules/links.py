@@ -99,11 +99,6 @@ def relative(path: str, target: str) -> str:
     return posixpath.relpath(target, posixpath.dirname(path))
 
 
-def resolved(path: str, text: str) -> str:
-    """The path that the symbolic link at `path` leads to; links that leave the repository by `..` end at its root."""
-    return posixpath.normpath(posixpath.join(posixpath.dirname(path), text))
-
-
 def stayed(paths: Sequence[str], target: str, reason: str) -> tuple[LinkDecision, ...]:
     """All of them left as they are."""
     return tuple(LinkDecision(path, target, LinkState.STAYED, reason) for path in paths)

@@ -137,7 +137,7 @@ def decide(
     if now >= until:
         return PassDecision(Turn.LAST, f"the night ends at its cut-off, {_minute(until)}: {seen.said}")
     if seen.problem:
-        return PassDecision(Turn.WAIT, f"{seen.problem} (looked at again until {_minute(until)})")
+        return PassDecision(Turn.WAIT, f"{seen.problem} (checked again until {_minute(until)})")
     if seen.complete:
         return PassDecision(Turn.LAST, f"the index says that it is complete: {seen.said}")
     if seen.fresh and fresh_since is not None and gather is not None and now - fresh_since >= gather:

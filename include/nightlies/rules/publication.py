@@ -47,6 +47,36 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """What a plan records of a publication. `artifact`: its row in the ledger; `sha256`: the sum that was announced."""
+
+    artifact: int | None = None
+    sha256: str | None = None
+    reason: str = "planned"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What brings a publication to the state `to`, and why.
+
+    `error`: what ended it; `skip`: why it is skipped; `blocked_by`: the artifact that keeps it out.
+    """
+
+    to: State
+    phase: Phase
+    reason: str
+    figures: Figures | None = None
+    error: Exception | None = None
+    skip: Skip | None = None
+    blocked_by: str | None = None
+
+    @classmethod
+    def failed(cls, phase: Phase, error: Exception, figures: Figures | None = None) -> Move:
+        """To `failed`, with the error's message as the reason."""
+        return cls(State.FAILED, phase, str(error), figures, error)
+
+
+@dataclass(frozen=True, slots=True)
 class Publication:
     """One row of the ledger: what became of one destination in one run.
 

@@ -6,7 +6,7 @@ One question for a run: what each answer binds is in `include/nightlies/rules/ap
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -14,28 +14,27 @@ from sqlalchemy import Connection
 
 from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.notifier import Notifier
-from include.ledger.engine import writing
+from include.ledger.engine import Bind, writing
+from include.nightlies.attempt import Attempt
 from include.nightlies.errors import NotApproved
 from include.nightlies.records import publications as records
 from include.nightlies.records import questions
 from include.nightlies.records.questions import Question
 from include.nightlies.rules import approval
 from include.nightlies.rules.approval import SHORTEST, Answer, Bound, QuestionKind, WantedApproval
-from include.nightlies.rules.publication import Publication, PublicationKey
+from include.nightlies.rules.publication import Move, Publication
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.errors import PreparedTooLongAgo
 from include.nightlies.steps.values import Batch, Item, all_items
 from include.publishers.connect import Connections
 from include.settings.model import Approval
 
-Clock = Callable[[], datetime]
-
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRequest:
-    """What came of asking. `question`: the one that awaits an answer, or None, and `why` nobody is asked.
+    """What came of asking. `question`: the one that awaits an answer, or None, and `why` none is asked.
 
     `go`: whether the run goes on without an answer.
     """
@@ -46,7 +45,7 @@ class ApprovalRequest:
 
 
 def ask_run(
-    connections: Connections, batches: Sequence[Batch], *, earlier: Sequence[str] = (), clock: Clock
+    connections: Connections, attempt: Attempt, batches: Sequence[Batch], *, earlier: Sequence[str] = ()
 ) -> ApprovalRequest:
     """Record the question of a run, if its repository asks for approval and anything of it is prepared.
 
@@ -61,67 +60,68 @@ def ask_run(
     if settings is None:
         return ApprovalRequest(None, True, f"{first.repository} asks for no approval")
     if first.dry_run:
-        return ApprovalRequest(None, True, "dry run: nothing is published, and nobody is asked")
-    waiting = _waiting(connections, batches)
+        return ApprovalRequest(None, True, "dry run: nothing is published, and no approval is asked for")
+    waiting = _waiting(connections.ledger, batches)
     if not waiting:
         return ApprovalRequest(None, False, "nothing is prepared that awaits an approval")
-    begun = _bound(connections, first.repository, waiting, clock())
+    begun = _bound(connections, first.repository, waiting, attempt.clock())
     before = {} if questions.of_run(ledger, first.run) else questions.newest(ledger, earlier, list(begun))
     taken = {digest: one for digest, one in before.items() if one.answer in (Answer.APPROVED, Answer.REJECTED)}
     for answered in sorted(set(taken.values()), key=lambda one: one.id):
         again = {digest: begun.pop(digest) for digest, one in taken.items() if one == answered}
-        _take_over(connections, first, settings, answered, again, clock)
+        _take_over(connections.ledger, attempt, first.run, answered, _wanted(first, settings, again))
     if not begun:
         said = {one.answer for one in taken.values()}
         return ApprovalRequest(None, Answer.APPROVED in said, "an earlier pass of this night asked about all of it")
-    wanted, now = _wanted(first, settings, begun), clock()
+    wanted, now = _wanted(first, settings, begun), attempt.clock()
     until = _deadline(first.run, wanted.expires, settings.deadline_minutes, now)
     question = questions.ask(ledger, first.run, wanted, now=now, deadline=until)
-    _revive(connections, question, clock)
+    _revive(connections.ledger, attempt, question)
     for line in (*wanted.lines, *(one.line for one in wanted.bound)):
         log.info("%s", line)
     return ApprovalRequest(question, True, f"{len(wanted.bound)} to approve, digest {wanted.digest}")
 
 
-def open_question(connections: Connections, question_id: int, *, clock: Clock) -> Question:
+def open_question(connections: Connections, attempt: Attempt, question_id: int) -> Question:
     """Begin to wait for the answer to a question; one that was answered before is open again.
 
     Raises QuestionSettled for one that was asked anew, PreparedTooLongAgo if there is no time left for an answer.
     """
-    found, now = questions.question(connections.ledger, question_id), clock()
+    found, now = questions.question(connections.ledger, question_id), attempt.clock()
     minutes = settings_of(connections, found.repository).deadline_minutes
     until = _deadline(found.run_id, found.expires_at, minutes, now)
     question = questions.ask_again(connections.ledger, question_id, now=now, deadline=until)
-    _revive(connections, question, clock)
+    _revive(connections.ledger, attempt, question)
     return question
 
 
 def settle_question(
-    connections: Connections,
+    ledger: Bind,
+    attempt: Attempt,
     question_id: int,
     answer: Answer,
     *,
     by: str | None = None,
     comment: str = "",
-    clock: Clock,
 ) -> Question:
     """Record the answer; what was asked about is skipped with that reason unless it is a yes."""
-    question = questions.settle(connections.ledger, question_id, answer, now=clock(), by=by, comment=comment)
+    now = attempt.clock()
+    question = questions.settle(ledger, question_id, answer, now=now, by=by, comment=comment)
     log.info("%s", question.said)
     if question.kind is QuestionKind.PUBLICATION and answer is not Answer.APPROVED:
-        _skip(connections, question, clock)
+        _skip(ledger, attempt, question)
     return question
 
 
 def require_approved(connections: Connections, run: str, fqrn: str, name: str, digest: str) -> None:
     """Raises NotApproved unless the run's last answer about exactly this is a yes, or the repository wants none."""
     if connections.site.repository(fqrn).approval is not None:
-        require_answer(connections, run, name, digest)
+        require_answer(connections.ledger, run, name, digest)
 
 
-def require_answer(connections: Connections, run: str, name: str, digest: str) -> None:
+def require_answer(ledger: Bind, run: str, name: str, digest: str) -> None:
     """Raises NotApproved unless the last answer of the run about exactly this is a yes."""
-    last = questions.newest(connections.ledger, [run], [digest]).get(digest)
+    last = questions.newest(ledger, [run], [digest]).get(digest)
     if last is None:
         raise NotApproved(name, f"nobody was asked about what there is now, {digest[:16]}")
     if last.answer is not Answer.APPROVED:
@@ -169,8 +169,8 @@ class _Begun:
     begun: datetime
 
 
-def _waiting(connections: Connections, batches: Sequence[Batch]) -> list[tuple[Item, Publication]]:
-    planned = {one.key: one for one in records.publications_of_run(connections.ledger, batches[0].run)}
+def _waiting(ledger: Bind, batches: Sequence[Batch]) -> list[tuple[Item, Publication]]:
+    planned = {one.key: one for one in records.publications_of_run(ledger, batches[0].run)}
     found = []
     for batch, item in all_items(batches):
         one = planned.get(batch.key(item))
@@ -195,7 +195,7 @@ def _bound(
     found = {}
     for item, one in waiting:
         if head is not None and item.linked:
-            there = head.nested_at(item.inherits or "")
+            there = head.revision.nested_at(item.inherits or "")
             digest = approval.link_digest(
                 fqrn, item.destination, target=item.inherits or "", root=str(there.hash) if there else ""
             )
@@ -225,51 +225,39 @@ def _deadline(run: str, expires: datetime, minutes: int, now: datetime) -> datet
     return until
 
 
-def _take_over(
-    connections: Connections,
-    first: Batch,
-    settings: Approval,
-    answered: Question,
-    begun: dict[str, _Begun],
-    clock: Clock,
-) -> None:
+def _take_over(ledger: Bind, attempt: Attempt, run: str, answered: Question, wanted: WantedApproval) -> None:
     """Have in this run what an earlier pass of its night was answered."""
-    wanted, now = _wanted(first, settings, begun), clock()
-    question = questions.ask(
-        connections.ledger, first.run, wanted, now=now, deadline=answered.deadline, answered=answered
-    )
-    log.info("%d were asked about before: %s", len(begun), question.said)
+    question = questions.ask(ledger, run, wanted, now=attempt.clock(), deadline=answered.deadline, answered=answered)
+    log.info("%d were asked about before: %s", len(wanted.bound), question.said)
     if answered.answer is not Answer.APPROVED:
-        _skip(connections, question, clock)
+        _skip(ledger, attempt, question)
 
 
-def _skip(connections: Connections, question: Question, clock: Clock) -> None:
+def _skip(ledger: Bind, attempt: Attempt, question: Question) -> None:
     why = f"not approved: {question.said}. To be asked again, clear the task `ask` and what follows it."
-    _move_all(connections, question, {State.PREPARED}, State.SKIPPED, why, clock)
+    _move_all(ledger, attempt, question, {State.PREPARED}, State.SKIPPED, why)
 
 
-def _revive(connections: Connections, question: Question, clock: Clock) -> None:
+def _revive(ledger: Bind, attempt: Attempt, question: Question) -> None:
     """What came to nothing after it was prepared is about to be tried again."""
     if question.kind is QuestionKind.PUBLICATION:
         why = f"question {question.number} was asked"
-        _move_all(connections, question, {State.SKIPPED, State.FAILED}, State.PREPARED, why, clock)
+        _move_all(ledger, attempt, question, {State.SKIPPED, State.FAILED}, State.PREPARED, why)
 
 
-def _move_all(connections: Connections, question: Question, of: set[State], to: State, why: str, clock: Clock) -> None:
-    wanted = {one.destination for one in questions.bound_of(connections.ledger, question.id)}
+def _move_all(ledger: Bind, attempt: Attempt, question: Question, of: set[State], to: State, why: str) -> None:
+    wanted = {one.destination for one in questions.bound_of(ledger, question.id)}
     planned = [
-        one for one in records.publications_of_run(connections.ledger, question.run_id)
+        one for one in records.publications_of_run(ledger, question.run_id)
         if one.destination in wanted and one.state in of and _awaits(one)
     ]  # fmt: skip
-    now = clock()
+    now = attempt.clock()
+    move = Move(to, Phase.APPROVE, why, skip=Skip.REJECTED if to is State.SKIPPED else None)
 
     def work(connection: Connection) -> None:
         for one in planned:
-            key = PublicationKey(one.repository, one.destination, one.run_id)
-            records.move(
-                connection, key, to, phase=Phase.APPROVE, try_number=question.turn, now=now, reason=why,
-                skip=Skip.REJECTED if to is State.SKIPPED else None,
-            )  # fmt: skip
+            # by the turn of the question: a later one replaces what an earlier one decided
+            records.move(connection, one.key, move, try_number=question.turn, now=now)
 
     if planned:
-        writing(connections.ledger, work)
+        writing(ledger, work)

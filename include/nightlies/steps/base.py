@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from include.cvmfs.revision.revision import Revision
+from include.ledger.engine import Bind
 from include.nightlies.errors import BaseUnusable
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
 from include.nightlies.records import undos as undone
 from include.nightlies.rules.build import BuildRecord
-from include.nightlies.rules.current_content import CurrentTree, ReadableRevision, standing
-from include.nightlies.rules.destinations import destination
+from include.nightlies.rules.current_content import CurrentTree, standing
+from include.nightlies.rules.destinations import destination_of
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.requirements import is_required, is_taken
-from include.publishers.connect import Connections
 from include.settings.model import Slot
 
 
@@ -28,7 +29,7 @@ class Inherited:
 
 
 def inherited(
-    connections: Connections, slot: Slot, index: BuildIndex, before: BuildRecord | None, tree: ReadableRevision
+    ledger: Bind, slot: Slot, index: BuildIndex, before: BuildRecord | None, tree: Revision
 ) -> tuple[tuple[Inherited, ...], tuple[str, ...]]:
     """What the build takes from its base, and notes on what is optional and not to be had.
 
@@ -37,7 +38,7 @@ def inherited(
     """
     if index.base is None:
         return (), ()
-    base = builds.build(connections.ledger, slot.name, index.base.build_id)
+    base = builds.build(ledger, slot.name, index.base.build_id)
     if base is None:
         raise BaseUnusable(index.build_id, str(index.base), "the ledger does not have")
     if base.date != index.base.date:
@@ -49,14 +50,14 @@ def inherited(
     if before is not None:
         own |= {(one.artifact.project, one.artifact.platform) for one in before.artifacts if one.inherited is None}
     found, missing, notes = [], [], []
-    for artifact, held in _offered(connections, slot, base, own, tree):
+    for artifact, held in _offered(ledger, slot, base, own, tree):
         if held is not None:
             found.append(Inherited(artifact, held.path, held.hash))
         elif is_required(slot, artifact.project, artifact.platform):
-            missing.append(f"{artifact.name}: {_why(connections, base, artifact)}")
+            missing.append(f"{artifact.name}: {_why(ledger, base, artifact)}")
         else:
-            notes.append(f"{artifact.name} is not taken from {index.base}: {_why(connections, base, artifact)}")
-    for (project, platform), why in _never_had(connections, slot, base).items():
+            notes.append(f"{artifact.name} is not taken from {index.base}: {_why(ledger, base, artifact)}")
+    for (project, platform), why in _never_had(ledger, slot, base).items():
         if (project, platform) in own or not is_taken(slot, project, platform):
             continue
         if is_required(slot, project, platform):
@@ -69,21 +70,21 @@ def inherited(
 
 
 def _offered(
-    connections: Connections, slot: Slot, base: BuildRecord, own: Collection[tuple[str, str]], tree: ReadableRevision
+    ledger: Bind, slot: Slot, base: BuildRecord, own: Collection[tuple[str, str]], tree: Revision
 ) -> list[tuple[Artifact, CurrentTree | None]]:
     offered = []
     for record in base.artifacts:
         artifact = record.artifact
         if (artifact.project, artifact.platform) in own or not is_taken(slot, artifact.project, artifact.platform):
             continue
-        where = destination(slot, base.build_id, artifact.project, artifact.platform, build_date=base.date)
-        recorded = records.recorded_nested_hash(connections.ledger, slot.repository, where, artifact.sha256)
+        where = destination_of(slot, base, artifact)
+        recorded = records.recorded_nested_hash(ledger, slot.repository, where, artifact.sha256)
         held = standing(tree, where)
         offered.append((artifact, held if held is not None and held.hash == recorded else None))
     return offered
 
 
-def _never_had(connections: Connections, slot: Slot, base: BuildRecord) -> dict[tuple[str, str], str]:
+def _never_had(ledger: Bind, slot: Slot, base: BuildRecord) -> dict[tuple[str, str], str]:
     """What the base itself should have and has no artifact of, and why: what its index refused, and what a base that is
     partial did not take yet from those that it stands on."""
     has = {(one.artifact.project, one.artifact.platform) for one in base.artifacts}
@@ -95,7 +96,7 @@ def _never_had(connections: Connections, slot: Slot, base: BuildRecord) -> dict[
     below, seen = base, {base.build_id}
     while below.base is not None and below.base.build_id not in seen:
         seen.add(below.base.build_id)
-        deeper = builds.build(connections.ledger, slot.name, below.base.build_id)
+        deeper = builds.build(ledger, slot.name, below.base.build_id)
         if deeper is None:
             break
         below = deeper
@@ -106,12 +107,12 @@ def _never_had(connections: Connections, slot: Slot, base: BuildRecord) -> dict[
     return found
 
 
-def _why(connections: Connections, base: BuildRecord, artifact: Artifact) -> str:
-    for (_, sha256), gone in undone.of_build(connections.ledger, base.id).items():
+def _why(ledger: Bind, base: BuildRecord, artifact: Artifact) -> str:
+    for (_, sha256), gone in undone.of_build(ledger, base.id).items():
         record = base.artifact(artifact.project, artifact.platform)
         if record is not None and (gone.artifact, sha256) == (record.id, artifact.sha256):
             return str(gone)
-    for one in records.publications_of_build(connections.ledger, base.id):
+    for one in records.publications_of_build(ledger, base.id):
         if (one.project, one.platform) == (artifact.project, artifact.platform):
             said = f"{one.state.value}: {one.reason}"
             return f"{said}, and it does not stand there any more" if one.state.good else said

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 
+from include.ledger.engine import Bind
 from include.nightlies.errors import BadIndex, BadIndexKey, BuildMissing, BuildMoved
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
@@ -30,11 +31,11 @@ SHOWN = 3
 
 
 def fresh_artifacts(
-    connections: Connections, slot: Slot, night: Night, index: BuildIndex, build: BuildRecord | None, now: datetime
+    ledger: Bind, slot: Slot, night: Night, index: BuildIndex, build: BuildRecord | None, now: datetime
 ) -> Arrivals:
     """What of an index this pass of the night is to take."""
     taken = [one for one in index.artifacts if is_taken(slot, one.project, one.platform)]
-    known = () if build is None else records.publications_of_build(connections.ledger, build.id)
+    known = () if build is None else records.publications_of_build(ledger, build.id)
     # a partial build lists what changed: what it depends on besides that is in the build that it stands on
     awaited = () if index.complete or index.base is not None else {*slot.projects, *slot.required.projects}
 
@@ -90,7 +91,7 @@ class Watch:
             self._index, self._version = index, version
         recorded = builds.build(connections.ledger, slot.name, self._index.build_id)
         found = compared(self._index, recorded)
-        sorted_out = fresh_artifacts(connections, slot, self.night, found.index, recorded, now)
+        sorted_out = fresh_artifacts(connections.ledger, slot, self.night, found.index, recorded, now)
         settled, failed, elsewhere = map(len, (sorted_out.settled, sorted_out.failed, sorted_out.elsewhere))
         fresh, held = len(sorted_out.fresh), len(sorted_out.held)
         notes = (*self._notes, *found.notes[:SHOWN], *list(sorted_out.held.values())[:SHOWN])

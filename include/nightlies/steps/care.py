@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from include.cvmfs.check.check import CheckReport, check
 from include.cvmfs.commit.resign import expiry_warning
 from include.cvmfs.commit.tags import PruneRule, TagDecision, decide, prune_by_rule
+from include.nightlies.attempt import Attempt
 from include.nightlies.records import damage
 from include.nightlies.steps.errors import NotWell
 from include.publishers.capabilities import Operation
@@ -19,7 +19,6 @@ from include.settings.model import TagRule
 from include.storage.store import Unfinished
 from include.storage.unfinished_writes import remove_abandoned
 
-Clock = Callable[[], datetime]
 SHOWN = 20
 
 log = logging.getLogger(__name__)
@@ -38,12 +37,12 @@ class Pruned:
         return tuple(one.tag.name for one in self.decisions if one.remove)
 
 
-def look_at_whitelist(connections: Connections, fqrn: str, *, clock: Clock) -> float:
+def look_at_whitelist(connections: Connections, attempt: Attempt, fqrn: str) -> float:
     """How many days the whitelist lasts that readers see. Nothing is signed here: the master key is on no worker.
 
     Raises NotWell when fewer than the repository's ``care.whitelist_days`` are left, WhitelistExpired when none are.
     """
-    now, least = clock(), timedelta(days=connections.site.repository(fqrn).care.whitelist_days)
+    now, least = attempt.clock(), timedelta(days=connections.site.repository(fqrn).care.whitelist_days)
     whitelist = connections.repository(fqrn).trusted.whitelist
     if whitelist is None:
         raise NotWell(fqrn, ["its whitelist was not verified; give its public key in the configuration"])
@@ -55,9 +54,7 @@ def look_at_whitelist(connections: Connections, fqrn: str, *, clock: Clock) -> f
     return days
 
 
-def prune_tags(
-    connections: Connections, fqrn: str, *, dry_run: bool | None, holder: str, clock: Clock
-) -> Pruned | None:
+def prune_tags(connections: Connections, attempt: Attempt, fqrn: str, *, dry_run: bool | None) -> Pruned | None:
     """Take away the tags that the repository's rule does not keep; None if it has no rule.
 
     ``dry_run``: None does as the rule says. Raises KeyFileError where the signing key is not, TagError, StoreError.
@@ -65,31 +62,31 @@ def prune_tags(
     rule = connections.site.repository(fqrn).care.tags
     if rule is None:
         return None
-    now = clock()
+    now = attempt.clock()
     decisions = tuple(decide(connections.head(fqrn).tags(), _rule(rule), now))
     done = Pruned(decisions, not (dry_run if dry_run is not None else not rule.apply))
     if done.done and done.names:
-        with switching(connections, fqrn, Operation.TAG_REMOVE, holder=holder) as (store, signer):
+        with switching(connections, fqrn, Operation.TAG_REMOVE, holder=attempt.holder) as (store, signer):
             done = Pruned(tuple(prune_by_rule(store, fqrn, _rule(rule), signer=signer, now=now)), done=True)
     for one in done.decisions:
         log.info("tag %s of %s %s: %s", one.tag.name, fqrn, "goes" if one.remove else "stays", one.reason)
     return done
 
 
-def remove_unfinished(connections: Connections, fqrn: str, *, dry_run: bool, clock: Clock) -> list[Unfinished]:
+def remove_unfinished(connections: Connections, attempt: Attempt, fqrn: str, *, dry_run: bool) -> list[Unfinished]:
     """Remove what killed writers left in a store in a folder more than a day ago; in a dry run, only name it."""
-    found = remove_abandoned(connections.repository_store(fqrn), clock(), dry_run=dry_run)
+    found = remove_abandoned(connections.repository_store(fqrn), attempt.clock(), dry_run=dry_run)
     for one in found:
         log.info("%s of %s, %s bytes: %s", one.name, fqrn, one.size, "would be removed" if dry_run else "removed")
     return found
 
 
-def check_quickly(connections: Connections, fqrn: str, *, clock: Clock) -> CheckReport:
+def check_quickly(connections: Connections, attempt: Attempt, fqrn: str) -> CheckReport:
     """Check what the manifest names and all catalogs; lost ones come into the ledger's list of damage.
 
     Raises NotWell with every problem, and what opening a repository raises.
     """
-    now = clock()
+    now = attempt.clock()
     report = check(connections.head(fqrn), quick=True, now=now)
     damage.note_report(connections.ledger, report, everything=False, now=now)
     for warning in report.warnings[:SHOWN]:

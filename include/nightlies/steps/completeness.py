@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from include.cvmfs.revision.revision import Revision
+from include.ledger.engine import Bind
 from include.nightlies.records import publications as records
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
-from include.nightlies.rules.current_content import ReadableRevision, standing
-from include.nightlies.rules.destinations import destination
+from include.nightlies.rules.current_content import standing
+from include.nightlies.rules.destinations import destination_of
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.requirements import Pair, never_listed, required_pairs
-from include.publishers.connect import Connections
 from include.settings.model import Slot
 
 
 class Completeness:
     """Judges one build against one revision after the other. What the ledger says is read once."""
 
-    def __init__(self, connections: Connections, slot: Slot, build: BuildRecord) -> None:
+    def __init__(self, ledger: Bind, slot: Slot, build: BuildRecord) -> None:
         self.build = build
-        self._bind = connections.ledger
+        self._bind = ledger
         self._slot = slot
         self._published: dict[int, list[Publication]] = {}
-        for one in records.publications_of_build(connections.ledger, build.id):
+        for one in records.publications_of_build(ledger, build.id):
             if one.artifact is not None:
                 self._published.setdefault(one.artifact, []).append(one)
         self._wanted: dict[Pair, tuple[str, str]] = {}
@@ -28,7 +29,7 @@ class Completeness:
         self._faults: list[str] = []
         self._look_at_ledger()
 
-    def lacking(self, tree: ReadableRevision) -> list[str]:
+    def lacking(self, tree: Revision) -> list[str]:
         """What is missing in that revision, each with its reason; nothing if the build is whole."""
         gone = []
         for pair, (where, recorded) in self._wanted.items():
@@ -65,8 +66,8 @@ class Completeness:
 
     def _recorded(self, record: ArtifactRecord) -> tuple[str, str]:
         """Where an artifact is to stand, and the nested catalog that it became there; "" if it never was published."""
-        artifact, build = record.artifact, self.build
-        where = destination(self._slot, build.build_id, artifact.project, artifact.platform, build_date=build.date)
+        artifact = record.artifact
+        where = destination_of(self._slot, self.build, artifact)
         return where, records.recorded_nested_hash(self._bind, self._slot.repository, where, artifact.sha256) or ""
 
     def _fault(self, record: ArtifactRecord) -> str | None:
@@ -81,6 +82,6 @@ class Completeness:
         return None
 
 
-def _stands(tree: ReadableRevision, where: str, recorded: str) -> bool:
+def _stands(tree: Revision, where: str, recorded: str) -> bool:
     held = standing(tree, where)
     return held is not None and held.hash == recorded

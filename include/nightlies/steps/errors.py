@@ -6,7 +6,7 @@ StepError
 ├── ArtifactDirectory     a directory where a file of known size or sum was announced
 ├── SourceNotAllowed      a source that lies in no store from which it may be read
 ├── DependencyFailed      what an artifact depends on failed so far; its retry may cure both
-├── DependencyPending     what an artifact depends on is not published yet (a kind of PathBusy: it is waited for)
+├── DependencyPending     what an artifact depends on is not published yet: waited for, like a busy path
 ├── FailedBefore          an earlier step of the run gave the artifact up
 ├── PreparedTooLongAgo    what was prepared may not live until somebody has answered for it
 ├── BatchFailed           several artifacts of one batch failed; retryable if one of them is
@@ -22,7 +22,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from include.errors import is_retryable
-from include.gateway.errors import PathBusy
 from include.nightlies.errors import NightlyError
 
 SHOWN = 20
@@ -115,16 +114,24 @@ class DependencyFailed(StepError):
         super().__init__(f"artifact {artifact}: {reason}")
 
 
-class DependencyPending(PathBusy):
+class DependencyPending(StepError):
     """Waited for like a busy path, for as long as preparing what it depends on may take."""
 
     code = "dependency-pending"
+    retryable = True
     hint = "wait until it is published"
+    listed = False
+    time_remaining_s = DEPENDENCY_WAIT_S
 
     def __init__(self, artifact: str, reason: str, *, repository: str, path: str) -> None:
         self.artifact = artifact
-        what = f"artifact {artifact}: {reason}; {self.hint}"
-        super().__init__(what, time_remaining_s=DEPENDENCY_WAIT_S, repository=repository, path=path)
+        self.repository = repository
+        self.path = path
+        super().__init__(f"artifact {artifact}: {reason}; {self.hint}")
+
+    def why_given_up(self, waited_s: float) -> str:
+        """What is recorded and shown once it was waited for in vain."""
+        return f"{self}; waited for {waited_s:.0f} s. See why that is so, then clear the run from its plan on."
 
 
 class BatchFailed(StepError):

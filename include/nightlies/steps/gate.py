@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
+from include.ledger.engine import Bind
+from include.nightlies.attempt import Attempt
 from include.nightlies.errors import BuildIncomplete
-from include.nightlies.records import builds
 from include.nightlies.records import publications as records
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.index import RejectedArtifact
@@ -17,12 +17,10 @@ from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.requirements import is_required, never_listed, required_pairs
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import GateClosed
-from include.nightlies.steps.links import keep_links
+from include.nightlies.steps.links import build_taken, keep_links
 from include.nightlies.steps.values import Night
 from include.publishers.connect import Connections
 from include.settings.model import Slot
-
-Clock = Callable[[], datetime]
 
 log = logging.getLogger(__name__)
 
@@ -51,9 +49,8 @@ class Passed:
 
 def gate(
     connections: Connections,
-    run: str,
+    attempt: Attempt,
     *,
-    clock: Clock,
     night: Night | None = None,
     dry_run: bool = False,
     cause: str | None = None,
@@ -65,10 +62,10 @@ def gate(
     nothing could be planned, which comes first then. Raises GateClosed with every missing thing and why, which is then
     also the reason why the slot's links stay.
     """
-    dry_run = dry_run or (night is not None and night.dry_run)
+    run, dry_run = attempt.run, dry_run or (night is not None and night.dry_run)
     publications = records.publications_of_run(connections.ledger, run)
     slot = connections.site.slot(night.slot) if night is not None else None
-    build = _build(connections, publications, night) if night is not None else None
+    build = build_taken(connections.ledger, night, publications) if night is not None else None
     lines: list[str] = [cause] if cause else []
     lacking: list[str] = []
     for one in publications:
@@ -86,7 +83,7 @@ def gate(
     if lines:
         closed = GateClosed(run, lines)
         if night is not None and build is not None and not dry_run:
-            keep_links(connections, night, build, str(BuildIncomplete(build.build_id, lines)), clock=clock)
+            keep_links(connections, attempt, night, build, str(BuildIncomplete(build.build_id, lines)))
         raise closed
     for line in lacking:
         log.warning("optional and missing: %s", line)
@@ -200,14 +197,7 @@ def _wanted(name: str | None, chosen: Sequence[str]) -> bool:
     return name is None or not chosen or name in chosen
 
 
-def _build(connections: Connections, publications: Sequence[Publication], night: Night) -> BuildRecord | None:
-    for one in publications:
-        if one.slot is not None and one.build_id is not None:
-            return builds.build(connections.ledger, one.slot, one.build_id)
-    return next(iter(builds.builds_of(connections.ledger, night.slot, night.date)), None)
-
-
-def gate_of_pass(connections: Connections, run: str, slot: Slot, *, planned: bool, cause: str | None = None) -> None:
+def gate_of_pass(ledger: Bind, run: str, slot: Slot, *, planned: bool, cause: str | None = None) -> None:
     """Let a pass end well if nothing failed that it took and that is required; what is optional is only reported.
 
     The night goes on all the same, and its last pass tries again what failed. `planned`: whether the plan came to its
@@ -216,7 +206,7 @@ def gate_of_pass(connections: Connections, run: str, slot: Slot, *, planned: boo
     if not planned:
         raise GateClosed(run, [f"{cause or 'nothing was planned'}. The next pass looks again by itself"])
     lines: list[str] = []
-    for one in records.publications_of_run(connections.ledger, run):
+    for one in records.publications_of_run(ledger, run):
         if one.state is not State.FAILED:
             continue
         line = f"{one.project}/{one.platform}: failed: {one.reason}"

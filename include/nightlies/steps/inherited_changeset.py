@@ -31,7 +31,7 @@ def rebased_changeset(
     """
     fqrn, source = repository.fqrn, item.inherits or ""
     require_native(connections, fqrn, item.destination)
-    there = repository.nested_at(source)
+    there = repository.revision.nested_at(source)
     if there is None:
         raise DestinationError(source, f"nothing stands there (any more) that {item.name} could be taken from")
     packed: list[tuple[str, bytes]] = []
@@ -39,7 +39,7 @@ def rebased_changeset(
     def keep(one: PackedCatalog) -> None:
         packed.append((one.hash.key, one.data))
 
-    layout = repository.catalog_at("").layout
+    layout = repository.revision.root.layout
     tree = rebase(repository.catalogs, there, item.destination, keep, layout=layout)
     if not dry_run:
         store_all(connections.repository_store(fqrn), packed)

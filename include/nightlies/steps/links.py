@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from include.cvmfs.commit.commit import NewTag
-from include.cvmfs.revision.view import View, is_below
+from include.cvmfs.format.paths import is_below, link_target
+from include.cvmfs.revision.revision import Revision
 from include.gateway.errors import TagRefused
+from include.ledger.engine import Bind
+from include.nightlies.attempt import Attempt
 from include.nightlies.errors import BuildIncomplete, BuildMissing
 from include.nightlies.records import builds
 from include.nightlies.records import links as linked
@@ -18,17 +20,16 @@ from include.nightlies.records import publications as records
 from include.nightlies.records.links import LINK, TAG, LinkRecord
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.destinations import build_directory
-from include.nightlies.rules.links import LinkDecision, LinkState, Present, decide, links_of, resolved, stayed
+from include.nightlies.rules.links import LinkDecision, LinkState, Present, decide, links_of, stayed
+from include.nightlies.rules.publication import Publication
 from include.nightlies.steps.completeness import Completeness
 from include.nightlies.steps.provenance import SetLink, vouch_links
-from include.nightlies.steps.set_links import set_links
+from include.nightlies.steps.set_links import LinkChange, set_links
 from include.nightlies.steps.values import Night
 from include.publishers.base import Published
 from include.publishers.connect import Connections
 from include.settings.model import Slot
 from include.settings.templates import fill
-
-Clock = Callable[[], datetime]
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ class Linked:
         return {"revision": self.revision, "links": said}
 
 
-def link_night(connections: Connections, night: Night, build: BuildRecord, *, holder: str, clock: Clock) -> Linked:
+def link_night(connections: Connections, attempt: Attempt, night: Night, build: BuildRecord) -> Linked:
     """Let the slot's links lead to the build and name the revision, if the build is whole and the links may move.
 
     Whatever is decided is in the ledger with its reason. The same build again changes nothing. Raises PathBusy, and
@@ -58,14 +59,14 @@ def link_night(connections: Connections, night: Night, build: BuildRecord, *, ho
     name = _tag_name(slot, build)
     if not paths and name is None:
         return Linked()
-    completeness, decisions = Completeness(connections, slot, build), dict[str, LinkDecision]()
+    completeness, decisions = Completeness(connections.ledger, slot, build), dict[str, LinkDecision]()
     before: dict[str, str | None] = {}
 
-    def wanted(view: View, places: Sequence[str]) -> Mapping[str, str]:
+    def wanted(view: Revision, places: Sequence[str]) -> Mapping[str, str]:
         if missing := completeness.lacking(view):
             raise BuildIncomplete(build.build_id, missing)
         for path in places:
-            present = _present(connections, slot, view, path)
+            present = _present(connections.ledger, slot, view, path)
             decisions[path], before[path] = decide(path, build.key, target, present), present.target
         return {path: target for path in places if decisions[path].state is LinkState.MOVED}
 
@@ -74,14 +75,13 @@ def link_night(connections: Connections, night: Night, build: BuildRecord, *, ho
     tag = None if name is None or taken else NewTag(name, f"{slot.name}, {build.key}")
     done: tuple[Published, ...]
     try:
-        done = _set(
-            connections, slot, paths, wanted, tag, beside=paths[0] if paths else target, holder=holder, clock=clock
-        )
+        beside = paths[0] if paths else target
+        done = _set(connections, attempt, slot.repository, LinkChange(paths, wanted, beside, tag=tag))
     except BuildIncomplete as incomplete:
-        return keep_links(connections, night, build, str(incomplete), clock=clock)
+        return keep_links(connections, attempt, night, build, str(incomplete))
     made = max((one.revision for one in done if not one.unchanged), default=None)
     outcome = Linked(tuple(decisions[path] for path in paths), _tag_decision(name, taken=taken, revision=made), made)
-    recorded = _recorded(connections, slot, night, build, outcome, clock)
+    recorded = _recorded(connections.ledger, attempt, slot, build, outcome)
     set_now = [
         SetLink(
             one.path, target, before[one.path], one.reason, _revision_of(done, one.path, head.manifest.revision),
@@ -89,55 +89,44 @@ def link_night(connections: Connections, night: Night, build: BuildRecord, *, ho
         )
         for one in outcome.links if one.state in (LinkState.MOVED, LinkState.UNCHANGED)
     ]  # fmt: skip
-    vouch_links(connections, slot.repository, slot.name, set_now, run=night.run, holder=holder, now=clock())
+    vouch_links(connections, attempt, slot, set_now)
     return recorded
 
 
-def keep_links(connections: Connections, night: Night, build: BuildRecord, reason: str, *, clock: Clock) -> Linked:
+def keep_links(connections: Connections, attempt: Attempt, night: Night, build: BuildRecord, reason: str) -> Linked:
     """Record why the slot's links do not lead to a build, and that its revision gets no name."""
     slot = connections.site.slot(night.slot)
     target = build_directory(slot, build.build_id, build_date=build.date)
     name = _tag_name(slot, build)
     tag = None if name is None else LinkDecision(name, target, LinkState.STAYED, reason)
     outcome = Linked(stayed(links_of(slot, build.date), target, reason), tag)
-    return _recorded(connections, slot, night, build, outcome, clock)
+    return _recorded(connections.ledger, attempt, slot, build, outcome)
 
 
-def build_of_night(connections: Connections, night: Night) -> BuildRecord:
+def build_of_night(ledger: Bind, night: Night) -> BuildRecord:
     """The build that the run installed. Raises BuildMissing."""
-    for one in records.publications_of_run(connections.ledger, night.run):
-        if one.slot is not None and one.build_id is not None:
-            found = builds.build(connections.ledger, one.slot, one.build_id)
-            if found is not None:
-                return found
-    newest = next(iter(builds.builds_of(connections.ledger, night.slot, night.date)), None)
-    if newest is None:
+    found = build_taken(ledger, night, records.publications_of_run(ledger, night.run))
+    if found is None:
         raise BuildMissing(night.slot, night.date, "the ledger")
-    return newest
+    return found
 
 
-def _set(
-    connections: Connections,
-    slot: Slot,
-    paths: Sequence[str],
-    wanted: Callable[[View, Sequence[str]], Mapping[str, str]],
-    tag: NewTag | None,
-    *,
-    beside: str,
-    holder: str,
-    clock: Clock,
-) -> tuple[Published, ...]:
-    def once(tag: NewTag | None) -> tuple[Published, ...]:
-        return set_links(
-            connections, slot.repository, paths, wanted, beside=beside, holder=holder, now=clock(), tag=tag
-        )
+def build_taken(ledger: Bind, night: Night, publications: Iterable[Publication]) -> BuildRecord | None:
+    """The build that a run took its artifacts from; the newest of its date where it took none."""
+    for one in publications:
+        if one.slot is not None and one.build_id is not None:
+            return builds.build(ledger, one.slot, one.build_id)
+    return next(iter(builds.builds_of(ledger, night.slot, night.date)), None)
 
+
+def _set(connections: Connections, attempt: Attempt, fqrn: str, change: LinkChange) -> tuple[Published, ...]:
     try:
-        return once(tag)
+        return set_links(connections, attempt, fqrn, change)
     except TagRefused:
-        if tag is None or all(one.name != tag.name for one in connections.head(slot.repository).tags()):
+        if change.tag is None or all(one.name != change.tag.name for one in connections.head(fqrn).tags()):
             raise
-        return once(None)  # another run of the same build was quicker
+        # another run of the same build was quicker
+        return set_links(connections, attempt, fqrn, replace(change, tag=None))
 
 
 def _revision_of(done: Sequence[Published], path: str, seen: int) -> int:
@@ -145,14 +134,14 @@ def _revision_of(done: Sequence[Published], path: str, seen: int) -> int:
     return max((one.revision for one in done if not one.unchanged and is_below(path, one.path)), default=seen)
 
 
-def _present(connections: Connections, slot: Slot, view: View, path: str) -> Present:
+def _present(ledger: Bind, slot: Slot, view: Revision, path: str) -> Present:
     entry = view.lookup(path)
     if entry is None:
-        return Present(there=False, key=linked.led_to(connections.ledger, slot.repository, path))
+        return Present(there=False, key=linked.led_to(ledger, slot.repository, path))
     if not entry.is_symlink:
         return Present(there=True)
-    target = resolved(path, entry.symlink)
-    return Present(there=True, target=target, key=builds.key_of_directory(connections.ledger, slot, target))
+    target = link_target(path, entry.symlink)
+    return Present(there=True, target=target, key=builds.key_of_directory(ledger, slot, target))
 
 
 def _tag_name(slot: Slot, build: BuildRecord) -> str | None:
@@ -169,18 +158,16 @@ def _tag_decision(name: str | None, *, taken: bool, revision: int | None) -> Lin
     return LinkDecision(name, "", LinkState.MOVED, f"names revision {revision}")
 
 
-def _recorded(
-    connections: Connections, slot: Slot, night: Night, build: BuildRecord, outcome: Linked, clock: Clock
-) -> Linked:
+def _recorded(ledger: Bind, attempt: Attempt, slot: Slot, build: BuildRecord, outcome: Linked) -> Linked:
     every = [(LINK, one) for one in outcome.links] + ([(TAG, outcome.tag)] if outcome.tag else [])
     for kind, one in every:
         log.info("%s %s: %s for %s: %s", kind, one.path, one.state.value, build.key, one.reason)
     linked.record(
-        connections.ledger,
+        ledger,
         [
             LinkRecord(
                 kind, slot.repository, one.path, slot.name, build.build_id, build.date, one.state.value, one.reason,
-                night.run, outcome.revision if one.state is LinkState.MOVED else None, clock(),
+                attempt.run, outcome.revision if one.state is LinkState.MOVED else None, attempt.clock(),
             )
             for kind, one in every
         ],

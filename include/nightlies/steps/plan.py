@@ -3,41 +3,41 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from include.cvmfs.errors import TagError
 from include.cvmfs.format.history import check_tag_name
+from include.cvmfs.format.paths import is_below
 from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.view import is_below
 from include.cvmfs.sources.source import checked_destination
+from include.ledger.engine import Bind
+from include.nightlies.attempt import Attempt
 from include.nightlies.errors import PLAN_REFUSED, BuildOvertaken, DependencyCycle, NightlyError
 from include.nightlies.records import builds, damage
 from include.nightlies.records import publications as records
 from include.nightlies.records import undos as undone
-from include.nightlies.records.bulk import Planned, plan_many
+from include.nightlies.records.bulk import plan_many
 from include.nightlies.records.damage import Damage
 from include.nightlies.rules.batching import dealt
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.current_content import standing
-from include.nightlies.rules.destinations import build_directory, destination, overlapping
+from include.nightlies.rules.destinations import build_directory, destination_of, overlapping
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.index_history import compared
 from include.nightlies.rules.new_artifacts import without_wrong_time
 from include.nightlies.rules.order import in_order, select
-from include.nightlies.rules.publication import Figures, Publication
+from include.nightlies.rules.publication import Figures, Move, Planned, Publication
 from include.nightlies.rules.requirements import is_taken
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.base import Inherited, inherited
 from include.nightlies.steps.build_status import fresh_artifacts
 from include.nightlies.steps.sources import absolute, locate, read_again
-from include.nightlies.steps.values import Batch, Item, Night, Plan
+from include.nightlies.steps.values import Batch, Item, Night, Plan, PublicationRequest
 from include.publishers.connect import Connections
 from include.settings.model import Slot
 from include.settings.templates import fields
 
-Clock = Callable[[], datetime]
 MAX_MAPPED = 200
 """Mapped tasks of one run: more cost the scheduler more than they bring."""
 OVERTAKEN = 10
@@ -46,9 +46,7 @@ OVERTAKEN = 10
 log = logging.getLogger(__name__)
 
 
-def plan_night(
-    connections: Connections, night: Night, *, try_number: int, clock: Clock, max_mapped: int = MAX_MAPPED
-) -> Plan:
+def plan_night(connections: Connections, attempt: Attempt, night: Night, *, max_mapped: int = MAX_MAPPED) -> Plan:
     """Read the index, record the build, and have a publication in the ledger for every artifact that the run takes.
 
     The last pass of a night takes all; one before it only what is new, and nothing of the build that a partial one
@@ -58,12 +56,12 @@ def plan_night(
     BuildOvertaken, or what a store raises; nothing is recorded then.
     """
     slot = connections.site.slot(night.slot)
-    seen = _looked_at(connections, slot, night, clock)
+    seen = _looked_at(connections, attempt, slot, night)
     repository, index, record, taken = seen.repository, seen.index, seen.record, seen.taken
     notes, parts = list(seen.notes), [one.artifact for one in taken]
     chosen, more = _chosen([*index.artifacts, *parts], index, slot, night)
     if not night.last:
-        arrived = fresh_artifacts(connections, slot, night, index, record, clock())
+        arrived = fresh_artifacts(connections.ledger, slot, night, index, record, attempt.clock())
         fresh = set(arrived.fresh)
         chosen = tuple(one for one in chosen if one.name in fresh)
         notes += [f"{name}: {why}" for name, why in arrived.held.items()]
@@ -87,8 +85,8 @@ def plan_night(
             )
             for item in items
         },
-        try_number=try_number,
-        now=clock(),
+        try_number=attempt.number,
+        now=attempt.clock(),
     )
     damages = damage.of_repository(connections.ledger, slot.repository)
     for item in items:
@@ -96,11 +94,11 @@ def plan_night(
         if publication.state.good:
             settled.append(publication)
         elif item.name in refused:
-            settled.append(_refuse(connections, publication, refused[item.name], try_number, clock))
+            settled.append(_refuse(connections.ledger, attempt, publication, refused[item.name]))
         elif artifact and (gone := undone_before.get((artifact.id, artifact.artifact.sha256))) is not None:
-            settled.append(_skip(connections, publication, str(gone), try_number, clock))
-        elif (held := held_already(connections, repository, publication, damages)) is not None:
-            settled.append(_settle(connections, publication, held, repository, try_number, clock))
+            settled.append(_skip(connections.ledger, attempt, publication, str(gone)))
+        elif (held := held_already(connections.ledger, repository, publication, damages)) is not None:
+            settled.append(_settle(connections.ledger, attempt, publication, held, repository))
         else:
             open_items.append(item)
     own = [item for item in open_items if item.inherits is None]
@@ -118,33 +116,21 @@ def plan_night(
     return plan
 
 
-def plan_publication(
-    connections: Connections,
-    *,
-    run: str,
-    fqrn: str,
-    path: str,
-    source: str,
-    try_number: int,
-    clock: Clock,
-    sha256: str | None = None,
-    tag: str | None = None,
-    overwrite: bool = False,
-    dry_run: bool = False,
-) -> Plan:
-    """One tree or tarball by hand, as a run of one batch. `source` is a URL in one of the configured stores.
+def plan_publication(connections: Connections, attempt: Attempt, request: PublicationRequest) -> Plan:
+    """One tree or tarball by hand, as a run of one batch.
 
     Raises SettingsError, SourceNotAllowed, DestinationError or TagError before anything is done.
     """
+    fqrn, source, tag = request.repository, request.source, request.tag
     connections.site.repository(fqrn)
     locate(connections, source)
-    where = checked_destination(path.rstrip("/") or "/")
-    item = Item(name=path, destination=where, source=source, sha256=sha256)
-    batch = Batch(run, fqrn, (item,), replace=overwrite, tag=tag, dry_run=dry_run)
+    where = checked_destination(request.path.rstrip("/") or "/")
+    item = Item(name=request.path, destination=where, source=source, sha256=request.sha256)
+    batch = Batch(attempt.run, fqrn, (item,), replace=request.overwrite, tag=tag, dry_run=request.dry_run)
     if tag is not None:
         _require_tag(connections, batch, item, tag)
-    reason = f"by hand from {source}"
-    records.plan(connections.ledger, batch.key(item), try_number=try_number, now=clock(), reason=reason)
+    planned, now = Planned(reason=f"by hand from {source}"), attempt.clock()
+    records.plan(connections.ledger, batch.key(item), planned, try_number=attempt.number, now=now)
     return Plan((batch,))
 
 
@@ -163,7 +149,7 @@ def nested_directories(slot: Slot, index: BuildIndex) -> tuple[str, ...]:
 
 
 def held_already(
-    connections: Connections, repository: Repository, publication: Publication, damages: Sequence[Damage]
+    ledger: Bind, repository: Repository, publication: Publication, damages: Sequence[Damage]
 ) -> str | None:
     """The nested hash at the destination, if it is the one under which this very artifact was published; else None.
 
@@ -174,11 +160,11 @@ def held_already(
     if any(is_below(one.path, publication.destination) for one in damages):
         return None
     recorded = records.recorded_nested_hash(
-        connections.ledger, publication.repository, publication.destination, publication.artifact_sha256
+        ledger, publication.repository, publication.destination, publication.artifact_sha256
     )
     if recorded is None:
         return None
-    held = standing(repository, publication.destination)
+    held = standing(repository.revision, publication.destination)
     return recorded if held is not None and held.hash == recorded else None
 
 
@@ -198,28 +184,28 @@ class _LookedAt:
     notes: tuple[str, ...]
 
 
-def _looked_at(connections: Connections, slot: Slot, night: Night, clock: Clock) -> _LookedAt:
+def _looked_at(connections: Connections, attempt: Attempt, slot: Slot, night: Night) -> _LookedAt:
     """Read the index and record its build; anew if another run recorded one meanwhile, whose index may be later."""
     for _ in range(OVERTAKEN - 1):
         try:
-            return _look_once(connections, slot, night, clock)
+            return _look_once(connections, attempt, slot, night)
         except BuildOvertaken as overtaken:
             log.info("%s", overtaken)
-    return _look_once(connections, slot, night, clock)
+    return _look_once(connections, attempt, slot, night)
 
 
-def _look_once(connections: Connections, slot: Slot, night: Night, clock: Clock) -> _LookedAt:
+def _look_once(connections: Connections, attempt: Attempt, slot: Slot, night: Night) -> _LookedAt:
     ledger = connections.ledger
     recorded = builds.seen_of(ledger, slot.name, night.date)
     read, url = read_again(connections, slot, night.date)
     repository = connections.head(slot.repository)
     before = builds.build(ledger, slot.name, read.build_id)
-    trusted, wrong = without_wrong_time(read, clock())
+    trusted, wrong = without_wrong_time(read, attempt.clock())
     found = compared(trusted, before)
     index = found.index
-    taken, lacking = inherited(connections, slot, index, before, repository) if night.last else ((), ())
+    taken, lacking = inherited(connections.ledger, slot, index, before, repository.revision) if night.last else ((), ())
     parts = [one.artifact for one in taken]
-    record = builds.record_build(ledger, index, index_url=url, now=clock(), inherited=parts, seen=recorded)
+    record = builds.record_build(ledger, index, index_url=url, now=attempt.clock(), inherited=parts, seen=recorded)
     rejected = (f"{one.name} is rejected: {one.reason}" for one in index.rejected)
     notes = (*([wrong] if wrong else ()), *found.notes, *lacking, *rejected)
     return _LookedAt(repository, index, record, taken, notes)
@@ -278,7 +264,7 @@ def _items(
     rejected = {one.name: one.reason for one in index.rejected}
     for one in chosen:
         source = absolute(connections, slot.store, one.url)
-        where = destination(slot, index.build_id, one.project, one.platform, build_date=index.date)
+        where = destination_of(slot, index, one)
         needs = [f"{name}/{one.platform}" for name in one.dependencies]
         wanted = tuple(n for n in needs if ordered and n in names)
         items.append(Item(one.name, where, source, one.sha256, one.size, wanted, store=slot.store))
@@ -297,32 +283,22 @@ def _items(
     return items, refused
 
 
-def _refuse(
-    connections: Connections, publication: Publication, error: NightlyError, try_number: int, clock: Clock
-) -> Publication:
+def _refuse(ledger: Bind, attempt: Attempt, publication: Publication, error: NightlyError) -> Publication:
     if publication.state is State.FAILED:
         return publication
-    return records.move(
-        connections.ledger, publication.key, State.FAILED, phase=Phase.PLAN, try_number=try_number, now=clock(),
-        reason=str(error), error=error,
-    )  # fmt: skip
+    return attempt.move(ledger, publication.key, Move.failed(Phase.PLAN, error))
 
 
-def _skip(connections: Connections, publication: Publication, why: str, try_number: int, clock: Clock) -> Publication:
+def _skip(ledger: Bind, attempt: Attempt, publication: Publication, why: str) -> Publication:
     if publication.state is State.SKIPPED:
         return publication
-    cure = "To install it again: nightshift nightly redo."
-    return records.move(
-        connections.ledger, publication.key, State.SKIPPED, phase=Phase.PLAN, try_number=try_number, now=clock(),
-        reason=f"{why}. {cure}", skip=Skip.UNDONE,
-    )  # fmt: skip
+    reason = f"{why}. To install it again: nightshift nightly redo."
+    return attempt.move(ledger, publication.key, Move(State.SKIPPED, Phase.PLAN, reason, skip=Skip.UNDONE))
 
 
-def _settle(
-    connections: Connections, publication: Publication, held: str, repository: Repository, try_number: int, clock: Clock
-) -> Publication:
+def _settle(ledger: Bind, attempt: Attempt, publication: Publication, held: str, repository: Repository) -> Publication:
     manifest = repository.manifest
-    before = records.history(connections.ledger, publication.repository, publication.destination)
+    before = records.history(ledger, publication.repository, publication.destination)
     last = next((one for one in before if one.nested_hash == held and one.files is not None), None)
     figures = Figures(
         files=last.files if last else None,
@@ -336,7 +312,5 @@ def _settle(
         bytes_uploaded=0,
         lease_held_s=0.0,
     )
-    return records.move(
-        connections.ledger, publication.key, State.UNCHANGED, phase=Phase.PLAN, try_number=try_number, now=clock(),
-        reason=f"revision {manifest.revision} holds this very artifact", figures=figures,
-    )  # fmt: skip
+    reason = f"revision {manifest.revision} holds this very artifact"
+    return attempt.move(ledger, publication.key, Move(State.UNCHANGED, Phase.PLAN, reason, figures))

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from include.care.provenance.document import ChangeKind
 from include.care.provenance.records import begun, newest, note
 from include.ledger.errors import LedgerError
+from include.nightlies.attempt import Attempt
 from include.nightlies.records import builds
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 from include.nightlies.steps.values import Batch, Item
 from include.publishers.connect import Connections
+from include.settings.model import Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +31,17 @@ class SetLink:
     moved: bool = True
 
 
-def vouch(connections: Connections, batch: Batch, item: Item, done: Publication, *, holder: str, now: datetime) -> None:
+def vouch(connections: Connections, attempt: Attempt, batch: Batch, item: Item, done: Publication) -> None:
     """Have it in the ledger and signed in the store, if this run published it. Raises nothing: what stands stands."""
     if done.state is not State.PUBLISHED or done.revision_after is None:
         return
-    at, base = done.ended_at or now, None
+    at, base = done.ended_at or attempt.clock(), None
     if item.inherits is not None and done.artifact is not None:
         with suppress(LedgerError):  # which `note` tells
             base = builds.taken_from(connections.ledger, done.artifact)
-    record = begun(connections, batch.repository, revision=done.revision_after, run_id=batch.run, holder=holder, at=at)
+    record = begun(
+        connections, batch.repository, revision=done.revision_after, run_id=batch.run, holder=attempt.holder, at=at
+    )
     note(
         connections,
         replace(
@@ -61,20 +64,12 @@ def vouch(connections: Connections, batch: Batch, item: Item, done: Publication,
     )
 
 
-def vouch_links(
-    connections: Connections,
-    fqrn: str,
-    slot: str,
-    links: Iterable[SetLink],
-    *,
-    run: str,
-    holder: str,
-    now: datetime,
-) -> None:
+def vouch_links(connections: Connections, attempt: Attempt, slot: Slot, links: Iterable[SetLink]) -> None:
     """Have it known who moved links of a slot. Raises LedgerUnavailable.
 
     One that an earlier try moved before it could say so is told as found.
     """
+    fqrn, now = slot.repository, attempt.clock()
     for one in links:
         reason = one.reason
         if not one.moved:
@@ -82,11 +77,11 @@ def vouch_links(
             if last is not None and last.leads_to == one.target:
                 continue
             reason = "found so; who moved it did not come to say it"
-        record = begun(connections, fqrn, revision=one.revision, run_id=run, holder=holder, at=now)
+        record = begun(connections, fqrn, revision=one.revision, run_id=attempt.run, holder=attempt.holder, at=now)
         note(
             connections,
             replace(
                 record, path=one.path, kind=ChangeKind.LINK, leads_to=one.target, before=one.before, reason=reason,
-                slot=slot, build_id=one.build_id,
+                slot=slot.name, build_id=one.build_id,
             ),
         )  # fmt: skip

@@ -5,21 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from include.cvmfs.errors import DestinationError
-from include.cvmfs.revision.view import View
+from include.nightlies.attempt import Attempt
 from include.nightlies.records import created_directories as created
 from include.nightlies.records import publications as records
-from include.nightlies.rules.publication import PublicationKey
-from include.nightlies.rules.states import Phase, State
+from include.nightlies.rules.publication import Move
+from include.nightlies.rules.states import Phase
 from include.nightlies.steps.errors import ReserveFailed
 from include.nightlies.steps.values import Batch, Item, all_items
 from include.publishers.base import Reserved
 from include.publishers.connect import Connections
 from include.publishers.destinations import missing_directories
-
-Clock = Callable[[], datetime]
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +31,7 @@ class Reservation:
     refused: dict[str, str] = field(default_factory=dict)
 
 
-def reserve_run(
-    connections: Connections, batches: Sequence[Batch], *, holder: str, try_number: int, clock: Clock
-) -> Reservation:
+def reserve_run(connections: Connections, attempt: Attempt, batches: Sequence[Batch]) -> Reservation:
     """Reserve everything that the run still has to publish; nothing to create means no lease and no commit.
 
     A destination that cannot be one fails its own artifact, in the ledger, and the others are reserved. A dry run only
@@ -55,7 +50,7 @@ def reserve_run(
     if not wanted:
         return outcome
     first = batches[0]
-    reserve = _looking(connections, first) if first.dry_run else _reserving(connections, first, holder, clock)
+    reserve = _looking(connections, first) if first.dry_run else _reserving(connections, attempt, first)
     while wanted:
         try:
             done = reserve([path for path, _ in wanted])
@@ -65,7 +60,8 @@ def reserve_run(
                 raise
             for path, key in refused:
                 outcome.refused[path] = str(error)
-                _fail(connections, key, error, try_number, clock)
+                log.warning("%s", error)
+                attempt.move(connections.ledger, key, Move.failed(Phase.PUBLISH, error))
             wanted = [one for one in wanted if one not in refused]
             continue
         outcome.revision, outcome.created, outcome.lease_held_s = done.revision, done.created, done.lease_held_s
@@ -82,44 +78,34 @@ def reserve_run(
     return outcome
 
 
-def reserve_again(connections: Connections, batch: Batch, item: Item, *, holder: str, clock: Clock) -> Reserved:
+def reserve_again(connections: Connections, attempt: Attempt, batch: Batch, item: Item) -> Reserved:
     """Reserve one destination whose reservation was taken away. Raises PathBusy, DestinationError, or what it meets."""
-    done = _reserving(connections, batch, holder, clock)([item.destination])
+    done = _reserving(connections, attempt, batch)([item.destination])
     log.info("%s: reserved again in revision %d, lease held %.3f s", item.name, done.revision, done.lease_held_s)
     return done
 
 
-def _reserving(
-    connections: Connections, batch: Batch, holder: str, clock: Clock
-) -> Callable[[Sequence[str]], Reserved]:
+def _reserving(connections: Connections, attempt: Attempt, batch: Batch) -> Callable[[Sequence[str]], Reserved]:
     publisher = connections.publisher(batch.repository)
 
     def reserve(paths: Sequence[str]) -> Reserved:
         def remember(directories: Sequence[str]) -> None:
             above = [path for path in directories if path not in paths]
-            created.note(connections.ledger, batch.run, batch.repository, above, now=clock())
+            created.note(connections.ledger, batch.run, batch.repository, above, now=attempt.clock())
 
-        return publisher.reserve(paths, nested=batch.nested, holder=holder, now=clock(), on_create=remember)
+        return publisher.reserve(
+            paths, nested=batch.nested, holder=attempt.holder, now=attempt.clock(), on_create=remember
+        )
 
     return reserve
 
 
 def _looking(connections: Connections, batch: Batch) -> Callable[[Sequence[str]], Reserved]:
     repository = connections.head(batch.repository)
-    view = View(repository.catalogs, repository.manifest.root)
+    view = repository.revision
 
     def look(paths: Sequence[str]) -> Reserved:
         missing_directories(view, paths)
         return Reserved(repository.manifest.revision, ())
 
     return look
-
-
-def _fail(
-    connections: Connections, key: PublicationKey, error: DestinationError, try_number: int, clock: Clock
-) -> None:
-    log.warning("%s", error)
-    records.move(
-        connections.ledger, key, State.FAILED, phase=Phase.PUBLISH, try_number=try_number, now=clock(),
-        reason=str(error), error=error,
-    )  # fmt: skip

@@ -155,6 +155,19 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class PublicationRequest:
+    """One tree or tarball to publish by hand. `source`: a URL in one of the configured stores."""
+
+    repository: str
+    path: str
+    source: str
+    sha256: str | None = None
+    tag: str | None = None
+    overwrite: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a run is going to do. `settled`: what needs no doing, each with its reason; `notes`: faults to read.
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Generic, TypeVar
 
 from include.cvmfs.errors import CommitError, CvmfsError, DestinationError, ObjectError
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.paths import is_below
 from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.view import is_below
 from include.gateway.errors import CommitFailed, PathBusy
+from include.ledger.engine import Bind
+from include.nightlies.attempt import Attempt
 from include.nightlies.records import builds, damage
 from include.nightlies.records import bulk as many
 from include.nightlies.records import created_directories as created
 from include.nightlies.records import publications as records
 from include.nightlies.records.damage import Damage
 from include.nightlies.rules.current_content import standing
-from include.nightlies.rules.outages import is_outage
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import NotVerified
@@ -31,7 +31,6 @@ from include.publishers.errors import PublisherError
 from include.storage.errors import StoreError
 
 T = TypeVar("T")
-Clock = Callable[[], datetime]
 SAMPLE_FILES = 5
 SAMPLE_BYTES = 64 << 20
 AT_ONCE = 8
@@ -58,15 +57,13 @@ class _Reader:
     read: set[ObjectHash] = field(default_factory=set)
 
 
-def verify_run(
-    connections: Connections, run: str, *, clock: Clock, sample: int = SAMPLE_FILES, outlast: bool = False
-) -> tuple[ReadBack, ...]:
+def verify_run(connections: Connections, attempt: Attempt, *, sample: int = SAMPLE_FILES) -> tuple[ReadBack, ...]:
     """Walk every destination of the run that is published, and read a sample of its files, each object once.
 
     What reads back is noted in the ledger, and so are objects that do not. Raises NotVerified with every problem once
-    all were looked at; with ``outlast`` an outage as it is, and then nothing is noted as read.
+    all were looked at; an outage that the attempt outlasts as it is, and then nothing is noted as read.
     """
-    good = [one for one in records.publications_of_run(connections.ledger, run) if one.state.good]
+    good = [one for one in records.publications_of_run(connections.ledger, attempt.run) if one.state.good]
     problems: list[str] = []
     done: list[ReadBack] = []
     read: list[Publication] = []
@@ -86,7 +83,7 @@ def verify_run(
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="verify") as threads:
         for publication, found in zip(good, threads.map(look, good), strict=True):
-            if outlast and isinstance(found, Exception) and is_outage(found):
+            if isinstance(found, Exception) and attempt.outlasts(found):
                 raise found
             if isinstance(found, ReadBack):
                 done.append(found)
@@ -95,15 +92,15 @@ def verify_run(
             problems.append(f"{publication.destination}: {found}")
             if isinstance(found, ObjectError):
                 lost = Damage(found.key, publication.destination, str(found))
-                damage.note(connections.ledger, publication.repository, [lost], now=clock())
-    many.note_verified(connections.ledger, [one.key for one in read], now=clock())
+                damage.note(connections.ledger, publication.repository, [lost], now=attempt.clock())
+    many.note_verified(connections.ledger, [one.key for one in read], now=attempt.clock())
     if problems:
-        raise NotVerified(run, problems)
+        raise NotVerified(attempt.run, problems)
     log.info("read back %d destinations, %d files sampled", len(done), sum(one.sampled for one in done))
     return tuple(done)
 
 
-def tidy_run(connections: Connections, batches: Sequence[Batch], *, holder: str, clock: Clock) -> tuple[str, ...]:
+def tidy_run(connections: Connections, attempt: Attempt, batches: Sequence[Batch]) -> tuple[str, ...]:
     """Take away what was reserved for artifacts that came to nothing, so that nothing of them stays to be seen.
 
     Directories above go with the last of them, if this run created them or they are the build's own. What another run
@@ -116,20 +113,20 @@ def tidy_run(connections: Connections, batches: Sequence[Batch], *, holder: str,
     batch = batches[0]
     planned = records.publications_of_run(connections.ledger, batch.run)
     # all tasks before this one have ended: what is under way in the ledger was given up with its task
-    lost = [one.destination for one in planned if not one.state.good and not _is_for_another(connections, one)]
+    lost = [one.destination for one in planned if not one.state.good and not _is_for_another(connections.ledger, one)]
     above = created.of_run(connections.ledger, batch.run, batch.repository)
     for path, other in records.open_elsewhere(connections.ledger, batch.run, batch.repository, lost).items():
         log.info("%s: left reserved for run %s, which has it to publish", path, other)
         lost.remove(path)
         inherited = [directory for directory in above if is_below(path, directory)]
-        created.note(connections.ledger, other, batch.repository, inherited, now=clock())
+        created.note(connections.ledger, other, batch.repository, inherited, now=attempt.clock())
     if not lost:
         created.forget(connections.ledger, batch.run, batch.repository)
         return ()
     floor = batch.nested[-1] if batch.nested else None
     try:
         publisher = connections.publisher(batch.repository)
-        done = publisher.release(lost, floor=floor, created=above, holder=holder, now=clock())
+        done = publisher.release(lost, floor=floor, created=above, holder=attempt.holder, now=attempt.clock())
     except (PathBusy, DestinationError, CommitError, CommitFailed, PublisherError) as error:
         log.warning("what was reserved and stays empty is left for the next run: %s", error)
         return ()
@@ -139,22 +136,22 @@ def tidy_run(connections: Connections, batches: Sequence[Batch], *, holder: str,
     return done.removed
 
 
-def _is_for_another(connections: Connections, one: Publication) -> bool:
+def _is_for_another(ledger: Bind, one: Publication) -> bool:
     """Whether another run installs there: skipped, because the build lists it with another sum since it was planned."""
     skipped = one.state is State.SKIPPED
-    return skipped and builds.rebuilt_as(connections.ledger, one.artifact, one.artifact_sha256) is not None
+    return skipped and builds.rebuilt_as(ledger, one.artifact, one.artifact_sha256) is not None
 
 
 def _read_back(reader: _Reader, publication: Publication, sample: int) -> ReadBack:
     repository, path = reader.repository, publication.destination
-    there = standing(repository, path)
+    there = standing(repository.revision, path)
     held = there.hash if there is not None else "nothing"
     if held != publication.nested_hash:
         raise DestinationError(
             path, f"revision {repository.manifest.revision} holds {held}, {publication.nested_hash} was published"
         )
     files: Spread[tuple[str, Dirent]] = Spread(sample)
-    for here, entry in repository.walk(there.path if there is not None else path):
+    for here, entry in repository.revision.walk(there.path if there is not None else path):
         if entry.is_regular and not entry.external:
             files.add((here, entry))
     if publication.files is not None and files.seen != publication.files:
@@ -166,7 +163,7 @@ def _read_back(reader: _Reader, publication: Publication, sample: int) -> ReadBa
             break
         if entry.hash in reader.read and not entry.chunked:
             continue
-        for block in repository.stream(here):
+        for block in repository.revision.stream(here):
             read += len(block)
         if entry.hash is not None and not entry.chunked:
             reader.read.add(entry.hash)  # only what was read to its end, and so verified

@@ -6,14 +6,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from include.care.provenance.records import links_by_path
-from include.cvmfs.revision.view import is_below
+from include.cvmfs.format.paths import is_below, link_target
+from include.cvmfs.revision.revision import Revision
+from include.ledger.engine import Bind
 from include.nightlies.records import builds
 from include.nightlies.rules.build import BuildRecord
-from include.nightlies.rules.current_content import ReadableRevision, standing
-from include.nightlies.rules.destinations import build_directory, destination
-from include.nightlies.rules.links import LATEST, all_links_of, resolved
+from include.nightlies.rules.current_content import standing
+from include.nightlies.rules.destinations import build_directory, destination_of
+from include.nightlies.rules.links import LATEST, all_links_of
 from include.nightlies.steps.completeness import Completeness
-from include.publishers.connect import Connections
 from include.settings.model import Slot
 
 
@@ -31,10 +32,10 @@ class MovedLink:
 
 
 def links_of_slot(
-    connections: Connections,
+    ledger: Bind,
     slot: Slot,
     build: BuildRecord,
-    tree: ReadableRevision,
+    tree: Revision,
     earlier: Sequence[BuildRecord],
     *,
     move: bool,
@@ -47,30 +48,28 @@ def links_of_slot(
             continue
         any_day = path.endswith(f"/{LATEST}")
         candidates = [one for one in earlier if any_day or one.date.weekday() == build.date.weekday()]
-        whole = next((one for one in candidates if not Completeness(connections, slot, one).lacking(tree)), None)
+        whole = next((one for one in candidates if not Completeness(ledger, slot, one).lacking(tree)), None)
         target = build_directory(slot, whole.build_id, build_date=whole.date) if whole else None
         found.append(MovedLink(path, top, whole, target))
     return found, refused
 
 
-def leading_to(slot: Slot, tree: ReadableRevision, top: str) -> list[str]:
+def leading_to(slot: Slot, tree: Revision, top: str) -> list[str]:
     """The slot's links that lead to a build's directory."""
     found = []
     for path in all_links_of(slot):
         entry = tree.lookup(path)
-        if entry is not None and entry.is_symlink and resolved(path, entry.symlink) == top:
+        if entry is not None and entry.is_symlink and link_target(path, entry.symlink) == top:
             found.append(path)
     return found
 
 
-def leading_into(
-    connections: Connections, slot: Slot, build: BuildRecord, tree: ReadableRevision, gone: Collection[str]
-) -> list[str]:
+def leading_into(ledger: Bind, slot: Slot, build: BuildRecord, tree: Revision, gone: Collection[str]) -> list[str]:
     """Links of partial builds, and links that somebody set by hand, that would lead nowhere."""
     refused, seen = [], set(all_links_of(slot))
-    for other in builds.partial_builds(connections.ledger, slot.name):
+    for other in builds.partial_builds(ledger, slot.name):
         for record in other.artifacts:
-            where = _destination(slot, other, record.artifact.project, record.artifact.platform)
+            where = destination_of(slot, other, record.artifact)
             seen.add(where)
             if record.inherited is not None and where not in gone and _leads(tree, where) in gone:
                 leads = _leads(tree, where)
@@ -79,10 +78,9 @@ def leading_into(
     left = [
         where
         for one in build.artifacts
-        if (where := _destination(slot, build, one.artifact.project, one.artifact.platform)) not in gone
-        and standing(tree, where) is not None
+        if (where := destination_of(slot, build, one.artifact)) not in gone and standing(tree, where) is not None
     ]
-    for path in links_by_path(connections.ledger, slot.repository):
+    for path in links_by_path(ledger, slot.repository):
         leads = _leads(tree, path) if path not in seen else None
         if leads is None or not is_below(leads, top) or any(is_below(path, one) for one in gone):
             continue
@@ -92,24 +90,18 @@ def leading_into(
     return refused
 
 
-def shown_by_links(
-    connections: Connections, slot: Slot, tree: ReadableRevision, replaced: Collection[str]
-) -> list[str]:
+def shown_by_links(ledger: Bind, slot: Slot, tree: Revision, replaced: Collection[str]) -> list[str]:
     """Links of partial builds that will show what takes the place of a tree."""
     return [
         f"{where} of the partial {other.key} leads to {leads}, and shows what takes its place, too"
-        for other in builds.partial_builds(connections.ledger, slot.name)
+        for other in builds.partial_builds(ledger, slot.name)
         for record in other.artifacts
         if record.inherited is not None
-        for where in [_destination(slot, other, record.artifact.project, record.artifact.platform)]
+        for where in [destination_of(slot, other, record.artifact)]
         if where not in replaced and (leads := _leads(tree, where)) in replaced
     ]
 
 
-def _leads(tree: ReadableRevision, path: str) -> str | None:
+def _leads(tree: Revision, path: str) -> str | None:
     entry = tree.lookup(path)
-    return resolved(path, entry.symlink) if entry is not None and entry.is_symlink else None
-
-
-def _destination(slot: Slot, build: BuildRecord, project: str, platform: str) -> str:
-    return destination(slot, build.build_id, project, platform, build_date=build.date)
+    return link_target(path, entry.symlink) if entry is not None and entry.is_symlink else None

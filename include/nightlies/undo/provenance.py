@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from include.care.provenance.document import ChangeKind, ProvenanceRecord
 from include.care.provenance.records import begun, newest, note
+from include.nightlies.attempt import Attempt
 from include.nightlies.records import publications as records
 from include.nightlies.rules.build import ArtifactRecord
-from include.nightlies.rules.destinations import destination
+from include.nightlies.rules.destinations import destination_of
 from include.publishers.connect import Connections
 
 if TYPE_CHECKING:
@@ -20,11 +21,10 @@ if TYPE_CHECKING:
 
 def vouch_undone(
     connections: Connections,
+    attempt: Attempt,
     plan: UndoPlan,
     found: Sequence[tuple[ArtifactRecord, Predecessor | None]],
     *,
-    run: str,
-    holder: str,
     revision: int | None,
     now: datetime,
 ) -> None:
@@ -34,11 +34,9 @@ def vouch_undone(
     only what is not told yet.
     """
     slot, build = connections.site.slot(plan.wish.slot), plan.build
-    common = replace(
-        begun(connections, plan.repository, revision=revision or plan.revision, run_id=run, holder=holder, at=now),
-        slot=slot.name,
-        reason=plan.wish.reason,
-    )
+    revision, holder = revision or plan.revision, attempt.holder
+    record = begun(connections, plan.repository, revision=revision, run_id=attempt.run, holder=holder, at=now)
+    common = replace(record, slot=slot.name, reason=plan.wish.reason)
     for link in plan.links:
         leads = replace(common, path=link.path, before=link.was, reason=f"{build.key} is undone: {plan.wish.reason}")
         if link.build is not None:
@@ -47,7 +45,7 @@ def vouch_undone(
 
     def removal(removed: ArtifactRecord, before: Predecessor | None) -> ProvenanceRecord:
         artifact = removed.artifact
-        where = destination(slot, build.build_id, artifact.project, artifact.platform, build_date=build.date)
+        where = destination_of(slot, build, artifact)
         own = replace(
             common, path=where, build_id=build.build_id, project=artifact.project, platform=artifact.platform
         )  # fmt: skip
@@ -60,8 +58,8 @@ def vouch_undone(
 
     for one in plan.taken:
         note(connections, replace(removal(one.artifact, one.instead), before=one.held or None))
-    for record, before in found:
-        late = removal(record, before)
+    for removed, before in found:
+        late = removal(removed, before)
         last = newest(connections.ledger, late.repository, late.path)
         if last is not None and (last.kind, last.nested_hash) != (late.kind, late.nested_hash):
             note(connections, late)

@@ -16,8 +16,10 @@ from include.cvmfs.commit.rebase import Rebased, rebase
 from include.cvmfs.errors import DestinationError
 from include.cvmfs.format.catalog import PackedCatalog
 from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS
+from include.cvmfs.format.paths import ancestors, common_top, is_below, link_target
 from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.view import View, ancestors, is_below
+from include.ledger.engine import Bind
+from include.nightlies.attempt import Attempt
 from include.nightlies.errors import BuildUnknown, UndoRefused
 from include.nightlies.records import builds
 from include.nightlies.records import links as linked
@@ -27,8 +29,8 @@ from include.nightlies.records.links import LINK, LinkRecord
 from include.nightlies.records.undos import Undone
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.current_content import standing
-from include.nightlies.rules.destinations import build_directory, destination
-from include.nightlies.rules.links import LinkState, relative, resolved
+from include.nightlies.rules.destinations import build_directory, destination_of
+from include.nightlies.rules.links import LinkState, relative
 from include.nightlies.rules.order import select
 from include.nightlies.steps.completeness import Completeness
 from include.nightlies.undo.links_to_build import MovedLink, leading_into, leading_to, links_of_slot, shown_by_links
@@ -37,11 +39,9 @@ from include.nightlies.undo.provenance import vouch_undone
 from include.publishers.base import Published
 from include.publishers.connect import Connections
 from include.publishers.destinations import is_reserved
-from include.publishers.single_changes import common_ancestor, contents_of
+from include.publishers.single_changes import contents_of
 from include.publishers.unused_directories import topmost
 from include.settings.model import Slot
-
-Clock = Callable[[], datetime]
 
 _TAGS = 5  # of those that may have what stood before a rebuild
 
@@ -59,10 +59,11 @@ def plan_undo(connections: Connections, wish: Wish) -> UndoPlan:
     names = {one.name for one in chosen}
     taken, absent, notes, refused = [], [], [], []
     earlier = builds.earlier_builds(connections.ledger, slot.name, build.key)
+    replacing = earlier if wish.instead is Instead.PREDECESSOR else None
     for record in build.artifacts:
         if record.artifact.name not in names:
             continue
-        found = _look(connections, slot, build, record, head, wish.instead, earlier)
+        found = _look(connections.ledger, slot, build, record, head, replacing)
         if isinstance(found, UndoneDestination):
             taken.append(found)
         elif found.refused:
@@ -74,11 +75,11 @@ def plan_undo(connections: Connections, wish: Wish) -> UndoPlan:
     links: list[MovedLink] = []
     places = {one.destination for one in taken}
     if wish.instead is Instead.PREDECESSOR:
-        notes += shown_by_links(connections, slot, head, places)
-    elif taken or head.lookup(build_directory(slot, build.build_id, build_date=build.date)) is None:
+        notes += shown_by_links(connections.ledger, slot, head.revision, places)
+    elif taken or head.revision.lookup(build_directory(slot, build.build_id, build_date=build.date)) is None:
         # a link to what is gone entirely is put right, too, whoever took that away
-        links, more = links_of_slot(connections, slot, build, head, earlier, move=wish.move_links)
-        refused += more + leading_into(connections, slot, build, head, places)
+        links, more = links_of_slot(connections.ledger, slot, build, head.revision, earlier, move=wish.move_links)
+        refused += more + leading_into(connections.ledger, slot, build, head.revision, places)
     return UndoPlan(
         wish, slot.repository, head.manifest.revision, build, tuple(taken), tuple(links), tuple(notes), tuple(refused),
         tuple(absent),
@@ -87,11 +88,9 @@ def plan_undo(connections: Connections, wish: Wish) -> UndoPlan:
 
 def undo(
     connections: Connections,
+    attempt: Attempt,
     wish: Wish,
     *,
-    run: str,
-    holder: str,
-    clock: Clock,
     require: Callable[[UndoPlan], None] | None = None,
 ) -> tuple[UndoPlan, int | None]:
     """Do it in one revision, and keep it in the ledger; the plan, and the revision, None where nothing was to be done.
@@ -110,12 +109,12 @@ def undo(
     revision = None
     if plan.taken or plan.links:
         connections.require_thawed(plan.repository)
-        revision = _change(connections, plan, holder=holder, now=clock()).revision
-    _record(connections, plan, run, holder, revision, clock())
+        revision = _change(connections, attempt, plan).revision
+    _record(connections, attempt, plan, revision)
     return plan, revision
 
 
-def redo(connections: Connections, wish: Wish, *, clock: Clock) -> int:
+def redo(connections: Connections, wish: Wish, *, now: datetime) -> int:
     """Let the next run of the build install again what was undone; how many artifacts that is. Changes nothing else."""
     slot = connections.site.slot(wish.slot)
     build = builds.build(connections.ledger, slot.name, wish.build_id)
@@ -123,9 +122,7 @@ def redo(connections: Connections, wish: Wish, *, clock: Clock) -> int:
         raise BuildUnknown(slot.name, wish.build_id)
     chosen = select([one.artifact for one in build.artifacts], projects=wish.projects, platforms=wish.platforms)
     names = {one.name for one in chosen}
-    return undone.lift(
-        connections.ledger, [one.id for one in build.artifacts if one.artifact.name in names], now=clock()
-    )
+    return undone.lift(connections.ledger, [one.id for one in build.artifacts if one.artifact.name in names], now=now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,54 +136,54 @@ class _Left:
 
 
 def _look(
-    connections: Connections,
+    ledger: Bind,
     slot: Slot,
     build: BuildRecord,
     record: ArtifactRecord,
     head: Repository,
-    instead: Instead,
-    earlier: Sequence[BuildRecord],
+    replacing: Sequence[BuildRecord] | None,
 ) -> UndoneDestination | _Left:
+    """``replacing``: the earlier builds of which one is to take its place; None if nothing is."""
     artifact = record.artifact
-    where = _destination(slot, build, record)
-    entry = head.lookup(where)
-    if entry is None and instead is Instead.NOTHING:
+    where = destination_of(slot, build, record.artifact)
+    entry = head.revision.lookup(where)
+    if entry is None and replacing is None:
         return _Left(f"{artifact.name}: nothing stands at {where}", absent=True)
-    reference = head.nested_at(where)
+    reference = head.revision.nested_at(where)
     if entry is not None and reference is None and not entry.is_symlink:
         return _Left(f"{artifact.name}: what stands at {where} is no tree of a night; remove it by hand", refused=True)
     held = str(reference.hash) if reference else ""
-    reserved = reference is not None and is_reserved(View(head.catalogs, head.manifest.root), where)
-    if held and not reserved and held not in records.known_hashes(connections.ledger, slot.repository, where):
+    reserved = reference is not None and is_reserved(head.revision, where)
+    if held and not reserved and held not in records.known_hashes(ledger, slot.repository, where):
         what = f"{where} holds the tree {held}, which no run of this ledger published"
         return _Left(f"{artifact.name}: {what}; look whose it is, and remove it by hand", refused=True)
     before = None
-    if instead is Instead.PREDECESSOR:
-        before = earlier_bytes(connections, build, record, where, head)
-        before = before or _predecessor(connections, slot, record, head, earlier)
+    if replacing is not None:
+        before = earlier_bytes(ledger, build, record, where, head)
+        before = before or _predecessor(ledger, slot, record, head, replacing)
         if before is None:
             return _Left(f"{artifact.name}: no earlier build has it; undo it without a predecessor", refused=True)
         if before.sha256 == artifact.sha256:
             return _Left(f"{artifact.name}: {before.build_id} has the very same artifact")
-        known = records.recorded_nested_hash(connections.ledger, slot.repository, where, before.sha256)
+        known = records.recorded_nested_hash(ledger, slot.repository, where, before.sha256)
         if held and held == known:
             said = f"{artifact.name}: the tree of {before.build_id} stands there already"
             return _Left(said, absent=True, before=before)
-    inside = contents_of(head, where) if reference else None
+    inside = contents_of(head.revision, where) if reference else None
     return UndoneDestination(record, where, held, inside.files if inside else 0, inside.bytes if inside else 0, before)
 
 
 def earlier_bytes(
-    connections: Connections, build: BuildRecord, record: ArtifactRecord, where: str, head: Repository
+    ledger: Bind, build: BuildRecord, record: ArtifactRecord, where: str, head: Repository
 ) -> Predecessor | None:
     """What stood there before the artifact was rebuilt, if a tag names a revision that has it.
 
     Without a tag a collection may have taken some of it, and nobody could tell which. Nothing that was itself undone.
     """
-    spurned = {sha256 for one, sha256 in undone.of_build(connections.ledger, build.id) if one == record.id}
+    spurned = {sha256 for one, sha256 in undone.of_build(ledger, build.id) if one == record.id}
     spurned.add(record.artifact.sha256)
     tags = [one for one in head.tags() if one.name not in (TRUNK, TRUNK_PREVIOUS)]
-    for done in records.history(connections.ledger, head.fqrn, where):
+    for done in records.history(ledger, head.fqrn, where):
         sha256, revision = done.artifact_sha256, done.revision_after
         if sha256 is None or sha256 in spurned or revision is None or done.artifact != record.id:
             continue
@@ -198,21 +195,22 @@ def earlier_bytes(
 
 
 def _predecessor(
-    connections: Connections, slot: Slot, record: ArtifactRecord, head: Repository, earlier: Sequence[BuildRecord]
+    ledger: Bind, slot: Slot, record: ArtifactRecord, head: Repository, earlier: Sequence[BuildRecord]
 ) -> Predecessor | None:
     for build in earlier:
         one = build.artifact(record.artifact.project, record.artifact.platform)
         if one is None:
             continue
-        where = _destination(slot, build, one)
-        recorded = records.recorded_nested_hash(connections.ledger, slot.repository, where, one.artifact.sha256)
-        held = standing(head, where)
+        where = destination_of(slot, build, one.artifact)
+        recorded = records.recorded_nested_hash(ledger, slot.repository, where, one.artifact.sha256)
+        held = standing(head.revision, where)
         if held is not None and held.hash == recorded:
             return Predecessor(build.build_id, held.path, held.reference, one.artifact.sha256)
     return None
 
 
-def _change(connections: Connections, plan: UndoPlan, *, holder: str, now: datetime) -> Published:
+def _change(connections: Connections, attempt: Attempt, plan: UndoPlan) -> Published:
+    now = attempt.clock()
     head, slot = connections.head(plan.repository), connections.site.slot(plan.wish.slot)
     top = build_directory(slot, plan.build.build_id, build_date=plan.build.date).rstrip("/")
     made: dict[str, Rebased] = {}
@@ -224,7 +222,7 @@ def _change(connections: Connections, plan: UndoPlan, *, holder: str, now: datet
     for one in plan.taken:
         if one.instead is not None:
             tree = made[one.destination] = rebase(
-                head.catalogs, one.instead.reference, one.destination, keep, layout=head.catalog_at("").layout
+                head.catalogs, one.instead.reference, one.destination, keep, layout=head.revision.root.layout
             )
             # known before it stands there, so that a death right after the commit leaves nothing that looks strange
             records.note_installed(
@@ -239,16 +237,16 @@ def _change(connections: Connections, plan: UndoPlan, *, holder: str, now: datet
                 raise DestinationError(one.destination, "was published or taken away meanwhile; undo it again")
         for link in plan.links:
             entry = edit.lookup(link.path)
-            if entry is None or not entry.is_symlink or resolved(link.path, entry.symlink) != link.was:
+            if entry is None or not entry.is_symlink or link_target(link.path, entry.symlink) != link.was:
                 raise DestinationError(link.path, "was moved meanwhile; undo the build again")
             if link.build is None or link.target is None:
                 edit.remove(link.path)
                 continue
-            if Completeness(connections, slot, link.build).lacking(edit):
+            if Completeness(connections.ledger, slot, link.build).lacking(edit):
                 raise DestinationError(link.target, "was whole when it was looked at; undo the build again")
             edit.symlink(link.path, relative(link.path, link.target), now=int(now.timestamp()))
         if plan.wish.instead is Instead.NOTHING:
-            _require_unneeded(connections, slot, plan, edit, top)
+            _require_unneeded(connections.ledger, slot, plan, edit, top)
         edit.bring(written)
         for one in plan.taken:
             if one.instead is not None:
@@ -256,16 +254,16 @@ def _change(connections: Connections, plan: UndoPlan, *, holder: str, now: datet
         for path in _going(edit, [one.destination for one in plan.taken if one.instead is None], top):
             edit.remove(path)
 
-    lease = common_ancestor([top, *(link.path for link in plan.links)]) if plan.links else _narrowest(plan, top)
-    return connections.publisher(plan.repository).change(lease, apply, holder=holder, now=now)
+    lease = common_top([top, *(link.path for link in plan.links)]) if plan.links else _narrowest(plan, top)
+    return connections.publisher(plan.repository).change(lease, apply, holder=attempt.holder, now=now)
 
 
-def _require_unneeded(connections: Connections, slot: Slot, plan: UndoPlan, edit: Edit, top: str) -> None:
+def _require_unneeded(ledger: Bind, slot: Slot, plan: UndoPlan, edit: Edit, top: str) -> None:
     """Nothing came to lead to what goes since it was looked at. Raises DestinationError."""
     gone = {one.destination for one in plan.taken}
     for path in leading_to(slot, edit, top):
         raise DestinationError(path, f"was moved to {top} meanwhile; undo the build again")
-    for line in leading_into(connections, slot, plan.build, edit, gone):
+    for line in leading_into(ledger, slot, plan.build, edit, gone):
         raise DestinationError(top, f"is needed since it was looked at: {line}; undo the build again")
 
 
@@ -282,16 +280,15 @@ def _replace(edit: Edit, one: UndoneDestination, before: Predecessor, tree: Reba
 def _going(edit: Edit, paths: Sequence[str], top: str) -> tuple[str, ...]:
     """The fewest places whose removal takes these away, and the directories of the build that are empty then."""
     above = {path for one in paths for path in ancestors(one) if path != one and is_below(path, top)}
-    return topmost(paths, None, lambda path: [entry.name for entry in edit.listing(path)], above)
+    return topmost(paths, None, lambda path: [entry.name for entry in edit.inside(path).listing(path)], above)
 
 
 def _narrowest(plan: UndoPlan, top: str) -> str:
     return plan.taken[0].destination if len(plan.taken) == 1 and plan.taken[0].instead else top
 
 
-def _record(
-    connections: Connections, plan: UndoPlan, run: str, holder: str, revision: int | None, now: datetime
-) -> None:
+def _record(connections: Connections, attempt: Attempt, plan: UndoPlan, revision: int | None) -> None:
+    now, run = attempt.clock(), attempt.run
     slot = connections.site.slot(plan.wish.slot)
     before = undone.of_build(connections.ledger, plan.build.id)
     gone = [(one.artifact, one.held, one.instead.build_id if one.instead else None) for one in plan.taken]
@@ -302,8 +299,8 @@ def _record(
         connections.ledger,
         [
             Undone(
-                one.id, one.artifact.sha256, plan.repository, _destination(slot, plan.build, one), held, instead,
-                plan.wish.reason, run, revision, now,
+                one.id, one.artifact.sha256, plan.repository, destination_of(slot, plan.build, one.artifact), held,
+                instead, plan.wish.reason, run, revision, now,
             )
             for one, held, instead in gone
         ],
@@ -319,9 +316,4 @@ def _record(
             for link in plan.links
         ],
     )  # fmt: skip
-    vouch_undone(connections, plan, found, run=run, holder=holder, revision=revision, now=now)
-
-
-def _destination(slot: Slot, build: BuildRecord, record: ArtifactRecord) -> str:
-    artifact = record.artifact
-    return destination(slot, build.build_id, artifact.project, artifact.platform, build_date=build.date)
+    vouch_undone(connections, attempt, plan, found, revision=revision, now=now)

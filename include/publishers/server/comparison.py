@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.revision.view import View
-from include.cvmfs.revision.walk import Tree
+from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import SPECIALS, Entry, EntryKind, Opener
 from include.cvmfs.sources.xattrs import unpack_xattrs
 from include.publishers.server.pack import NodeArchive
@@ -49,12 +48,12 @@ class TreeComparison:
     specials: bool = True
     special_bits: bool = False
 
-    def difference(self, tree: Tree, packed: NodeArchive, *, contents: bool) -> FirstDifference | None:
+    def difference(self, tree: Revision, packed: NodeArchive, *, contents: bool) -> FirstDifference | None:
         """What differs at the destination, None if it is the same tree. Raises what reading both raises."""
         path, wanted = packed.changeset.destination, packed.changeset.statistics.total
         there = tree.lookup(path)
         if there is None or not there.mountpoint:
-            return FirstDifference(path, "nothing stands there" if there is None else "no nested catalog stands there")
+            return FirstDifference(path, "does not exist" if there is None else "has no nested catalog")
         found = tree.catalog_at(path).statistics.total
         kinds = ("regular", "dir", "symlink", "special") if self.specials else ("regular", "dir", "symlink")
         for kind in kinds:
@@ -67,19 +66,18 @@ class TreeComparison:
         return self._entries(tree, path, packed.entries(self.xattrs), contents=contents)
 
     def _entries(
-        self, tree: Tree, path: str, entries: Iterable[tuple[Entry, Opener | None]], *, contents: bool
+        self, tree: Revision, path: str, entries: Iterable[tuple[Entry, Opener | None]], *, contents: bool
     ) -> FirstDifference | None:
         # as many entries of each kind, and each that is wanted is there: then nothing else is
-        view = View(tree.catalogs, tree.root)
         slight: FirstDifference | None = None
         for entry, opener in entries:
             here = f"{path}/{entry.path}"
             if entry.kind in SPECIALS and not self.specials:
                 continue
             if entry.kind is EntryKind.HARDLINK:
-                what = _same_file(view.lookup(here), view.lookup(f"{path}/{entry.hardlink_to}"))
+                what = _same_file(tree.lookup(here), tree.lookup(f"{path}/{entry.hardlink_to}"))
             else:
-                what = self._of(view.lookup(here), entry)
+                what = self._of(tree.lookup(here), entry)
             if what is None and contents and opener is not None:
                 what = _content(tree, here, opener)
             if what in SLIGHT:
@@ -118,7 +116,7 @@ def _same_file(there: Dirent | None, other: Dirent | None) -> str | None:
     return None if alike else "is another file"
 
 
-def _content(tree: Tree, path: str, opener: Opener) -> str | None:
+def _content(tree: Revision, path: str, opener: Opener) -> str | None:
     wanted, found = hashlib.sha256(), hashlib.sha256()
     content = opener()
     try:

@@ -54,6 +54,7 @@ class NodeBusy(PathBusy):
 
     code = "node-busy"
     hint = "wait until it ended"
+    listed = False
 
 
 class TransactionOpen(NodeBusy):
@@ -69,7 +70,7 @@ HOST_KEY_UNKNOWN = ErrorRow(
 )  # fmt: skip
 HOST_KEY_CHANGED = ErrorRow(
     NodeConnectionError, "host-key-changed",
-    "find out why: if the node was installed anew, replace its line there, else somebody is in between",
+    "find out why: if the node was installed again, replace its line there; else another machine may answer for it",
 )  # fmt: skip
 KEY_UNUSABLE = ErrorRow(
     NodeConnectionError, "node-key-unusable", "correct `key`, `connection`, `agent` or `known_hosts` in the settings"
@@ -105,7 +106,9 @@ LEASE_NOT_DROPPED = ErrorRow(
     "it stays open until the gateway answers; the next try aborts it", retryable=True,
 )  # fmt: skip
 """Abort could not give the lease back: the transaction stays open for now."""
-NOT_IN_TRANSACTION = ErrorRow(NodeError, "node-transaction-missing", "somebody ended it; try again", retryable=True)
+NOT_IN_TRANSACTION = ErrorRow(
+    NodeError, "node-transaction-missing", "another command ended it; try again", retryable=True
+)
 FILES_OPEN = ErrorRow(
     NodeError, "node-files-open",
     "end what has files open below the mount, or has its working directory there", retryable=True,

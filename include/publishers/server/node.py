@@ -85,7 +85,7 @@ class Session:
         quiet: bool = False,
         keep: int = KEPT_LINES,
     ) -> CommandResult:
-        """Run it to its end; only code 0 comes back, with the last ``keep`` lines. Raises ServerError, PathBusy."""
+        """Run it to its end; only code 0 comes back, with the last ``keep`` lines. Raises NodeError, PathBusy."""
         limit_s = self.commands.limit_s
         ended = self._connection.run(command, limit_s=limit_s + self.node.wait_s, feed=feed, quiet=quiet, keep=keep)
         if ended.code:
@@ -126,7 +126,7 @@ class Session:
         """Publish or take away by ingest, which opens a transaction of its own; aborted if it leaves it open."""
         if self.look().open:
             raise busy(
-                TransactionOpen, self.node.fqrn, self._record.path, "somebody has a transaction open on the node",
+                TransactionOpen, self.node.fqrn, self._record.path, "another user has a transaction open on the node",
                 self.commands.limit_s,
             )  # fmt: skip
         try:

@@ -116,7 +116,7 @@ def failure(
         text = f"{fqrn}{path or '/'} is leased by somebody"
         return PathBusy(text, time_remaining_s=_remaining_s(lines), repository=fqrn, path=path, reason="path_busy")
     if isinstance(kind, type):
-        return busy(TransactionOpen, fqrn, path, f"somebody has a transaction open on the node{said}", limit_s)
+        return busy(TransactionOpen, fqrn, path, f"another user has a transaction open on the node{said}", limit_s)
     return kind(fqrn, detail, path=path)
 
 

@@ -13,22 +13,21 @@ import tarfile
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved, ObjectMissing, RepositoryError
-from include.cvmfs.format.catalog import MARKER, NestedRef, parent_of
-from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved, RepositoryError
+from include.cvmfs.format.catalog import MARKER
+from include.cvmfs.format.paths import common_top, is_below, parent_of
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.view import View, is_below
+from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import Entry, EntryKind, checked_destination
-from include.publishers.base import Published, Released, Reserved
+from include.publishers.base import PhaseTimes, Published, Released, Reserved
 from include.publishers.capabilities import Operation
-from include.publishers.destinations import is_reserved, is_tree, missing_directories, occupied
+from include.publishers.destinations import is_derived_from, is_reserved, is_tree, missing_directories, occupied
 from include.publishers.errors import NotSupported
 from include.publishers.server.comparison import OWNER, SLIGHT, FirstDifference, TreeComparison
 from include.publishers.server.errors import NOT_SEEN, SYNC_FAILED, NodeError, NodeLost, NodeUnreachable
@@ -36,7 +35,7 @@ from include.publishers.server.maintenance import NodeUpkeep
 from include.publishers.server.node import OnLease, Session
 from include.publishers.server.outcomes import Verb
 from include.publishers.server.pack import NodeArchive, Packing, member
-from include.publishers.unused_directories import topmost
+from include.publishers.unused_directories import unused
 
 log = logging.getLogger(__name__)
 
@@ -45,21 +44,12 @@ _POLL_S = (0.05, 2.0)
 
 
 @dataclass
-class _Progress:
+class _Progress(PhaseTimes):
     """How far a publication came, over all its attempts. ``before``: the revision that the first one found."""
 
-    phases: dict[str, float] = field(default_factory=dict)
     before: int | None = None
     sent: bool = False
     held_s: float = 0.0
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.phases[name] = self.phases.get(name, 0.0) + time.monotonic() - started
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +80,12 @@ class ServerPublisher(NodeUpkeep):
 
         ``nested``: which of the directories above become nested catalogs too; ``on_create`` is told, on the node, what
         is going to be created. One transaction; none at all when everything is there. Raises DestinationError,
-        PathBusy, ServerError.
+        PathBusy, NodeError.
         """
         self.require(Operation.RESERVE, destinations[0] if destinations else "")
 
         def missing(head: Repository) -> list[str]:
-            return missing_directories(View(head.catalogs, head.root), destinations)
+            return missing_directories(head.revision, destinations)
 
         head = self.read()
         wanted = missing(head)
@@ -105,13 +95,13 @@ class ServerPublisher(NodeUpkeep):
         progress, made = _Progress(), list[str]()
 
         def attempt() -> int:
-            with self.node.work(_common(wanted), holder=holder) as session:
+            with self.node.work(common_top(wanted), holder=holder) as session:
                 head = self.read()
                 created = missing(head)
                 if not created:
                     return head.manifest.revision
-                if not all(is_below(path, _common(wanted)) for path in created):
-                    raise BaseChanged(_common(wanted), "directories above it went away meanwhile; reserve again")
+                if not all(is_below(path, common_top(wanted)) for path in created):
+                    raise BaseChanged(common_top(wanted), "directories above it went away meanwhile; reserve again")
                 made[:] = created
                 if on_create:
                     on_create(created)
@@ -153,7 +143,7 @@ class ServerPublisher(NodeUpkeep):
                 head = self.read()
                 progress.before = head.manifest.revision if progress.before is None else progress.before
                 with progress.phase("look"):
-                    found = self.compared.difference(head, packed, contents=True)
+                    found = self.compared.difference(head.revision, packed, contents=True)
                 if found is None and (tag is None or self._tagged(head, tag, path)):
                     return self._outcome(path, head, progress, unchanged=not progress.sent)
                 self._require_place(head, packed, found, replace=replace, sent=progress.sent)
@@ -174,7 +164,7 @@ class ServerPublisher(NodeUpkeep):
         return done
 
     def remove(self, path: str, *, holder: str, now: datetime) -> Published:  # noqa: ARG002 - the node's own clock counts
-        """Take away what stands at ``path``. Raises PathBusy, DestinationError, ServerError."""
+        """Take away what stands at ``path``. Raises PathBusy, DestinationError, NodeError."""
         self.require(Operation.REMOVE, checked_destination(path))
         progress = _Progress()
 
@@ -182,7 +172,7 @@ class ServerPublisher(NodeUpkeep):
             with self.node.work(path, holder=holder) as session:
                 head = self.read()
                 progress.before = head.manifest.revision if progress.before is None else progress.before
-                if head.lookup(path) is None:
+                if head.revision.lookup(path) is None:
                     if not progress.sent:
                         raise DestinationError(path, "nothing is there")
                     return self._outcome(path, head, progress)
@@ -195,7 +185,7 @@ class ServerPublisher(NodeUpkeep):
                     progress.sent = True
                     session.ingest(session.commands.delete(path))
                 progress.held_s += time.monotonic() - started
-            self._until(head, lambda later: later.lookup(path) is None, f"that {path} is gone")
+            self._until(head, lambda later: later.revision.lookup(path) is None, f"that {path} is gone")
             return self._outcome(path, self.read(), progress)
 
         return self.repeated(attempt)
@@ -212,14 +202,12 @@ class ServerPublisher(NodeUpkeep):
         """Take away those of ``paths`` that are reserved and still empty, and what is empty without them.
 
         Only directories below ``floor`` or among ``created`` go with their last child. One transaction; none when there
-        is nothing to take away. Raises PathBusy, ServerError.
+        is nothing to take away. Raises PathBusy, NodeError.
         """
         self.require(Operation.RELEASE, next(iter(paths), ""))
 
         def empty(head: Repository) -> tuple[str, ...]:
-            view = View(head.catalogs, head.root)
-            found = [path for path in paths if is_reserved(view, path)]
-            return topmost(found, floor, lambda above: [one.name for one in view.listing(above)], created)
+            return unused(head.revision, paths, floor, created)
 
         head, gone, progress = self.read(), list[str](), _Progress()
         wanted = empty(head)
@@ -227,9 +215,9 @@ class ServerPublisher(NodeUpkeep):
             return Released(head.manifest.revision, ())
 
         def attempt() -> int:
-            with self.node.work(_common(wanted), holder=holder) as session:
+            with self.node.work(common_top(wanted), holder=holder) as session:
                 head = self.read()
-                left = [path for path in empty(head) if is_below(path, _common(wanted))]
+                left = [path for path in empty(head) if is_below(path, common_top(wanted))]
                 if not left:
                     return head.manifest.revision
                 gone[:] = left
@@ -238,7 +226,7 @@ class ServerPublisher(NodeUpkeep):
                         session.run(Verb.PLACE, session.commands.clear(path))
                     self._publish_it(session, progress, None)
                 return self._until(
-                    head, lambda later: all(later.lookup(path) is None for path in left), "their removal"
+                    head, lambda later: all(later.revision.lookup(path) is None for path in left), "their removal"
                 )
 
         return Released(self.repeated(attempt), tuple(gone))
@@ -262,8 +250,8 @@ class ServerPublisher(NodeUpkeep):
         self, session: Session, packed: NodeArchive, head: Repository, tag: NewTag | None, progress: _Progress
     ) -> None:
         path, commands = packed.changeset.destination, session.commands
-        there = head.lookup(path)
-        if self.ingest and tag is None and (there is None or is_reserved(View(head.catalogs, head.root), path)):
+        there = head.revision.lookup(path)
+        if self.ingest and tag is None and (there is None or is_reserved(head.revision, path)):
             with progress.phase("send"):
                 said = session.run(Verb.SPOOL, commands.spooled(), feed=packed.blocks(), quiet=True).lines
                 self._require_arrived(packed, said)
@@ -296,7 +284,7 @@ class ServerPublisher(NodeUpkeep):
         self, head: Repository, packed: NodeArchive, found: FirstDifference | None, *, replace: bool, sent: bool
     ) -> None:
         """Whether the tree may be put where it is to go, given what stands there."""
-        changeset, view = packed.changeset, View(head.catalogs, head.root)
+        changeset, view = packed.changeset, head.revision
         path = changeset.destination
         there = view.nested_at(path)
         if there is None:
@@ -314,8 +302,7 @@ class ServerPublisher(NodeUpkeep):
             self.require(Operation.TREE_OWNERS if found.what == OWNER else Operation.TREE_XATTRS, found.path)
         if sent:
             return  # it was looked at before the connection was lost
-        base = changeset.base_root
-        if base is None or not is_tree(_derived_from(head, base, path), there.hash):
+        if not is_derived_from(head.catalogs, changeset, there):
             raise BaseChanged(path, "another publication put something there since this tree was packed")
 
     def _raise_unless_published(
@@ -333,7 +320,7 @@ class ServerPublisher(NodeUpkeep):
         log.warning("%s; revision %d holds the tree all the same", error, head.manifest.revision)
 
     def _holds(self, head: Repository, packed: NodeArchive) -> bool:
-        found = self.compared.difference(head, packed, contents=False)
+        found = self.compared.difference(head.revision, packed, contents=False)
         return found is None or (found.what in SLIGHT and bool(self.allow_lossy))
 
     def _until(self, before: Repository, stands: Callable[[Repository], bool], what: str) -> int:
@@ -353,26 +340,19 @@ class ServerPublisher(NodeUpkeep):
     def _tagged(self, head: Repository, tag: NewTag, path: str) -> bool:
         """Whether the tag names a revision that holds what stands at the path now."""
         found = next((one for one in head.tags() if one.name == tag.name), None)
-        there = head.nested_at(path)
+        there = head.revision.nested_at(path)
         return (
             found is not None
             and there is not None
-            and is_tree(View(head.catalogs, found.hash).nested_at(path), there.hash)
+            and is_tree(Revision(head.catalogs, found.hash).nested_at(path), there.hash)
         )
 
     def _outcome(self, path: str, head: Repository, progress: _Progress, *, unchanged: bool = False) -> Published:
-        there = head.nested_at(path) if head.lookup(path) is not None else None
+        there = head.revision.nested_at(path) if head.revision.lookup(path) is not None else None
         return Published(
             path, progress.before or 0, head.manifest.revision, head.manifest.root,
             there.hash if there else None, progress.held_s, unchanged, dict(progress.phases),
         )  # fmt: skip
-
-
-def _derived_from(head: Repository, base: ObjectHash, path: str) -> NestedRef | None:
-    try:
-        return View(head.catalogs, base).nested_at(path)
-    except ObjectMissing:
-        raise BaseChanged(path, f"revision {base} that this was derived from was collected; derive again") from None
 
 
 def _skeleton(created: Sequence[str], nested: Collection[str], now: datetime) -> Iterator[bytes]:
@@ -385,11 +365,3 @@ def _skeleton(created: Sequence[str], nested: Collection[str], now: datetime) ->
             made.write(member(Entry(f"{path[1:]}/{MARKER}", EntryKind.FILE, 0o644, mtime)))
     made.write(bytes(2 * tarfile.BLOCKSIZE))
     yield made.getvalue()
-
-
-def _common(paths: Sequence[str]) -> str:
-    """The lease for changing these: the topmost of them if all lie below it, else the deepest directory above all."""
-    top = min(paths, key=len)
-    while not all(is_below(path, top) for path in paths):
-        top = parent_of(top)
-    return top

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from include.gateway.paths import within
+from include.cvmfs.format.paths import is_below
 from tests.faults.machine.ground import numbers, places
 from tests.faults.machine.leases import Leases
 from tests.faults.machine.model import Held
@@ -52,7 +52,7 @@ def wanted(content: dict[str, int], path: str, name: int, number: int) -> dict[s
     made = dict(content)
     if path in MADE:
         if number == 0 and path in made:
-            return {one: value for one, value in made.items() if not within(one, path)}
+            return {one: value for one, value in made.items() if not is_below(one, path)}
         made[path] = HERE
     file = f"{path}/f{name % 3}"
     if made.get(file) == number:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from include.gateway.paths import within
+from include.cvmfs.format.paths import is_below
 from include.gateway.service.leases.lease_table import digest_of
 from tests.faults.machine.ground import LEASE_NS, Ground, paths, places
 from tests.faults.machine.model import INVALID, Held, is_live
@@ -66,7 +66,7 @@ class Leases(Ground):
             return
         assert self.service.drop_below(path).members["status"] == "ok"
         for held in self.model.held:
-            held.dropped = held.dropped or (held.revision is None and within(held.path, path))
+            held.dropped = held.dropped or (held.revision is None and is_below(held.path, path))
 
     @rule(seconds=st.sampled_from([1, 30, 60, 99, 101]), step=st.sampled_from([0, 0, 0, -3600, -10, 10, 3600]))
     def time_passes(self, seconds: int, step: int) -> None:

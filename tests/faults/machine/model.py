@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from include.gateway.paths import overlap, within
+from include.cvmfs.format.paths import is_below
+from include.gateway.paths import overlap
 from tests.faults.machine.service import Answer
 from tests.faults.machine.world import Change, Content, World
 
@@ -32,7 +33,7 @@ class Held:
 class Standing:
     """A commit that was sent when the repository was at revision ``sent_at``.
 
-    ``fenced``: whether its lease was looked at for the last time before its outcome.
+    ``fenced``: whether its lease has been checked for the last time before the switch.
     """
 
     held: Held
@@ -102,7 +103,7 @@ class Model:
         if holds(earlier, change):
             return
         for path in {*earlier, *change.was}:
-            if within(path, held.path):
+            if is_below(path, held.path):
                 assert earlier.get(path) == change.was.get(path), f"{path}: not as in the base, and yet accepted"
         if not one.fenced:
             assert not held.dropped, "committed under a lease that was dropped"
@@ -114,7 +115,7 @@ class Model:
         since = [number for number in self.world.touched if one.change.revision < number <= until]
         if not one.held.path:
             return bool(since)
-        return any(within(path, one.held.path) for number in since for path in self.world.touched[number])
+        return any(is_below(path, one.held.path) for number in since for path in self.world.touched[number])
 
 
 def is_live(held: Held, now: int) -> bool:

@@ -20,8 +20,7 @@ from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import SHA1, ObjectHash, hash_bytes
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.revision.repository import Repository
-from include.cvmfs.revision.view import View
-from include.cvmfs.revision.walk import Tree
+from include.cvmfs.revision.revision import Revision
 from include.storage.options import Traits
 from tests.fakes.collector import Collector
 from tests.fakes.local import LocalRepository
@@ -134,7 +133,7 @@ class World:
 
     def _is_there(self, root: ObjectHash) -> bool:
         try:
-            list(Tree(self.store, CatalogCache(self.store), root).objects_below(""))
+            list(Revision(CatalogCache(self.store), root).objects_below(""))
         except Exception:  # noqa: BLE001 - collected, wholly or in part
             return False
         return True
@@ -190,14 +189,14 @@ class _Sparing(Collector):
         repository = Repository.open(self._store, fqrn=FQRN, public_keys=[public_key()], now=NOW)
         roots = {self._manifest().root, *(tag.hash for tag in repository.tags())}
         for root in roots - self._known.keys():
-            tree = Tree(self._store, CatalogCache(self._store), root)
+            tree = Revision(CatalogCache(self._store), root)
             self._known[root] = {name for name, _ in tree.objects_below("")}
         return set[ObjectHash]().union(*(self._known[root] for root in roots))
 
 
 def actual(cache: CatalogCache, root: ObjectHash) -> Content:
     """What stands in a revision."""
-    view, found = View(cache, root), dict[str, int]()
+    view, found = Revision(cache, root), dict[str, int]()
     waiting = [""]
     while waiting:
         folder = waiting.pop()

@@ -27,7 +27,7 @@ from include.cvmfs.format.layout import Layout
 from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
 from include.gateway.service.http.server import serve
 from include.nightlies.records import publications as records
-from include.nightlies.rules.publication import Figures, PublicationKey
+from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.storage.file import FileStore
 from tests.fakes.local import read_folder
@@ -152,7 +152,7 @@ def test_special_bits_are_stripped_unless_the_command_keeps_them(repo: Commands)
 @pytest.mark.parametrize("repo", [Algorithm.RMD160], indirect=True)
 def test_a_tree_is_hashed_as_its_repository_whatever_the_settings_say(repo: Commands) -> None:
     repo("publish", FQRN, "/sw/app/v1", repo.tree())
-    needed = {name.algorithm for name, _ in repo.site.head().objects_below()}
+    needed = {name.algorithm for name, _ in repo.site.head().revision.objects_below()}
     assert needed == {Algorithm.RMD160}
     repo.sound()
 
@@ -359,7 +359,7 @@ def test_catalogs_of_several_layouts_are_named_and_brought_to_one(
 ) -> None:
     repo("publish", FQRN, "/sw/app/v1", repo.tree())
     store, catalogs, now = repo.site.store, CatalogCache(repo.site.store), datetime.now(UTC)
-    there = repo.site.head().nested_at("/sw/app/v1")
+    there = repo.site.head().revision.nested_at("/sw/app/v1")
     assert there is not None
     sender = Sender(store)
     other = Unifier(catalogs, Layout.MTIME_NS, sender.keep).tree(there).reference  # as an earlier version published it
@@ -373,10 +373,10 @@ def test_catalogs_of_several_layouts_are_named_and_brought_to_one(
     for number, layout in enumerate((Layout.MTIME_NS, Layout.PLAIN)):
         made = repo.site.prepared(f"/sw/app/w{number}", {"f": b"f"}, layout=layout)
         key = PublicationKey(FQRN, made.destination, "night__1")
-        records.plan(ledger, key, try_number=1, now=now)
+        records.plan(ledger, key, Planned(), try_number=1, now=now)
         figures = Figures(changeset=made.digest, nested_hash=str(made.root))
         for state in (State.PREPARING, State.PREPARED):
-            records.move(ledger, key, state, phase=Phase.PREPARE, try_number=1, now=now, reason="", figures=figures)
+            records.move(ledger, key, Move(state, Phase.PREPARE, "", figures=figures), try_number=1, now=now)
     assert "nightshift repo repair --catalog-layout" in repo("check", FQRN, code=1).stdout
     before = repo.json("info", FQRN)["revision"]
     stored = set(store.list("data/"))
@@ -392,7 +392,7 @@ def test_catalogs_of_several_layouts_are_named_and_brought_to_one(
     assert f"rewritten in revision {before + 1} with 15 columns" in done
     assert "/sw/app/w0 of run night__1" in done
     assert repo.site.client().leases() == []
-    held = repo.site.head().nested_at("/sw/app/v1")
+    held = repo.site.head().revision.nested_at("/sw/app/v1")
     assert held is not None
     assert records.recorded_nested_hash(ledger, FQRN, "/sw/app/v1", sha256) == str(held.hash) != str(other.hash)
     assert "nothing to do" in repo("repair", FQRN, "--catalog-layout").stdout

@@ -157,7 +157,7 @@ def test_a_document_without_signatures_or_none_at_all_is_told(repo: Commands) ->
         (Sealed(sealed.document, {}, sealed.key_id).format(), "NOT signed at all"),
         (Sealed(sealed.document, {BY_GATEWAY_KEY: "0" * 64}, sealed.key_id).format(), "NOT signed by gateway key"),
         (Sealed(sealed.document, {BY_REPOSITORY_KEY: "AAAA"}, sealed.key_id).format(), "NOT signed by the repository"),
-        (b"{", "the document in the store is none"),
+        (b"{", "the document in the store cannot be read"),
     ):
         repo.site.store.put(key, data)
         (one,) = as_json("who", "/sw/app/v1")

@@ -47,7 +47,7 @@ def url(tmp_path: Path, mini: MiniRepository) -> Iterator[str]:
 def test_it_is_opened_read_and_checked_with_the_public_key_only(url: str) -> None:
     repository = Repository.open(url, fqrn=FQRN, public_keys=[public_key()])
     assert repository.verified
-    assert repository.read("/sw/app/big") == b"a" * 1000 + b"b" * 500 + b"c" * 700
+    assert repository.revision.read("/sw/app/big") == b"a" * 1000 + b"b" * 500 + b"c" * 700
     report = check(repository, contents=True)
     assert report.problems == ()
     assert report.objects == 10

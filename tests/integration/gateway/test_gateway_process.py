@@ -141,7 +141,7 @@ def test_commits_reach_a_real_repository_and_merge(running: Deployment) -> None:
     public = format_public_key(running.master.public_key())
     repository = Repository.open(running.store, fqrn=FQRN, public_keys=[public])
     assert repository.manifest.revision == first.revision + 2
-    assert all(repository.lookup(path) for path in ("/a", "/b"))
+    assert all(repository.revision.lookup(path) for path in ("/a", "/b"))
 
 
 def test_a_root_that_was_never_stored_is_named_and_the_lease_still_good(running: Deployment) -> None:

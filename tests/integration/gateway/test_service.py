@@ -338,7 +338,7 @@ class World:
     def names(self) -> set[str]:
         keys = [format_public_key(MASTER.public_key())]
         repository = Repository.open(self.store, fqrn=FQRN, public_keys=keys, now=datetime.now(UTC))
-        return {entry.name for entry in repository.listing("")}
+        return {entry.name for entry in repository.revision.listing("")}
 
 
 def test_a_gateway_started_elsewhere_loses_nothing_but_leases(start_gateway: StartGateway, tmp_path: Path) -> None:

@@ -53,12 +53,12 @@ def contents(site: Site, base: str = "") -> dict[str, bytes]:
     pending = [base]
     while pending:
         above = pending.pop()
-        for entry in repository.listing(above):
+        for entry in repository.revision.listing(above):
             path = f"{above}/{entry.name}"
             if entry.is_directory:
                 pending.append(path)
             elif entry.is_regular:
-                names = [one.hash for one in repository.chunks(path)] if entry.chunked else [entry.hash]
+                names = [one.hash for one in repository.revision.chunks(path)] if entry.chunked else [entry.hash]
                 found[path] = b"".join(load(site.store, name) for name in names if name)
     return found
 
@@ -83,8 +83,8 @@ def test_an_ingested_tree_is_there_for_everybody_and_check_is_clean(any_site: Th
         f"/soft/{path}": data for path, data in files.items() if not path.endswith("catalog")
     }
     repository = any_site.readers()
-    assert repository.nested_at("/soft/lib/sub3") is not None
-    assert len(repository.chunks("/soft/big")) > 3
+    assert repository.revision.nested_at("/soft/lib/sub3") is not None
+    assert len(repository.revision.chunks("/soft/big")) > 3
     assert {tag.name for tag in repository.tags()} >= {"v1"}
     any_site.assert_sound()
 
@@ -111,7 +111,7 @@ def test_a_second_publication_changes_replaces_and_removes(file_site: ThreadSite
     assert found["/soft/d0"] == b"a file where a directory was"
     assert found["/soft/lib/sub4/g4/inner"] == b"a directory where a file was"
     assert "/soft/d1/f1" not in found
-    assert wanted.lookup("/soft/big") == file_site.readers().lookup("/soft/big")
+    assert wanted.lookup("/soft/big") == file_site.readers().revision.lookup("/soft/big")
     file_site.assert_sound()
 
 
@@ -126,19 +126,19 @@ def test_owners_attributes_links_and_specials_are_kept(file_site: ThreadSite) ->
         publisher.publish(transaction)
     other = bytes.fromhex("01010803757365722e666f6f42415a")
     with publisher.transaction("/d") as transaction:
-        catalog = transaction.edit.holder("/d/owned").catalog
+        catalog = transaction.edit.holder("/d/owned")
         entry = transaction.edit.lookup("/d/owned")
         transaction.edit.remove("/d/owned")
         transaction.edit.add("/d/owned", entry.changed(uid=1000, gid=1001, xattr=other))
         assert catalog.lookup("/d/owned").uid == 1000
         publisher.publish(transaction)
     repository = file_site.readers()
-    entry = repository.lookup("/d/owned")
+    entry = repository.revision.lookup("/d/owned")
     assert (entry.uid, entry.gid, entry.xattr) == (1000, 1001, other)
-    links = [repository.lookup(f"/d/{name}") for name in ("one", "two")]
+    links = [repository.revision.lookup(f"/d/{name}") for name in ("one", "two")]
     assert {(one.linkcount, one.hardlink_group) for one in links} == {(2, links[0].hardlink_group)}
     assert links[0].hardlink_group
-    assert repository.lookup("/d/pipe").is_special
+    assert repository.revision.lookup("/d/pipe").is_special
     file_site.assert_sound()
 
 

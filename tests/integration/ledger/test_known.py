@@ -10,8 +10,8 @@ from sqlalchemy import event, insert, text
 from include.ledger.engine import reading, writing
 from include.nightlies.records import publications as records
 from include.nightlies.records import tables
-from include.nightlies.rules.publication import PublicationKey
-from include.nightlies.steps.known_objects import earlier_destinations
+from include.nightlies.records.publications import earlier_destinations
+from include.nightlies.rules.publication import Planned, PublicationKey
 
 NOW = datetime(2026, 11, 21, 2, 30, 1, tzinfo=UTC)
 FQRN = "n.example.org"
@@ -39,9 +39,10 @@ def filled(ledger: Any) -> None:
                 {"id": artifact, "build": number, "project": project, "platform": platform, "url": "u", "size": 1,
                  "sha256": "ab" * 32, "priority": 0, "dependencies": [], **seen}
             )  # fmt: skip
-            new = records.new_row(place(number, project, platform), 1, NOW + timedelta(hours=number), "r")
+            planned = Planned(artifact, None, "r")
+            new = records.new_row(place(number, project, platform), planned, 1, NOW + timedelta(hours=number))
             state = "planned" if number == BUILDS else "failed" if number == BUILDS - 1 else "published"
-            rows["publications"].append({**new, "artifact": artifact, "state": state})
+            rows["publications"].append({**new, "state": state})
 
     def work(connection: Any) -> None:
         for table, values in rows.items():

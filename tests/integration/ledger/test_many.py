@@ -10,8 +10,8 @@ import pytest
 from include.nightlies.errors import StaleAttempt
 from include.nightlies.records import bulk as many
 from include.nightlies.records import publications as records
-from include.nightlies.records.bulk import Planned, plan_many
-from include.nightlies.rules.publication import PublicationKey
+from include.nightlies.records.bulk import plan_many
+from include.nightlies.rules.publication import Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
 
 NOW = datetime(2026, 11, 21, 2, 30, 1, tzinfo=UTC)
@@ -27,9 +27,9 @@ def wanted(keys, reason="planned"):
 
 def publish(ledger, key):
     for to, phase in ((State.PREPARING, Phase.PREPARE), (State.PREPARED, Phase.PREPARE)):
-        records.move(ledger, key, to, phase=phase, try_number=1, now=NOW, reason=to.value)
+        records.move(ledger, key, Move(to, phase, to.value), try_number=1, now=NOW)
     for to in (State.PUBLISHING, State.PUBLISHED):
-        records.move(ledger, key, to, phase=Phase.PUBLISH, try_number=1, now=NOW, reason=to.value)
+        records.move(ledger, key, Move(to, Phase.PUBLISH, to.value), try_number=1, now=NOW)
 
 
 def test_what_is_planned_together_is_what_would_be_planned_one_by_one(ledger):
@@ -37,7 +37,7 @@ def test_what_is_planned_together_is_what_would_be_planned_one_by_one(ledger):
     assert list(found) == KEYS
     assert {one.key for one in records.publications_of_run(ledger, RUN)} == set(KEYS)
     other = replace(KEYS[0], run_id="another")
-    alone = records.plan(ledger, other, try_number=1, now=NOW, artifact_sha256=SHA)
+    alone = records.plan(ledger, other, Planned(sha256=SHA), try_number=1, now=NOW)
     assert found[KEYS[0]] == replace(alone, id=found[KEYS[0]].id, run_id=RUN)
 
 
@@ -55,7 +55,7 @@ def test_a_later_try_plans_anew_and_one_that_is_replaced_plans_nothing(ledger):
     publish(ledger, KEYS[0])
     anew = plan_many(ledger, wanted(KEYS[:3], "again"), try_number=2, now=LATER)
     assert anew[KEYS[0]].state is State.PLANNED
-    assert anew[KEYS[0]].reason.startswith("again; planned anew, was published")
+    assert anew[KEYS[0]].reason.startswith("again; planned again, was published")
     with pytest.raises(StaleAttempt):
         plan_many(ledger, wanted(KEYS[:5]), try_number=1, now=LATER)
     assert {one.key for one in records.publications_of_run(ledger, RUN)} == set(KEYS[:3]), "all of it or nothing"

@@ -28,7 +28,7 @@ from include.nightlies.records import publications as records
 from include.nightlies.records.publications import new_row
 from include.nightlies.records.tables import publications
 from include.nightlies.rules.index import ParentBuild
-from include.nightlies.rules.publication import PublicationKey
+from include.nightlies.rules.publication import Planned, PublicationKey
 from include.nightlies.rules.states import Skip
 
 ROOT = Path(include.__path__[0]).parent
@@ -132,7 +132,8 @@ def test_names_and_words_of_earlier_versions_become_codes_and_reasons(empty):
 
     def begun(connection):
         for number, (state, reason, error_class, *_) in enumerate(OUTCOMES):
-            row = new_row(PublicationKey("r.example.org", f"/{number}", "night/run"), 1, datetime.now(UTC), reason)
+            key = PublicationKey("r.example.org", f"/{number}", "night/run")
+            row = new_row(key, Planned(reason=reason), 1, datetime.now(UTC))
             values = row | {"state": state, "error_class": error_class}
             connection.execute(publications.insert().values(**values))
 

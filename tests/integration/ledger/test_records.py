@@ -14,7 +14,7 @@ from include.nightlies.records import builds
 from include.nightlies.records import created_directories as created
 from include.nightlies.records import publications as records
 from include.nightlies.rules.index import Artifact, BuildIndex, RejectedArtifact
-from include.nightlies.rules.publication import Figures, PublicationKey
+from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.settings.model import StoreSettings
 from include.settings.traits import record_traits, recorded_traits
@@ -36,7 +36,7 @@ def later(minutes: int) -> datetime:
 
 def go(ledger, to, phase, try_number=1, key=KEY, **more):
     return records.move(
-        ledger, key, to, phase=phase, try_number=try_number, now=later(1), reason=more.pop("reason", to.value), **more
+        ledger, key, Move(to, phase, more.pop("reason", to.value), **more), try_number=try_number, now=later(1)
     )
 
 
@@ -90,9 +90,7 @@ def test_a_build_id_belongs_to_one_date(ledger):
 
 def test_a_publication_keeps_its_figures_and_knows_its_build(ledger):
     build = builds.record_build(ledger, INDEX, index_url="u", now=NOW)
-    planned = records.plan(
-        ledger, KEY, try_number=1, now=NOW, artifact=build.artifact("Gaudi", "opt").id, artifact_sha256=SHA
-    )
+    planned = records.plan(ledger, KEY, Planned(build.artifact("Gaudi", "opt").id, SHA), try_number=1, now=NOW)
     assert (planned.state, planned.created_at) == (State.PLANNED, NOW)
     assert (planned.slot, planned.build_id, planned.project, planned.platform) == ("main", "b42", "Gaudi", "opt")
     prepared = Figures(
@@ -118,7 +116,7 @@ def test_a_publication_keeps_its_figures_and_knows_its_build(ledger):
 
 
 def test_a_process_that_outlived_its_try_cannot_turn_back_what_is_published(ledger):
-    records.plan(ledger, KEY, try_number=1, now=NOW)
+    records.plan(ledger, KEY, Planned(), try_number=1, now=NOW)
     go(ledger, State.PREPARING, Phase.PREPARE)
     go(ledger, State.PREPARED, Phase.PREPARE)
     go(ledger, State.PUBLISHING, Phase.PUBLISH, 1)
@@ -136,7 +134,7 @@ def test_a_process_that_outlived_its_try_cannot_turn_back_what_is_published(ledg
 
 
 def test_an_old_prepare_beside_its_retry_records_nothing(ledger):
-    records.plan(ledger, KEY, try_number=1, now=NOW)
+    records.plan(ledger, KEY, Planned(), try_number=1, now=NOW)
     go(ledger, State.PREPARING, Phase.PREPARE, 1)
     go(ledger, State.PREPARING, Phase.PREPARE, 2)
     with pytest.raises(StaleAttempt):
@@ -147,34 +145,34 @@ def test_an_old_prepare_beside_its_retry_records_nothing(ledger):
 
 
 def test_a_move_whose_answer_was_lost_changes_nothing_the_second_time(ledger):
-    records.plan(ledger, KEY, try_number=1, now=NOW)
+    records.plan(ledger, KEY, Planned(), try_number=1, now=NOW)
     done = publish(ledger)
     again = go(ledger, State.PUBLISHED, Phase.PUBLISH, figures=Figures(revision_after=99), reason="again")
     assert again == done
 
 
 def test_planning_again_in_the_same_try_changes_nothing(ledger):
-    records.plan(ledger, KEY, try_number=1, now=NOW)
+    records.plan(ledger, KEY, Planned(), try_number=1, now=NOW)
     done = publish(ledger)
-    assert records.plan(ledger, KEY, try_number=1, now=later(9)) == done
+    assert records.plan(ledger, KEY, Planned(), try_number=1, now=later(9)) == done
 
 
 def test_a_cleared_run_begins_anew_and_still_finds_what_it_published(ledger):
-    records.plan(ledger, KEY, try_number=1, now=NOW, artifact_sha256=SHA)
+    records.plan(ledger, KEY, Planned(sha256=SHA), try_number=1, now=NOW)
     publish(ledger, nested="a" * 40)
-    anew = records.plan(ledger, KEY, try_number=2, now=later(9), artifact_sha256=SHA)
+    anew = records.plan(ledger, KEY, Planned(sha256=SHA), try_number=2, now=later(9))
     assert (anew.state, anew.revision_after, anew.created_at) == (State.PLANNED, None, NOW)
     assert "published at revision 7" in anew.reason
     assert records.recorded_nested_hash(ledger, KEY.repository, KEY.destination, SHA) == "a" * 40
     with pytest.raises(StaleAttempt):
-        records.plan(ledger, KEY, try_number=1, now=later(9))
+        records.plan(ledger, KEY, Planned(), try_number=1, now=later(9))
     assert go(ledger, State.UNCHANGED, Phase.PREPARE, 2).state is State.UNCHANGED
 
 
 def test_the_hash_of_an_artifact_is_found_over_all_runs_and_only_when_published(ledger):
     other_run = replace(KEY, run_id="another")
     for key, sha256, nested in ((KEY, SHA, "a" * 40), (other_run, SHA_B, "b" * 40)):
-        records.plan(ledger, key, try_number=1, now=NOW, artifact_sha256=sha256)
+        records.plan(ledger, key, Planned(sha256=sha256), try_number=1, now=NOW)
         assert records.recorded_nested_hash(ledger, key.repository, key.destination, sha256) is None
         publish(ledger, key, sha256, nested)
     find = records.recorded_nested_hash
@@ -193,16 +191,19 @@ def test_what_was_never_planned_cannot_move(ledger):
 
 
 def test_only_what_is_there_can_be_verified(ledger):
-    records.plan(ledger, KEY, try_number=1, now=NOW)
+    records.plan(ledger, KEY, Planned(), try_number=1, now=NOW)
     with refused(IllegalMove, current="planned", to="verified"):
         records.note_verified(ledger, KEY, now=NOW)
 
 
 def test_the_longest_keys_fit(ledger):
     key = PublicationKey("r" * 128, "/" + "d" * 1023, "r" * 512)
-    planned = records.plan(ledger, key, try_number=1, now=NOW)
+    planned = records.plan(ledger, key, Planned(), try_number=1, now=NOW)
     assert planned.key == key
-    assert records.plan(ledger, replace(key, destination="/" + "D" * 1023), try_number=1, now=NOW).id != planned.id
+    assert (
+        records.plan(ledger, replace(key, destination="/" + "D" * 1023), Planned(), try_number=1, now=NOW).id
+        != planned.id
+    )
 
 
 def test_many_workers_record_at_once_and_nothing_is_lost(ledger):
@@ -212,11 +213,11 @@ def test_many_workers_record_at_once_and_nothing_is_lost(ledger):
 
     def work(number):
         barrier.wait()
-        records.plan(ledger, same, try_number=1, now=NOW)
+        records.plan(ledger, same, Planned(), try_number=1, now=NOW)
         builds.record_build(ledger, INDEX, index_url=f"u{number}", now=NOW)
         for place in range(5):
             key = replace(KEY, destination=f"/{number}/{place}")
-            records.plan(ledger, key, try_number=1, now=NOW, artifact_sha256=SHA)
+            records.plan(ledger, key, Planned(sha256=SHA), try_number=1, now=NOW)
             publish(ledger, key)
 
     with ThreadPoolExecutor(workers) as pool:
@@ -227,7 +228,7 @@ def test_many_workers_record_at_once_and_nothing_is_lost(ledger):
 
 
 def test_one_of_two_racing_retries_wins_and_the_other_is_told(ledger):
-    records.plan(ledger, KEY, try_number=1, now=NOW)
+    records.plan(ledger, KEY, Planned(), try_number=1, now=NOW)
     go(ledger, State.PREPARING, Phase.PREPARE)
     go(ledger, State.PREPARED, Phase.PREPARE)
     barrier = Barrier(2)
@@ -251,7 +252,7 @@ def test_one_of_two_racing_retries_wins_and_the_other_is_told(ledger):
 
 def test_a_function_on_a_connection_joins_its_transaction(ledger):
     with ledger.connect() as connection, connection.begin() as transaction:
-        records.plan(connection, KEY, try_number=1, now=NOW)
+        records.plan(connection, KEY, Planned(), try_number=1, now=NOW)
         transaction.rollback()
     assert records.publication(ledger, KEY) is None
 
@@ -288,7 +289,7 @@ def test_what_a_store_keeps_is_remembered_for_that_address_only(ledger):
 
 
 def test_trees_that_were_rewritten_are_known_by_their_new_hashes(ledger):
-    records.plan(ledger, KEY, try_number=1, now=NOW, artifact_sha256=SHA)
+    records.plan(ledger, KEY, Planned(sha256=SHA), try_number=1, now=NOW)
     go(ledger, State.PREPARING, Phase.PREPARE)
     go(ledger, State.PREPARED, Phase.PREPARE, figures=Figures(changeset="c" * 64, nested_hash="a" * 40))
     assert [one.key for one in records.waiting_changesets(ledger, KEY.repository)] == [KEY]

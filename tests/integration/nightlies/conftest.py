@@ -28,13 +28,14 @@ from include.nightlies.steps.plan import plan_night, plan_publication
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import PublishOutcome, publish_batch
 from include.nightlies.steps.reserve import reserve_run
-from include.nightlies.steps.values import Batch, BatchOutcome, Night
+from include.nightlies.steps.values import Batch, BatchOutcome, Night, PublicationRequest
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.storage.file import FileStore
 from include.storage.probe import probe
 from include.storage.store import Store, Traits
+from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.fakes.collector import Collector
 from tests.fakes.site import FQRN, MASTER, PUBLIC_KEY, SIGNER
@@ -84,15 +85,15 @@ class Nights:
 
     def planned(self, day: int, run: str = "") -> Batch:
         night = Night(run or f"night/{day}", "main", date(2026, 11, day), "test")
-        (batch,) = plan_night(self.connections, night, try_number=1, clock=now, max_mapped=1).batches
+        (batch,) = plan_night(self.connections, attempt(), night, max_mapped=1).batches
         return batch
 
     def prepare(self, batch: Batch, try_number: int = 1) -> BatchOutcome:
-        return prepare_batch(self.connections, batch, try_number=try_number, clock=now)
+        return prepare_batch(self.connections, attempt(number=try_number), batch)
 
     def publish(self, batch: Batch, try_number: int = 1) -> PublishOutcome:
-        reserve_run(self.connections, [batch], holder="test", try_number=1, clock=now)
-        return publish_batch(self.connections, batch, holder="test", try_number=try_number, clock=now)
+        reserve_run(self.connections, attempt(), [batch])
+        return publish_batch(self.connections, attempt(number=try_number), batch)
 
     def night(self, day: int, projects: Mapping[str, Mapping[str, bytes]]) -> dict[str, Publication]:
         """A whole night; what became of each project."""
@@ -108,9 +109,8 @@ class Nights:
         store, run = self.connections.store("cvmfs"), f"publication/{next(_runs)}"
         store.put(f"{run}.tar.gz", data)
         plan = plan_publication(
-            self.connections, run=run, fqrn=FQRN, path=path, source=f"{store.url}/{run}.tar.gz", try_number=1,
-            clock=now, **wanted,
-        )  # fmt: skip
+            self.connections, attempt(run), PublicationRequest(FQRN, path, f"{store.url}/{run}.tar.gz", **wanted)
+        )
         (batch,) = plan.batches
         if not self.prepare(batch).failures and not batch.dry_run:
             with suppress(ReserveFailed):  # which the publication's reason repeats

@@ -19,7 +19,7 @@ from include.cvmfs.errors import BaseChanged, CollectionRunning
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, prepare
 from include.cvmfs.ingest.upload_journal import RECORD_BYTES
-from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.directory import DirectorySource
 from include.gateway.errors import GatewayUnreachable
 from include.nightlies.records import builds, damage
@@ -28,12 +28,14 @@ from include.nightlies.records.tables import changesets
 from include.nightlies.rules.states import State
 from include.nightlies.steps import prepare as prepare_step
 from include.nightlies.steps.errors import NotVerified
-from include.nightlies.steps.prepare import SENT, prepare_batch
+from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.verify import verify_run
 from include.publishers.native import NativePublisher
+from include.publishers.preparing import SENT
 from include.storage.errors import Unavailable
+from tests.fakes.attempts import attempt
 from tests.fakes.refused import refused
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 
@@ -95,23 +97,23 @@ def test_an_outage_that_is_waited_out_leaves_no_trace_and_the_same_try_goes_on(
     with monkeypatch.context() as patch:
         patch.setattr(prepare_step, "opened", away)
         with pytest.raises(Unavailable):
-            prepare_batch(connections, batch, try_number=1, clock=now, outlast=True)
-    assert not prepare_batch(connections, batch, try_number=1, clock=now, outlast=True).failures
-    reserve_run(connections, [batch], holder="test", try_number=1, clock=now)
+            prepare_batch(connections, attempt(outlast=True), batch)
+    assert not prepare_batch(connections, attempt(outlast=True), batch).failures
+    reserve_run(connections, attempt(), [batch])
     with monkeypatch.context() as patch:
         patch.setattr(NativePublisher, "publish", unreachable)
         with pytest.raises(GatewayUnreachable):
-            publish_batch(connections, batch, holder="test", try_number=1, clock=now, outlast=True)
+            publish_batch(connections, attempt(outlast=True), batch)
     states = {one.state for one in publications_of_run(connections.ledger, batch.run)}
     assert states == {State.PREPARED, State.PUBLISHING}, "nothing failed"
-    outcome = publish_batch(connections, batch, holder="test", try_number=1, clock=now, outlast=True)
+    outcome = publish_batch(connections, attempt(outlast=True), batch)
     assert not outcome.failures
     assert {one.state for one in outcome.done} == {State.PUBLISHED}
     with monkeypatch.context() as patch:
-        patch.setattr(Repository, "walk", away)
+        patch.setattr(Revision, "walk", away)
         with pytest.raises(Unavailable):
-            verify_run(connections, batch.run, clock=now, outlast=True)
-    assert len(verify_run(connections, batch.run, clock=now, outlast=True)) == 2
+            verify_run(connections, attempt(batch.run, outlast=True))
+    assert len(verify_run(connections, attempt(batch.run, outlast=True))) == 2
 
 
 def test_an_outage_that_nobody_waits_for_is_recorded_with_each_artifact(
@@ -175,12 +177,12 @@ def test_another_publication_in_between_is_seen_and_the_next_try_derives_from_it
     (failure,) = nights.publish(rebuilt, try_number=1).failures.values()
     assert isinstance(failure, BaseChanged)
     assert failure.retryable
-    assert nights.connections.head(FQRN).read(f"{first.destination}/by-hand") == b"a rival's"
+    assert nights.connections.head(FQRN).revision.read(f"{first.destination}/by-hand") == b"a rival's"
 
     (done,) = nights.publish(rebuilt, try_number=2).done
     assert done.state is State.PUBLISHED
     assert "prepared again, since" in done.reason
-    assert nights.connections.head(FQRN).read(f"{first.destination}/new") == b"rebuilt"
+    assert nights.connections.head(FQRN).revision.read(f"{first.destination}/new") == b"rebuilt"
     assert nights.check().problems == ()
 
 
@@ -213,7 +215,7 @@ def test_what_was_derived_from_comes_back_and_the_same_changeset_is_published(ni
 def test_lost_objects_are_found_by_a_check_and_sent_again_by_the_next_night(nights: Nights) -> None:
     (first,) = nights.night(1, NIGHT).values()
     tree = nights.connections.head(FQRN)
-    entry = tree.entry(f"{first.destination}/lib/common.so")
+    entry = tree.revision.entry(f"{first.destination}/lib/common.so")
     assert entry.hash is not None
     nights.store.delete([entry.hash.key])
 
@@ -230,7 +232,7 @@ def test_lost_objects_are_found_by_a_check_and_sent_again_by_the_next_night(nigh
 
 def test_an_object_whose_bytes_rotted_leaves_the_list_once_it_was_sent_again_and_no_sooner(nights: Nights) -> None:
     (first,) = nights.night(1, NIGHT).values()
-    entry = nights.connections.head(FQRN).entry(f"{first.destination}/lib/common.so")
+    entry = nights.connections.head(FQRN).revision.entry(f"{first.destination}/lib/common.so")
     assert entry.hash is not None
     whole = nights.store.get(entry.hash.key)
     nights.store.put(entry.hash.key, bytes([whole[0] ^ 1]) + whole[1:])
@@ -247,11 +249,11 @@ def test_an_object_whose_bytes_rotted_leaves_the_list_once_it_was_sent_again_and
 
 def test_what_does_not_read_back_after_a_night_is_noted_and_the_same_build_run_again_mends_it(nights: Nights) -> None:
     (first,) = nights.night(1, NIGHT).values()
-    entry = nights.connections.head(FQRN).entry(f"{first.destination}/lib/common.so")
+    entry = nights.connections.head(FQRN).revision.entry(f"{first.destination}/lib/common.so")
     assert entry.hash is not None
     nights.store.delete([entry.hash.key])
     with refused(NotVerified):
-        verify_run(nights.connections, first.run_id, clock=now)
+        verify_run(nights.connections, attempt(first.run_id))
     assert [one.key for one in damage.of_repository(nights.connections.ledger, FQRN)] == [entry.hash.key]
     again = nights.planned(1, "night/again")
     nights.prepare(again)
@@ -266,13 +268,13 @@ def test_what_does_not_read_back_after_a_night_is_noted_and_the_same_build_run_a
 
 _DYING = """
 import itertools, json, os, signal, sys
-from datetime import UTC, datetime
 from include.cvmfs.ingest.upload_journal import UploadJournal
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.values import Batch
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from tests.fakes.attempts import attempt
 
 sent, note = itertools.count(1), UploadJournal.note
 
@@ -283,7 +285,7 @@ def dies(self, key):
 
 UploadJournal.note = dies
 batch, site = Batch.from_json(json.loads(sys.stdin.read())), Connections(load(), EnvSecrets())
-prepare_batch(site, batch, try_number=1, clock=lambda: datetime.now(UTC))
+prepare_batch(site, attempt(), batch)
 """
 
 

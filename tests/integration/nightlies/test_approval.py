@@ -21,16 +21,17 @@ from include.nightlies.steps.gate import gate
 from include.nightlies.steps.inherit import inherit_batch, prepare_inherited
 from include.nightlies.steps.plan import plan_night, plan_publication
 from include.nightlies.steps.publish import publish_batch
-from include.nightlies.steps.values import Batch, Night
+from include.nightlies.steps.values import Batch, Night, PublicationRequest
 from include.nightlies.undo.approval import ask_undo, require_undo_approved
 from include.nightlies.undo.plan import UndoPlan, Wish
 from include.nightlies.undo.undo import plan_undo, undo
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.fakes.refused import refused
-from tests.integration.nightlies.conftest import FQRN, Nights, missing, now
+from tests.integration.nightlies.conftest import FQRN, Nights, missing
 from tests.integration.nightlies.test_again import forget_the_first
 from tests.integration.nightlies.test_links import build_of, night_of, publish
 
@@ -52,13 +53,15 @@ def configured(nights: Nights, folder: Path, approval: str, slot: str = "") -> N
 
 
 def ask(nights: Nights, *batches: Batch, earlier: tuple[str, ...] = ()) -> ApprovalRequest:
-    return ask_run(nights.connections, batches, earlier=earlier, clock=now)
+    return ask_run(nights.connections, attempt(), batches, earlier=earlier)
 
 
 def answer(nights: Nights, asked: ApprovalRequest, given: Answer = Answer.APPROVED) -> Question:
     assert asked.question is not None, asked.why
     by = None if given is Answer.EXPIRED else "shift"
-    return settle_question(nights.connections, asked.question.id, given, by=by, comment="looked at it", clock=now)
+    return settle_question(
+        nights.connections.ledger, attempt(), asked.question.id, given, by=by, comment="looked at it"
+    )
 
 
 def prepared(nights: Nights, day: int, trees: Mapping[str, Mapping[str, bytes]] = TREES, run: str = "") -> Batch:
@@ -77,7 +80,7 @@ def revision(nights: Nights) -> int:
 
 def test_nothing_is_published_before_a_yes_and_all_that_was_asked_about_after_it(asking: Nights) -> None:
     batch, before = prepared(asking, 2), revision(asking)
-    unasked = publish_batch(asking.connections, batch, holder="test", try_number=1, clock=now)
+    unasked = publish_batch(asking.connections, attempt(), batch)
     assert {type(one) for one in unasked.failures.values()} == {NotApproved}
     assert {one.answer for one in unasked.failures.values()} == {None}
     asked = ask(asking, batch)
@@ -112,7 +115,7 @@ def test_without_a_yes_it_is_skipped_with_the_reason_which_the_gate_repeats_and_
     assert revision(asking) == before
     night = Night(batch.run, "main", date(2026, 11, 2), "test")
     with pytest.raises(GateClosed) as closed:
-        gate(asking.connections, batch.run, night=night, clock=now)
+        gate(asking.connections, attempt(batch.run), night=night)
     assert missing(closed.value) == ["A/x86_64", "B/x86_64"]
     assert all(said in line for line in closed.value.missing)
     answer(asking, ask(asking, batch))
@@ -125,7 +128,7 @@ def test_the_same_question_may_be_opened_again_and_the_last_answer_counts(asking
     asked = ask(asking, batch)
     answer(asking, asked, Answer.REJECTED)
     assert asked.question is not None
-    again = open_question(asking.connections, asked.question.id, clock=now)
+    again = open_question(asking.connections, attempt(), asked.question.id)
     assert again.answer is Answer.OPEN
     assert set(states(asking, batch.run).values()) == {State.PREPARED}
     answer(asking, asked)
@@ -215,13 +218,13 @@ def test_an_answer_is_waited_for_no_longer_than_the_oldest_changeset_may_live(as
     batch = prepared(asking, 2, {"A": {"file": b"a"}})
     begun = datetime.now(UTC)
     late = begun + timedelta(hours=22)
-    asked = ask_run(asking.connections, [batch], clock=lambda: late)
+    asked = ask_run(asking.connections, attempt(clock=lambda: late), [batch])
     assert asked.question is not None
     assert abs(asked.question.deadline - (begun + timedelta(hours=24) - MARGIN)) < timedelta(minutes=1)
     with pytest.raises(PreparedTooLongAgo):
-        ask_run(asking.connections, [batch], clock=lambda: begun + timedelta(hours=23))
+        ask_run(asking.connections, attempt(clock=lambda: begun + timedelta(hours=23)), [batch])
     with pytest.raises(PreparedTooLongAgo):
-        open_question(asking.connections, asked.question.id, clock=lambda: begun + timedelta(hours=23))
+        open_question(asking.connections, attempt(clock=lambda: begun + timedelta(hours=23)), asked.question.id)
 
 
 def test_what_asks_for_nothing_goes_on_unasked(asking: Nights, tmp_path: Path) -> None:
@@ -242,9 +245,10 @@ def test_a_tree_by_hand_is_asked_about_with_the_name_of_its_revision(asking: Nig
     url = asking.connections.site.store("cvmfs").url
     source = next(one.key for one in asking.connections.store("cvmfs").list() if "tar" in one.key)
     (batch,) = plan_publication(
-        asking.connections, run="publication/1", fqrn=FQRN, path="/by/hand", source=f"{url}/{source}",
-        try_number=1, clock=now, tag="by-hand",
-    ).batches  # fmt: skip
+        asking.connections,
+        attempt("publication/1"),
+        PublicationRequest(FQRN, "/by/hand", f"{url}/{source}", tag="by-hand"),
+    ).batches
     assert not asking.prepare(batch).failures
     asked = ask(asking, batch)
     assert asked.question is not None
@@ -261,22 +265,22 @@ def test_what_a_partial_build_takes_from_another_is_asked_about_too(asking: Nigh
     answer(asking, ask(asking, whole))
     asking.publish(whole)
     build_of(3, {"B": b"newer"}, partial=True, base={"build_id": "b20261102", "date": "2026-11-02"}).store_in(store)
-    plan = plan_night(asking.connections, night_of(3), try_number=1, clock=now, max_mapped=1)
+    plan = plan_night(asking.connections, attempt(), night_of(3), max_mapped=1)
     assert plan.inherited is not None
     (batch,), taken = plan.batches, plan.inherited
     asking.prepare(batch)
-    assert not prepare_inherited(asking.connections, taken, try_number=1, clock=now).failures
-    refused = inherit_batch(asking.connections, taken, holder="test", try_number=1, clock=now, prepared=True)
+    assert not prepare_inherited(asking.connections, attempt(), taken).failures
+    refused = inherit_batch(asking.connections, attempt(), taken, prepared=True)
     assert [type(one) for one in refused.failures.values()] == [NotApproved]
     asked = ask(asking, batch, taken)
     assert asked.question is not None
     assert "A/x86_64" in asked.question.body
     answer(asking, asked)
     assert not asking.publish(batch).failures
-    done = inherit_batch(asking.connections, taken, holder="test", try_number=2, clock=now, prepared=True)
+    done = inherit_batch(asking.connections, attempt(number=2), taken, prepared=True)
     assert not done.failures
     assert set(states(asking, batch.run).values()) == {State.PUBLISHED}
-    assert asking.connections.head(FQRN).lookup("/nightlies/main/b20261103/A/x86_64") is not None
+    assert asking.connections.head(FQRN).revision.lookup("/nightlies/main/b20261103/A/x86_64") is not None
 
 
 def test_a_build_is_undone_only_as_it_was_when_somebody_said_yes(asking: Nights) -> None:
@@ -287,13 +291,13 @@ def test_a_build_is_undone_only_as_it_was_when_somebody_said_yes(asking: Nights)
     wish = Wish("main", "b20261103", "it crashes")
 
     def look(run: str, wished: bool = False) -> ApprovalRequest:
-        return ask_undo(asking.connections, plan_undo(asking.connections, wish), run, wished=wished, clock=now)
+        return ask_undo(asking.connections, attempt(run), plan_undo(asking.connections, wish), wished=wished)
 
     def take_back(run: str) -> int | None:
         def require(plan: UndoPlan) -> None:
             require_undo_approved(asking.connections, plan, run, wished=False)
 
-        return undo(asking.connections, wish, run=run, holder="test", clock=now, require=require)[1]
+        return undo(asking.connections, attempt(run), wish, require=require)[1]
 
     before = revision(asking)
     with pytest.raises(NotApproved):
@@ -322,9 +326,9 @@ def test_whoever_undoes_may_wish_to_be_asked_where_the_repository_does_not(night
     build_of(2, {"A": b"a"}).store_in(nights.connections.store("cvmfs"))
     publish(nights, night_of(2))
     plan = plan_undo(nights.connections, Wish("main", "b20261102", "it crashes"))
-    assert ask_undo(nights.connections, plan, "undo/1", wished=False, clock=now).question is None
+    assert ask_undo(nights.connections, attempt("undo/1"), plan, wished=False).question is None
     require_undo_approved(nights.connections, plan, "undo/1", wished=False)
-    asked = ask_undo(nights.connections, plan, "undo/1", wished=True, clock=now)
+    asked = ask_undo(nights.connections, attempt("undo/1"), plan, wished=True)
     with pytest.raises(NotApproved):
         require_undo_approved(nights.connections, plan, "undo/1", wished=True)
     answer(nights, asked)

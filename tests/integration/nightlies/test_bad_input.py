@@ -20,9 +20,10 @@ from include.nightlies.steps.plan import Plan, plan_night
 from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import tidy_run, verify_run
 from tests.fakes.archives import Member, archive, file, folder, hardlink, symlink
+from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, packed, tree
 from tests.fakes.refused import refused
-from tests.integration.nightlies.conftest import FQRN, Nights, missing, now
+from tests.integration.nightlies.conftest import FQRN, Nights, missing
 from tests.integration.nightlies.test_approval import configured
 
 NIGHT = Night("night/1", "main", date(2026, 11, 1), "test")
@@ -130,7 +131,7 @@ REJECTED = {
 
 def planned(nights: Nights, build: Build, night: Night = NIGHT) -> Plan:
     build.store_in(nights.connections.store("cvmfs"))
-    return plan_night(nights.connections, night, try_number=1, clock=now, max_mapped=1)
+    return plan_night(nights.connections, attempt(), night, max_mapped=1)
 
 
 def test_each_bad_artifact_fails_alone_with_its_reason_and_leaves_nothing_to_be_seen(
@@ -156,15 +157,15 @@ def test_each_bad_artifact_fails_alone_with_its_reason_and_leaves_nothing_to_be_
     for project, one in bad.items():
         reason = nights.reason(batch, f"{project}/x86_64")
         assert re.match(one.says(f"{project}/x86_64"), reason), (project, reason)
-    tidy_run(nights.connections, plan.batches, holder="test", clock=now)
-    verify_run(nights.connections, NIGHT.run, clock=now)
+    tidy_run(nights.connections, attempt(), plan.batches)
+    verify_run(nights.connections, attempt(NIGHT.run))
     with pytest.raises(GateClosed) as closed:
-        gate(nights.connections, NIGHT.run, night=NIGHT, clock=now)
+        gate(nights.connections, attempt(NIGHT.run), night=NIGHT)
     assert len(closed.value.missing) == len(bad) + len(REJECTED)
     head = nights.connections.head(FQRN)
-    assert head.read(f"{build.destination('Good', 'x86_64')}/lib/good.so") == b"good" * 100
-    assert head.lookup(f"{build.destination('Longest', 'x86_64')}/lib/{BELOW_LIB}") is not None
-    listed = [entry.name for entry in head.listing("/nightlies/main/b20261101")]
+    assert head.revision.read(f"{build.destination('Good', 'x86_64')}/lib/good.so") == b"good" * 100
+    assert head.revision.lookup(f"{build.destination('Longest', 'x86_64')}/lib/{BELOW_LIB}") is not None
+    listed = [entry.name for entry in head.revision.listing("/nightlies/main/b20261101")]
     assert listed == [".cvmfscatalog", "Good", "Longest"]
     assert nights.client().leases() == []
 
@@ -180,7 +181,7 @@ def test_links_out_of_the_tree_are_kept_and_setuid_bits_are_stripped_and_that_is
     assert not nights.prepare(batch).failures
     assert not nights.publish(batch).failures
     head, path = nights.connections.head(FQRN), build.destination("Odd", "x86_64")
-    link, program = head.lookup(f"{path}/out"), head.lookup(f"{path}/bin")
+    link, program = head.revision.lookup(f"{path}/out"), head.revision.lookup(f"{path}/bin")
     assert link is not None
     assert (link.is_symlink, link.symlink) == (True, "../../../../etc/passwd")
     assert program is not None
@@ -203,7 +204,7 @@ def test_links_out_of_the_tree_are_kept_and_setuid_bits_are_stripped_and_that_is
 def test_an_index_that_cannot_be_used_plans_nothing(nights: Nights, document: bytes) -> None:
     nights.connections.store("cvmfs").put("main/2026-11-01/index.json", document)
     with refused(BadIndex):
-        plan_night(nights.connections, NIGHT, try_number=1, clock=now)
+        plan_night(nights.connections, attempt(), NIGHT)
     assert nights.publications(NIGHT.run) == ()
 
 
@@ -214,7 +215,7 @@ def test_chosen_projects_and_platforms_are_taken_alone_and_unknown_ones_name_wha
     for kind, known in {"platform": ("arm", "x86_64"), "project": ("Good", "Other")}.items():
         chosen = replace(NIGHT, **{f"{kind}s": ("riscv",)})  # type: ignore[arg-type]
         with refused(UnknownChoice, kind=kind, names=("riscv",), known=known):
-            plan_night(nights.connections, chosen, try_number=1, clock=now)
+            plan_night(nights.connections, attempt(), chosen)
 
 
 def test_the_next_night_sends_only_what_changed(nights: Nights) -> None:
@@ -223,7 +224,10 @@ def test_the_next_night_sends_only_what_changed(nights: Nights) -> None:
     second = nights.night(2, {"Gaudi": {**same, "new": b"a file of the second"}})["Gaudi"]
     assert (second.objects_reused or 0) >= len(same)
     assert second.objects_new == 2  # the file and the catalog
-    assert nights.connections.head(FQRN).read("/nightlies/main/b20261102/Gaudi/x86_64/new") == b"a file of the second"
+    assert (
+        nights.connections.head(FQRN).revision.read("/nightlies/main/b20261102/Gaudi/x86_64/new")
+        == b"a file of the second"
+    )
 
 
 def test_a_dry_run_of_a_night_names_what_is_in_the_way_of_which_artifact(nights: Nights) -> None:
@@ -238,6 +242,6 @@ def test_a_dry_run_of_a_night_names_what_is_in_the_way_of_which_artifact(nights:
         "Fine": State.SKIPPED,
     }
     with pytest.raises(GateClosed) as closed:
-        gate(nights.connections, NIGHT.run, night=replace(NIGHT, dry_run=True), clock=now)
+        gate(nights.connections, attempt(NIGHT.run), night=replace(NIGHT, dry_run=True))
     assert missing(closed.value) == ["Good/x86_64"]
     assert nights.connections.head(FQRN).manifest.revision == before

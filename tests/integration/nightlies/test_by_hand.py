@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import hashlib
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from include.cvmfs.errors import DestinationError, TagError
+from include.cvmfs.errors import DestinationError, SourceError, TagError
+from include.cvmfs.ingest.upload_journal import RECORD_BYTES
+from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.source import Entry, Opener
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import SourceNotAllowed
 from include.nightlies.steps.plan import plan_publication
 from include.nightlies.steps.prepare import prepare_batch
-from include.nightlies.steps.values import Batch
+from include.nightlies.steps.values import Batch, PublicationRequest
 from include.publishers.connect import Connections
+from include.publishers.preparing import SENT, TreeToPrepare
+from include.publishers.single_changes import publish_tree
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from tests.fakes.attempts import attempt
 from tests.fakes.builds import tree
 from tests.fakes.refused import refused
-from tests.integration.nightlies.conftest import FQRN, Nights, now
+from tests.integration.nightlies.conftest import FQRN, Nights
 
 ONE, TWO = tree({"readme": b"one"}), tree({"readme": b"two"})
 
@@ -32,9 +43,9 @@ def test_a_destination_that_holds_something_is_refused_and_replaced_only_if_aske
     refused = nights.by_hand("/fit/1", TWO)
     assert refused.state is State.FAILED
     assert "holds something already" in refused.reason
-    assert nights.connections.head(FQRN).read("/fit/1/readme") == b"one"
+    assert nights.connections.head(FQRN).revision.read("/fit/1/readme") == b"one"
     assert nights.by_hand("/fit/1", TWO, overwrite=True).state is State.PUBLISHED
-    assert nights.connections.head(FQRN).read("/fit/1/readme") == b"two"
+    assert nights.connections.head(FQRN).revision.read("/fit/1/readme") == b"two"
     assert nights.client().leases() == []
 
 
@@ -79,14 +90,49 @@ def test_a_source_is_taken_only_from_a_configured_store(nights: Nights, tmp_path
     connections = Connections(load(), EnvSecrets())
 
     def planned(source: str) -> Batch:
-        plan = plan_publication(
-            connections, run="publication/1", fqrn=FQRN, path="/data/1", source=source, try_number=1, clock=now
-        )
+        plan = plan_publication(connections, attempt("publication/1"), PublicationRequest(FQRN, "/data/1", source))
         return plan.batches[0]
 
     for source in ("file:///etc", "s3://other/x.tar"):
         with pytest.raises(SourceNotAllowed):
             planned(source)
-    around = prepare_batch(connections, planned(f"file://{trees}/way-out/ssl"), try_number=1, clock=now)
+    around = prepare_batch(connections, attempt(), planned(f"file://{trees}/way-out/ssl"))
     assert [type(error) for error in around.failures.values()] == [SourceNotAllowed]
     connections.ledger.dispose()
+
+
+# -- a command that was interrupted
+
+
+class Torn(DirectorySource):
+    """A folder that cannot be read to its end."""
+
+    def entries(self) -> Iterator[tuple[Entry, Opener | None]]:
+        for number, entry in enumerate(super().entries()):
+            if number == 200:
+                time.sleep(1)  # what was read is sent meanwhile
+                raise SourceError("the folder", "went away")
+            yield entry
+
+
+@pytest.mark.server("weed")
+@pytest.mark.parametrize("place", ["weed"], indirect=True)  # on a disk nothing needs to be written down
+def test_an_interrupted_command_does_not_send_again_what_is_there(nights: Nights, tmp_path: Path) -> None:
+    content = random.Random(12)
+    folder = tmp_path / "by-hand"
+    folder.mkdir()
+    for number in range(250):
+        (folder / f"{number:03}").write_bytes(content.randbytes(2000))
+    tree, site = TreeToPrepare("/tools/x", Torn(folder), datetime.now(UTC)), nights.connections
+    with pytest.raises(SourceError):
+        publish_tree(site, FQRN, tree, holder="me")
+    (entries,) = (site.site.paths.var / SENT).iterdir()
+    sent = entries.stat().st_size // RECORD_BYTES - 10
+    assert sent >= 100
+    asked = nights.store.counters.heads
+    done = publish_tree(site, FQRN, replace(tree, source=DirectorySource(folder)), holder="me")
+    assert done.published is not None
+    assert done.changeset.objects_reused >= sent
+    assert nights.store.counters.heads - asked <= 260 - sent, "nor is it asked for"
+    assert list((site.site.paths.var / SENT).iterdir()) == []
+    assert not nights.check().problems

@@ -20,6 +20,7 @@ from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.storage.file import FileStore
+from tests.fakes.attempts import attempt
 from tests.fakes.local import LocalRepository, make_folder
 from tests.fakes.minirepo import FQRN, NOW, master_key, public_key, signer
 from tests.fakes.refused import refused
@@ -83,21 +84,21 @@ ALL = {"trunk", "trunk-previous", "nightly-1", "nightly-2", "nightly-3"}
 
 
 def test_a_whitelist_that_lasts_is_said_and_one_that_ends_soon_is_a_problem_with_its_cure(site: Open) -> None:
-    assert 29 < look_at_whitelist(site(), FQRN, clock=clock) <= 30
+    assert 29 < look_at_whitelist(site(), attempt(), FQRN) <= 30
     with pytest.raises(NotWell, match=r"expires in (29|30)\.\d days, .* nightshift repo resign"):
-        look_at_whitelist(site("{whitelist_days: 60}"), FQRN, clock=clock)
+        look_at_whitelist(site("{whitelist_days: 60}"), attempt(), FQRN)
 
 
 def test_a_whitelist_that_has_ended_is_refused(site: Open, local: LocalRepository) -> None:
     resign(local.store, FQRN, master_key(), now=NOW, validity=timedelta(days=1))
     before = local.store.get(whitelists.KEY)
     with refused(WhitelistExpired, fqrn=FQRN):
-        look_at_whitelist(site(), FQRN, clock=clock)
+        look_at_whitelist(site(), attempt(), FQRN)
     assert local.store.get(whitelists.KEY) == before
 
 
 def test_without_a_rule_no_tag_is_looked_at(site: Open) -> None:
-    assert prune_tags(site(), FQRN, dry_run=False, holder="test", clock=clock) is None
+    assert prune_tags(site(), attempt(), FQRN, dry_run=False) is None
 
 
 @pytest.mark.parametrize(
@@ -108,12 +109,12 @@ def test_tags_go_by_the_rule_if_it_says_so_or_the_run_does(
     site: Open, apply: str, dry_run: bool | None, goes: bool
 ) -> None:
     connections = site(f'{{tags: {{keep: 1, match: "nightly-*", apply: {apply}}}}}')
-    pruned = prune_tags(connections, FQRN, dry_run=dry_run, holder="test", clock=clock)
+    pruned = prune_tags(connections, attempt(), FQRN, dry_run=dry_run)
     assert pruned is not None
     assert pruned.names == ("nightly-2", "nightly-1")
     assert pruned.done is goes
     assert tags(connections) == (ALL - {"nightly-1", "nightly-2"} if goes else ALL)
-    assert check_quickly(connections, FQRN, clock=clock).ok
+    assert check_quickly(connections, attempt(), FQRN).ok
 
 
 def test_where_the_signing_key_is_not_no_tag_goes_and_this_is_said(site: Open, tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_where_the_signing_key_is_not_no_tag_goes_and_this_is_said(site: Open, t
     key.unlink()
     connections = site("{tags: {older_than_days: 1, apply: true}}")
     with refused(KeyFileError, path=str(key)):
-        prune_tags(connections, FQRN, dry_run=None, holder="test", clock=clock)
+        prune_tags(connections, attempt(), FQRN, dry_run=None)
     assert tags(connections) == ALL
 
 
@@ -133,24 +134,24 @@ def test_what_a_killed_writer_left_is_warned_of_and_removed_unless_it_is_a_dry_r
     left.write_bytes(b"half")
     old = (clock() - timedelta(days=2)).timestamp()
     os.utime(left, (old, old))
-    assert check_quickly(connections, FQRN, clock=clock).warning_count == 1
+    assert check_quickly(connections, attempt(), FQRN).warning_count == 1
     assert "store: 1 unfinished file of 0.0 MB of killed writers" in caplog.text
-    assert [one.name for one in remove_unfinished(connections, FQRN, dry_run=True, clock=clock)] == ["data/.~left"]
+    assert [one.name for one in remove_unfinished(connections, attempt(), FQRN, dry_run=True)] == ["data/.~left"]
     assert left.exists()
-    remove_unfinished(connections, FQRN, dry_run=False, clock=clock)
+    remove_unfinished(connections, attempt(), FQRN, dry_run=False)
     assert not left.exists()
-    assert check_quickly(connections, FQRN, clock=clock).warning_count == 0
+    assert check_quickly(connections, attempt(), FQRN).warning_count == 0
 
 
 def test_a_lost_catalog_is_named_and_comes_into_the_ledger(site: Open, local: LocalRepository) -> None:
     connections = site()
-    report = check_quickly(connections, FQRN, clock=clock)
+    report = check_quickly(connections, attempt(), FQRN)
     assert (report.ok, report.catalogs) == (True, 4)
-    lost = connections.head(FQRN).nested_at("/sw/2")
+    lost = connections.head(FQRN).revision.nested_at("/sw/2")
     assert lost is not None
     key = lost.hash.with_suffix("C").key
     local.store.delete([key])
     with refused(NotWell, repository=FQRN) as told:
-        check_quickly(connections, FQRN, clock=clock)
+        check_quickly(connections, attempt(), FQRN)
     assert len(told.value.problems) == 1
     assert [(one.key, one.path) for one in damage.of_repository(connections.ledger, FQRN)] == [(key, "/sw/2")]

@@ -28,7 +28,7 @@ def test_what_a_check_finds_is_noted_and_a_tree_that_has_it_mends_it(nights: Nig
     (done,) = nights.night(1, {"Gaudi": FILES}).values()
     at = done.destination
     head = nights.connections.head(FQRN)
-    keys = [head.entry(f"{at}/{name}").hash for name in FILES]
+    keys = [head.revision.entry(f"{at}/{name}").hash for name in FILES]
     nights.store.delete([one.key for one in keys if one is not None])
 
     code, said = run("check", FQRN)
@@ -54,7 +54,7 @@ def test_what_a_check_finds_is_noted_and_a_tree_that_has_it_mends_it(nights: Nig
 
 def test_a_lost_catalog_is_made_again_at_its_destination(nights: Nights, tmp_path: Path) -> None:
     (done,) = nights.night(1, {"Gaudi": FILES}).values()
-    nested = nights.connections.head(FQRN).nested_at(done.destination)
+    nested = nights.connections.head(FQRN).revision.nested_at(done.destination)
     assert nested is not None
     nights.store.delete([nested.hash.with_suffix("C").key])
     assert run("check", FQRN)[0] == 1

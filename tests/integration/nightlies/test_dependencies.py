@@ -20,6 +20,7 @@ from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.values import Batch, Night
 from include.nightlies.steps.verify import tidy_run
 from include.settings.model import Slot
+from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import SLOT, build_of, leads_to, night_of, revision, whole_night, with_slots
@@ -31,8 +32,8 @@ def planned(nights: Nights, build: Build, run: str | None = None) -> dict[str, B
     """A batch for each artifact, as Airflow maps them."""
     build.store_in(nights.connections.store("cvmfs"))
     night = night_of(2)
-    plan = plan_night(nights.connections, replace(night, run=run or night.run), try_number=1, clock=now)
-    reserve_run(nights.connections, plan.batches, holder="test", try_number=1, clock=now)
+    plan = plan_night(nights.connections, attempt(), replace(night, run=run or night.run))
+    reserve_run(nights.connections, attempt(), plan.batches)
     return {batch.items[0].name: batch for batch in plan.batches}
 
 
@@ -51,12 +52,12 @@ def test_what_comes_too_early_waits_until_what_it_depends_on_is_published(nights
         assert not nights.prepare(batch).failures
     before = revision(nights)
     for name in ("C/x86_64", "B/x86_64"):
-        (busy,) = publish_batch(nights.connections, batches[name], holder="t", try_number=1, clock=now).busy.values()
+        (busy,) = publish_batch(nights.connections, attempt(), batches[name]).busy.values()
         assert isinstance(busy, DependencyPending)
         assert busy.time_remaining_s > 3600
     assert revision(nights) == before
     for batch in batches.values():
-        (done,) = publish_batch(nights.connections, batch, holder="t", try_number=1, clock=now).done
+        (done,) = publish_batch(nights.connections, attempt(), batch).done
         assert done.state is State.PUBLISHED
 
 
@@ -67,19 +68,19 @@ def test_a_failed_dependency_may_come_yet_and_at_the_last_try_all_that_need_it_a
     assert nights.prepare(batches["A/x86_64"]).failures
     for name in ("B/x86_64", "C/x86_64", "D/x86_64"):
         assert not nights.prepare(batches[name]).failures
-    early = publish_batch(nights.connections, batches["B/x86_64"], holder="t", try_number=1, clock=now, last_try=False)
+    early = publish_batch(nights.connections, attempt(last=False), batches["B/x86_64"])
     (later,) = early.failures.values()
     assert isinstance(later, DependencyFailed)
     assert later.retryable
     for name in ("B/x86_64", "C/x86_64"):
-        (done,) = publish_batch(nights.connections, batches[name], holder="t", try_number=2, clock=now).done
+        (done,) = publish_batch(nights.connections, attempt(number=2), batches[name]).done
         assert done.state is State.SKIPPED
     assert "blocked: it depends on B/x86_64, which was skipped: blocked: it depends on A/x86_64" in done.reason
-    (other,) = publish_batch(nights.connections, batches["D/x86_64"], holder="t", try_number=1, clock=now).done
+    (other,) = publish_batch(nights.connections, attempt(), batches["D/x86_64"]).done
     assert other.state is State.PUBLISHED
     # the artifact comes, and a run that is planned anew installs all of it
     three().store_in(nights.connections.store("cvmfs"))
-    again = plan_night(nights.connections, night_of(2), try_number=2, clock=now, max_mapped=1)
+    again = plan_night(nights.connections, attempt(number=2), night_of(2), max_mapped=1)
     (batch,) = again.batches
     assert not nights.prepare(batch, 2).failures
     assert [one.state for one in nights.publish(batch, 3).done] == [State.PUBLISHED] * 3
@@ -90,15 +91,15 @@ def test_what_is_blocked_leaves_no_more_to_be_seen_than_what_failed(nights: Nigh
     assert nights.prepare(batches.pop("A/x86_64")).failures
     for batch in batches.values():
         assert not nights.prepare(batch).failures
-        publish_batch(nights.connections, batch, holder="t", try_number=1, clock=now)
-    tidy_run(nights.connections, list(batches.values()), holder="t", clock=now)
+        publish_batch(nights.connections, attempt(), batch)
+    tidy_run(nights.connections, attempt(), list(batches.values()))
     there = nights.connections.head(FQRN)
-    assert [name for name in "ABCD" if there.lookup(f"/nightlies/main/b20261102/{name}")] == ["D"]
+    assert [name for name in "ABCD" if there.revision.lookup(f"/nightlies/main/b20261102/{name}")] == ["D"]
     # they come, and another run installs them
     batches = planned(nights, three().add("D", "x86_64", tree({"file": b"d"})), "night/next")
     for batch in batches.values():
         assert not nights.prepare(batch).failures
-        (done,) = publish_batch(nights.connections, batch, holder="t", try_number=1, clock=now).done
+        (done,) = publish_batch(nights.connections, attempt(), batch).done
         assert done.state is State.PUBLISHED
     assert not nights.check().problems
 
@@ -137,7 +138,7 @@ def test_a_late_artifact_whose_dependency_failed_in_an_earlier_pass_waits_for_th
         build.store_in(store)
         assert waits_for(number).turn is (Turn.LAST if number == len(runs) else Turn.GO)
         night = night_of_pass(number)
-        plan = plan_night(nights.connections, night, try_number=1, clock=now, max_mapped=1)
+        plan = plan_night(nights.connections, attempt(), night, max_mapped=1)
         for batch in plan.batches:
             nights.prepare(batch)
             nights.publish(batch)
@@ -189,5 +190,5 @@ def test_a_backfill_of_rebuilds_replaces_every_tree_once_and_latest_never_moves_
     assert revision(slots) == before + 3
     head = slots.connections.head(FQRN)
     for day in (2, 3, 4):
-        assert head.read(f"/nightlies/main/b2026110{day}/A/x86_64/file") == b"%d rebuilt" % day
+        assert head.revision.read(f"/nightlies/main/b2026110{day}/A/x86_64/file") == b"%d rebuilt" % day
     assert slots.check().problems == ()

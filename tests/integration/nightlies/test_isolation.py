@@ -16,8 +16,9 @@ from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.values import Batch, Night
 from include.nightlies.steps.verify import tidy_run
+from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
-from tests.integration.nightlies.conftest import FQRN, Nights, now
+from tests.integration.nightlies.conftest import FQRN, Nights
 
 DAY = date(2026, 11, 9)
 PROJECTS = ("Boole", "Brunel", "DaVinci", "Gaudi", "LHCb", "Rec")
@@ -33,22 +34,22 @@ def drop(nights: Nights, *projects: str, complete: bool = True) -> None:
 
 def plan(nights: Nights, run: str, **more: object) -> tuple[Batch, ...]:
     night = Night(run, "main", DAY, "test", **more)  # type: ignore[arg-type]
-    return plan_night(nights.connections, night, try_number=1, clock=now).batches
+    return plan_night(nights.connections, attempt(), night).batches
 
 
 def install(nights: Nights, run: str, batches: tuple[Batch, ...]) -> None:
     """The steps of a run, each path that is busy tried again as the operators do."""
     for _ in range(TRIES):
         try:
-            reserve_run(nights.connections, batches, holder=run, try_number=1, clock=now)
+            reserve_run(nights.connections, attempt(holder=run), batches)
         except PathBusy:  # another run's lease on the build's directory
             threading.Event().wait(0.05)
         else:
             break
     for batch in batches:
-        assert not prepare_batch(nights.connections, batch, try_number=1, clock=now).failures
+        assert not prepare_batch(nights.connections, attempt(), batch).failures
         for _ in range(TRIES):
-            outcome = publish_batch(nights.connections, batch, holder=run, try_number=1, clock=now)
+            outcome = publish_batch(nights.connections, attempt(holder=run), batch)
             assert not outcome.failures
             if not outcome.busy:
                 break
@@ -92,7 +93,7 @@ def test_a_pass_leaves_alone_what_another_run_is_at_and_takes_the_rest(nights: N
     drop(nights, "Gaudi", "LHCb", complete=False)
     by_hand = plan(nights, "hand/2", projects=("Gaudi",))
     for batch in by_hand:
-        assert not prepare_batch(nights.connections, batch, try_number=1, clock=now).failures
+        assert not prepare_batch(nights.connections, attempt(), batch).failures
     batches = plan(nights, "schedule/2", last=False)
     assert [item.name for batch in batches for item in batch.items] == ["LHCb/x86_64"]
     install(nights, "schedule/2", batches)
@@ -120,15 +121,15 @@ def test_an_index_that_shrinks_takes_nothing_back(nights: Nights) -> None:
     install(nights, "night/1", plan(nights, "night/1", last=False))
     drop(nights, "Gaudi")
     plan(nights, "night/2", number=2, earlier=("night/1",))
-    tree_of = nights.connections.head(FQRN).nested_at
+    tree_of = nights.connections.head(FQRN).revision.nested_at
     assert tree_of(Build(DAY.isoformat()).destination("LHCb", "x86_64")) is not None
 
 
 def spoilt(nights: Nights, run: str, *spoilt: str) -> tuple[Batch, ...]:
     """A run that reserved its places and prepared nothing of ``spoilt``."""
     batches = plan(nights, run)
-    reserve_run(nights.connections, batches, holder=run, try_number=1, clock=now)
-    failures = [prepare_batch(nights.connections, batch, try_number=1, clock=now).failures for batch in batches]
+    reserve_run(nights.connections, attempt(holder=run), batches)
+    failures = [prepare_batch(nights.connections, attempt(), batch).failures for batch in batches]
     assert sorted(name for found in failures for name in found) == sorted(f"{project}/x86_64" for project in spoilt)
     return batches
 
@@ -147,17 +148,18 @@ def test_what_is_mended_after_its_reservation_was_tidied_away_goes_in_by_its_own
     lose(nights, "Gaudi")
     batches = spoilt(nights, "night/1", "Gaudi")
     for batch in batches:
-        publish_batch(nights.connections, batch, holder="night/1", try_number=1, clock=now)
-    assert len(tidy_run(nights.connections, batches, holder="night/1", clock=now)) == 1
+        publish_batch(nights.connections, attempt(holder="night/1"), batch)
+    assert len(tidy_run(nights.connections, attempt(holder="night/1"), batches)) == 1
     drop(nights, "Gaudi", *others)
     (batch,) = [one for one in batches if one.items[0].name == "Gaudi/x86_64"]
-    assert not prepare_batch(nights.connections, batch, try_number=2, clock=now).failures
-    outcome = publish_batch(nights.connections, batch, holder="night/1", try_number=2, clock=now)
+    assert not prepare_batch(nights.connections, attempt(number=2), batch).failures
+    outcome = publish_batch(nights.connections, attempt(holder="night/1", number=2), batch)
     assert not outcome.failures
     assert states(nights, "night/1") == [(project, State.PUBLISHED) for project in sorted(["Gaudi", *others])]
     head = nights.connections.head(FQRN)
     build = f"/nightlies/main/b{DAY.isoformat().replace('-', '')}"
-    assert {path for path in (build, "/nightlies/main") if head.lookup(path).mountpoint} == {build, "/nightlies/main"}
+    above = (build, "/nightlies/main")
+    assert [path for path in above if not head.revision.lookup(path).mountpoint] == []
     assert not nights.check().problems
     assert nights.client().leases() == []
 
@@ -168,12 +170,12 @@ def test_tidying_leaves_what_another_run_has_to_publish_and_that_one_tidies_in_i
     first = spoilt(nights, "night/1", "Gaudi", "LHCb")
     drop(nights, "Gaudi")
     second = plan(nights, "night/2")
-    reserve_run(nights.connections, second, holder="night/2", try_number=1, clock=now)
+    reserve_run(nights.connections, attempt(holder="night/2"), second)
     lhcb, gaudi = (Build(DAY.isoformat()).destination(project, "x86_64") for project in ("LHCb", "Gaudi"))
-    assert tidy_run(nights.connections, first, holder="night/1", clock=now) == (lhcb.rpartition("/")[0],)
-    assert nights.connections.head(FQRN).nested_at(gaudi) is not None
+    assert tidy_run(nights.connections, attempt(holder="night/1"), first) == (lhcb.rpartition("/")[0],)
+    assert nights.connections.head(FQRN).revision.nested_at(gaudi) is not None
     lose(nights, "Gaudi")
     for batch in second:
-        assert prepare_batch(nights.connections, batch, try_number=1, clock=now).failures
-    assert tidy_run(nights.connections, second, holder="night/2", clock=now) == ("/nightlies",)
+        assert prepare_batch(nights.connections, attempt(), batch).failures
+    assert tidy_run(nights.connections, attempt(holder="night/2"), second) == ("/nightlies",)
     assert not nights.check().problems

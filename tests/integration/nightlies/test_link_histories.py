@@ -20,6 +20,7 @@ from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import verify_run
 from include.nightlies.undo.plan import Wish
 from include.nightlies.undo.undo import redo, undo
+from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import SLOT, leads_to, publish, with_slots
@@ -76,12 +77,12 @@ class Story:
     def an_undo(self) -> str:
         _, build_id = self.chance.choice(self.runs)
         wish = Wish("main", build_id, "it is bad", move_links=True)
-        undo(self.nights.connections, wish, run="undo", holder="test", clock=now)
+        undo(self.nights.connections, attempt("undo"), wish)
         return f"undo of {build_id}"
 
     def a_redo(self) -> str:
         _, build_id = self.chance.choice(self.runs)
-        redo(self.nights.connections, Wish("main", build_id, "it was good"), clock=now)
+        redo(self.nights.connections, Wish("main", build_id, "it was good"), now=now())
         return f"redo of {build_id}"
 
     def _install(self, day: int, build_id: str, content: bytes, *, lost: bool = False) -> None:
@@ -99,14 +100,14 @@ class Story:
     def _end(self, night: Night, build_id: str) -> None:
         site = self.nights.connections
         try:
-            verify_run(site, night.run, clock=now)
-            gate(site, night.run, night=night, clock=now)
+            verify_run(site, attempt(night.run))
+            gate(site, attempt(night.run), night=night)
         except (NotVerified, GateClosed):  # an old run finds another tree, what failed is missing
             if self.chance.random() < 0.5:
                 return  # as Airflow does; else somebody lets the links task run all the same
         build = builds.build(site.ledger, "main", build_id)
         assert build is not None
-        link_night(site, night, build, holder="test", clock=now)
+        link_night(site, attempt(night.run), night, build)
 
     def links(self) -> dict[str, BuildKey | None]:
         site, found = self.nights.connections, dict[str, BuildKey | None]()
@@ -114,7 +115,9 @@ class Story:
         for path in all_links_of(slot):
             target = leads_to(self.nights, path.rpartition("/")[2])
             found[path] = builds.key_of_directory(site.ledger, slot, target) if target else None
-            assert not target or head.listing(target), f"{path} leads to {target}, where nothing is: {self.said}"
+            assert not target or head.revision.listing(target), (
+                f"{path} leads to {target}, where nothing is: {self.said}"
+            )
         return found
 
     def tags(self) -> dict[str, int]:

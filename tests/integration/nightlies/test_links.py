@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from include.cvmfs.errors import DestinationError
+from include.cvmfs.format.paths import link_target
 from include.nightlies.records import builds
 from include.nightlies.records import links as linked
-from include.nightlies.rules.links import LinkState, resolved
+from include.nightlies.rules.links import LinkState
 from include.nightlies.steps.errors import GateClosed
 from include.nightlies.steps.gate import gate
 from include.nightlies.steps.links import Linked, link_night
@@ -23,6 +24,7 @@ from include.publishers.connect import Connections
 from include.publishers.single_changes import linking
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.integration.nightlies.conftest import FQRN, Nights, missing, now
 
@@ -68,13 +70,13 @@ def build_of(day: int, projects: Mapping[str, bytes], **index: object) -> Build:
 def whole_night(nights: Nights, night: Night) -> Linked:
     """All steps of a night in their order; what became of its links."""
     publish(nights, night)
-    verify_run(nights.connections, night.run, clock=now)
-    gate(nights.connections, night.run, night=night, clock=now)
+    verify_run(nights.connections, attempt(night.run))
+    gate(nights.connections, attempt(night.run), night=night)
     return link(nights, night)
 
 
 def publish(nights: Nights, night: Night) -> None:
-    plan = plan_night(nights.connections, night, try_number=1, clock=now, max_mapped=1)
+    plan = plan_night(nights.connections, attempt(), night, max_mapped=1)
     for batch in plan.batches:
         nights.prepare(batch)
         assert not nights.publish(batch).busy
@@ -82,13 +84,13 @@ def publish(nights: Nights, night: Night) -> None:
 
 def link(nights: Nights, night: Night) -> Linked:
     (build,) = builds.builds_of(nights.connections.ledger, "main", night.date)
-    return link_night(nights.connections, night, build, holder="test", clock=now)
+    return link_night(nights.connections, attempt(night.run), night, build)
 
 
 def leads_to(nights: Nights, name: str) -> str:
     path = f"{FOLDER}/{name}"
-    entry = nights.connections.head(FQRN).lookup(path)
-    return resolved(path, entry.symlink) if entry is not None else ""
+    entry = nights.connections.head(FQRN).revision.lookup(path)
+    return link_target(path, entry.symlink) if entry is not None else ""
 
 
 def revision(nights: Nights) -> int:
@@ -99,7 +101,7 @@ def test_a_whole_build_gets_both_links_and_its_name_in_one_revision_and_again_no
     build_of(MONDAY, {"A": b"1", "B": b"2"}).store_in(slots.connections.store("cvmfs"))
     night = night_of(MONDAY)
     publish(slots, night)
-    verify_run(slots.connections, night.run, clock=now)
+    verify_run(slots.connections, attempt(night.run))
     before = revision(slots)
     done = link(slots, night)
     assert revision(slots) == before + 1 == done.revision
@@ -143,8 +145,8 @@ def test_what_is_required_and_missing_keeps_the_links_and_what_is_optional_does_
     build_of(TUESDAY, {"A": b"2", "A:dbg": b"3"}).lose("A", "dbg").store_in(store)
     night = night_of(TUESDAY)
     publish(slots, night)
-    verify_run(slots.connections, night.run, clock=now)
-    passed = gate(slots.connections, night.run, night=night, clock=now)
+    verify_run(slots.connections, attempt(night.run))
+    passed = gate(slots.connections, attempt(night.run), night=night)
     assert len(passed.lacking) == 1
     assert "A/dbg: failed" in passed.lacking[0]
     assert {one.state for one in link(slots, night).links} == {LinkState.MOVED}
@@ -152,9 +154,9 @@ def test_what_is_required_and_missing_keeps_the_links_and_what_is_optional_does_
     build_of(NEXT_MONDAY, {"A": b"4", "B": b"5"}).lose("B", "x86_64").store_in(store)
     late = night_of(NEXT_MONDAY)
     publish(slots, late)
-    verify_run(slots.connections, late.run, clock=now)
+    verify_run(slots.connections, attempt(late.run))
     with pytest.raises(GateClosed) as closed:
-        gate(slots.connections, late.run, night=late, clock=now)
+        gate(slots.connections, attempt(late.run), night=late)
     assert missing(closed.value) == ["B/x86_64"]
     assert leads_to(slots, "latest") == f"{FOLDER}/b20261103"
     assert leads_to(slots, "Mon") == f"{FOLDER}/b20261102"
@@ -174,9 +176,9 @@ def test_a_link_of_somebody_else_is_left_alone_with_the_reason(slots: Nights) ->
     build_of(MONDAY, {"A": b"1"}).store_in(by_hand.store("cvmfs"))
     night = night_of(MONDAY)
     publish(slots, night)
-    verify_run(slots.connections, night.run, clock=now)
+    verify_run(slots.connections, attempt(night.run))
     change = linking(f"{FOLDER}/latest", "of-somebody", now=now())
-    change.commit(by_hand, FQRN, holder="somebody", now=now())
+    change.commit(by_hand, FQRN, holder="operator", now=now())
     latest, monday = link(slots, night).links
     assert (latest.state, monday.state) == (LinkState.STAYED, LinkState.MOVED)
     assert "/nightlies/main/of-somebody, which is no build in the ledger" in latest.reason
@@ -187,7 +189,7 @@ def test_beside_somebody_who_publishes_below_the_folder_the_links_are_set_one_by
     build_of(MONDAY, {"A": b"1"}).store_in(slots.connections.store("cvmfs"))
     night = night_of(MONDAY)
     publish(slots, night)
-    verify_run(slots.connections, night.run, clock=now)
+    verify_run(slots.connections, attempt(night.run))
     before = revision(slots)
     with slots.client() as client, client.lease(FQRN, f"{FOLDER}/b20261102/A/x86_64", hostname="somebody"):
         done = link(slots, night)
@@ -202,7 +204,7 @@ def test_runs_of_two_builds_that_end_in_one_moment_leave_the_links_at_the_later(
     for night in nights:
         build_of(night.date.day, {"A": night.run.encode()}).store_in(store)
         publish(slots, night)
-        verify_run(slots.connections, night.run, clock=now)
+        verify_run(slots.connections, attempt(night.run))
     start, failed = threading.Barrier(2), list[Exception]()
 
     def run(night: Night) -> None:
@@ -233,9 +235,9 @@ def test_a_night_replaces_no_tree_that_no_run_published(slots: Nights) -> None:
     build_of(MONDAY, {"A": b"1"}).store_in(store)
     publish(slots, night_of(MONDAY))
     place = f"{FOLDER}/b20261102/A/x86_64"
-    linking(f"{place}/by-hand", "x", now=now()).commit(slots.connections, FQRN, holder="somebody", now=now())
+    linking(f"{place}/by-hand", "x", now=now()).commit(slots.connections, FQRN, holder="operator", now=now())
     build_of(MONDAY, {"A": b"rebuilt"}).store_in(store)
-    plan = plan_night(slots.connections, night_of(MONDAY, "night/rebuilt"), try_number=1, clock=now, max_mapped=1)
+    plan = plan_night(slots.connections, attempt(), night_of(MONDAY, "night/rebuilt"), max_mapped=1)
     failure = slots.prepare(plan.batches[0]).failures["A/x86_64"]
     assert isinstance(failure, DestinationError)
     assert failure.path == place
@@ -251,7 +253,7 @@ def test_a_rebuilt_artifact_replaces_the_tree_in_one_revision_and_the_links_stay
     assert revision(slots) == before + 1
     assert {one.state for one in done.links} == {LinkState.UNCHANGED}
     head = slots.connections.head(FQRN)
-    assert head.read(f"{FOLDER}/b20261102/A/x86_64/file") == b"rebuilt"
+    assert head.revision.read(f"{FOLDER}/b20261102/A/x86_64/file") == b"rebuilt"
     old = head.at("main-b20261102")
     assert old.read(f"{FOLDER}/b20261102/A/x86_64/file") == b"1"
     assert slots.check().problems == ()

@@ -19,8 +19,9 @@ from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.values import Batch, Night
 from include.nightlies.steps.verify import verify_run
+from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
-from tests.integration.nightlies.conftest import FQRN, Nights, now
+from tests.integration.nightlies.conftest import FQRN, Nights
 
 pytestmark = pytest.mark.slow
 PROJECTS, PLATFORMS = 4, 3
@@ -35,26 +36,26 @@ def test_more_artifacts_than_airflow_maps_over_pass_through_in_batches(nights: N
             build.add(f"P{project:03}", f"x86_64-{platform}", tree({"version": f"{project} {platform}".encode()}))
     build.store_in(nights.connections.store("cvmfs"))
     night = Night("night/many", "main", date(2026, 11, 20), "test")
-    batches = plan_night(nights.connections, night, try_number=1, clock=now, max_mapped=MAPPED).batches
+    batches = plan_night(nights.connections, attempt(), night, max_mapped=MAPPED).batches
     assert sum(len(batch.items) for batch in batches) == PROJECTS * PLATFORMS > MAPPED
     assert len(batches) == MAPPED
-    reserve_run(nights.connections, batches, holder="test", try_number=1, clock=now)
+    reserve_run(nights.connections, attempt(), batches)
 
     def publish(batch: Batch) -> None:
-        assert not prepare_batch(nights.connections, batch, try_number=1, clock=now).failures
-        outcome = publish_batch(nights.connections, batch, holder="test", try_number=1, clock=now)
+        assert not prepare_batch(nights.connections, attempt(), batch).failures
+        outcome = publish_batch(nights.connections, attempt(), batch)
         assert not outcome.failures
         assert not outcome.busy
 
     with ThreadPoolExecutor(AT_ONCE) as tasks:
         list(tasks.map(publish, batches))
-    verify_run(nights.connections, night.run, clock=now)
-    passed = gate(nights.connections, night.run, night=night, clock=now)
+    verify_run(nights.connections, attempt(night.run))
+    passed = gate(nights.connections, attempt(night.run), night=night)
     assert passed.counts == {State.PUBLISHED.value: PROJECTS * PLATFORMS}
     done = publications_of_run(nights.connections.ledger, night.run)
     assert len({one.destination for one in done}) == PROJECTS * PLATFORMS
     assert nights.client().leases() == []
     revision = nights.connections.head(FQRN).manifest.revision
     again = Night("night/again", "main", night.date, "test")
-    assert plan_night(nights.connections, again, try_number=1, clock=now).batches == ()
+    assert plan_night(nights.connections, attempt(), again).batches == ()
     assert nights.connections.head(FQRN).manifest.revision == revision

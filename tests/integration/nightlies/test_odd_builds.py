@@ -12,7 +12,8 @@ from include.nightlies.steps.errors import GateClosed
 from include.nightlies.steps.gate import gate
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.verify import tidy_run, verify_run
-from tests.integration.nightlies.conftest import FQRN, Nights, missing, now
+from tests.fakes.attempts import attempt
+from tests.integration.nightlies.conftest import FQRN, Nights, missing
 from tests.integration.nightlies.test_links import (
     FOLDER,
     MONDAY,
@@ -46,7 +47,7 @@ def test_a_complete_index_that_lists_nothing_closes_the_gate_and_no_link_leads_t
     night = night_of(TUESDAY)
     publish(site, night)
     with pytest.raises(GateClosed) as closed:
-        gate(site.connections, night.run, night=night, clock=now)
+        gate(site.connections, attempt(night.run), night=night)
     assert missing(closed.value) == ["build b20261103"]
     # even if somebody lets the links task run after that
     assert {one.state for one in link(site, night).links} == {LinkState.STAYED}
@@ -63,12 +64,12 @@ def test_optional_things_alone_make_a_build_if_they_are_there_and_none_if_all_of
     assert {one.state for one in whole_night(site, night_of(MONDAY)).links} == {LinkState.MOVED}
     build_of(TUESDAY, {"A:dbg": b"2"}).lose("A", "dbg").store_in(store)
     night = night_of(TUESDAY)
-    plan = plan_night(site.connections, night, try_number=1, clock=now)
+    plan = plan_night(site.connections, attempt(), night)
     for batch in plan.batches:
         site.prepare(batch)
         site.publish(batch)
-    tidy_run(site.connections, plan.batches, holder="test", clock=now)
-    assert len(gate(site.connections, night.run, night=night, clock=now).lacking) == 1
+    tidy_run(site.connections, attempt(), plan.batches)
+    assert len(gate(site.connections, attempt(night.run), night=night).lacking) == 1
     assert {one.state for one in link(site, night).links} == {LinkState.STAYED}
     assert leads_to(site, "latest") == f"{FOLDER}/b20261102"
 
@@ -80,9 +81,9 @@ def test_a_required_platform_that_no_index_lists_is_missed_though_no_project_is_
     build_of(MONDAY, {"A": b"1"}).store_in(site.connections.store("cvmfs"))
     night = night_of(MONDAY)
     publish(site, night)
-    verify_run(site.connections, night.run, clock=now)
+    verify_run(site.connections, attempt(night.run))
     with pytest.raises(GateClosed) as closed:
-        gate(site.connections, night.run, night=night, clock=now)
+        gate(site.connections, attempt(night.run), night=night)
     assert missing(closed.value) == ["platform riscv"]
     assert {one.state for one in link(site, night).links} == {LinkState.STAYED}
     assert "platform riscv: nothing of it is in the index" in last_reason(site)
@@ -98,9 +99,9 @@ def test_what_is_listed_no_more_before_it_was_published_keeps_the_gate_shut_unti
     build_of(MONDAY, {"A": b"1"}).store_in(store)
     night = night_of(MONDAY)
     publish(site, night)
-    verify_run(site.connections, night.run, clock=now)
+    verify_run(site.connections, attempt(night.run))
     with pytest.raises(GateClosed, match="B/x86_64: was listed before and is not any more") as closed:
-        gate(site.connections, night.run, night=night, clock=now)
+        gate(site.connections, attempt(night.run), night=night)
     assert len(closed.value.missing) == 1
     assert leads_to(site, "latest") == ""
     build_of(MONDAY, {"A": b"1", "B": b"2"}).store_in(store)
@@ -116,11 +117,11 @@ def test_what_is_listed_no_more_after_it_was_published_stays_and_the_build_is_wh
     build_of(MONDAY, {"A": b"1", "B": b"2"}, complete=False).store_in(store)
     first = night_of(MONDAY, "night/first")
     publish(site, first)
-    verify_run(site.connections, first.run, clock=now)
+    verify_run(site.connections, attempt(first.run))
     build_of(MONDAY, {"A": b"1"}).store_in(store)
     whole_night(site, night_of(MONDAY))
     assert leads_to(site, "latest") == f"{FOLDER}/b20261102"
-    assert site.connections.head(FQRN).read(f"{FOLDER}/b20261102/B/x86_64/file") == b"2"
+    assert site.connections.head(FQRN).revision.read(f"{FOLDER}/b20261102/B/x86_64/file") == b"2"
 
 
 def test_a_published_artifact_that_the_index_spoils_later_keeps_the_links_where_they_are(
@@ -134,19 +135,19 @@ def test_a_published_artifact_that_the_index_spoils_later_keeps_the_links_where_
     build.store_in(store)
     night = night_of(TUESDAY)
     publish(site, night)
-    verify_run(site.connections, night.run, clock=now)
+    verify_run(site.connections, attempt(night.run))
     twice = [*build.artifacts.values(), {**build.artifacts["B/x86_64"], "sha256": "0" * 64}]
     build.index["artifacts"] = twice
     build.store_in(store)
     again = night_of(TUESDAY, "night/spoilt")
     publish(site, again)
-    verify_run(site.connections, again.run, clock=now)
+    verify_run(site.connections, attempt(again.run))
     with pytest.raises(GateClosed) as closed:
-        gate(site.connections, again.run, night=again, clock=now)
+        gate(site.connections, attempt(again.run), night=again)
     assert set(missing(closed.value)) == {"B/x86_64"}
     assert {one.state for one in link(site, again).links} == {LinkState.STAYED}
     assert leads_to(site, "latest") == f"{FOLDER}/b20261102"
-    assert site.connections.head(FQRN).read(f"{FOLDER}/b20261103/B/x86_64/file") == b"3"
+    assert site.connections.head(FQRN).revision.read(f"{FOLDER}/b20261103/B/x86_64/file") == b"3"
 
 
 def test_a_rebuild_that_fails_leaves_the_tree_and_the_links_as_they_were(nights: Nights, tmp_path: Path) -> None:
@@ -158,16 +159,16 @@ def test_a_rebuild_that_fails_leaves_the_tree_and_the_links_as_they_were(nights:
     rebuilt.store_in(store)
     night = night_of(TUESDAY)
     publish(site, night)
-    verify_run(site.connections, night.run, clock=now)
+    verify_run(site.connections, attempt(night.run))
     broken = build_of(TUESDAY, {"A": b"rebuilt and cut"})
     broken.artifacts["A/x86_64"]["size"] += 1
     broken.store_in(store)
     again = night_of(TUESDAY, "night/broken")
     publish(site, again)
-    verify_run(site.connections, again.run, clock=now)
+    verify_run(site.connections, attempt(again.run))
     with pytest.raises(GateClosed) as closed:
-        gate(site.connections, again.run, night=again, clock=now)
+        gate(site.connections, attempt(again.run), night=again)
     assert missing(closed.value) == ["A/x86_64"]
     assert {one.state for one in link(site, night).links} == {LinkState.STAYED}, "a cleared task of the first run"
     assert leads_to(site, "latest") == f"{FOLDER}/b20261102"
-    assert site.connections.head(FQRN).read(f"{FOLDER}/b20261103/A/x86_64/file") == b"2"
+    assert site.connections.head(FQRN).revision.read(f"{FOLDER}/b20261103/A/x86_64/file") == b"2"

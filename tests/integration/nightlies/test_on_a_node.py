@@ -21,6 +21,7 @@ from include.publishers.connect import Connections
 from include.publishers.errors import Lossy
 from include.publishers.server.errors import SYNC_FAILED, NodeBusy
 from tests.fakes.archives import archive, file, hardlink
+from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.fakes.node import PublisherNode
 from tests.fakes.site import FQRN
@@ -50,7 +51,7 @@ def planned(site: Connections, artifacts: Mapping[str, bytes], *, dry_run: bool 
         build.add(project, "x86_64", data)
     build.store_in(site.store("cvmfs"))
     night = Night("night/20", "main", date(2026, 11, 20), "test", dry_run=dry_run)
-    return list(plan_night(site, night, try_number=1, clock=now, max_mapped=10).batches)
+    return list(plan_night(site, attempt(), night, max_mapped=10).batches)
 
 
 def states(site: Connections) -> dict[str, State]:
@@ -60,17 +61,17 @@ def states(site: Connections) -> dict[str, State]:
 def test_a_night_is_prepared_published_and_verified_and_what_came_to_nothing_is_tidied(node: PublisherNode) -> None:
     site = node.connections()
     batches = planned(site, {"Gaudi": tree(GAUDI), "Rec": tree(REC), "Broken": b"no tarball"})
-    reservation = reserve_run(site, batches, holder="reserve", try_number=1, clock=now)
+    reservation = reserve_run(site, attempt(holder="reserve"), batches)
     assert len(reservation.created) > 3
     assert node.revisions == 1
     for batch in batches:
-        prepare_batch(site, batch, try_number=1, clock=now)
+        prepare_batch(site, attempt(), batch)
         assert node.revisions == 1, "preparing needs no node"
     for batch in batches:
-        publish_batch(site, batch, holder="publish", try_number=1, clock=now)
-    removed = tidy_run(site, batches, holder="verify", clock=now)
+        publish_batch(site, attempt(holder="publish"), batch)
+    removed = tidy_run(site, attempt(holder="verify"), batches)
     assert [path.rpartition("/")[2] for path in removed] == ["Broken"]
-    read = verify_run(site, "night/20", clock=now)
+    read = verify_run(site, attempt("night/20"))
     assert len(read) == 2
     assert states(site) == {"Gaudi": State.PUBLISHED, "Rec": State.PUBLISHED, "Broken": State.FAILED}
     top = "/nightlies/main/b20261120"
@@ -78,7 +79,7 @@ def test_a_night_is_prepared_published_and_verified_and_what_came_to_nothing_is_
     assert node.contents(f"{top}/Rec/x86_64") == REC
     before = node.revisions
     for batch in batches:  # a run that is cleared and comes again finds all done
-        publish_batch(site, batch, holder="publish", try_number=2, clock=now)
+        publish_batch(site, attempt(holder="publish", number=2), batch)
     assert node.revisions == before == 4
     node.assert_sound()
 
@@ -86,8 +87,8 @@ def test_a_night_is_prepared_published_and_verified_and_what_came_to_nothing_is_
 def test_a_dry_run_asks_nothing_of_the_node(node: PublisherNode) -> None:
     site = node.connections()
     batches = planned(site, {"Gaudi": tree(GAUDI)}, dry_run=True)
-    reserve_run(site, batches, holder="reserve", try_number=1, clock=now)
-    outcome = prepare_batch(site, batches[0], try_number=1, clock=now)
+    reserve_run(site, attempt(holder="reserve"), batches)
+    outcome = prepare_batch(site, attempt(), batches[0])
     assert not outcome.failures
     assert outcome.done[0].reason.startswith("dry run: would publish 3 files")
     assert node.calls() == []
@@ -97,44 +98,44 @@ def test_a_dry_run_asks_nothing_of_the_node(node: PublisherNode) -> None:
 def test_a_worker_that_did_not_pack_the_tree_packs_it_again(node: PublisherNode) -> None:
     site = node.connections()
     batches = planned(site, {"Gaudi": tree(GAUDI)})
-    reserve_run(site, batches, holder="reserve", try_number=1, clock=now)
-    prepare_batch(site, batches[0], try_number=1, clock=now)
+    reserve_run(site, attempt(holder="reserve"), batches)
+    prepare_batch(site, attempt(), batches[0])
     for one in (node.folder / "var" / "packed").rglob("*.tar"):
         one.unlink()
-    outcome = publish_batch(site, batches[0], holder="publish", try_number=1, clock=now)
+    outcome = publish_batch(site, attempt(holder="publish"), batches[0])
     assert not outcome.failures
     assert "prepared again, since" in outcome.done[0].reason
-    verify_run(site, "night/20", clock=now)
+    verify_run(site, attempt("night/20"))
     assert not list((node.folder / "var" / "packed").rglob("*.tar")), "what is published is not kept"
 
 
 def test_a_failure_on_the_node_is_recorded_and_the_next_try_does_it(node: PublisherNode) -> None:
     site = node.connections()
     batches = planned(site, {"Gaudi": tree(GAUDI)})
-    reserve_run(site, batches, holder="reserve", try_number=1, clock=now)
-    prepare_batch(site, batches[0], try_number=1, clock=now)
+    reserve_run(site, attempt(holder="reserve"), batches)
+    prepare_batch(site, attempt(), batches[0])
     node.fault("publish", "fail")
-    outcome = publish_batch(site, batches[0], holder="publish", try_number=1, clock=now)
+    outcome = publish_batch(site, attempt(holder="publish"), batches[0])
     (failure,) = outcome.failures.values()
     assert failure.code == SYNC_FAILED.code
     assert failure.retryable
     assert states(site) == {"Gaudi": State.FAILED}
-    assert not publish_batch(site, batches[0], holder="publish", try_number=2, clock=now).failures
+    assert not publish_batch(site, attempt(holder="publish", number=2), batches[0]).failures
     assert states(site) == {"Gaudi": State.PUBLISHED}
-    verify_run(site, "night/20", clock=now)
+    verify_run(site, attempt("night/20"))
 
 
 def test_a_node_that_another_task_has_makes_the_artifact_busy_and_no_failure(node: PublisherNode) -> None:
     site = node.connections()
     batches = planned(site, {"Gaudi": tree(GAUDI)})
-    reserve_run(site, batches, holder="reserve", try_number=1, clock=now)
-    prepare_batch(site, batches[0], try_number=1, clock=now)
+    reserve_run(site, attempt(holder="reserve"), batches)
+    prepare_batch(site, attempt(), batches[0])
     with site.server(FQRN).node.work("", holder="another task"):
-        outcome = publish_batch(site, batches[0], holder="publish", try_number=1, clock=now)
+        outcome = publish_batch(site, attempt(holder="publish"), batches[0])
     assert not outcome.failures
     (busy,) = outcome.busy.values()
     assert isinstance(busy, NodeBusy)
-    assert not publish_batch(site, batches[0], holder="publish", try_number=1, clock=now).busy
+    assert not publish_batch(site, attempt(holder="publish"), batches[0]).busy
     assert states(site) == {"Gaudi": State.PUBLISHED}
 
 
@@ -142,7 +143,7 @@ def test_what_would_be_lost_on_the_way_is_refused_when_it_is_prepared(node: Publ
     linked = archive([file("lib/a", b"content"), hardlink("lib/b", "lib/a")])
     site = node.connections()
     batches = planned(site, {"Gaudi": linked})
-    outcome = prepare_batch(site, batches[0], try_number=1, clock=now)
+    outcome = prepare_batch(site, attempt(), batches[0])
     (failure,) = outcome.failures.values()
     assert isinstance(failure, Lossy)
     assert failure.loss is Loss.HARD_LINKS

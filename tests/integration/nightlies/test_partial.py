@@ -18,6 +18,7 @@ from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.publish import PublishOutcome
 from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import verify_run
+from tests.fakes.attempts import attempt
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import build_of, leads_to, link, night_of, publish, revision, with_slots
 
@@ -37,17 +38,17 @@ def base_of(day: int) -> dict[str, object]:
 
 def run(nights: Nights, night: Night) -> PublishOutcome | None:
     """A night to its gate; what it took from another build."""
-    plan = plan_night(nights.connections, night, try_number=1, clock=now, max_mapped=1)
+    plan = plan_night(nights.connections, attempt(), night, max_mapped=1)
     taken = None
     if plan.inherited is not None:
-        taken = inherit_batch(nights.connections, plan.inherited, holder="test", try_number=1, clock=now)
+        taken = inherit_batch(nights.connections, attempt(), plan.inherited)
         assert not taken.failures
         assert not taken.busy
     for batch in plan.batches:
         nights.prepare(batch)
         assert not nights.publish(batch).failures
-    verify_run(nights.connections, night.run, clock=now)
-    gate(nights.connections, night.run, night=night, clock=now)
+    verify_run(nights.connections, attempt(night.run))
+    gate(nights.connections, attempt(night.run), night=night)
     return taken
 
 
@@ -74,12 +75,12 @@ def test_a_chain_of_partial_builds_is_three_whole_stacks_and_sends_only_what_cha
     place = f"{FOLDER}/b20261104"
     if slots.connections.site.slot("main").partial == "copy":
         for project, content in {"A": FULL["A"], "B": b"newer" * 1000, "C": b"newest" * 1000}.items():
-            assert head.read(f"{place}/{project}/x86_64/file") == content
+            assert head.revision.read(f"{place}/{project}/x86_64/file") == content
     else:
         # the chain is not followed link by link: each leads to where the tree is
-        assert head.entry(f"{place}/A/x86_64").symlink == "../../b20261102/A/x86_64"
-        assert head.entry(f"{place}/B/x86_64").symlink == "../../b20261103/B/x86_64"
-        assert head.read(f"{place}/C/x86_64/file") == b"newest" * 1000
+        assert head.revision.entry(f"{place}/A/x86_64").symlink == "../../b20261102/A/x86_64"
+        assert head.revision.entry(f"{place}/B/x86_64").symlink == "../../b20261103/B/x86_64"
+        assert head.revision.read(f"{place}/C/x86_64/file") == b"newest" * 1000
     done = link(slots, night_of(4))
     assert {one.state for one in done.links} == {LinkState.MOVED}
     assert leads_to(slots, "latest") == place
@@ -93,7 +94,7 @@ def test_the_same_partial_build_again_takes_nothing_and_makes_no_revision(slots:
     build_of(3, {"B": b"newer"}, **base_of(2)).store_in(store)
     run(slots, night_of(3))
     before = revision(slots)
-    plan = plan_night(slots.connections, night_of(3, "night/again"), try_number=1, clock=now, max_mapped=1)
+    plan = plan_night(slots.connections, attempt(), night_of(3, "night/again"), max_mapped=1)
     assert plan.inherited is None
     assert plan.batches == ()
     assert {one.state for one in plan.settled} == {State.UNCHANGED}
@@ -109,10 +110,10 @@ def test_what_stands_once_is_not_copied_again_under_another_revision_of_its_cata
     build_of(3, {"B": b"newer"}, **base_of(2)).store_in(store)
     run(slots, night_of(3))
     head = slots.connections.head(FQRN)
-    first = head.nested_at(f"{FOLDER}/b20261103/A/x86_64")
+    first = head.revision.nested_at(f"{FOLDER}/b20261103/A/x86_64")
     slots.connections.publisher(FQRN).remove(f"{FOLDER}/b20261103/A/x86_64", holder="test", now=now())
     run(slots, night_of(3, "night/again"))
-    assert slots.connections.head(FQRN).nested_at(f"{FOLDER}/b20261103/A/x86_64") == first
+    assert slots.connections.head(FQRN).revision.nested_at(f"{FOLDER}/b20261103/A/x86_64") == first
 
 
 def test_a_base_that_is_missing_failed_or_not_complete_is_named_before_anything_is_changed(slots: Nights) -> None:
@@ -122,7 +123,7 @@ def test_a_base_that_is_missing_failed_or_not_complete_is_named_before_anything_
     def refused(says: str) -> None:
         before = revision(slots)
         with pytest.raises(BaseUnusable, match=says):
-            plan_night(slots.connections, night_of(3), try_number=1, clock=now)
+            plan_night(slots.connections, attempt(), night_of(3))
         assert revision(slots) == before
         assert builds.build(slots.connections.ledger, "main", "b20261103") is None
 
@@ -142,10 +143,10 @@ def test_a_tree_that_goes_between_plan_and_taking_fails_that_one_with_its_reason
     build_of(2, FULL).store_in(store)
     run(slots, night_of(2))
     build_of(3, {"B": b"newer"}, **base_of(2)).store_in(store)
-    plan = plan_night(slots.connections, night_of(3), try_number=1, clock=now, max_mapped=1)
-    slots.connections.publisher(FQRN).remove(f"{FOLDER}/b20261102/A/x86_64", holder="somebody", now=now())
+    plan = plan_night(slots.connections, attempt(), night_of(3), max_mapped=1)
+    slots.connections.publisher(FQRN).remove(f"{FOLDER}/b20261102/A/x86_64", holder="operator", now=now())
     assert plan.inherited is not None
-    taken = inherit_batch(slots.connections, plan.inherited, holder="test", try_number=1, clock=now)
+    taken = inherit_batch(slots.connections, attempt(), plan.inherited)
     assert [type(one) for one in taken.failures.values()] == [DestinationError]
     assert [one.project for one in taken.done] == ["C"]
     assert taken.failures["A/x86_64"].path == f"{FOLDER}/b20261102/A/x86_64"
@@ -156,17 +157,17 @@ def test_while_the_build_is_leased_the_taking_is_busy_and_goes_on_later(slots: N
     build_of(2, FULL).store_in(store)
     run(slots, night_of(2))
     build_of(3, {"B": b"newer"}, **base_of(2)).store_in(store)
-    plan = plan_night(slots.connections, night_of(3), try_number=1, clock=now, max_mapped=1)
+    plan = plan_night(slots.connections, attempt(), night_of(3), max_mapped=1)
     batch = plan.inherited
     assert batch is not None
     nights, linked = slots, slots.connections.site.slot("main").partial == "link"
     nights.publish(plan.batches[0])  # reserves the build's skeleton
     with slots.client() as client, client.lease(FQRN, f"{FOLDER}/b20261103", hostname="somebody"):
         if linked:
-            assert set(inherit_batch(slots.connections, batch, holder="t", try_number=1, clock=now).busy) == {
+            assert set(inherit_batch(slots.connections, attempt(), batch).busy) == {
                 "A/x86_64", "C/x86_64",
             }  # fmt: skip
-    taken = inherit_batch(slots.connections, batch, holder="t", try_number=1, clock=now)
+    taken = inherit_batch(slots.connections, attempt(), batch)
     assert {one.state for one in taken.done} == {State.PUBLISHED}
 
 
@@ -177,9 +178,9 @@ def test_a_dry_run_says_what_would_be_taken_and_writes_nothing(slots: Nights) ->
     build_of(3, {"B": b"newer"}, **base_of(2)).store_in(store)
     before, objects = revision(slots), {one.key for one in slots.store.list()}
     night = Night("night/dry", "main", date(2026, 11, 3), "test", dry_run=True)
-    plan = plan_night(slots.connections, night, try_number=1, clock=now)
+    plan = plan_night(slots.connections, attempt(), night)
     assert plan.inherited is not None
-    taken = inherit_batch(slots.connections, plan.inherited, holder="test", try_number=1, clock=now)
+    taken = inherit_batch(slots.connections, attempt(), plan.inherited)
     assert {one.state for one in taken.done} == {State.SKIPPED}
     assert all(one.reason.startswith("dry run: would") for one in taken.done)
     assert revision(slots) == before

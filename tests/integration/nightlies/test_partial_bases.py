@@ -14,8 +14,9 @@ from include.nightlies.rules.states import State
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.undo.plan import Instead, Wish
 from include.nightlies.undo.undo import undo
+from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build
-from tests.integration.nightlies.conftest import FQRN, Nights, now
+from tests.integration.nightlies.conftest import FQRN, Nights
 from tests.integration.nightlies.test_links import build_of, leads_to, link, night_of, publish, revision, with_slots
 from tests.integration.nightlies.test_partial import FULL, base_of, data_objects, run
 
@@ -41,7 +42,7 @@ def store(nights: Nights, build: Build) -> None:
 def refused(nights: Nights, day: int, says: str) -> None:
     before = revision(nights)
     with pytest.raises(BaseUnusable, match=says):
-        plan_night(nights.connections, night_of(day), try_number=1, clock=now)
+        plan_night(nights.connections, attempt(), night_of(day))
     assert revision(nights) == before
     assert builds.build(nights.connections.ledger, "main", f"b202611{day:02}") is None
 
@@ -51,11 +52,11 @@ def read(nights: Nights, day: int) -> dict[str, bytes]:
     seen, found = nights.connections.repository(FQRN), {}
     for project in ("A", "B", "C"):
         place = f"{FOLDER}/b202611{day:02}/{project}/x86_64"
-        entry = seen.lookup(place)
+        entry = seen.revision.lookup(place)
         if entry is not None and entry.is_symlink:
             place = f"{FOLDER}/{entry.symlink.removeprefix('../../')}"
         if entry is not None:
-            found[project] = seen.read(f"{place}/file")
+            found[project] = seen.revision.read(f"{place}/file")
     return found
 
 
@@ -80,7 +81,7 @@ def test_what_the_base_itself_refused_is_missed_unless_it_is_optional_or_listed(
     store(slots, build_of(4, {"B": b"b4"}, **base_of(3)))
     refused(slots, 4, r"lacks 1 of its artifacts(.|\n)*C/x86_64: rejected: ")
     store(slots, build_of(4, {"B": b"b4", "C": b"c4"}, **base_of(3)))
-    plan = plan_night(slots.connections, night_of(4), try_number=1, clock=now)
+    plan = plan_night(slots.connections, attempt(), night_of(4))
     assert any("Extra/x86_64 is not taken from" in note for note in plan.notes)
 
 
@@ -89,7 +90,7 @@ def test_what_was_undone_of_the_base_is_named_with_who_did_it_and_why(slots: Nig
     store(slots, build_of(3, {"A": b"a3", "B": b"b3", "C": b"c3"}))
     run(slots, night_of(3))
     wish = Wish("main", "b20261103", "it crashes", projects=("A",), instead=instead)
-    undo(slots.connections, wish, run="by hand/op", holder="op", clock=now)
+    undo(slots.connections, attempt("by hand/op", holder="op"), wish)
     store(slots, build_of(4, {"B": b"b4"}, **base_of(3)))
     refused(slots, 4, r"A/x86_64: undone at .* by by hand/op.*: it crashes")
     store(slots, build_of(4, {"A": b"a4", "B": b"b4"}, **base_of(3)))
@@ -110,14 +111,14 @@ def test_a_base_of_another_slot_and_the_build_itself_are_none(slots: Nights) -> 
     refused(slots, 4, "which the ledger does not have")
     store(slots, build_of(4, {"B": b"b4"}, **base_of(4)))
     with pytest.raises(BadIndex):
-        plan_night(slots.connections, night_of(4), try_number=1, clock=now)
+        plan_night(slots.connections, attempt(), night_of(4))
 
 
 def test_builds_that_name_each_other_end_and_take_what_there_is(slots: Nights) -> None:
     store(slots, build_of(3, {"B": b"b3"}, **base_of(2)))
     run(slots, night_of(3))
     store(slots, build_of(2, {"A": FULL["A"]}, **base_of(3)))
-    plan = plan_night(slots.connections, night_of(2, "night/circle"), try_number=1, clock=now)
+    plan = plan_night(slots.connections, attempt(), night_of(2, "night/circle"))
     assert plan.batches == ()
     assert {one.state for one in plan.settled} == {State.UNCHANGED}
 
@@ -129,7 +130,7 @@ def test_a_base_with_other_platforms_gives_all_of_them(slots: Nights) -> None:
     store(slots, build_of(4, {"A:riscv": b"new", "B": b"b4"}, **base_of(3)))
     run(slots, night_of(4))
     head = slots.connections.head(FQRN)
-    assert {one.name for one in head.listing(f"{FOLDER}/b20261104/A")} >= {"x86_64", "arm", "riscv"}
+    assert {one.name for one in head.revision.listing(f"{FOLDER}/b20261104/A")} >= {"x86_64", "arm", "riscv"}
     assert {one.state for one in link(slots, night_of(4)).links} == {LinkState.MOVED}
     assert slots.check().problems == ()
 

@@ -13,6 +13,7 @@ from include.nightlies.steps import links as link_step
 from include.nightlies.undo import undo as undo_step
 from include.nightlies.undo.plan import Instead, Wish
 from include.nightlies.undo.undo import undo
+from tests.fakes.attempts import attempt
 from tests.integration.nightlies.conftest import FQRN, KEY, Nights, now
 from tests.integration.nightlies.test_links import build_of, night_of, whole_night, with_slots
 from tests.integration.nightlies.test_links import link as set_links
@@ -109,7 +110,7 @@ def test_what_a_partial_build_took_names_it_and_the_build_that_its_artifact_was_
 
 def undone(nights: Nights, **changes: object) -> None:
     wish = Wish("main", "b20261103", "it crashes", **changes)  # type: ignore[arg-type]
-    undo(nights.connections, wish, run="by hand/op", holder="op@host", clock=now)
+    undo(nights.connections, attempt("by hand/op", holder="op@host"), wish)
 
 
 def test_what_was_taken_back_says_who_did_why_and_what_its_links_became(slots: Nights) -> None:

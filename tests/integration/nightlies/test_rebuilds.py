@@ -13,8 +13,9 @@ from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.states import State
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.values import Batch, Night
+from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
-from tests.integration.nightlies.conftest import FQRN, Nights, now
+from tests.integration.nightlies.conftest import FQRN, Nights
 
 DAY = date(2026, 11, 9)
 FOLDER = "/nightlies/main/b20261109"
@@ -30,7 +31,7 @@ def drop(nights: Nights, *, complete: bool = True, **projects: bytes) -> None:
 
 def planned(nights: Nights, run: str, **more: object) -> Batch | None:
     night = Night(run, "main", DAY, "test", **more)  # type: ignore[arg-type]
-    batches = plan_night(nights.connections, night, try_number=1, clock=now, max_mapped=1).batches
+    batches = plan_night(nights.connections, attempt(), night, max_mapped=1).batches
     return batches[0] if batches else None
 
 
@@ -43,7 +44,7 @@ def install(nights: Nights, run: str, **more: object) -> dict[str, State]:
 
 
 def stands(nights: Nights, project: str) -> bytes:
-    return nights.connections.head(FQRN).read(f"{FOLDER}/{project}/x86_64/file")
+    return nights.connections.head(FQRN).revision.read(f"{FOLDER}/{project}/x86_64/file")
 
 
 def revision(nights: Nights) -> int:

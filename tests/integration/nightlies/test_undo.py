@@ -17,6 +17,7 @@ from include.nightlies.undo import undo as step
 from include.nightlies.undo.plan import Instead, UndoPlan, Wish
 from include.nightlies.undo.undo import plan_undo, redo, undo
 from include.publishers.single_changes import linking
+from tests.fakes.attempts import attempt
 from tests.fakes.refused import refused
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import (
@@ -54,13 +55,15 @@ def wish(build_id: str = "b20261103", **changes: object) -> Wish:
 
 
 def taken_back(nights: Nights, wanted: Wish) -> tuple[UndoPlan, int | None]:
-    return undo(nights.connections, wanted, run="test/undo", holder="test", clock=now)
+    return undo(nights.connections, attempt("test/undo"), wanted)
 
 
 def files(nights: Nights) -> dict[str, bytes]:
     head = nights.connections.head(FQRN)
     return {
-        path: head.read(path) for path, entry in head.walk("/nightlies") if entry.is_regular and entry.name == "file"
+        path: head.revision.read(path)
+        for path, entry in head.revision.walk("/nightlies")
+        if entry.is_regular and entry.name == "file"
     }
 
 
@@ -88,7 +91,7 @@ def test_a_build_goes_in_one_revision_with_its_directories_its_links_move_and_ag
     _, made = taken_back(slots, wish(move_links=True))
     assert made == revision(slots) == before + 1
     head = slots.connections.head(FQRN)
-    assert head.lookup(f"{FOLDER}/b20261103") is None
+    assert head.revision.lookup(f"{FOLDER}/b20261103") is None
     assert leads_to(slots, "latest") == leads_to(slots, "Mon") == f"{FOLDER}/b20261102"
     assert leads_to(slots, "Tue") == ""
     assert set(files(slots)) == {f"{FOLDER}/b20261102/{one}/x86_64/file" for one in "AB"}
@@ -124,11 +127,11 @@ def test_links_that_a_build_of_the_future_took_are_put_back_and_the_next_night_m
 def test_what_is_undone_is_not_installed_again_until_somebody_lets_it_or_it_is_rebuilt(slots: Nights) -> None:
     taken_back(slots, wish(move_links=True))
     night = night_of(3, "night/again")
-    plan = plan_night(slots.connections, night, try_number=1, clock=now, max_mapped=1)
+    plan = plan_night(slots.connections, attempt(), night, max_mapped=1)
     assert plan.batches == ()
     assert {one.state for one in plan.settled} == {State.SKIPPED}
     assert all("undone at" in one.reason and "it crashes" in one.reason for one in plan.settled)
-    assert redo(slots.connections, wish(projects=("A",)), clock=now) == 1
+    assert redo(slots.connections, wish(projects=("A",)), now=now()) == 1
     build_of(3, {"A": b"a3", "B": b"rebuilt"}).store_in(slots.connections.store("cvmfs"))
     whole_night(slots, night_of(3, "night/rebuilt"))
     found = files(slots)
@@ -197,7 +200,7 @@ def test_a_base_that_links_of_a_partial_build_lead_to_is_refused_until_that_buil
     assert "of the partial build b20261104 of 2026-11-04 leads to" in refused[0]
     # the link of the partial build itself is undone like a tree
     taken_back(slots, wish("b20261104", move_links=True))
-    assert slots.connections.head(FQRN).lookup(f"{FOLDER}/b20261104") is None
+    assert slots.connections.head(FQRN).revision.lookup(f"{FOLDER}/b20261104") is None
     taken_back(slots, wish(move_links=True))
     assert leads_to(slots, "latest") == f"{FOLDER}/b20261102"
     assert slots.check().problems == ()
@@ -220,7 +223,7 @@ def test_a_death_right_after_the_commit_is_made_good_by_the_next_try(
         before = revision(slots)
         assert taken_back(slots, wanted)[1] is None
         assert revision(slots) == before
-    plan = plan_night(slots.connections, night_of(3, "night/again"), try_number=1, clock=now)
+    plan = plan_night(slots.connections, attempt(), night_of(3, "night/again"))
     assert {one.state for one in plan.settled} == {State.SKIPPED}
 
 

@@ -18,6 +18,7 @@ from include.nightlies.undo import undo as step
 from include.nightlies.undo.plan import Instead, UndoPlan, Wish
 from include.nightlies.undo.undo import plan_undo, redo
 from include.publishers.single_changes import linking
+from tests.fakes.attempts import attempt
 from tests.fakes.refused import refused
 from tests.integration.nightlies.conftest import FQRN, Nights, now
 from tests.integration.nightlies.test_links import (
@@ -89,7 +90,7 @@ def test_a_link_does_not_move_to_what_was_undone_meanwhile(slots: Nights, monkey
 
 
 def test_a_link_to_what_is_gone_altogether_is_put_right_by_undoing_it(slots: Nights) -> None:
-    slots.connections.publisher(FQRN).remove(f"{FOLDER}/b20261103", holder="somebody", now=now())
+    slots.connections.publisher(FQRN).remove(f"{FOLDER}/b20261103", holder="operator", now=now())
     with refused(UndoRefused, reasons=plan_undo(slots.connections, wish()).refused):
         taken_back(slots, wish())
     _, made = taken_back(slots, wish(move_links=True))
@@ -152,9 +153,9 @@ def test_a_rebuilt_tree_is_replaced_by_what_stood_there_before_and_nothing_is_se
     assert taken_back(slots, wanted)[1] is None
     assert slots.check().problems == ()
     # the rebuild does not come back by itself; what is let come again, does
-    plan_again = plan_night(slots.connections, night_of(3, "night/again"), try_number=1, clock=now)
+    plan_again = plan_night(slots.connections, attempt(), night_of(3, "night/again"))
     assert plan_again.batches == ()
-    assert redo(slots.connections, wish(projects=("A",)), clock=now) == 1
+    assert redo(slots.connections, wish(projects=("A",)), now=now()) == 1
     install(slots, 3, {"A": b"rebuilt", "B": b"b3"}, "night/let")
     assert files(slots)[place] == b"rebuilt"
 
@@ -197,8 +198,8 @@ def test_a_base_that_is_undone_leaves_copies_whole_and_is_refused_where_links_le
             "b20261104 of 2026-11-04 leads to" in one and "shows what takes its place" in one for one in plan.notes
         )
         head = slots.connections.head(FQRN)
-        assert head.read(f"{FOLDER}/b20261103/A/x86_64/file") == b"a2"
-        assert head.nested_at(f"{FOLDER}/b20261103/A/x86_64") is not None
+        assert head.revision.read(f"{FOLDER}/b20261103/A/x86_64/file") == b"a2"
+        assert head.revision.nested_at(f"{FOLDER}/b20261103/A/x86_64") is not None
     assert slots.check().problems == ()
 
 
@@ -206,12 +207,12 @@ def test_a_link_of_a_partial_build_that_comes_meanwhile_stops_the_undoing(
     slots: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_of(4, {"B": b"b4"}, **base_of(3)).store_in(slots.connections.store("cvmfs"))
-    plan = plan_night(slots.connections, night_of(4), try_number=1, clock=now, max_mapped=1)
+    plan = plan_night(slots.connections, attempt(), night_of(4), max_mapped=1)
     batch = plan.inherited
     assert batch is not None
 
     def inherit() -> None:
-        taken = inherit_batch(slots.connections, batch, holder="test", try_number=1, clock=now)
+        taken = inherit_batch(slots.connections, attempt(), batch)
         assert not taken.failures
         assert not taken.busy
 
@@ -226,10 +227,10 @@ def test_a_project_of_a_partial_build_goes_comes_again_and_the_base_keeps_its_ow
     install(slots, 4, {"B": b"b4"}, **base_of(3))
     for project in "AB":
         taken_back(slots, wish("b20261104", projects=(project,), move_links=True))
-    assert slots.connections.head(FQRN).lookup(f"{FOLDER}/b20261104") is None
+    assert slots.connections.head(FQRN).revision.lookup(f"{FOLDER}/b20261104") is None
     assert leads_to(slots, "latest") == f"{FOLDER}/b20261103"
     assert files(slots)[f"{FOLDER}/b20261103/A/x86_64/file"] == b"a3"
-    assert redo(slots.connections, wish("b20261104"), clock=now) == 2
+    assert redo(slots.connections, wish("b20261104"), now=now()) == 2
     install(slots, 4, {"B": b"b4"}, "night/let", **base_of(3))
     done = link(slots, night_of(4))
     assert {one.state for one in done.links} == {LinkState.UNCHANGED}

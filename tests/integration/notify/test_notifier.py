@@ -9,7 +9,6 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,8 +22,9 @@ from include.care.notify.notifier import Notifier, Said
 from include.care.notify.records import alerts_since
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
+from include.publishers.connect import Connections
 from include.settings.errors import BadConnection
-from include.settings.model import Mail, Notify, Webhook
+from include.settings.model import Mail, Notify, Site, Webhook
 from include.settings.secrets import ConnectionSecrets, EnvSecrets
 from tests.integration.notify.conftest import HookServer, MailServer
 
@@ -59,8 +59,8 @@ def notifier(ledger: Engine, mail: MailServer | None = None, hook: HookServer | 
         connections["HOOK"] = {"host": hook.url, "password": SECRET}
     environ = {f"AIRFLOW_CONN_{name}": json.dumps({"conn_type": "x", **value}) for name, value in connections.items()}
     settings = Notify(mail=MAIL if mail else None, webhook=HOOK if hook else None)
-    site: Any = SimpleNamespace(notify=settings)
-    on_site: Any = SimpleNamespace(site=site, secrets=EnvSecrets(environ), ledger=ledger)
+    on_site = Connections(Site(notify=settings), EnvSecrets(environ))
+    on_site.ledger = ledger
     return Notifier.of(on_site)
 
 

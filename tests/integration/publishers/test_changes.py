@@ -41,8 +41,8 @@ def test_a_subtree_moves_without_its_data(built: Site) -> None:
     before = {meta.key for meta in built.store.list("data/") if meta.key[-1] not in "CH"}
     done = change(built, BUILD, lambda edit: edit.move(DESTINATIONS[0], f"{BUILD}/moved"))
     assert done.revision == done.revision_before + 1
-    assert built.readers().read(f"{BUILD}/moved/bin/tool") == b"#!/bin/sh\n"
-    assert built.readers().lookup(DESTINATIONS[0]) is None
+    assert built.readers().revision.read(f"{BUILD}/moved/bin/tool") == b"#!/bin/sh\n"
+    assert built.readers().revision.lookup(DESTINATIONS[0]) is None
     assert {meta.key for meta in built.store.list("data/") if meta.key[-1] not in "CH"} == before
     built.assert_sound()
     change(built, BUILD, lambda edit: edit.move(f"{BUILD}/moved", DESTINATIONS[0]), tag=NewTag("back"))
@@ -58,7 +58,7 @@ def test_several_places_go_in_one_revision(built: Site) -> None:
 
     done = change(built, BUILD, apply)
     assert done.revision == done.revision_before + 1
-    assert {entry.name for entry in built.readers().listing(BUILD)} == {
+    assert {entry.name for entry in built.readers().revision.listing(BUILD)} == {
         ".cvmfscatalog", "alpha", "beta", "gamma", "latest",
     }  # fmt: skip
     built.assert_sound()
@@ -86,8 +86,8 @@ def test_a_publication_in_between_is_kept(built: Site) -> None:
 
     change(built, BUILD, apply)
     assert len(calls) == 2
-    assert built.readers().read(f"{DESTINATIONS[2]}/lib/a") == b"a" * 100
-    assert built.readers().read(f"{BUILD}/moved/lib/a") == b"a" * 100
+    assert built.readers().revision.read(f"{DESTINATIONS[2]}/lib/a") == b"a" * 100
+    assert built.readers().revision.read(f"{BUILD}/moved/lib/a") == b"a" * 100
     built.assert_sound()
 
 
@@ -104,5 +104,5 @@ def test_a_busy_place_and_a_bad_change_leave_everything_as_it_was(built: Site) -
 def test_what_is_outside_of_the_lease_is_refused(built: Site) -> None:
     with refused(MERGE_FAILED, path=DESTINATIONS[0]):
         change(built, DESTINATIONS[0], lambda edit: edit.remove(DESTINATIONS[1]))
-    assert built.readers().lookup(DESTINATIONS[1]) is not None
+    assert built.readers().revision.lookup(DESTINATIONS[1]) is not None
     built.assert_sound()

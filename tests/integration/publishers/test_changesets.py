@@ -134,7 +134,7 @@ def test_attributes_that_a_changeset_claims_do_not_matter_the_catalogs_own_do(re
     changeset = reserved.prepared(DESTINATION, FILES)
     lying = replace(changeset, root_entry=changeset.root_entry.changed(uid=0xFFFF, linkcount=77, mtime=5))
     reserved.worker().publish(lying, holder="test", now=NOW)
-    entry = reserved.readers().lookup(DESTINATION)
+    entry = reserved.readers().revision.lookup(DESTINATION)
     assert entry is not None
     assert (entry.uid, entry.linkcount, entry.mtime) == (0, 4, 1)
     reserved.assert_sound()
@@ -159,11 +159,11 @@ def test_a_change_whose_base_was_collected_is_to_be_derived_again(reserved: Thre
     reserved.store.delete([base.manifest.root.with_suffix(CATALOG).key])
     with refused(BaseChanged, path=DESTINATION):
         reserved.worker().publish(changeset, holder="one", now=NOW)
-    assert reserved.readers().read(f"{DESTINATION}/f") == b"3"
+    assert reserved.readers().revision.read(f"{DESTINATION}/f") == b"3"
     head = reserved.head().manifest
     again = replace(changeset, base_root=head.root, base_revision=head.revision)
     reserved.worker().publish(again, holder="one", now=NOW)
-    assert reserved.readers().read(f"{DESTINATION}/f") == b"2"
+    assert reserved.readers().revision.read(f"{DESTINATION}/f") == b"2"
 
 
 # -- tags
@@ -208,17 +208,17 @@ def test_a_lost_reply_to_a_reservation_is_not_taken_for_success_because_the_dire
     worker = reserved.worker()
     wanted = ["/nightlies/other/b1/alpha/x86_64", "/nightlies/third/b1/alpha/x86_64"]
 
-    class Unclear(type(worker._gateway)):  # type: ignore[misc]
+    class Unclear(type(worker._client)):  # type: ignore[misc]
         def commit(self, lease: object, old_root: ObjectHash, new_root: ObjectHash, **_: object) -> int:
             self.drop(lease)  # it never arrived; then a rival adds as many directories as we wanted to
             rivals = ["/nightlies/fourth/b1/alpha/x86_64", "/nightlies/fifth/b1/alpha/x86_64"]
             reserved.worker().reserve(rivals, nested=[], holder="rival", now=NOW)
             raise CommitUnclear("no reply")
 
-    worker._gateway.__class__ = Unclear
+    worker._client.__class__ = Unclear
     with pytest.raises(CommitUnclear):
         worker.reserve(wanted, nested=[], holder="test", now=NOW)
-    assert reserved.readers().lookup("/nightlies/other") is None
+    assert reserved.readers().revision.lookup("/nightlies/other") is None
     reserved.worker().reserve(wanted, nested=[], holder="test", now=NOW)
     reserved.assert_sound()
 
@@ -243,12 +243,12 @@ def test_destinations_of_all_kinds_are_reserved_published_and_removed(site: Thre
     changeset = Changeset.parse(site.prepared(destination, {"e\u0301": b"1", "\u00e9": b"2", "a b": b"3"}).format())
     site.worker().publish(changeset, holder="test", now=NOW)
     readers = site.readers()
-    names = [entry.name for entry in readers.listing(destination)]
+    names = [entry.name for entry in readers.revision.listing(destination)]
     assert names == [".cvmfscatalog", "a b", "e\u0301", "\u00e9"]
-    assert readers.read(f"{destination}/\u00e9") == b"2"
+    assert readers.revision.read(f"{destination}/\u00e9") == b"2"
     site.assert_sound()
     site.worker().remove(destination, holder="test", now=NOW)
-    assert site.readers().lookup(destination) is None
+    assert site.readers().revision.lookup(destination) is None
     site.assert_sound()
 
 
@@ -263,8 +263,8 @@ def test_repositories_of_other_hash_algorithms_are_published_to(
     site.worker().publish(site.prepared(DESTINATION, FILES), holder="test", now=NOW, tag=NewTag("v1"))
     site.worker().publish(site.prepared(DESTINATION, {**FILES, "new": b"1"}), holder="test", now=NOW)
     readers = site.readers()
-    assert readers.read(f"{DESTINATION}/new") == b"1"
-    assert {readers.manifest.root.algorithm, readers.lookup(f"{DESTINATION}/new").algorithm} == {algorithm}
+    assert readers.revision.read(f"{DESTINATION}/new") == b"1"
+    assert {readers.manifest.root.algorithm, readers.revision.lookup(f"{DESTINATION}/new").algorithm} == {algorithm}
     site.assert_sound()
 
 
@@ -290,6 +290,6 @@ def test_two_publications_that_take_turns_at_one_path_never_undo_each_other(rese
         one.publish(first, holder="one", now=NOW)
         with pytest.raises((BaseChanged, BaseMoved)):
             other.publish(second, holder="two", now=NOW)
-    assert reserved.readers().read(f"{DESTINATION}/f") == b"one 2"
+    assert reserved.readers().revision.read(f"{DESTINATION}/f") == b"one 2"
     assert reserved.head().manifest.revision == 4
     reserved.assert_sound()

@@ -14,9 +14,10 @@ from include.cvmfs.errors import CHANGESET_EXPIRED, OBJECTS_COLLECTED, Collectio
 from include.cvmfs.format.hashes import CATALOG
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
+from include.cvmfs.revision.needed_objects import known_objects
 from include.cvmfs.sources.directory import DirectorySource
 from include.gateway.client.values import Lease
-from include.nightlies.steps.known_objects import known_objects, leave_condemned
+from include.publishers.preparing import leave_condemned
 from tests.fakes.collector import Collector
 from tests.fakes.refused import refused
 from tests.fakes.site import DESTINATIONS, FQRN, NESTED, SIGNER
@@ -47,8 +48,8 @@ def reusing(site: ThreadSite, files: dict[str, bytes] = SHARED, seen: Look | Non
     """A changeset that relies on what the old destination holds now, as a night relies on the one before."""
     seen = seen or look(site.store)
     head = site.head()
-    known = known_objects(head, (OLD,))
-    leave_condemned(known, seen, head)
+    known = known_objects(head.revision, (OLD,))
+    leave_condemned(known, seen, head.revision)
     return prepare(
         DirectorySource(site.tree(f"t{datetime.now(UTC).timestamp()}", files)),
         store=site.store,
@@ -68,7 +69,7 @@ def forget_the_old(site: ThreadSite) -> None:
 
 def published(site: ThreadSite, changeset: Changeset) -> None:
     site.worker().publish(changeset, holder="test", now=NOW)
-    assert site.readers().read(f"{NEW}/lib/shared.so") == SHARED["lib/shared.so"]
+    assert site.readers().revision.read(f"{NEW}/lib/shared.so") == SHARED["lib/shared.so"]
     site.assert_sound()
 
 
@@ -125,7 +126,7 @@ def test_what_is_committed_before_the_list_is_out_is_taken_off_it(site: ThreadSi
     collector.sweep()
     collector.end()
     site.assert_sound()
-    assert site.readers().read(f"{NEW}/lib/shared.so") == SHARED["lib/shared.so"]
+    assert site.readers().revision.read(f"{NEW}/lib/shared.so") == SHARED["lib/shared.so"]
 
 
 @pytest.mark.parametrize("then", [Collector.condemn, Collector.sweep], ids=["list out", "sweeping"])
@@ -140,7 +141,7 @@ def test_a_commit_cannot_slip_past_the_barrier(
     worker = site.worker()
     commits: list[str] = []
 
-    class Late(type(worker._gateway)):  # type: ignore[misc]
+    class Late(type(worker._client)):  # type: ignore[misc]
         def commit(self, lease: Lease, *roots: object, generation: str, **more: object) -> int:
             if not commits:
                 collector.condemn()
@@ -149,7 +150,7 @@ def test_a_commit_cannot_slip_past_the_barrier(
             commits.append(generation)
             return super().commit(lease, *roots, generation=generation, **more)
 
-    worker._gateway.__class__ = Late
+    worker._client.__class__ = Late
     before = site.head().manifest.revision
     with pytest.raises(CollectionRunning):
         worker.publish(changeset, holder="test", now=NOW)

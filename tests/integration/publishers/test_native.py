@@ -29,8 +29,8 @@ def test_reserve_makes_one_revision_and_a_second_one_none(site: Site) -> None:
     assert reserve(site) == 1
     again = site.worker().reserve(DESTINATIONS, nested=NESTED, holder="test", now=NOW)
     assert (again.revision, again.created, again.lease_held_s) == (1, (), 0.0)
-    assert site.readers().nested_at(BUILD) is not None
-    assert site.readers().nested_at("/nightlies") is None
+    assert site.readers().revision.nested_at(BUILD) is not None
+    assert site.readers().revision.nested_at("/nightlies") is None
     assert_sound(site)
 
 
@@ -41,7 +41,7 @@ def test_a_published_tree_is_read_back_through_the_public_url(site: Site) -> Non
     assert (done.revision_before, done.revision, done.unchanged) == (1, 2, False)
     readers = site.readers()
     assert readers.manifest.root == done.root_hash
-    assert readers.read(f"{DESTINATIONS[0]}/bin/run") == b"#!/bin/sh\n"
+    assert readers.revision.read(f"{DESTINATIONS[0]}/bin/run") == b"#!/bin/sh\n"
     assert readers.at("b1").read(f"{DESTINATIONS[0]}/lib/data") == b"x" * 100_000
     assert_sound(site)
 
@@ -71,7 +71,7 @@ def test_three_workers_publish_disjoint_paths_at_once_and_nothing_is_lost(site: 
     readers = site.readers()
     assert 2 <= readers.manifest.revision <= 1 + len(changesets), "those that wait together share a revision"
     assert revisions[-1] == readers.manifest.revision
-    assert [readers.read(f"{path}/f") for path in DESTINATIONS] == [path.encode() for path in DESTINATIONS]
+    assert [readers.revision.read(f"{path}/f") for path in DESTINATIONS] == [path.encode() for path in DESTINATIONS]
     assert_sound(site)
 
 
@@ -83,7 +83,7 @@ def test_a_stale_change_to_a_destination_that_moved_on_is_refused_and_reverts_no
     site.worker().publish(new, holder="one", now=NOW)
     with refused(BaseChanged, path=DESTINATIONS[0]):
         site.worker().publish(old, holder="two", now=NOW)
-    assert site.readers().read(f"{DESTINATIONS[0]}/f") == b"new"
+    assert site.readers().revision.read(f"{DESTINATIONS[0]}/f") == b"new"
     assert_sound(site)
 
 
@@ -92,8 +92,8 @@ def test_a_rebuild_derived_from_what_stands_replaces_it(site: Site) -> None:
     site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"1", "gone": b""}), holder="one", now=NOW)
     site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"2"}), holder="one", now=NOW)
     readers = site.readers()
-    assert readers.read(f"{DESTINATIONS[0]}/f") == b"2"
-    assert readers.lookup(f"{DESTINATIONS[0]}/gone") is None
+    assert readers.revision.read(f"{DESTINATIONS[0]}/f") == b"2"
+    assert readers.revision.lookup(f"{DESTINATIONS[0]}/gone") is None
     with refused(DestinationError, path=DESTINATIONS[0]):
         site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"3"}), holder="one", now=NOW, replace=False)
     assert_sound(site)

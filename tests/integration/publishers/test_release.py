@@ -28,7 +28,7 @@ def test_reservations_go_in_one_revision_with_the_directories_that_would_be_empt
     done = reserved.worker().release(DESTINATIONS, floor=BUILD, holder="test", now=NOW)
     assert done.removed == tuple(path.rpartition("/")[0] for path in DESTINATIONS[1:])
     assert done.revision == reserved.head().manifest.revision == before + 1
-    names = [entry.name for entry in reserved.readers().listing(BUILD)]
+    names = [entry.name for entry in reserved.readers().revision.listing(BUILD)]
     assert names == [".cvmfscatalog", "alpha"]
     reserved.assert_sound()
 
@@ -45,7 +45,7 @@ def test_directories_that_were_created_with_the_reservations_go_with_the_last_of
     site.reserve([wanted[1]])
     gone = site.worker().release(wanted, floor=None, created=created, holder="test", now=NOW)
     assert gone.removed == ("/software/lost",)
-    assert [entry.name for entry in site.readers().listing("/software")] == ["kept"]
+    assert [entry.name for entry in site.readers().revision.listing("/software")] == ["kept"]
     site.assert_sound()
 
 
@@ -61,16 +61,16 @@ def test_what_is_published_between_the_look_and_the_lease_stays(reserved: Thread
     worker = reserved.worker()
     changeset = reserved.prepared(DESTINATIONS[1], FILES)
 
-    class Late(type(worker._gateway)):  # type: ignore[misc]
+    class Late(type(worker._client)):  # type: ignore[misc]
         def acquire(self, *args: object, **more: object) -> object:
-            if self is worker._gateway:
+            if self is worker._client:
                 reserved.worker().publish(changeset, holder="a late publisher", now=NOW)
             return super().acquire(*args, **more)
 
-    worker._gateway.__class__ = Late
+    worker._client.__class__ = Late
     done = worker.release(DESTINATIONS[:2], floor=None, holder="test", now=NOW)
     assert done.removed == (DESTINATIONS[0],)
-    assert reserved.readers().read(f"{DESTINATIONS[1]}/file") == b"content"
+    assert reserved.readers().revision.read(f"{DESTINATIONS[1]}/file") == b"content"
     reserved.assert_sound()
 
 

@@ -17,7 +17,7 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.layout import Layout
-from include.cvmfs.revision.view import View
+from include.cvmfs.revision.revision import Revision
 from include.gateway.errors import RECEIVER_FAILED, REFLOG_MISSING, CommitUnclear, GatewayError, PathBusy, TagRefused
 from include.publishers.capabilities import Loss
 from include.publishers.errors import Lossy, NotSupported, WorkReverted
@@ -83,7 +83,7 @@ def test_a_tree_of_any_size_is_swapped_by_its_hash_and_not_walked(reserved: Stoc
     assert receiver.walked < 20
     assert done.nested_hash == changeset.root
     assert reserved.gateway.commits[-1]["path"] == DESTINATIONS[0]
-    assert reserved.readers().read(f"{DESTINATIONS[0]}/d7/f") == b"x"
+    assert reserved.readers().revision.read(f"{DESTINATIONS[0]}/d7/f") == b"x"
     assert_sound(reserved)
 
 
@@ -100,7 +100,7 @@ def test_hard_links_fifos_owners_and_attributes_of_a_tree_arrive_since_it_is_swa
         base=Base(head.manifest.root, head.manifest.revision), options=PrepareOptions(mtime=1, specials=Specials.KEEP),
     )  # fmt: skip
     reserved.worker().publish(changeset, holder="test", now=NOW)
-    found = {one.name: one for one in reserved.readers().listing(DESTINATIONS[0])}
+    found = {one.name: one for one in reserved.readers().revision.listing(DESTINATIONS[0])}
     assert found["one"].linkcount == found["two"].linkcount == 2
     assert found["one"].uid == 7
     assert found["pipe"].is_special
@@ -120,7 +120,9 @@ def test_three_publishers_at_once_lose_nothing(reserved: StockSite) -> None:
     with ThreadPoolExecutor(3) as pool:
         revisions = sorted(done.revision for done in pool.map(one, changesets))
     assert revisions[-1] == reserved.readers().manifest.revision == 4
-    assert [reserved.readers().read(f"{place}/f") for place in DESTINATIONS] == [one.encode() for one in DESTINATIONS]
+    assert [reserved.readers().revision.read(f"{place}/f") for place in DESTINATIONS] == [
+        one.encode() for one in DESTINATIONS
+    ]
     assert_sound(reserved)
 
 
@@ -132,7 +134,7 @@ def test_a_destination_that_moved_on_is_refused_under_the_lease_where_the_gatewa
     publish(reserved, files={"f": b"first"})
     with pytest.raises(BaseChanged):
         reserved.worker().publish(late, holder="late", now=NOW)
-    assert reserved.readers().read(f"{DESTINATIONS[0]}/f") == b"first"
+    assert reserved.readers().revision.read(f"{DESTINATIONS[0]}/f") == b"first"
     assert_sound(reserved)
 
 
@@ -174,7 +176,7 @@ def test_a_link_moves_forward_and_nothing_to_do_makes_no_empty_revision(reserved
     assert lead("alpha").unchanged
     assert reserved.readers().manifest.revision == first.revision
     lead("beta")
-    assert reserved.readers().entry(link).symlink == "beta"
+    assert reserved.readers().revision.entry(link).symlink == "beta"
     assert_sound(reserved)
 
 
@@ -186,7 +188,7 @@ def test_a_tree_moves_within_a_nested_catalog_that_is_swapped_and_beside_one_ent
         BUILD, lambda edit: edit.move(DESTINATIONS[0], f"{BUILD}/moved"), holder="test", now=NOW
     )
     assert reserved.gateway.receiver.swapped == [BUILD]
-    assert reserved.readers().read(f"{BUILD}/moved/lib/a") == b"a" * 1000
+    assert reserved.readers().revision.read(f"{BUILD}/moved/lib/a") == b"a" * 1000
     reserved.worker().reserve(["/plain/one"], nested=[], holder="test", now=NOW)
     publish(reserved, "/plain/one")
     again = reserved.worker().change(
@@ -194,7 +196,7 @@ def test_a_tree_moves_within_a_nested_catalog_that_is_swapped_and_beside_one_ent
     )  # fmt: skip
     assert again.revision == moved.revision + 3
     assert reserved.gateway.receiver.swapped == []
-    assert reserved.readers().read("/plain/two/lib/a") == b"a" * 1000
+    assert reserved.readers().revision.read("/plain/two/lib/a") == b"a" * 1000
     assert_sound(reserved)
 
 
@@ -347,10 +349,10 @@ def test_a_commit_that_names_a_wrong_base_would_revert_and_ours_names_the_one_it
     publish(reserved, DESTINATIONS[1], {"other": b"work"})
     publish(reserved, DESTINATIONS[0])
     sent = reserved.gateway.commits[-1]
-    view = View(reserved.head().catalogs, stale.root)
+    view = Revision(reserved.head().catalogs, stale.root)
     assert sent["old_root_hash"] != f"{stale.root}C"
     assert view.nested_at(DESTINATIONS[1]) is not None
-    assert reserved.readers().read(f"{DESTINATIONS[1]}/other") == b"work"
+    assert reserved.readers().revision.read(f"{DESTINATIONS[1]}/other") == b"work"
     assert_sound(reserved)
 
 
@@ -361,7 +363,7 @@ def test_work_that_a_commit_reverted_outside_of_its_lease_is_noticed_and_named(
     receiver = reserved.gateway.receiver
     merge = type(receiver)._merge
 
-    def reverting(self: Any, old: View, new: View, edit: Edit, lease: str) -> None:
+    def reverting(self: Any, old: Revision, new: Revision, edit: Edit, lease: str) -> None:
         merge(self, old, new, edit, lease)
         edit.remove(DESTINATIONS[1])
 
@@ -378,7 +380,7 @@ def test_a_change_of_counters_without_a_change_of_entries_is_noticed_too(
     receiver = reserved.gateway.receiver
     merge = type(receiver)._merge
 
-    def adding(self: Any, old: View, new: View, edit: Edit, lease: str) -> None:
+    def adding(self: Any, old: Revision, new: Revision, edit: Edit, lease: str) -> None:
         merge(self, old, new, edit, lease)
         edit.add("/nightlies/main/stray", DIRECTORY)
 
@@ -442,11 +444,11 @@ def test_what_the_receiver_would_drop_is_refused_by_name_unless_the_settings_all
         plain.worker().change(f"{BUILD}/plain", change, holder="test", now=NOW)
     assert plain.head().manifest == before
     assert len(plain.gateway.commits) == commits
-    done = plain.worker(allow_lossy=[loss]).change(f"{BUILD}/plain", change, holder="test", now=NOW)
+    done = plain.worker(allow_lossy=[loss.value]).change(f"{BUILD}/plain", change, holder="test", now=NOW)
     assert done.revision == before.revision + 1
     after = plain.readers()
-    assert after.entry(f"{BUILD}/plain").uid == 0, "the receiver lost it, as was allowed"
-    assert after.lookup(f"{BUILD}/plain/pipe") is None
+    assert after.revision.entry(f"{BUILD}/plain").uid == 0, "the receiver lost it, as was allowed"
+    assert after.revision.lookup(f"{BUILD}/plain/pipe") is None
     assert_sound(plain)
 
 
@@ -454,7 +456,7 @@ def test_a_tree_with_nanoseconds_is_refused_before_it_is_leased(reserved: StockS
     changeset = reserved.prepared(DESTINATIONS[0], FILES, layout=Layout.MTIME_NS, mtime_ns=True)
     leased = len(reserved.gateway.leased)
     with refused(NotSupported, path=DESTINATIONS[0]):
-        reserved.worker(allow_lossy=list(Loss)).publish(changeset, holder="test", now=NOW)
+        reserved.worker(allow_lossy=[loss.value for loss in Loss]).publish(changeset, holder="test", now=NOW)
     assert len(reserved.gateway.leased) == leased
     assert_sound(reserved)
 
@@ -470,7 +472,7 @@ def test_changed_hard_links_break_a_receiver_and_are_refused_whatever_is_allowed
     _hard_links(edit)
     switch(plain.store, head, edit.finish(int(NOW.timestamp())), signer=SIGNER, now=int(NOW.timestamp()))
     with refused(NotSupported, path=f"{BUILD}/plain/a"):
-        plain.worker(allow_lossy=list(Loss)).remove(f"{BUILD}/plain/a", holder="test", now=NOW)
+        plain.worker(allow_lossy=[loss.value for loss in Loss]).remove(f"{BUILD}/plain/a", holder="test", now=NOW)
     assert_sound(plain)
 
 

@@ -16,7 +16,6 @@ from include.cvmfs.check.check import check
 from include.cvmfs.ingest.changeset import Changeset
 from include.lab.servers.radosgw import RadosgwServer
 from include.lab.servers.s3 import S3Server
-from include.publishers.native import NativePublisher
 from include.storage.buckets import admin_client, allow_roles, ensure_bucket
 from include.storage.errors import STORE_FULL, BucketMissing, Forbidden, NotFound, StoreError
 from include.storage.file import FileStore
@@ -54,16 +53,12 @@ def s3_site(s3_server: S3Server, s3_prefix: str, tmp_path: Path) -> Iterator[Thr
     site.stop()
 
 
-def worker(site: ThreadSite, store: Store) -> NativePublisher:
-    return NativePublisher(FQRN, store, site.client(), lambda: site.head().manifest)
-
-
 def published(site: ThreadSite, store: Store) -> Changeset:
     """FILES prepared and published through a store."""
     direct, site.store = site.store, store
     try:
         changeset = site.prepared(DESTINATION, FILES)
-        assert worker(site, store).publish(changeset, holder="test", now=NOW).revision == 2
+        assert site.worker(store=store).publish(changeset, holder="test", now=NOW).revision == 2
     finally:
         site.store = direct
     return changeset

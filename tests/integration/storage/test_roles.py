@@ -61,7 +61,7 @@ class Guarded:
         return self.server.kind is not PolicyServer.RADOSGW
 
     def fill(self) -> dict[str, Version]:
-        """Let all objects of the owner stand in it; what stands in it then."""
+        """Put all objects of the owner into it; what it holds then."""
         for key in (OWN, CATALOG, GENERATION, *TRUSTED):
             self.owner.put(key, f"the owner's {next(_numbers)}".encode())
         return self.listed()

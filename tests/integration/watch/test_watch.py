@@ -21,7 +21,7 @@ from include.nightlies.records import builds
 from include.nightlies.records import publications as records
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.passes import Pass
-from include.nightlies.rules.publication import PublicationKey
+from include.nightlies.rules.publication import Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.errors import ArtifactMissing
 from include.publishers.connect import Connections
@@ -129,10 +129,8 @@ def test_the_summary_is_sent_once_at_its_hour_and_says_what_the_ledger_says(
     index = BuildIndex(slot="main", build_id="b1", date=tick.date, complete=True, artifacts=artifacts, rejected=())
     build = builds.record_build(site.ledger, index, index_url="u", now=now)
     key = PublicationKey(FQRN, "/d/A", "nightly_install_main/run")
-    records.plan(
-        site.ledger, key, artifact=build.artifacts[0].id, artifact_sha256="a" * 64, try_number=1, now=now, reason="p"
-    )
-    records.move(site.ledger, key, State.FAILED, phase=Phase.PLAN, try_number=1, now=now, reason="no such tarball")
+    records.plan(site.ledger, key, Planned(build.artifacts[0].id, "a" * 64, "p"), try_number=1, now=now)
+    records.move(site.ledger, key, Move(State.FAILED, Phase.PLAN, "no such tarball"), try_number=1, now=now)
     later = tick.at + 3 * HOUR + timedelta(minutes=1)
     asked = {"airflow": Airflow()}
     hook_server.answers = [204, 204, 500]
@@ -167,12 +165,11 @@ def test_what_a_pass_left_failed_is_told_when_the_pass_ends_once_and_a_later_fai
     def fails(number: int, run: str, to: State = State.FAILED) -> None:
         record = build.artifacts[number]
         key = PublicationKey(FQRN, f"/d/{record.artifact.project}", run)
-        about = {"artifact": record.id, "artifact_sha256": record.artifact.sha256}
-        records.plan(site.ledger, key, **about, try_number=1, now=now, reason="p")
+        about = {"artifact": record.id, "sha256": record.artifact.sha256}
+        records.plan(site.ledger, key, Planned(**about, reason="p"), try_number=1, now=now)
         records.move(
-            site.ledger, key, to, phase=Phase.PLAN, try_number=1, now=now, reason="no tarball",
-            error=ArtifactMissing("a", "b"),
-        )  # fmt: skip
+            site.ledger, key, Move(to, Phase.PLAN, "no tarball", error=ArtifactMissing("a", "b")), try_number=1, now=now
+        )
 
     airflow = Airflow()
     fails(0, passes[0])

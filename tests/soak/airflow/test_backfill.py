@@ -77,7 +77,7 @@ def test_three_dates_publish_three_builds(deployment: Deployment, first: Pass) -
     repository = deployment.connections.repository(first.publications[DATES[0]].repository)
     for date, one in first.publications.items():
         assert one.build_id == f"b{date.replace('-', '')}"
-        assert repository.read(f"{one.destination}/lib/own.so") == date.encode() * 100
+        assert repository.revision.read(f"{one.destination}/lib/own.so") == date.encode() * 100
 
 
 def test_the_same_dates_again_are_unchanged_and_make_no_revision(first: Pass, again: Pass) -> None:

@@ -145,8 +145,8 @@ def test_nothing_is_doubled_reverted_or_damaged(deployment: Deployment, story: S
     repository = deployment.connections.repository(FQRN)
     for name in story.publications:
         path = story.build.destination(*name.split("/"))
-        assert repository.read(f"{path}/lib/own.so") == own_file(name)
-        assert sorted(entry.name for entry in repository.listing(f"{path}/lib")) == ["common.so", "own.so"]
+        assert repository.revision.read(f"{path}/lib/own.so") == own_file(name)
+        assert sorted(entry.name for entry in repository.revision.listing(f"{path}/lib")) == ["common.so", "own.so"]
     assert deployment.problems() == ()
 
 

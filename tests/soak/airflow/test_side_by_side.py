@@ -63,7 +63,9 @@ def test_each_artifact_is_written_once_and_found_by_the_others(deployment: Deplo
     assert all(revision is not None for revision in revisions)
     repository = deployment.connections.repository(FQRN)
     for project in PROJECTS:
-        assert repository.read(f"{Build(DATE).destination(project, 'x86_64')}/lib.so") == project.encode() * 500
+        assert (
+            repository.revision.read(f"{Build(DATE).destination(project, 'x86_64')}/lib.so") == project.encode() * 500
+        )
     assert deployment.problems() == ()
     assert deployment.leases() == []
 

@@ -49,6 +49,6 @@ def test_three_publish_tasks_of_a_night_overlap_and_nothing_is_lost(deployment: 
     repository = deployment.connections.repository(FQRN)
     assert before < repository.manifest.revision <= before + 1 + len(PROJECTS)
     for project in PROJECTS:
-        assert repository.read(f"{build.destination(project, 'x86_64')}/lib/own.so") == project.encode() * 100
+        assert repository.revision.read(f"{build.destination(project, 'x86_64')}/lib/own.so") == project.encode() * 100
     assert deployment.problems() == ()
     assert deployment.leases() == []

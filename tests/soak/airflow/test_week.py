@@ -66,7 +66,7 @@ def test_the_reader_sees_links_to_a_whole_build_only(seen: Seen) -> None:
 
 
 def test_every_path_is_there_once(seen: Seen) -> None:
-    found = tree_of(seen.there.connections.repository(FQRN))
+    found = tree_of(seen.there.connections.repository(FQRN).revision)
     ours = {path: what for path, what in found.items() if path.startswith(f"/nightlies/{SLOT}")}
     wanted_paths = {path: what for path, what in seen.comes_to.paths().items() if path != "/nightlies"}
     assert checks.paths_are_there_once(ours, wanted_paths) == []

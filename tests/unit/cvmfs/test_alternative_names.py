@@ -79,7 +79,7 @@ def test_after_every_switch_a_client_reads_by_alternative_names(repository: Loca
     seen = read_by_alternative_names(repository.store)
     assert seen.manifest.alt_paths
     assert seen.manifest != before
-    assert seen.lookup("/one") is not None
+    assert seen.revision.lookup("/one") is not None
     assert seen.tags()
     assert seen.meta() is not None
     assert repository.problems() == []

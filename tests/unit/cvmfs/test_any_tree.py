@@ -52,7 +52,7 @@ def test_a_tree_comes_back_as_it_was_and_the_repository_is_sound(
         repository = LocalRepository(algorithm)
         repository.publish(folder, place, compression=how)
         assert repository.problems() == []
-        done = get(repository.opened(), place, Path(temporary) / "back")
+        done = get(repository.opened().revision, place, Path(temporary) / "back")
         assert without_root_marker(read_folder(Path(temporary) / "back")) == without_root_marker(read_folder(folder))
         assert done.skipped == 0
 
@@ -117,7 +117,7 @@ def test_a_folder_and_its_archive_are_the_same_tree(nodes: Nodes) -> None:
 
 
 def everything(repository: LocalRepository) -> list[tuple[str, Dirent]]:
-    return list(repository.opened().walk())
+    return list(repository.opened().revision.walk())
 
 
 def changed(store: MemoryStore, apply: Callable[[Edit], object]) -> ObjectHash:

@@ -107,7 +107,7 @@ def test_a_commit_makes_one_revision_with_tags_and_keeps_the_publishers_root_col
     tags = {tag.name: tag.hash.digest for tag in repository.history().tags()}
     assert tags == {"trunk": head.manifest.root.digest, "v1": head.manifest.root.digest, "trunk-previous": old.digest}
     assert assert_reflog_matches(store).contains(new)
-    assert repository.lookup("/a").mountpoint
+    assert repository.revision.lookup("/a").mountpoint
 
 
 def test_a_repeated_commit_makes_no_second_revision(store: MemoryStore) -> None:
@@ -122,7 +122,7 @@ def test_commits_on_one_base_at_disjoint_paths_are_both_kept(store: MemoryStore)
         commit(store, old, new, path)
     repository = opened(store)
     assert repository.manifest.revision == 2
-    assert {entry.name for entry in repository.listing("")} == {"a", "b"}
+    assert {entry.name for entry in repository.revision.listing("")} == {"a", "b"}
 
 
 def test_a_writer_that_lost_the_race_merges_again_on_the_winners_revision(store: MemoryStore) -> None:
@@ -137,7 +137,7 @@ def test_a_writer_that_lost_the_race_merges_again_on_the_winners_revision(store:
 
     head = commit(store, old, new, "/a", on_step=rival)
     assert head.manifest.revision == 2
-    assert {entry.name for entry in opened(store).listing("")} == {"a", "b"}
+    assert {entry.name for entry in opened(store).revision.listing("")} == {"a", "b"}
     assert_reflog_matches(store)
 
 
@@ -175,11 +175,11 @@ def test_a_crash_at_any_step_leaves_one_revision_or_the_other_and_the_next_commi
     with pytest.raises(Crash):
         commit(store, old, new, "/a", on_step=die)
     after = opened(store)
-    assert (after.manifest.revision, after.lookup("/a") is not None) == (
+    assert (after.manifest.revision, after.revision.lookup("/a") is not None) == (
         (1, True) if step is SwitchStep.SWITCHED else (0, False)
     )
     assert commit(store, old, new, "/a").manifest.revision == 1
-    assert opened(store).lookup("/a") is not None
+    assert opened(store).revision.lookup("/a") is not None
     commit(store, *change(store, "/b"), "/b")
     assert_reflog_matches(store)
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from include.cvmfs.errors import CatalogError
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.revision.diff import Difference, DifferingEntry, diff
-from include.cvmfs.revision.walk import Tree
+from include.cvmfs.revision.revision import Revision
 from tests.fakes.local import DIRECTORY, TREES, LocalRepository, make_folder
 from tests.fakes.minirepo import sample
 from tests.fakes.refused import refused
@@ -20,7 +20,7 @@ from tests.fakes.refused import refused
 State = dict[str, tuple[Any, ...]]
 
 
-def state(tree: Tree, path: str = "") -> State:
+def state(tree: Revision, path: str = "") -> State:
     """All entries, with what does not follow from others, and the names of hard links instead of their numbers."""
     entries = dict(tree.walk(path))
     groups: dict[tuple[str, int], set[str]] = {}
@@ -82,7 +82,7 @@ def told(repository: LocalRepository, before: str = "first", after: str = "trunk
 
 
 def test_each_change_says_what_it_is(repository: LocalRepository) -> None:
-    readme = repository.opened().entry("/readme")
+    readme = repository.opened().revision.entry("/readme")
 
     def change(edit: Any) -> None:
         edit.remove("/first")
@@ -105,7 +105,7 @@ def test_each_change_says_what_it_is(repository: LocalRepository) -> None:
 
 
 def test_another_kind_of_thing_is_one_change_and_what_was_below_it_goes(repository: LocalRepository) -> None:
-    readme = repository.opened().entry("/readme")
+    readme = repository.opened().revision.entry("/readme")
 
     def change(edit: Any) -> None:
         edit.remove("/sw/app/lib")
@@ -123,7 +123,7 @@ def test_another_kind_of_thing_is_one_change_and_what_was_below_it_goes(reposito
 
 def test_a_chunked_file_differs_by_its_chunks(repository: LocalRepository) -> None:
     opened = repository.opened()
-    entry, chunks = opened.entry("/sw/app/big"), opened.chunks("/sw/app/big")
+    entry, chunks = opened.revision.entry("/sw/app/big"), opened.revision.chunks("/sw/app/big")
     other = [chunks[0], chunks[1].__class__(1000, 500, chunks[2].hash), chunks[2]]
 
     def change(edit: Any) -> None:

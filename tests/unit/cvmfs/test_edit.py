@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from include.cvmfs.commit.edit import Edit, NewRoot
 from include.cvmfs.commit.merge import merge
 from include.cvmfs.errors import BaseChanged, CatalogError, DestinationError, MergeError
-from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef, name_of, parent_of
+from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
-from include.cvmfs.revision.view import View
+from include.cvmfs.format.paths import name_of, parent_of
+from include.cvmfs.revision.revision import Revision
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 
@@ -110,6 +111,31 @@ def test_skeleton_of_nested_catalogs_has_exact_counters(repository: Repository) 
     assert set(seen) == {"/a", f"/a/{MARKER}", "/a/plain", "/a/plain/b", f"/a/plain/b/{MARKER}", "/a/plain/b/f"}
 
 
+def remove_twice(edit: Edit, path: str) -> None:
+    edit.remove(path)
+    assert edit.inside(path).path == ""
+    edit.remove(path)
+
+
+def test_lookups_see_at_once_where_a_catalog_begins_or_ends(repository: Repository) -> None:
+    edit = repository.edit()
+    edit.add("/a", DIRECTORY)
+    for _ in range(2):
+        assert edit.lookup("/a/n/f") is None
+        edit.make_nested("/a/n", DIRECTORY)
+        edit.add("/a/n/f", file())
+        assert edit.inside("/a/n").path == "/a/n"
+        edit.move("/a/n", "/a/m")
+        assert edit.lookup("/a/n/f") is None
+        assert edit.inside("/a/m").path == "/a/m"
+        with pytest.raises(DestinationError), edit.attempt():
+            remove_twice(edit, "/a/m")
+        assert edit.lookup("/a/m/f") is not None
+        edit.remove("/a/m")
+        assert edit.lookup("/a/m/f") is None
+    assert_consistent(repository.cache, repository.keep(edit))
+
+
 def test_hanging_swaps_a_nested_catalog_and_corrects_counters_up_to_the_root(repository: Repository) -> None:
     edit = repository.edit()
     edit.make_nested("/s", DIRECTORY)
@@ -124,7 +150,7 @@ def test_hanging_swaps_a_nested_catalog_and_corrects_counters_up_to_the_root(rep
         repository.store.put(packed.hash.key, packed.data)
     seen = assert_consistent(repository.cache, new.hash)
     assert seen["/s/p/two"].size == 2
-    assert View(repository.cache, new.hash).root.catalog.previous_revision == root
+    assert Revision(repository.cache, new.hash).root.previous_revision == root
 
 
 def test_publish_then_remove_gives_the_old_counters_back(repository: Repository) -> None:
@@ -137,7 +163,7 @@ def test_publish_then_remove_gives_the_old_counters_back(repository: Repository)
     edit = repository.edit(hung)
     edit.remove("/s/p")
     removed = repository.keep(edit)
-    before, after = (View(repository.cache, root).root.catalog for root in (base, removed))
+    before, after = (Revision(repository.cache, root).root for root in (base, removed))
     assert before.statistics == after.statistics
     assert_consistent(repository.cache, removed)
 

@@ -18,8 +18,7 @@ from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.dirent import Dirent, Flag
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.revision.diff import diff
-from include.cvmfs.revision.view import View
-from include.cvmfs.revision.walk import Tree
+from include.cvmfs.revision.revision import Revision
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 
@@ -56,16 +55,16 @@ class Virtual:
         self.store.put(packed.hash.key, packed.data)
         return NestedRef(path, packed.hash, packed.size), catalog.root_entry, catalog.statistics.total
 
-    def assert_kept(self, root: ObjectHash) -> View:
-        view = View(self.cache, root)
+    def assert_kept(self, root: ObjectHash) -> Revision:
+        view = Revision(self.cache, root)
         above, below = view.lookup("/.cvmfs"), view.lookup(SHOWN.path)
         assert above is not None
         assert below is not None
         assert above.flags == Flag.DIRECTORY | Flag.HIDDEN
         assert below.flags == Flag.DIRECTORY | Flag.HIDDEN | Flag.BIND
-        catalog = view.root.catalog
+        catalog = view.root
         assert catalog.bind_mountpoints() == [SHOWN.path]
-        assert view.bind_at(SHOWN.path) == SHOWN
+        assert view.holder(SHOWN.path).bind_at(SHOWN.path) == SHOWN
         assert catalog.statistics.own.nested == len(catalog.nested())
         return view
 
@@ -96,8 +95,8 @@ def test_a_removed_bind_mountpoint_is_registered_no_more() -> None:
         repository = Virtual()
         edit = Edit(repository.cache, repository.root)
         edit.remove(path)
-        view = View(repository.cache, repository.keep(edit))
-        assert view.root.catalog.bind_mountpoints() == []
+        view = Revision(repository.cache, repository.keep(edit))
+        assert view.root.bind_mountpoints() == []
         assert view.lookup(SHOWN.path) is None
 
 
@@ -105,9 +104,9 @@ def test_a_bind_mountpoint_that_moves_is_registered_where_it_went() -> None:
     repository = Virtual()
     edit = Edit(repository.cache, repository.root)
     edit.move(SHOWN.path, "/.cvmfs/v2")
-    view = View(repository.cache, repository.keep(edit))
-    assert view.bind_at("/.cvmfs/v2") == NestedRef("/.cvmfs/v2", SHOWN.hash, SHOWN.size)
-    assert view.root.catalog.bind_mountpoints() == ["/.cvmfs/v2"]
+    view = Revision(repository.cache, repository.keep(edit))
+    assert view.holder("/.cvmfs/v2").bind_at("/.cvmfs/v2") == NestedRef("/.cvmfs/v2", SHOWN.hash, SHOWN.size)
+    assert view.root.bind_mountpoints() == ["/.cvmfs/v2"]
 
 
 def test_a_merge_takes_over_what_was_bound_and_keeps_what_is() -> None:
@@ -123,8 +122,8 @@ def test_a_merge_takes_over_what_was_bound_and_keeps_what_is() -> None:
         current=repository.keep(beside),
         lease_path="/sw",
     )
-    view = View(repository.cache, repository.keep(edit))
-    assert view.root.catalog.bind_mountpoints() == [SHOWN.path, "/sw/old"]
+    view = Revision(repository.cache, repository.keep(edit))
+    assert view.root.bind_mountpoints() == [SHOWN.path, "/sw/old"]
     old = view.lookup("/sw/old")
     assert old is not None
     assert (old.bind, old.hidden) == (True, True)
@@ -170,10 +169,7 @@ def test_a_merge_puts_a_bind_mountpoint_in_the_place_of_anything_and_takes_it_aw
     findings = Findings()
     audit(Mounted("", merged, 0), repository.cache.database(merged), findings, lambda *_: None)
     assert findings.problems == []
-    assert (
-        list(diff(Tree(repository.store, repository.cache, new), Tree(repository.store, repository.cache, merged)))
-        == []
-    )
+    assert list(diff(Revision(repository.cache, new), Revision(repository.cache, merged))) == []
 
 
 def test_nothing_is_put_below_a_bind_mountpoint() -> None:
@@ -214,7 +210,7 @@ def test_a_hidden_mountpoint_stays_hidden_when_its_tree_is_replaced() -> None:
     edit.hang(reference, root_entry.changed(hidden=True), totals)
     again = Edit(repository.cache, repository.keep(edit))
     again.hang(*repository.nested("/sw/tree"))
-    entry = View(repository.cache, repository.keep(again)).lookup("/sw/tree")
+    entry = Revision(repository.cache, repository.keep(again)).lookup("/sw/tree")
     assert entry is not None
     assert entry.hidden
     assert entry.mountpoint

@@ -70,7 +70,7 @@ def revisions(outcomes: Sequence[Head | Exception]) -> list[int | type]:
 
 
 def names(store: MemoryStore) -> set[str]:
-    return {entry.name for entry in opened(store).listing("")}
+    return {entry.name for entry in opened(store).revision.listing("")}
 
 
 def assert_sound(store: MemoryStore) -> None:
@@ -215,7 +215,7 @@ def test_an_old_base_is_rebased_unless_something_touched_the_leased_path(store: 
     signer.commit(wanted(store, "/a/early"), wanted(store, "/c"))
     on_parents = [Change("/a", late[0].old_root, late[0].new_root), Change("/b", late[1].old_root, late[1].new_root)]
     assert revisions(signer.commit(*on_parents)) == [BaseChanged, 3]
-    assert {entry.name for entry in opened(store).listing("/a")} == {".cvmfscatalog", "early"}
+    assert {entry.name for entry in opened(store).revision.listing("/a")} == {".cvmfscatalog", "early"}
     assert revisions(signer.commit(late[0])) == [4], "the lease that it needs is on a path that nobody touched"
     assert_sound(store)
 

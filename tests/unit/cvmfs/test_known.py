@@ -18,7 +18,7 @@ from include.cvmfs.ingest.changeset import Changeset, objects_of
 from include.cvmfs.ingest.chunker import ChunkLimits
 from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.revision.needed_objects import add_identities
-from include.cvmfs.revision.walk import Tree
+from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.tarball import TarSource
 from tests.fakes.archives import archive, file
 from tests.fakes.memorystore import MemoryStore
@@ -31,7 +31,7 @@ MEMBERS += [file("d1/big", random.Random(1).randbytes(500_000))]
 
 
 @pytest.fixture
-def published() -> tuple[MemoryStore, Tree, Changeset]:
+def published() -> tuple[MemoryStore, Revision, Changeset]:
     store = MemoryStore()
     signer = generate_repository_key(FQRN, NOW)
     head = create_repository(store, FQRN, master=generate_master(), signer=signer, now=NOW)
@@ -41,15 +41,15 @@ def published() -> tuple[MemoryStore, Tree, Changeset]:
     edit = Edit(CatalogCache(store), head.manifest.root)
     edit.hang(made.reference, made.root_entry, made.statistics.total)
     switch(store, head, edit.finish(1_790_000_000), signer=signer, now=1_790_000_000)
-    return store, Tree(store, CatalogCache(store), read_head(store, FQRN).manifest.root), made
+    return store, Revision(CatalogCache(store), read_head(store, FQRN).manifest.root), made
 
 
-def slowly(tree: Tree, path: str) -> set[bytes]:
+def slowly(tree: Revision, path: str) -> set[bytes]:
     return {identity(name) for name, _ in tree.objects_below(path)}
 
 
 @pytest.mark.parametrize("path", ["/top", "/top/d1", "/top/d1/f1", "/top/d1/big"])
-def test_it_is_what_the_entries_name(published: tuple[MemoryStore, Tree, Changeset], path: str) -> None:
+def test_it_is_what_the_entries_name(published: tuple[MemoryStore, Revision, Changeset], path: str) -> None:
     _, tree, _ = published
     found = DigestSet()
     add_identities(tree, path, found)
@@ -58,19 +58,21 @@ def test_it_is_what_the_entries_name(published: tuple[MemoryStore, Tree, Changes
     assert all(one in found for one in expected)
 
 
-def test_it_is_what_the_changeset_needed(published: tuple[MemoryStore, Tree, Changeset]) -> None:
+def test_it_is_what_the_changeset_needed(published: tuple[MemoryStore, Revision, Changeset]) -> None:
     store, tree, made = published
     found, needed = DigestSet(), objects_of(made, CatalogCache(store))
     add_identities(tree, "/top", found)
     assert len(found) == len(needed) == len(slowly(tree, "/top"))
 
 
-def test_a_catalog_that_is_gone_is_an_error_and_the_rest_stays(published: tuple[MemoryStore, Tree, Changeset]) -> None:
+def test_a_catalog_that_is_gone_is_an_error_and_the_rest_stays(
+    published: tuple[MemoryStore, Revision, Changeset],
+) -> None:
     store, tree, _ = published
     reference = tree.nested_at("/top/d1/deep")
     assert reference is not None
     store.delete([reference.hash.with_suffix("C").key])
     found = DigestSet()
     with pytest.raises(CvmfsError):
-        add_identities(Tree(store, CatalogCache(store), tree.root), "/top", found)
+        add_identities(Revision(CatalogCache(store), tree.root_hash), "/top", found)
     assert len(found) > 0

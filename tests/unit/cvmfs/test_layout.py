@@ -57,7 +57,7 @@ def commit(store: MemoryStore, edit: Edit) -> None:
 
 def databases(store: MemoryStore) -> dict[str, bytes]:
     repository = opened(store)
-    return {one.path: repository.catalogs.database(one.hash) for one in repository.catalogs_below()}
+    return {one.path: repository.catalogs.database(one.hash) for one in repository.revision.catalogs_below()}
 
 
 def layouts(store: MemoryStore) -> set[Layout]:
@@ -110,10 +110,10 @@ def test_a_repository_of_ours_has_the_layout_that_it_was_created_with(mtime_ns: 
     edit.make_nested("/a", DIRECTORY.changed(mtime_ns=7))
     commit(store, edit)
     assert layouts(store) == {layout}
-    root = opened(store).catalog_at("")
+    root = opened(store).revision.catalog_at("")
     assert root.get_property("schema_revision") == ("7" if mtime_ns else "6")
     assert len(layout.columns) == (16 if mtime_ns else 15)
-    assert opened(store).entry("/a").mtime_ns == (7 if mtime_ns else None)
+    assert opened(store).revision.entry("/a").mtime_ns == (7 if mtime_ns else None)
     assert check(opened(store)).problems == ()
 
 
@@ -136,7 +136,7 @@ def test_a_change_that_has_nanoseconds_is_merged_by_name_into_catalogs_that_have
     base = opened(mini.store).manifest.root
     cache = CatalogCache(mini.store)
     change = Edit(cache, base)
-    change.root.catalog.convert(Layout.MTIME_NS)  # as a publisher of the development branch does
+    change.root.convert(Layout.MTIME_NS)  # as a publisher of the development branch does
     entry = change.lookup("/readme")
     assert entry is not None
     change.add("/sw/more", entry.changed(mtime_ns=5))
@@ -144,7 +144,7 @@ def test_a_change_that_has_nanoseconds_is_merged_by_name_into_catalogs_that_have
     for packed in new.catalogs:
         mini.store.put(packed.hash.key, packed.data)
     merged = merge(cache, base=base, new=new.hash, current=base, lease_path="/sw")
-    assert merged.root.catalog.layout is Layout.PLAIN
+    assert merged.root.layout is Layout.PLAIN
     assert merged.lookup("/sw/more") == entry.changed(name="more")
 
 
@@ -161,7 +161,7 @@ def test_nanoseconds_are_refused_before_anything_is_read_where_no_column_holds_t
 def test_columns_in_an_order_of_their_own_are_read_and_no_new_catalog_follows_them() -> None:
     mini = sample(MemoryStore())
     mini.damage("", "ALTER TABLE catalog ADD COLUMN more INTEGER").publish()
-    assert opened(mini.store).read("/readme") == b"hello\n"
+    assert opened(mini.store).revision.read("/readme") == b"hello\n"
     edit = Edit(CatalogCache(mini.store), opened(mini.store).manifest.root)
     with refused(CatalogError, path=""):
         edit.make_nested("/new", DIRECTORY)
@@ -232,14 +232,14 @@ def unified(store: MemoryStore, layout: Layout, catalogs: Sender | None = None) 
 )
 def test_catalogs_of_several_layouts_become_one_in_one_revision(layout: Layout, rewritten: int, lost: int) -> None:
     store = mixed().store
-    before = {path: entry.changed(mtime_ns=None) for path, entry in opened(store).walk()}
+    before = {path: entry.changed(mtime_ns=None) for path, entry in opened(store).revision.walk()}
     revision = opened(store).manifest.revision
     done = unified(store, layout)
     assert (done.rewritten, done.mtime_ns) == (rewritten, lost)
     assert layouts(store) == {layout}
     report = check(opened(store), contents=True)
     assert (report.problems, report.revision) == ((), revision + 1)
-    assert {path: entry.changed(mtime_ns=None) for path, entry in opened(store).walk()} == before
+    assert {path: entry.changed(mtime_ns=None) for path, entry in opened(store).revision.walk()} == before
     assert unified(store, layout).rewritten == 0
     assert opened(store).manifest.revision == revision + 1
 
@@ -280,7 +280,7 @@ def test_a_rollback_to_several_layouts_brings_them_to_that_of_the_current_revisi
         mini.publish()
     store = mini.store
     base = opened(store).manifest.root
-    tree = {path: entry.changed(mtime_ns=None) for path, entry in opened(store).walk()}
+    tree = {path: entry.changed(mtime_ns=None) for path, entry in opened(store).revision.walk()}
     edit = Edit(CatalogCache(store), opened(store).manifest.root)
     edit.remove("/readme")
     commit(store, edit)
@@ -288,7 +288,7 @@ def test_a_rollback_to_several_layouts_brings_them_to_that_of_the_current_revisi
     add_tag(store, FQRN, "old", str(base), signer=signer(), now=SECONDS + 70)
     rollback(store, plan_rollback(store, FQRN, "old"), signer=signer(), now=SECONDS + 80)
     assert layouts(store) == {Layout.PLAIN if several else Layout.MTIME_NS}
-    assert {path: entry.changed(mtime_ns=None) for path, entry in opened(store).walk()} == tree
+    assert {path: entry.changed(mtime_ns=None) for path, entry in opened(store).revision.walk()} == tree
     assert check(opened(store)).problems == ()
 
 
@@ -297,10 +297,10 @@ def test_a_damaged_catalog_is_named_by_path_and_hash() -> None:
     # what a merge without names makes of 16 columns whose order differs
     mini.damage("/sw/app", "UPDATE catalog SET flags = NULL, name = '1' WHERE name = 'run'").publish()
     repository = opened(mini.store)
-    name = repository.nested_at("/sw/app")
+    name = repository.revision.nested_at("/sw/app")
     assert isinstance(name, NestedRef)
     with pytest.raises(CatalogError) as caught:
-        repository.listing("/sw/app")
+        repository.revision.listing("/sw/app")
     assert str(caught.value) == f"/sw/app: damaged catalog {name.hash}: entry '1': flags is NULL"
     view = Edit(CatalogCache(mini.store), repository.manifest.root)
     with refused(CatalogError, path="/sw/app"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 import unicodedata
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,12 +12,13 @@ from hypothesis import strategies as st
 
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.merge import merge
-from include.cvmfs.errors import BaseChanged, DestinationError, MergeError
+from include.cvmfs.errors import BaseChanged, CatalogError, DestinationError, MergeError
 from include.cvmfs.format.catalog import MARKER, Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.revision.view import View, is_below
+from include.cvmfs.format.paths import is_below
+from include.cvmfs.revision.revision import Revision
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.refused import refused
 from tests.unit.cvmfs.test_edit import DIRECTORY, Repository, assert_consistent, file
@@ -66,8 +68,8 @@ def test_a_chunked_file_whose_attributes_stay_is_replaced_all_the_same(repositor
     new = repository.keep(edit)
     merged = merge(repository.cache, base=base, new=new, current=base, lease_path="/big")
     root = repository.keep(merged)
-    entry = assert_consistent(repository.cache, root)["/big"]
-    assert View(repository.cache, root).chunks("/big", entry) == tuple(chunked(b"a", b"c")[1])
+    assert "/big" in assert_consistent(repository.cache, root)
+    assert Revision(repository.cache, root).chunks("/big") == tuple(chunked(b"a", b"c")[1])
 
 
 def test_other_chunks_outside_of_the_lease_are_a_change_outside_of_the_lease(repository: Repository) -> None:
@@ -96,6 +98,15 @@ def test_a_chunked_file_that_another_replaced_by_one_of_equal_attributes_is_not_
         roots.append(repository.keep(edit))
     with refused(BaseChanged, path="/big"):
         merge(repository.cache, base=base, new=roots[0], current=roots[1], lease_path="/big")
+
+
+def test_a_new_nested_catalog_of_another_size_than_recorded_above_it_is_refused(repository: Repository) -> None:
+    edit = repository.edit()
+    reference, entry, counts = repository.nested("/n", {"a": file()})
+    edit.hang(replace(reference, size=reference.size + 1), entry, counts)
+    new = repository.keep(edit)
+    with refused(CatalogError, path="/n"):
+        merge(repository.cache, base=repository.root, new=new, current=repository.root, lease_path="/n")
 
 
 # -- plain directories that others work in
@@ -190,7 +201,7 @@ def test_the_root_directory_itself_changes_under_a_lease_on_everything(repositor
     current = based_on(repository, repository.root, ("dir", "/d"))
     root = repository.keep(merge(repository.cache, base=repository.root, new=new, current=current, lease_path=""))
     assert_consistent(repository.cache, root)
-    entry = View(repository.cache, root).lookup("")
+    entry = Revision(repository.cache, root).lookup("")
     assert entry is not None
     assert (entry.uid, stat.S_IMODE(entry.mode), entry.linkcount) == (7, 0o750, 3)
 
@@ -256,7 +267,7 @@ def test_taking_one_of_several_links_away_leaves_the_others_with_the_right_count
     base = linked(repository, based_on(repository, repository.root, ("dir", "/d")), "abc")
     for name, left, group in (("a", 2, True), ("b", 1, False)):
         base = based_on(repository, base, ("remove", f"/d/{name}"))
-        links = View(repository.cache, base).listing("/d")
+        links = Revision(repository.cache, base).listing("/d")
         assert {entry.linkcount for entry in links} == {left}
         assert all(bool(entry.hardlink_group) is group for entry in links)
         assert_consistent(repository.cache, base)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.errors import DestinationError
-from include.cvmfs.revision.walk import Tree
+from include.cvmfs.revision.revision import Revision
 from tests.fakes.local import DIRECTORY, TREES, LocalRepository, make_folder
 from tests.fakes.minirepo import sample
 from tests.fakes.refused import refused
@@ -20,7 +20,7 @@ from tests.fakes.refused import refused
 Facts = dict[str, tuple[Any, ...]]
 
 
-def below(tree: Tree, top: str) -> Facts:
+def below(tree: Revision, top: str) -> Facts:
     """What stands below a path, relative to it."""
     return {
         path[len(top) :]: (
@@ -45,16 +45,16 @@ def test_a_move_there_and_back_gives_the_same_tree(nodes: dict[str, dict[str, An
             edit.make_nested("/nest", DIRECTORY)
 
         repository.change(frame)
-        before, statistics = below(repository.opened(), ""), repository.statistics()
-        tree = below(repository.opened(), "/a/x")
+        before, statistics = below(repository.opened().revision, ""), repository.statistics()
+        tree = below(repository.opened().revision, "/a/x")
         objects = {key for key in repository.store.objects if not key.endswith("C")}
         repository.change(lambda edit: edit.move("/a/x", target))
         assert repository.problems() == []
-        assert below(repository.opened(), target) == tree
-        assert repository.opened().lookup("/a/x") is None
+        assert below(repository.opened().revision, target) == tree
+        assert repository.opened().revision.lookup("/a/x") is None
         repository.change(lambda edit: edit.move(target, "/a/x"))
         assert repository.problems() == []
-        assert below(repository.opened(), "") == before
+        assert below(repository.opened().revision, "") == before
         assert repository.statistics() == statistics
         gone = {key for key in repository.store.objects if key.startswith("data/") and key[-1] not in "CH"} - objects
         assert gone == set()
@@ -83,14 +83,14 @@ def repository() -> LocalRepository:
     ],
 )
 def test_everything_can_be_moved_everywhere(repository: LocalRepository, source: str, target: str) -> None:
-    before, tree = below(repository.opened(), ""), below(repository.opened(), source)
+    before, tree = below(repository.opened().revision, ""), below(repository.opened().revision, source)
     lease = next(p for p in ("/sw/app", "/sw", "") if source.startswith(f"{p}/") and target.startswith(f"{p}/"))
     repository.change(lambda edit: edit.move(source, target), lease=lease)
     assert repository.problems() == []
-    assert below(repository.opened(), target) == tree
+    assert below(repository.opened().revision, target) == tree
     repository.change(lambda edit: edit.move(target, source), lease=lease)
     assert repository.problems() == []
-    assert below(repository.opened(), "") == before
+    assert below(repository.opened().revision, "") == before
 
 
 def test_a_name_that_leaves_its_directory_leaves_its_links(repository: LocalRepository) -> None:
@@ -98,15 +98,19 @@ def test_a_name_that_leaves_its_directory_leaves_its_links(repository: LocalRepo
     opened = repository.opened()
     assert repository.problems() == []
     for path in ("/sw/one", "/sw/app/two"):
-        assert (opened.entry(path).linkcount, opened.entry(path).hardlink_group) == (1, 0)
-    assert opened.read("/sw/one") == opened.read("/sw/app/two") == b"shared"
+        assert (opened.revision.entry(path).linkcount, opened.revision.entry(path).hardlink_group) == (1, 0)
+    assert opened.revision.read("/sw/one") == opened.revision.read("/sw/app/two") == b"shared"
 
 
 def test_a_new_name_in_the_same_directory_keeps_its_links(repository: LocalRepository) -> None:
     repository.change(lambda edit: edit.move("/sw/app/one", "/sw/app/three"), lease="/sw/app")
     opened = repository.opened()
     assert repository.problems() == []
-    assert opened.entry("/sw/app/three").hardlink_group == opened.entry("/sw/app/two").hardlink_group != 0
+    assert (
+        opened.revision.entry("/sw/app/three").hardlink_group
+        == opened.revision.entry("/sw/app/two").hardlink_group
+        != 0
+    )
 
 
 def test_what_was_changed_in_the_same_edit_moves_along(repository: LocalRepository) -> None:
@@ -120,9 +124,9 @@ def test_what_was_changed_in_the_same_edit_moves_along(repository: LocalReposito
     repository.change(change)
     assert repository.problems() == []
     opened = repository.opened()
-    assert opened.entry("/deep/new").is_directory
-    assert opened.nested_at("/empty/app/fresh") is not None
-    assert opened.lookup("/empty/app/run") is None
+    assert opened.revision.entry("/deep/new").is_directory
+    assert opened.revision.nested_at("/empty/app/fresh") is not None
+    assert opened.revision.lookup("/empty/app/run") is None
 
 
 @pytest.mark.parametrize(
@@ -151,7 +155,7 @@ def test_a_link_is_made_replaced_and_left_alone(repository: LocalRepository) -> 
     for target in ("a", "b", "b"):
         repository.change(link(target))
     assert done == [True, True, False]
-    entry = repository.opened().entry("/sw/latest")
+    entry = repository.opened().revision.entry("/sw/latest")
     assert (entry.symlink, entry.mtime, entry.uid, entry.gid) == ("b", 9, 3, 4)
     assert repository.problems() == []
     with refused(DestinationError, path="/sw/app"):

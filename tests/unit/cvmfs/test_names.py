@@ -25,12 +25,12 @@ from include.cvmfs.format.catalog import Catalog
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.compression import compress
 from include.cvmfs.format.dirent import Dirent
-from include.cvmfs.format.entry_names import bytes_of_name, name_fault
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes, path_hash
+from include.cvmfs.format.paths import bytes_of_name, name_fault
 from include.cvmfs.revision.diff import diff
 from include.cvmfs.revision.get import get
 from include.cvmfs.revision.repository import Repository as Opened
-from include.cvmfs.sources.source import checked_path
+from include.cvmfs.sources.source import checked_member
 from tests.fakes.local import LocalRepository
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, public_key, sample
@@ -68,7 +68,7 @@ def local() -> LocalRepository:
 
 
 def below(local: LocalRepository, top: str) -> set[str]:
-    return {path[len(top) :] for path, _ in local.opened().walk(top)}
+    return {path[len(top) :] for path, _ in local.opened().revision.walk(top)}
 
 
 def test_the_hash_of_a_path_is_that_of_its_bytes() -> None:
@@ -176,24 +176,24 @@ def test_a_catalog_that_several_threads_read_is_asked_with_what_can_be_bound(rep
 
 
 def test_such_names_come_to_disk_as_they_are(local: LocalRepository, tmp_path: Path) -> None:
-    get(local.opened(), "/d", tmp_path / "out")
+    get(local.opened().revision, "/d", tmp_path / "out")
     out = tmp_path / "out" / LATIN
     assert (out / "\udcff.txt").read_bytes() == b"coffee"
     assert os.fsencode((out / "link").readlink()) == b"caf\xe9"
-    assert get(local.opened(), "/d", tmp_path / "out").kept == 4
+    assert get(local.opened().revision, "/d", tmp_path / "out").kept == 4
 
 
 def test_differences_and_errors_hold_text_that_any_encoder_takes(local: LocalRepository) -> None:
     before = local.opened()
     local.change(lambda edit: edit.remove(f"/d/{LATIN}/\udcff.txt"))
-    changes = list(diff(before, local.opened()))
+    changes = list(diff(before.revision, local.opened().revision))
     assert json.dumps([change.as_dict() for change in changes], ensure_ascii=False).encode()
     assert str(changes[-1]).encode() == b"- /d/caf\\udce9/\\udcff.txt"
     with pytest.raises(CatalogError) as caught:
-        local.opened().entry(f"/d/{LATIN}/absent")
+        local.opened().revision.entry(f"/d/{LATIN}/absent")
     assert str(caught.value).encode().startswith(b"/d/caf\\udce9/absent: no such file")
     with refused(DestinationError, path=f"/d/{LATIN}") as taken:
-        Edit(CatalogCache(local.store), local.opened().root).add(f"/d/{LATIN}", DIRECTORY)
+        Edit(CatalogCache(local.store), local.opened().manifest.root).add(f"/d/{LATIN}", DIRECTORY)
     assert str(taken.value).encode()
 
 
@@ -215,16 +215,16 @@ def test_names_that_a_catalog_may_have() -> None:
     for name in ("n" * 255, "é" * 127, "\udce9" * 255, "...", "..x", "-", "a\nb", "x" * 63, "日" * 85):
         assert name_fault(name) is None
         assert name_fault(bytes_of_name(name)) is None
-        assert checked_path(b"d/" + bytes_of_name(name), "tree") if "\udce9" not in name else True
+        assert checked_member(b"d/" + bytes_of_name(name), "tree") if "\udce9" not in name else True
 
 
 def with_row(repository: Repository, base: ObjectHash, name: str, folder: bool = False) -> ObjectHash:
     """A revision with one more row, as a publisher could upload it."""
     edit = repository.edit(base)
-    catalog = edit.root.catalog
+    catalog = edit.root
     entry = (DIRECTORY if folder else file(b"new")).changed(name=name)
     catalog._run(catalog._shape.insert, *path_hash(f"/d/{name}"), *path_hash("/d"), *entry.to_row())
-    edit.touch("", edit.root.catalog.root_entry.changed(mtime=9))
+    edit.touch("", edit.root.root_entry.changed(mtime=9))
     return repository.keep(edit)
 
 
@@ -251,6 +251,6 @@ def test_they_are_named_by_check_and_refused_by_prepare_and_get(name: str, tmp_p
     repository = Opened.open(mini.store, fqrn=FQRN, public_keys=[public_key()], now=NOW)
     assert any(re.search(WRONG[name], problem.what) for problem in check(repository).problems)
     with refused(CatalogError, path=f"/{name}"):
-        get(repository, "/", tmp_path)
+        get(repository.revision, "/", tmp_path)
     with pytest.raises(SourceError):
-        checked_path(b"d/" + bytes_of_name(name) + b"/f" if name != "x/y" else b"x//y", "tree")
+        checked_member(b"d/" + bytes_of_name(name) + b"/f" if name != "x/y" else b"x//y", "tree")

@@ -26,8 +26,8 @@ def test_the_second_place_has_the_same_tree_and_the_first_one_keeps_it(
         repository = LocalRepository()
         repository.publish(make_folder(Path(temporary) / "tree", nodes), "/a/x")
         repository.change(lambda edit: edit.add("/b", DIRECTORY))
-        tree, opened = below(repository.opened(), "/a/x"), repository.opened()
-        there = opened.nested_at("/a/x")
+        tree, opened = below(repository.opened().revision, "/a/x"), repository.opened()
+        there = opened.revision.nested_at("/a/x")
         assert there is not None
         objects = {key for key in repository.store.objects if key.startswith("data/") and key[-1] not in "CHXM"}
         written: list[PackedCatalog] = []
@@ -42,6 +42,6 @@ def test_the_second_place_has_the_same_tree_and_the_first_one_keeps_it(
 
         repository.change(hang)
         assert repository.problems() == []
-        assert below(repository.opened(), target) == below(repository.opened(), "/a/x") == tree
+        assert below(repository.opened().revision, target) == below(repository.opened().revision, "/a/x") == tree
         kept = {key for key in repository.store.objects if key.startswith("data/") and key[-1] not in "CHXM"}
         assert kept == objects

@@ -31,8 +31,8 @@ from include.cvmfs.format.keys import format_public_key, generate_master, genera
 from include.cvmfs.format.reflog import KEY as REFLOG_KEY
 from include.cvmfs.format.whitelist import KEY as WHITELIST_KEY
 from include.cvmfs.revision.repository import Repository
+from include.cvmfs.revision.revision import Revision
 from include.cvmfs.revision.trust import OpenFailure, failure_of
-from include.cvmfs.revision.walk import Tree
 from include.storage.errors import NotFound, StoreError, Unavailable
 from include.storage.file import FileStore
 from tests.fakes.memorystore import MemoryStore
@@ -73,14 +73,14 @@ def test_a_signed_repository_is_opened_and_verified(store: MemoryStore, algorith
     assert repository.verified
     assert repository.fqrn == FQRN
     assert repository.manifest.revision == 1
-    assert [path for path, _ in repository.walk()] == ALL_PATHS
+    assert [path for path, _ in repository.revision.walk()] == ALL_PATHS
 
 
 def test_a_folder_may_be_opened_without_a_key_and_says_that_it_is_not_verified(tmp_path: Path) -> None:
     sample(FileStore(tmp_path)).publish()
     repository = Repository.open(tmp_path.as_uri())
     assert not repository.verified
-    assert repository.read("/readme") == b"hello\n"
+    assert repository.revision.read("/readme") == b"hello\n"
 
 
 @pytest.mark.parametrize(
@@ -242,34 +242,34 @@ def test_an_unreachable_store_is_a_failed_download(mini: MiniRepository, store: 
 
 def test_entries_are_found_across_catalogs(mini: MiniRepository, store: MemoryStore) -> None:
     repository = opened(store)
-    assert repository.entry("/sw/app").mountpoint
-    assert repository.entry("/sw/app/lib/deep/data").size == 9
-    assert repository.lookup("/sw/none") is None
-    assert repository.lookup("/none/at/all") is None
-    assert repository.lookup("/readme/below") is None
-    assert repository.entry("/").is_directory
-    assert repository.entry("sw/app/").name == "app"
-    assert [entry.name for entry in repository.listing("/sw/app/lib/deep")] == [".cvmfscatalog", "data"]
-    assert [entry.name for entry in repository.listing("/")] == ["empty", "readme", "sw"]
-    assert repository.catalog_at("/sw/app/lib").path == "/sw/app"
-    assert repository.catalog_at("/sw/app/lib/deep").path == "/sw/app/lib/deep"
-    deep = repository.nested_at("/sw/app/lib/deep")
+    assert repository.revision.entry("/sw/app").mountpoint
+    assert repository.revision.entry("/sw/app/lib/deep/data").size == 9
+    assert repository.revision.lookup("/sw/none") is None
+    assert repository.revision.lookup("/none/at/all") is None
+    assert repository.revision.lookup("/readme/below") is None
+    assert repository.revision.entry("/").is_directory
+    assert repository.revision.entry("sw/app/").name == "app"
+    assert [entry.name for entry in repository.revision.listing("/sw/app/lib/deep")] == [".cvmfscatalog", "data"]
+    assert [entry.name for entry in repository.revision.listing("/")] == ["empty", "readme", "sw"]
+    assert repository.revision.catalog_at("/sw/app/lib").path == "/sw/app"
+    assert repository.revision.catalog_at("/sw/app/lib/deep").path == "/sw/app/lib/deep"
+    deep = repository.revision.nested_at("/sw/app/lib/deep")
     assert deep is not None
     assert deep.hash.suffix == CATALOG
-    assert repository.nested_at("/sw/app/lib") is None
-    assert repository.nested_at("") is None
+    assert repository.revision.nested_at("/sw/app/lib") is None
+    assert repository.revision.nested_at("") is None
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 def test_files_are_read_back_whatever_they_are_stored_as(store: MemoryStore, algorithm: Algorithm) -> None:
     sample(store, algorithm).publish()
     repository = opened(store)
-    assert repository.read("/readme") == b"hello\n"
-    assert repository.read("/sw/plain") == b"stored as it is"
-    assert repository.read("/sw/app/big") == b"a" * 1000 + b"b" * 500 + b"c" * 700
-    assert repository.read("/sw/app/.cvmfscatalog") == b""
-    assert b"".join(repository.stream("/sw/app/big", block=64)) == repository.read("/sw/app/big")
-    assert max(map(len, repository.stream("/sw/app/big", block=64))) <= 64
+    assert repository.revision.read("/readme") == b"hello\n"
+    assert repository.revision.read("/sw/plain") == b"stored as it is"
+    assert repository.revision.read("/sw/app/big") == b"a" * 1000 + b"b" * 500 + b"c" * 700
+    assert repository.revision.read("/sw/app/.cvmfscatalog") == b""
+    assert b"".join(repository.revision.stream("/sw/app/big", block=64)) == repository.revision.read("/sw/app/big")
+    assert max(map(len, repository.revision.stream("/sw/app/big", block=64))) <= 64
 
 
 @pytest.mark.parametrize(
@@ -285,12 +285,12 @@ def test_the_message_says_why_it_cannot_be_read(
     mini: MiniRepository, store: MemoryStore, path: str, words: str
 ) -> None:
     with pytest.raises(CatalogError, match=words):
-        opened(store).read(path)
+        opened(store).revision.read(path)
 
 
 def test_a_file_is_not_listed(mini: MiniRepository, store: MemoryStore) -> None:
     with refused(CatalogError, path="/readme"):
-        opened(store).listing("/readme")
+        opened(store).revision.listing("/readme")
 
 
 def test_an_external_file_is_refused(store: MemoryStore) -> None:
@@ -298,14 +298,16 @@ def test_an_external_file_is_refused(store: MemoryStore) -> None:
     mini.file("/far", b"elsewhere", external=True)
     mini.build().publish()
     with refused(CatalogError, path="/far"):
-        opened(store).read("/far")
-    assert [name.suffix for name, _ in opened(store).objects_below()] == [CATALOG]
+        opened(store).revision.read("/far")
+    assert [name.suffix for name, _ in opened(store).revision.objects_below()] == [CATALOG]
 
 
 def test_a_walk_may_start_anywhere_and_gives_parents_first(mini: MiniRepository, store: MemoryStore) -> None:
     repository = opened(store)
-    assert [path for path, _ in repository.walk("/sw/app/lib")] == [path for path in ALL_PATHS if "/lib" in path]
-    assert [path for path, _ in repository.walk("/readme")] == ["/readme"]
+    assert [path for path, _ in repository.revision.walk("/sw/app/lib")] == [
+        path for path in ALL_PATHS if "/lib" in path
+    ]
+    assert [path for path, _ in repository.revision.walk("/readme")] == ["/readme"]
 
 
 def test_the_catalogs_below_a_place_are_listed(mini: MiniRepository, store: MemoryStore) -> None:
@@ -313,7 +315,7 @@ def test_the_catalogs_below_a_place_are_listed(mini: MiniRepository, store: Memo
     deep = "/sw/app/lib/deep"
     expected = {"": ["", "/sw/app", deep], "/sw": ["/sw/app", deep], "/sw/app/lib": [deep], deep: [deep], "/empty": []}
     for path, catalogs in expected.items():
-        assert [reference.path for reference in repository.catalogs_below(path)] == catalogs
+        assert [reference.path for reference in repository.revision.catalogs_below(path)] == catalogs
 
 
 @pytest.mark.parametrize("path", ["", "/sw", "/sw/app", "/sw/app/lib", "/sw/app/lib/deep", "/sw/app/big", "/empty"])
@@ -322,38 +324,39 @@ def test_the_objects_of_a_subtree_are_all_that_its_files_and_catalogs_need(
 ) -> None:
     repository = opened(store)
     needed: dict[ObjectHash, int] = {}
-    for here, entry in repository.walk(path):
+    for here, entry in repository.revision.walk(path):
         if entry.hash:
             needed[entry.hash] = entry.size
-        needed |= {chunk.hash: chunk.size for chunk in repository.chunks(here)}
-    for reference in repository.catalogs_below(path):
+        needed |= {chunk.hash: chunk.size for chunk in repository.revision.chunks(here)}
+    for reference in repository.revision.catalogs_below(path):
         needed[reference.hash] = reference.size or repository.manifest.root_size
-    assert dict(repository.objects_below(path)) == needed
+    assert dict(repository.revision.objects_below(path)) == needed
     assert all(name.key in store.objects for name in needed)
 
 
 def test_catalogs_are_fetched_once(mini: MiniRepository, store: MemoryStore) -> None:
     repository = opened(store)
-    list(repository.walk())
+    list(repository.revision.walk())
     before = store.counters.gets
-    list(repository.walk())
-    assert repository.lookup("/sw/app/lib/deep/data")
+    list(repository.revision.walk())
+    assert repository.revision.lookup("/sw/app/lib/deep/data")
     assert store.counters.gets == before
 
 
 def test_a_small_memory_is_enough(mini: MiniRepository, store: MemoryStore) -> None:
     manifest = mini.manifest
     assert manifest is not None
-    tree = Tree(store, CatalogCache(store, budget=1), manifest.root, budget=1)
+    tree = Revision(CatalogCache(store, budget=1), manifest.root, budget=1)
     assert [path for path, _ in tree.walk()] == ALL_PATHS
+    assert [path for path in ALL_PATHS * 2 if tree.lookup(path) is None] == []
 
 
 def test_several_threads_may_read_at_once(mini: MiniRepository, store: MemoryStore) -> None:
     repository = opened(store)
     with ThreadPoolExecutor(8) as pool:
-        for walked in pool.map(lambda _: [path for path, _ in repository.walk()], range(32)):
+        for walked in pool.map(lambda _: [path for path, _ in repository.revision.walk()], range(32)):
             assert walked == ALL_PATHS
-        for content in pool.map(repository.read, ["/sw/app/lib/deep/data"] * 32):
+        for content in pool.map(repository.revision.read, ["/sw/app/lib/deep/data"] * 32):
             assert content == b"deep data"
 
 
@@ -366,13 +369,13 @@ def test_damaged_content_is_never_handed_out_whole(
     mini: MiniRepository, store: MemoryStore, path: str, spoil: str
 ) -> None:
     repository = opened(store)
-    name = repository.entry(path).hash or repository.chunks(path)[-1].hash
+    name = repository.revision.entry(path).hash or repository.revision.chunks(path)[-1].hash
     data = store.objects.pop(name.key)
     changes = {"changed": data[:-1] + b"?", "longer": data + b"?", "cut": data[:-1], "empty": b""}
     if spoil in changes:
         store.objects[name.key] = changes[spoil]
     with pytest.raises(ObjectMissing if spoil == "gone" else ObjectDamaged) as damage:
-        repository.read(path)
+        repository.revision.read(path)
     assert damage.value.key == name.key
     assert path in str(damage.value)
 
@@ -387,31 +390,31 @@ def test_content_that_swells_beyond_its_size_is_stopped(store: MemoryStore) -> N
     mini.build().publish()
     pieces: list[bytes] = []
     with refused(ObjectDamaged, key=name.key):
-        pieces += opened(store).stream("/bomb")
+        pieces += opened(store).revision.stream("/bomb")
     assert pieces == [], "nothing is given out before its end was seen"
 
 
 def test_a_catalog_that_is_missing_or_damaged_is_named(mini: MiniRepository, store: MemoryStore) -> None:
-    deep = opened(store).nested_at("/sw/app/lib/deep")
+    deep = opened(store).revision.nested_at("/sw/app/lib/deep")
     assert deep is not None
     data = store.objects.pop(deep.hash.key)
     with refused(ObjectMissing, key=deep.hash.key):
-        opened(store).read("/sw/app/lib/deep/data")
+        opened(store).revision.read("/sw/app/lib/deep/data")
     store.objects[deep.hash.key] = data + b"x"
     with refused(ObjectDamaged, key=deep.hash.key):
-        list(opened(store).walk())
+        list(opened(store).revision.walk())
 
 
 def test_a_catalog_made_for_another_place_is_refused(mini: MiniRepository, store: MemoryStore) -> None:
     mini.damage("/sw/app/lib/deep", "UPDATE properties SET value = '/else' WHERE key = 'root_prefix'").publish()
     with refused(CatalogError, path="/sw/app/lib/deep"):
-        opened(store).read("/sw/app/lib/deep/data")
+        opened(store).revision.read("/sw/app/lib/deep/data")
 
 
 def test_a_mountpoint_without_a_catalog_is_said_and_not_passed_over(mini: MiniRepository, store: MemoryStore) -> None:
     mini.damage("/sw/app", "DELETE FROM nested_catalogs").publish()
     with refused(CatalogError, path="/sw/app/lib/deep"):
-        list(opened(store).walk())
+        list(opened(store).revision.walk())
 
 
 # -- tags, reflog, meta info
@@ -423,7 +426,7 @@ def test_another_revision_is_read_by_tag_or_hash(mini: MiniRepository, store: Me
     mini.file("/more", b"more")
     mini.build().publish(tags=[Tag("old", old.root, 1, SECONDS, old.root_size)])
     repository = opened(store)
-    assert repository.read("/more") == b"more"
+    assert repository.revision.read("/more") == b"more"
     assert {tag.name for tag in repository.tags()} == {"trunk", "old"}
     for revision in ("old", old.root, str(old.root)):
         assert repository.at(revision).lookup("/more") is None

@@ -54,8 +54,8 @@ class Case:
     def lose(self, path: str) -> str:
         """Delete the object of a file, or one chunk of it; its key."""
         tree = self.repository()
-        chunks = tree.chunks(path)
-        name = chunks[1].hash if chunks else tree.entry(path).hash
+        chunks = tree.revision.chunks(path)
+        name = chunks[1].hash if chunks else tree.revision.entry(path).hash
         assert name is not None
         del self.store.objects[name.key]
         return name.key
@@ -84,7 +84,7 @@ def case(tmp_path: Path) -> Case:
 def test_lost_files_chunks_and_damaged_objects_come_back_from_their_tree(case: Case) -> None:
     assert case.check(contents=True).problems == ()
     lost = {case.lose("/a/small"), case.lose("/a/large")}
-    broken = case.repository().entry("/a/sub/other").hash
+    broken = case.repository().revision.entry("/a/sub/other").hash
     assert broken is not None
     case.store.objects[broken.key] = b"not what it was"
     report = case.check(contents=True)
@@ -116,7 +116,7 @@ def test_what_the_tree_does_not_have_is_named(case: Case, tmp_path: Path) -> Non
 
 
 def test_a_lost_catalog_comes_back_with_the_destination_and_options_of_its_tree(case: Case) -> None:
-    (nested,) = [one for one in case.repository().catalogs_below("/a") if one.path == "/a/sub"]
+    (nested,) = [one for one in case.repository().revision.catalogs_below("/a") if one.path == "/a/sub"]
     del case.store.objects[nested.hash.with_suffix("C").key]
     report = case.check()
     assert [one.hash.suffix for one in report.lost] == ["C"]
@@ -136,6 +136,6 @@ def test_a_lost_catalog_comes_back_with_the_destination_and_options_of_its_tree(
 
 def test_a_changeset_names_everything_that_it_needs(case: Case) -> None:
     needed = objects_of(case.changeset, CatalogCache(case.store))
-    below = {identity(name) for name, _ in case.repository().objects_below("/a")}
+    below = {identity(name) for name, _ in case.repository().revision.objects_below("/a")}
     assert len(needed) == len(below)
     assert all(one in needed for one in below)

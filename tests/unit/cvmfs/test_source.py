@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from include.cvmfs.errors import DestinationError, SourceError
 from include.cvmfs.sources.source import (
     checked_destination,
+    checked_member,
     checked_numbers,
-    checked_path,
     checked_target,
     printable,
     refused,
@@ -35,7 +35,7 @@ from include.cvmfs.sources.source import (
     ],
 )
 def test_good_names_become_relative_paths(raw: bytes, path: str) -> None:
-    assert checked_path(raw, "x.tar") == path
+    assert checked_member(raw, "x.tar") == path
 
 
 @pytest.mark.parametrize(
@@ -66,18 +66,18 @@ def test_good_names_become_relative_paths(raw: bytes, path: str) -> None:
 )
 def test_the_message_about_a_bad_name_has_artifact_and_cure(raw: bytes, complaint: str) -> None:
     with pytest.raises(SourceError, match=rf"{complaint}.*; pack the tree again without it \(artifact x\.tar\)$"):
-        checked_path(raw, "x.tar")
+        checked_member(raw, "x.tar")
 
 
 @given(st.binary(max_size=40))
 def test_whatever_passes_stays_inside_the_tree(raw: bytes) -> None:
     try:
-        path = checked_path(raw, "x.tar")
+        path = checked_member(raw, "x.tar")
     except SourceError:
         return
     parts = path.split("/") if path else []
     assert all(part not in ("", ".", "..") and "\0" not in part for part in parts)
-    assert checked_path(path.encode() or b".", "x.tar") == path
+    assert checked_member(path.encode() or b".", "x.tar") == path
 
 
 def test_link_targets_may_point_anywhere() -> None:

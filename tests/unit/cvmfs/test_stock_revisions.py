@@ -53,19 +53,21 @@ def old(revision: int, *, upgraded: bool = False, algorithm: Algorithm = Algorit
 def test_every_revision_is_valid_before_and_after_it_is_built_upon(revision: int, upgraded: bool) -> None:
     mini = old(revision, upgraded=upgraded)
     assert faults(mini) == []
-    before = dict(opened(mini).walk())
+    before = dict(opened(mini).revision.walk())
     edit = Edit(CatalogCache(mini.store), opened(mini).manifest.root)
     edit.make_nested("/sw/new", DIRECTORY)
     edit.add("/sw/app/lib/deep/more", DIRECTORY)
     edit.remove("/sw/app/one")
     commit(mini, edit)
     assert faults(mini) == []
-    root = opened(mini).catalog_at("")
+    root = opened(mini).revision.catalog_at("")
     assert counter_names(root) >= {"self_special", "subtree_special", "self_xattr", "subtree_external"}
     assert root.get_property("schema_revision") == str(max(revision, 6))
-    assert {catalog.layout for catalog in map(opened(mini).catalog_at, ("", "/sw/app", "/sw/new"))} == {root.layout}
+    assert {catalog.layout for catalog in map(opened(mini).revision.catalog_at, ("", "/sw/app", "/sw/new"))} == {
+        root.layout
+    }
     assert root.layout.has_mtime_ns is (revision == 7)
-    after = dict(opened(mini).walk())
+    after = dict(opened(mini).revision.walk())
     assert after.keys() - before.keys() == {"/sw/new", "/sw/new/.cvmfscatalog", "/sw/app/lib/deep/more"}
     assert before.keys() - after.keys() == {"/sw/app/one"}
 
@@ -73,9 +75,9 @@ def test_every_revision_is_valid_before_and_after_it_is_built_upon(revision: int
 @pytest.mark.parametrize("revision", range(1, 8))
 def test_what_older_catalogs_do_not_count_is_counted_all_the_way_down(revision: int) -> None:
     mini, present = old(revision), old(7)
-    wanted = opened(present).catalog_at("").statistics
+    wanted = opened(present).revision.catalog_at("").statistics
     edit = Edit(CatalogCache(mini.store), opened(mini).manifest.root)
-    found = edit.root.catalog.statistics
+    found = edit.root.statistics
     if revision < 2:  # such a catalog cannot hold extended attributes
         assert found.total.xattr == 0
         assert wanted.total.xattr > 0
@@ -87,13 +89,13 @@ def test_what_older_catalogs_do_not_count_is_counted_all_the_way_down(revision: 
 def test_the_next_change_finds_the_predecessor_of_an_all_zero_one() -> None:
     mini = old(2)
     repository = opened(mini)
-    first = repository.nested_at("/sw/app")
+    first = repository.revision.nested_at("/sw/app")
     assert first is not None
-    assert repository.catalog_at("/sw/app").previous_revision is None
+    assert repository.revision.catalog_at("/sw/app").previous_revision is None
     edit = Edit(CatalogCache(mini.store), repository.manifest.root)
     edit.remove("/sw/app/run")
     commit(mini, edit)
-    assert opened(mini).catalog_at("/sw/app").previous_revision == first.hash
+    assert opened(mini).revision.catalog_at("/sw/app").previous_revision == first.hash
 
 
 def test_moved_catalogs_of_an_older_revision_are_upgraded_and_stay_valid() -> None:
@@ -102,7 +104,7 @@ def test_moved_catalogs_of_an_older_revision_are_upgraded_and_stay_valid() -> No
     edit.move("/sw/app", "/empty/app")
     commit(mini, edit)
     assert faults(mini) == []
-    assert opened(mini).read("/empty/app/lib/deep/data") == b"deep data"
+    assert opened(mini).revision.read("/empty/app/lib/deep/data") == b"deep data"
 
 
 @pytest.mark.parametrize("path", ["", "/sw/app"])
@@ -110,7 +112,7 @@ def test_a_newer_revision_of_the_schema_is_read_but_not_written(path: str) -> No
     mini = sample(MemoryStore())
     mini.damage(path, "UPDATE properties SET value = '8' WHERE key = 'schema_revision'")
     mini.publish()
-    assert opened(mini).read("/sw/app/run") == b"#!/bin/sh\n"
+    assert opened(mini).revision.read("/sw/app/run") == b"#!/bin/sh\n"
     with refused(CatalogError, path=path):
         Edit(CatalogCache(mini.store), opened(mini).manifest.root).remove("/sw/app/run")
 
@@ -121,7 +123,7 @@ def test_another_schema_is_refused_even_for_reading(schema: str, number: str) ->
     mini.damage("/sw/app", "UPDATE properties SET value = ? WHERE key = 'schema'", schema)
     mini.publish()
     with refused(CatalogError, path="/sw/app"):
-        opened(mini).read("/sw/app/run")
+        opened(mini).revision.read("/sw/app/run")
     assert any(number in fault for fault in faults(mini))
 
 

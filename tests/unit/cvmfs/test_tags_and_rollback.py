@@ -30,7 +30,7 @@ from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.format.history import Tag
 from include.cvmfs.revision.diff import diff
-from include.cvmfs.revision.walk import Tree
+from include.cvmfs.revision.revision import Revision
 from tests.fakes.local import DIRECTORY, LocalRepository
 from tests.fakes.minirepo import FQRN, sample, signer
 from tests.fakes.oldcatalogs import age
@@ -104,7 +104,7 @@ def test_bad_names_are_refused(repository: LocalRepository, name: str) -> None:
 
 def test_what_is_no_root_catalog_is_not_tagged(repository: LocalRepository) -> None:
     repository.change(lambda edit: edit.make_nested("/nested", DIRECTORY))
-    nested = repository.opened().nested_at("/nested")
+    nested = repository.opened().revision.nested_at("/nested")
     assert nested is not None
     with refused(TagError, name="x"):
         add(repository, "x", str(nested.hash))
@@ -134,7 +134,7 @@ def test_another_writer_in_between_is_not_undone(repository: LocalRepository) ->
     repository.store.before = before
     add(repository, "mine", "one")
     assert {"mine", "other"} <= names(repository)
-    assert repository.opened().entry("/other").is_directory
+    assert repository.opened().revision.entry("/other").is_directory
     assert repository.problems() == []
 
 
@@ -173,8 +173,8 @@ def test_a_tag_that_was_moved_to_the_newest_revision_is_not_pruned(repository: L
 
 def condemn(repository: LocalRepository, root: ObjectHash, then: GenerationStep | None = None) -> None:
     """A collection whose list holds what only that revision needs, as far as the list or a step further."""
-    tree = Tree(repository.store, CatalogCache(repository.store), root)
-    keep = {name for name, _ in repository.opened().objects_below()}
+    tree = Revision(CatalogCache(repository.store), root)
+    keep = {name for name, _ in repository.opened().revision.objects_below()}
     doomed = {name for name, _ in tree.objects_below()} - keep
     name = store_list(repository.store, doomed)
     document = Generation(0, CollectionPhase.IDLE, NOW).after(GenerationStep.BEGIN, NOW)
@@ -274,11 +274,11 @@ def test_going_back_makes_a_new_revision_with_the_old_tree(repository: LocalRepo
     rollback(repository.store, plan, **SIGNED)
     new = repository.opened()
     assert new.manifest.revision == old.manifest.revision + 1
-    assert list(diff(old.at("one"), new)) == []
+    assert list(diff(old.at("one"), new.revision)) == []
     assert names(repository) == {"one", "trunk"}
     assert new.tag("one").revision == new.tag("trunk").revision == new.manifest.revision
     assert new.tag("one").hash == new.manifest.root
-    assert new.catalog_at("").previous_revision == old.manifest.root
+    assert new.revision.catalog_at("").previous_revision == old.manifest.root
     assert repository.problems() == []
     repository.change(lambda edit: edit.add("/after", DIRECTORY), tag="after")
     assert repository.problems() == []
@@ -288,8 +288,8 @@ def test_going_back_makes_a_new_revision_with_the_old_tree(repository: LocalRepo
 def test_without_a_tag_the_last_publication_is_undone(repository: LocalRepository) -> None:
     rollback(repository.store, plan_rollback(repository.store, FQRN), **SIGNED)
     opened = repository.opened()
-    assert opened.lookup("/three") is None
-    assert opened.entry("/two").is_directory
+    assert opened.revision.lookup("/three") is None
+    assert opened.revision.entry("/two").is_directory
     assert names(repository) == {"one", "two", "trunk"}
     with refused(TagError, name="trunk-previous"):
         plan_rollback(repository.store, FQRN)
@@ -305,7 +305,7 @@ def test_going_back_to_where_one_is_changes_nothing(repository: LocalRepository)
 
 def test_a_tree_that_is_not_whole_is_not_offered(repository: LocalRepository) -> None:
     repository.change(lambda edit: edit.make_nested("/nested", DIRECTORY), tag="whole")
-    nested = repository.opened().nested_at("/nested")
+    nested = repository.opened().revision.nested_at("/nested")
     assert nested is not None
     repository.change(lambda edit: edit.remove("/nested"))
     repository.store.delete([nested.hash.key])
@@ -320,7 +320,7 @@ def test_a_publication_since_the_plan_is_not_thrown_away(repository: LocalReposi
     repository.change(lambda edit: edit.add("/new", DIRECTORY))
     with pytest.raises(ManifestConflict):
         rollback(repository.store, plan, **SIGNED)
-    assert repository.opened().entry("/new").is_directory
+    assert repository.opened().revision.entry("/new").is_directory
 
 
 def test_a_revision_of_old_stock_tools_can_be_gone_back_to() -> None:
@@ -330,7 +330,7 @@ def test_a_revision_of_old_stock_tools_can_be_gone_back_to() -> None:
     repository.change(lambda edit: edit.remove("/sw"))
     rollback(repository.store, plan_rollback(repository.store, FQRN, "old"), **SIGNED)
     assert repository.problems() == []
-    assert repository.opened().read("/sw/app/lib/deep/data") == b"deep data"
+    assert repository.opened().revision.read("/sw/app/lib/deep/data") == b"deep data"
 
 
 def test_unknown_tags_and_other_branches_are_refused(repository: LocalRepository) -> None:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from include.cvmfs.format.paths import is_below, path_and_above
 from include.gateway.errors import BadLeasePath
-from include.gateway.paths import LeasePath, ancestors, checked_path, overlap, within
+from include.gateway.paths import LeasePath, checked_path, overlap
 from tests.fakes.refused import refused
 
 components = st.text(
@@ -81,5 +82,5 @@ def test_paths_overlap_by_component(one: str, other: str, expected: bool) -> Non
 
 @given(paths, paths)
 def test_overlap_means_that_one_is_among_the_ancestors_of_the_other(one: str, other: str) -> None:
-    assert overlap(one, other) is (one in ancestors(other) or other in ancestors(one))
-    assert within(one, other) is (other in ancestors(one))
+    assert overlap(one, other) is (one in path_and_above(other) or other in path_and_above(one))
+    assert is_below(one, other) is (other in path_and_above(one))

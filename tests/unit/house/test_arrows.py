@@ -14,6 +14,7 @@ RANKS = (
     ("include.care.preflight",),
     ("include.nightlies.undo",),
     ("include.nightlies.steps",),
+    ("include.nightlies.attempt",),
     ("include.nightlies.records",),
     ("include.nightlies.rules",),
     ("include.nightlies",),

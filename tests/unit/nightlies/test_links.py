@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from include.cvmfs.format.paths import link_target
 from include.nightlies.rules.build_order import BuildKey
 from include.nightlies.rules.destinations import build_directory, build_of_directory
-from include.nightlies.rules.links import LinkState, Present, all_links_of, decide, links_of, relative, resolved
+from include.nightlies.rules.links import LinkState, Present, all_links_of, decide, links_of, relative
 from include.nightlies.rules.requirements import is_required, never_listed, required_pairs
 from include.settings.model import Slot
 
@@ -85,12 +86,12 @@ def test_a_slot_has_the_links_that_it_names_for_the_day_of_the_build() -> None:
 @given(st.lists(NAMES, min_size=1, max_size=4), st.lists(NAMES, min_size=1, max_size=4))
 def test_what_a_link_says_leads_to_its_target(above: list[str], target: list[str]) -> None:
     path, end = "/" + "/".join([*above, "latest"]), "/" + "/".join(target)
-    assert resolved(path, relative(path, end)) == end
+    assert link_target(path, relative(path, end)) == end
 
 
 def test_a_link_that_would_leave_the_repository_ends_at_its_root() -> None:
-    assert resolved("/n/latest", "../../../../etc") == "/etc"
-    assert resolved("/n/latest", "/abs") == "/abs"
+    assert link_target("/n/latest", "../../../../etc") == "/etc"
+    assert link_target("/n/latest", "/abs") == "/abs"
 
 
 @pytest.mark.parametrize(

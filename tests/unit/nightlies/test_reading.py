@@ -16,6 +16,7 @@ from include.nightlies.steps.sources import LOOKS, read_again, read_index
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from tests.fakes.plainsite import plain_file
 from tests.fakes.refused import refused
 
 DAY = date(2026, 11, 21)
@@ -34,15 +35,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def connections(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connections:
-    file = tmp_path / "site.yaml"
-    file.write_text(
-        f'ledger: "sqlite:///{tmp_path}/ledger.db"\n'
-        f'stores: {{builds: {{url: "file://{tmp_path}/builds"}}}}\n'
-        "repositories:\n  nights.example.org:\n    store: builds\n    public_url: http://127.0.0.1:1\n"
-        "    public_key: nights.pub\n    gateway: gateway\n"
-        "slots: {main: {repository: nights.example.org, store: builds}}\n"
-    )
-    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(plain_file(tmp_path)))
     return Connections(load(), EnvSecrets({}))
 
 

@@ -45,6 +45,7 @@ class Published:
 
     def __init__(self) -> None:
         self.read: list[str] = []
+        self.revision = self
 
     def walk(self, _path: str) -> Iterator[tuple[str, Dirent]]:
         yield "/d", Dirent("d", stat.S_IFDIR | 0o755)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +11,13 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 
 from include.nightlies.rules.passes import Pass
-from include.settings.model import Slot
+from include.publishers.connect import Connections
 from operators import begin
 from operators.begin import BeginNightOperator, ReadIndexEventsOperator, index_asset
 from operators.night import CheckCompletenessOperator
 from operators.passes import StartNextPassOperator
 from sensors.build import BuildSensor
+from tests.fakes.plainsite import plain_site
 from tests.fakes.taskcontext import task_context
 
 NOW = datetime(2026, 11, 20, 21, 30, tzinfo=UTC)
@@ -27,9 +29,8 @@ SLOTS = {
 }
 
 
-def slot(kind: str) -> Slot:
-    given = {"name": "main", "repository": "r.example.org", "store": "b", "timezone": "Europe/Zurich", **SLOTS[kind]}
-    return Slot.model_validate(given)
+def site(kind: str) -> Connections:
+    return plain_site(Path("/nowhere"), timezone="Europe/Zurich", **SLOTS[kind])
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +39,8 @@ def at_night(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_site(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    site = SimpleNamespace(slot=lambda _: slot(kind))
     for one in (ReadIndexEventsOperator, BeginNightOperator, BuildSensor):
-        monkeypatch.setattr(one, "connections", lambda _: SimpleNamespace(site=site))
+        monkeypatch.setattr(one, "connections", lambda _: site(kind))
 
 
 def heard(*extras: Any, begun: tuple[datetime, ...] = ()) -> list[str]:
@@ -101,4 +101,4 @@ def test_a_scheduled_run_leaves_its_night_to_the_run_that_an_artifact_began_and_
 
 @pytest.mark.parametrize(("kind", "watchers"), [("schedule", 0), ("either", 1), ("artifact", 1)])
 def test_a_watcher_looks_for_first_artifacts_only_where_they_begin_nights(kind: str, watchers: int) -> None:
-    assert len(index_asset(slot(kind)).watchers) == watchers
+    assert len(index_asset(site(kind).site.slot("main")).watchers) == watchers

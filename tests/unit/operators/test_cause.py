@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from operators.approve import AskApprovalOperator
 from operators.night import AnnounceBuildOperator, CheckCompletenessOperator, SetLinksOperator
 from operators.passes import StartNextPassOperator
 from sensors.build import BuildSensor
+from tests.fakes.plainsite import plain_site
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
 
@@ -46,7 +47,7 @@ def test_the_cause_is_that_of_the_first_task_that_failed() -> None:
     )
 
 
-def test_the_message_of_what_runs_in_any_case_repeats_why_there_is_no_build() -> None:
+def test_the_message_of_what_runs_in_any_case_repeats_why_there_is_no_build(tmp_path: Path) -> None:
     with refused(GateClosed, missing=(WORDS,)):
         CheckCompletenessOperator(task_id="gate").execute(failed())
     links = SetLinksOperator(task_id="links", night=None)
@@ -54,7 +55,7 @@ def test_the_message_of_what_runs_in_any_case_repeats_why_there_is_no_build() ->
         AskApprovalOperator(task_id="ask", batches=None).execute,
         StartNextPassOperator(task_id="next_pass", night=None, plan="plan").execute,
         AnnounceBuildOperator(task_id="announce", night=None, passed=None, linked=None).execute,
-        lambda context: links.attempt(context, SimpleNamespace()),  # type: ignore[arg-type]
+        lambda context: links.attempt(context, plain_site(tmp_path)),
     ):
         with pytest.raises(AirflowSkipException, match=WORDS):
             run(failed())

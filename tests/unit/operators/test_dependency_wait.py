@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from include.nightlies.steps.errors import DEPENDENCY_WAIT_S, DependencyPending
-from operators.lease import LeaseTaskOperator, WaitedTooLong
+from include.publishers.connect import Connections
+from include.settings.model import Site
+from include.settings.secrets import EnvSecrets
+from operators.lease import Done, LeaseTaskOperator, WaitedTooLong, Waiting
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
-from triggers.pause import PauseTrigger
 
 PENDING = DependencyPending("B/x", "it depends on A/x (preparing)", repository="nights.example.org", path="/n/B")
 
@@ -26,23 +26,21 @@ class Waiter(LeaseTaskOperator):
         super().__init__(task_id="waiter", patience_s=0.0, **kwargs)
         self.why = ""
 
-    def connections(self) -> Any:
-        return SimpleNamespace(site=SimpleNamespace(repositories={}, gateway=SimpleNamespace(max_lease_time_s=120)))
+    def connections(self) -> Connections:
+        return Connections(Site.model_validate({"gateway": {"max_lease_time_s": 120}}), EnvSecrets({}))
 
-    def attempt(self, context: Any, connections: Any) -> Mapping[str, Any]:
-        return {"B/x": PENDING}
+    def attempt(self, context: Any, connections: Any) -> Done | Waiting:
+        return Waiting({"B/x": PENDING}, self.given_up)
 
-    def give_up(self, context: Any, connections: Any, busy: Mapping[str, Any], why: str) -> None:
+    def given_up(self, name: str, why: str) -> None:
+        assert name == "B/x"
         self.why = why
-
-    def result(self, context: Any, connections: Any) -> None:
-        raise AssertionError("it was never free")
 
 
 def test_it_is_deferred_to_look_again_after_a_while_for_as_long_as_a_preparation_may_take() -> None:
     with pytest.raises(TaskDeferred) as deferred:
         Waiter().execute(task_context())
-    assert isinstance(deferred.value.trigger, PauseTrigger)
+    assert deferred.value.trigger.serialize()[1]["check"] == "pause"
     assert deferred.value.timeout is not None
     assert deferred.value.timeout.total_seconds() > DEPENDENCY_WAIT_S
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +10,13 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import PathBusy
+from include.publishers.connect import Connections
 from include.publishers.server.errors import NodeBusy
-from operators.lease import MARGIN_S, NODE_PAUSE_S, Killed, LeaseTaskOperator, WaitedTooLong
+from include.settings.model import Site
+from include.settings.secrets import EnvSecrets
+from operators.lease import MARGIN_S, NODE_PAUSE_S, Done, Killed, LeaseTaskOperator, WaitedTooLong, Waiting
 from tests.fakes.taskcontext import task_context
-from triggers.lease import LeaseFreeTrigger
+from triggers.poll import PollTrigger
 
 HOLDER = LeaseInfo("nights.example.org", "/a/b", "key-1", datetime.now(UTC), "night/run-0/publish try 1")
 
@@ -35,20 +36,14 @@ class Waiter(LeaseTaskOperator):
         self.remaining_s = remaining_s
         self.given_up: list[str] = []
 
-    def connections(self) -> Any:
-        repository = SimpleNamespace(gateway="gateway_nights")
-        gateway = SimpleNamespace(max_lease_time_s=120)
-        return SimpleNamespace(site=SimpleNamespace(repositories={}, repository=lambda _: repository, gateway=gateway))
+    def connections(self) -> Connections:
+        return Connections(Site.model_validate({"gateway": {"max_lease_time_s": 120}}), EnvSecrets({}))
 
-    def attempt(self, context: Any, connections: Any) -> Mapping[str, PathBusy]:
+    def attempt(self, context: Any, connections: Any) -> Done | Waiting:
         self.times -= 1
-        return {"A/x": busy(self.remaining_s)} if self.times >= 0 else {}
-
-    def give_up(self, context: Any, connections: Any, busy: Mapping[str, PathBusy], why: str) -> None:
-        self.given_up.append(why)
-
-    def result(self, context: Any, connections: Any) -> str:
-        return "published"
+        if self.times < 0:
+            return Done("published")
+        return Waiting({"A/x": busy(self.remaining_s)}, lambda name, why: self.given_up.append(f"{name}: {why}"))
 
 
 def test_a_path_that_is_free_soon_is_waited_for_in_the_task() -> None:
@@ -59,24 +54,25 @@ def test_a_path_that_stays_busy_is_left_to_the_trigger_which_is_told_no_secret()
     with pytest.raises(TaskDeferred) as deferred:
         Waiter(times=99, patience_s=0.0).execute(task_context())
     trigger = deferred.value.trigger
-    assert isinstance(trigger, LeaseFreeTrigger)
-    path, arguments = trigger.serialize()
-    assert path == "triggers.lease.LeaseFreeTrigger"
-    assert set(arguments) == {"connection_id", "repository", "path", "deadline", "poll_s", "since"}
-    assert (arguments["connection_id"], arguments["path"]) == ("gateway_nights", "/a/b")
+    assert isinstance(trigger, PollTrigger)
+    _, row = trigger.serialize()
+    assert row["check"] == "lease-free"
+    assert row["arguments"] == {"repository": "nights.example.org", "path": "/a/b"}
 
 
 def test_a_publisher_node_that_is_busy_is_looked_at_again_after_a_pause() -> None:
     waiter = Waiter(times=99, patience_s=0.0)
     taken = NodeBusy("the node is busy", time_remaining_s=7200, repository="nights.example.org", path="/a/b")
-    waiter.attempt = lambda context, connections: {"A/x": taken}  # type: ignore[method-assign]
+    waiter.attempt = lambda context, connections: Waiting({"A/x": taken})  # type: ignore[method-assign]
     with pytest.raises(TaskDeferred) as deferred:
         waiter.execute(task_context())
-    path, arguments = deferred.value.trigger.serialize()
-    assert path == "triggers.pause.PauseTrigger"
-    assert arguments["pause_s"] == NODE_PAUSE_S
-    assert datetime.fromisoformat(arguments["deadline"]) - datetime.now(UTC) > timedelta(seconds=7000)
-    assert arguments["since"] is not None
+    _, row = deferred.value.trigger.serialize()
+    assert row["check"] == "pause"
+    left = datetime.fromisoformat(row["deadline"]) - datetime.now(UTC)
+    assert timedelta() < left <= timedelta(seconds=NODE_PAUSE_S)
+    assert row["since"] is not None
+    assert deferred.value.timeout is not None
+    assert deferred.value.timeout > timedelta(seconds=7000)
 
 
 def test_the_whole_waiting_lasts_at_least_one_lease_lifetime_and_a_margin() -> None:
@@ -111,7 +107,7 @@ def test_a_killed_task_gives_its_lease_back_and_stops() -> None:
     dropped: list[str] = []
 
     class Dies(Waiter):
-        def attempt(self, context: Any, connections: Any) -> Mapping[str, PathBusy]:
+        def attempt(self, context: Any, connections: Any) -> Done | Waiting:
             self.on_lease(lambda: dropped.append("lease"))
             self.on_kill()  # as the signal handler does, on top of what runs
             raise AssertionError("went on")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from include.nightlies.rules.outages import pauses
 from include.nightlies.steps import inherit, links, plan, prepare, publish, reserve, verify
 from include.nightlies.steps import sources as reading
 from include.nightlies.steps.values import Batch, Item
-from include.settings.model import Site, Slot
+from include.settings.model import Site
 from include.storage.errors import Unavailable
 from operators.inherit import InheritArtifactsOperator, PrepareInheritedOperator
 from operators.night import PlanNightOperator, PlanPublicationOperator, SetLinksOperator
@@ -23,10 +24,10 @@ from operators.publish import PublishArtifactsOperator
 from operators.reserve import ReserveDestinationsOperator
 from operators.verify import VerifyArtifactsOperator
 from sensors.build import BuildSensor
+from tests.fakes.plainsite import FQRN, plain_site
 from tests.fakes.taskcontext import task_context
 from triggers import outage
 
-FQRN = "nights.example.org"
 NIGHT = {
     "run": "r", "slot": "main", "date": "2026-11-21", "reason": "why", "projects": [], "platforms": [],
     "dry_run": False,
@@ -55,12 +56,10 @@ class Works(Exception):
 
 
 @pytest.fixture(params=STEPS)
-def step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any]:
+def step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Any, Any]:
     """An operator, and how to say what its work meets."""
     operator, module, name, error = STEPS[request.param]
-    slot = Slot.model_validate({"name": "main", "repository": FQRN, "store": "b"})
-    site = SimpleNamespace(slot=lambda _: slot, outage_minutes=Site().outage_minutes)
-    monkeypatch.setattr(type(operator), "connections", lambda _: SimpleNamespace(site=site, ledger=None))
+    monkeypatch.setattr(type(operator), "connections", lambda _: plain_site(tmp_path))
     monkeypatch.setattr(operator, "_pauses", 0)
 
     def meets(met: Exception) -> None:
@@ -81,16 +80,16 @@ def test_a_step_waits_out_half_an_hour_in_pauses_that_grow_and_then_fails_with_t
     step: tuple[Any, Any],
 ) -> None:
     operator, _ = step
-    waited: list[float] = []
+    waited: list[int] = []
     work: Any = operator.execute
     for _ in pauses(Site().outage_minutes * 60):
         with pytest.raises(TaskDeferred) as deferred:
             work(context())
-        path, arguments = deferred.value.trigger.serialize()
-        assert (path, deferred.value.method_name) == ("triggers.pause.PauseTrigger", "outage_over")
-        waited.append(arguments["pause_s"])
-        event = {"reason": "waited", "number": arguments["number"]}
-        work = lambda it, event=event: operator.outage_over(it, event)  # noqa: E731
+        _, row = deferred.value.trigger.serialize()
+        assert (row["check"], deferred.value.method_name) == ("pause", "outage_over")
+        waited.append(round((datetime.fromisoformat(row["deadline"]) - datetime.now(UTC)).total_seconds()))
+        number = (deferred.value.kwargs or {})["number"]
+        work = lambda it, number=number: operator.outage_over(it, {"reason": "over"}, number)  # noqa: E731
     assert sum(waited) >= 30 * 60
     assert waited == sorted(waited)
     with pytest.raises((Unavailable, GatewayUnreachable)):
@@ -103,7 +102,13 @@ def test_a_step_goes_on_when_the_service_is_back(step: tuple[Any, Any]) -> None:
         operator.execute(context())
     meets(Works())
     with pytest.raises(Works):
-        operator.outage_over(context(), {"reason": "waited", "number": 1})
+        operator.outage_over(context(), {"reason": "over"}, number=1)
+
+
+def test_a_task_that_an_earlier_release_deferred_goes_on_counting_its_pauses(step: tuple[Any, Any]) -> None:
+    operator, _ = step
+    with pytest.raises((Unavailable, GatewayUnreachable)):
+        operator.outage_over(context(), {"reason": "waited", "number": 99})
 
 
 def test_what_is_no_outage_fails_at_once(step: tuple[Any, Any]) -> None:
@@ -113,9 +118,10 @@ def test_what_is_no_outage_fails_at_once(step: tuple[Any, Any]) -> None:
         operator.execute(context())
 
 
-def test_another_outage_after_long_work_is_waited_for_from_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    operator = PlanNightOperator(task_id="plan", night=NIGHT)
-    connections: Any = SimpleNamespace(site=Site())
+def test_another_outage_after_long_work_is_waited_for_from_the_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    operator, connections = PlanNightOperator(task_id="plan", night=NIGHT), plain_site(tmp_path)
     times = iter([0.0, outage.RECOVERED_S + 1])
     monkeypatch.setattr(outage.time, "monotonic", lambda: next(times))
     monkeypatch.setattr(operator, "_pauses", 3)
@@ -125,4 +131,4 @@ def test_another_outage_after_long_work_is_waited_for_from_the_start(monkeypatch
 
     with pytest.raises(TaskDeferred) as deferred:
         operator.outlasting(connections, work)
-    assert deferred.value.trigger.serialize()[1]["number"] == 1
+    assert deferred.value.kwargs == {"number": 1}

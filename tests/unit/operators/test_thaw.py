@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,29 +12,28 @@ from include.cvmfs.coordination.freeze import KEY, Freeze, freeze
 from include.cvmfs.errors import RepositoryFrozen
 from include.gateway.errors import RepositoryDisabled
 from include.nightlies.steps import care, verify
-from include.settings.model import Site
+from include.storage.store import Store
 from operators.base import clock
 from operators.care import PruneTagsOperator
 from operators.thaw import WritingOperator
 from operators.verify import VerifyArtifactsOperator
-from tests.fakes.memorystore import MemoryStore
+from tests.fakes.plainsite import FQRN, plain_site
 from tests.fakes.taskcontext import task_context
 
-FQRN = "nights.example.org"
 THAWED = {"found": True, "reason": "it is frozen no more"}
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> MemoryStore:
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
     """A frozen repository, as every operator here sees it."""
-    store = MemoryStore()
+    connections = plain_site(tmp_path)
+    store = connections.repository_store(FQRN)
     freeze(store, Freeze("f1", "disks are moved", "op@host", clock()))
-    connections = SimpleNamespace(repository_store=lambda _: store, site=Site())
     monkeypatch.setattr(WritingOperator, "connections", lambda _: connections)
     return store
 
 
-def frozen(store: MemoryStore, done: Any) -> Any:
+def frozen(store: Store, done: Any) -> Any:
     """What a step does that asks whether it may."""
 
     def step(*_: Any, **__: Any) -> Any:
@@ -48,12 +47,12 @@ def frozen(store: MemoryStore, done: Any) -> Any:
 def waits(operator: WritingOperator, context: Any) -> None:
     with pytest.raises(TaskDeferred) as deferred:
         operator.execute(context)
-    path, arguments = deferred.value.trigger.serialize()
-    assert (path, arguments["repository"]) == ("triggers.thaw.ThawTrigger", FQRN)
+    _, row = deferred.value.trigger.serialize()
+    assert (row["check"], row["arguments"]) == ("thaw", {"repository": FQRN})
     assert deferred.value.method_name == "thawed"
 
 
-def test_tags_are_pruned_after_the_thaw(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tags_are_pruned_after_the_thaw(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(care, "prune_tags", frozen(store, care.Pruned((), done=True)))
     operator = PruneTagsOperator(task_id="prune", repository=FQRN)
     waits(operator, task_context())
@@ -62,7 +61,7 @@ def test_tags_are_pruned_after_the_thaw(store: MemoryStore, monkeypatch: pytest.
 
 
 def test_what_failed_is_taken_away_after_the_thaw_and_then_read_back(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify, "tidy_run", frozen(store, ("/a",)))
     monkeypatch.setattr(verify, "verify_run", lambda *_, **__: ())
@@ -73,7 +72,7 @@ def test_what_failed_is_taken_away_after_the_thaw_and_then_read_back(
 
 
 def test_a_gateway_that_an_administrator_disabled_is_left_to_the_retries(
-    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def disabled(*_: Any, **__: Any) -> Any:
         raise RepositoryDisabled("maintenance", repository=FQRN)

@@ -191,4 +191,4 @@ def test_a_repository_keeps_nanoseconds_if_it_is_created_for_them(
     connections = Connections(parse(text, file="site.yaml", root=tmp_path, environ={}), EnvSecrets(environ))
     assert found_repository(connections, FQRN, say=lambda _: None, mtime_ns=asked)
     opened = Repository.open(connections.gateway_store(FQRN))
-    assert opened.catalog_at("").layout is layout
+    assert opened.revision.catalog_at("").layout is layout

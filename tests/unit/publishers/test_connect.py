@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from include.publishers.capabilities import Way
-from include.publishers.connect import Connections
+from include.publishers.connect import Connections, native_publisher
 from include.publishers.errors import PublisherError
+from include.publishers.gateway import NightshiftGateway, StockGateway
 from include.publishers.stores import connection_of
 from include.settings.load import load
 from include.settings.model import GatewayKind, NodeSettings, StoreSettings
@@ -131,9 +132,31 @@ class Greeting:
 
     def __init__(self, *, ours: bool) -> None:
         self.ours = ours
+        self.asked = 0
 
     def judges_bases(self) -> bool:
+        self.asked += 1
         return self.ours
+
+
+@pytest.mark.parametrize(
+    ("kind", "ours", "chosen", "asked"),
+    [
+        ("auto", True, NightshiftGateway, 1),
+        ("auto", False, StockGateway, 1),
+        ("stock", True, StockGateway, 0),
+        ("embedded", False, NightshiftGateway, 0),
+    ],
+)
+def test_a_publisher_finds_out_the_kind_of_its_gateway_once_and_not_before_it_matters(
+    connections: Connections, kind: str, ours: bool, chosen: type, asked: int
+) -> None:
+    settings = connections.site.repository(FQRN).model_copy(update={"gateway_kind": GatewayKind(kind)})
+    greeting, store = Greeting(ours=ours), connections.repository_store(FQRN)
+    publisher = native_publisher(settings, store, greeting, lambda: connections.head(FQRN).manifest)  # type: ignore[arg-type]
+    assert greeting.asked == 0
+    assert [type(publisher.gateway()) for _ in range(2)] == [chosen, chosen]
+    assert greeting.asked == asked
 
 
 @pytest.mark.parametrize(

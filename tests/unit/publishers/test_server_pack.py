@@ -153,8 +153,8 @@ def test_special_bits_that_were_lost_on_the_way_are_seen_only_if_they_were_to_be
     repository = LocalRepository()
     repository.publish(tmp_path / "tree", HERE)
     tree = repository.opened()
-    assert TreeComparison().difference(tree, packed, contents=True) is None
-    lost = TreeComparison(special_bits=True).difference(tree, packed, contents=True)
+    assert TreeComparison().difference(tree.revision, packed, contents=True) is None
+    lost = TreeComparison(special_bits=True).difference(tree.revision, packed, contents=True)
     assert str(lost) == f"{HERE}/su: has other permissions"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from include.gateway.errors import kind_of
-from include.publishers.stock import a_new_lease_may_help
+from include.publishers.gateway import a_new_lease_may_help
 
 
 @pytest.mark.parametrize(

@@ -9,71 +9,120 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
+from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import LeaseInfo
-from include.gateway.errors import BadLeasePath
+from include.gateway.errors import BadLeasePath, GatewayError, GatewayUnreachable
+from include.settings.model import Site
+from include.settings.secrets import ConnectionSecrets
 from sensors.lease import LeaseFreeSensor
 from sensors.objects import NotThere
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
-from triggers.lease import LeaseFreeTrigger
 
 FQRN = "nights.example.org"
 HOLDER = LeaseInfo(FQRN, "/a/b", "key-1", datetime.now(UTC), "night/run-0/publish try 1")
 
 
 class Sensor(LeaseFreeSensor):
-    """Asks a gateway that answers as it is told."""
+    """Of a site with one gateway."""
 
-    def __init__(self, *, path: str = "/a/b", holder: LeaseInfo | None = None, **kwargs: Any) -> None:
+    def __init__(self, *, path: str = "/a/b", **kwargs: Any) -> None:
         super().__init__(task_id="wait", repository=FQRN, path=path, **kwargs)
-        self.holder = holder
-        self.asked: list[tuple[str, str]] = []
 
     def connections(self) -> Any:
-        def holder(repository: str, path: str) -> LeaseInfo | None:
-            self.asked.append((repository, path))
-            return self.holder
+        site = Site()
+        settings = SimpleNamespace(
+            repository=lambda _: SimpleNamespace(gateway="gw"), gateway=site.gateway, outage_minutes=site.outage_minutes
+        )
+        secrets = SimpleNamespace(get=lambda name: ConnectionSecrets(id=name, host="127.0.0.1", password="hidden"))
+        return SimpleNamespace(site=settings, secrets=secrets)
 
-        site = SimpleNamespace(repository=lambda _: SimpleNamespace(gateway="gateway_nights"))
-        return SimpleNamespace(site=site, gateway=lambda _: SimpleNamespace(holder=holder))
+
+class Holders:
+    """What the gateway is asked, and whom it names."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.holder: LeaseInfo | GatewayError | None = None
+
+
+@pytest.fixture(autouse=True)
+def gateway(monkeypatch: pytest.MonkeyPatch) -> Holders:
+    holders = Holders()
+
+    def holder(client: GatewayClient, repository: str, path: str) -> LeaseInfo | None:
+        assert client.key_id == ""
+        holders.asked.append((repository, path))
+        if isinstance(holders.holder, GatewayError):
+            raise holders.holder
+        return holders.holder
+
+    monkeypatch.setattr(GatewayClient, "holder", holder)
+    return holders
 
 
 @pytest.mark.parametrize(("path", "asked"), [("/a/b", "/a/b"), ("/a/b/", "/a/b"), ("/", ""), ("", "")])
-def test_a_free_path_is_found_at_once(path: str, asked: str) -> None:
-    sensor = Sensor(path=path)
-    assert sensor.execute(task_context()) is None
-    assert sensor.asked == [(FQRN, asked)]
+def test_a_free_path_is_found_at_once(path: str, asked: str, gateway: Holders) -> None:
+    assert Sensor(path=path).execute(task_context()) is None
+    assert gateway.asked == [(FQRN, asked)]
 
 
-def test_the_waiting_is_left_to_the_triggerer_which_is_told_no_secret() -> None:
+def test_the_waiting_is_left_to_the_triggerer_which_is_told_no_secret(gateway: Holders) -> None:
+    gateway.holder = HOLDER
     before = datetime.now(UTC)
     with pytest.raises(TaskDeferred) as deferred:
-        Sensor(path="/a/b/", holder=HOLDER, timeout=300.0, poke_interval=3.0).execute(task_context())
-    trigger = deferred.value.trigger
-    assert isinstance(trigger, LeaseFreeTrigger)
-    _, arguments = trigger.serialize()
-    deadline = datetime.fromisoformat(arguments.pop("deadline"))
+        Sensor(path="/a/b/", timeout=300.0, poke_interval=3.0).execute(task_context())
+    path, row = deferred.value.trigger.serialize()
+    assert path == "triggers.poll.PollTrigger"
+    deadline = datetime.fromisoformat(row.pop("deadline"))
     assert timedelta(seconds=300) <= deadline - before < timedelta(seconds=310)
-    place = {"connection_id": "gateway_nights", "repository": FQRN, "path": "/a/b"}
-    assert arguments == {**place, "poll_s": 3.0, "since": None}
-    assert deferred.value.timeout == timedelta(seconds=360)
-    assert deferred.value.method_name == "free"
+    arguments = {"repository": FQRN, "path": "/a/b"}
+    assert row == {"check": "lease-free", "arguments": arguments, "poll_s": 3.0, "since": None}
+    assert deferred.value.timeout is not None
+    assert deferred.value.timeout > timedelta(seconds=300 + 2 * 3)
+    assert deferred.value.method_name == "found"
 
 
-def test_the_task_that_comes_back_to_a_free_path_succeeds() -> None:
-    event = {"free": True, "holder": None, "reason": "free", "since": None}
-    assert Sensor().resume_execution("free", {"event": event}, task_context()) is None
+FREE = {"found": True, "reason": "free", "since": None}
+BUSY = {"found": False, "reason": f"held by {HOLDER.hostname!r}", "since": None}
 
 
-def test_a_path_that_stays_busy_fails_and_may_be_waited_for_again() -> None:
-    event = {"free": False, "holder": HOLDER.hostname, "reason": f"still held by {HOLDER.hostname!r}", "since": None}
+@pytest.mark.parametrize(
+    ("method", "event"), [("found", FREE), ("free", {"free": True, "holder": None, "reason": "free", "since": None})]
+)
+def test_the_task_that_comes_back_to_a_path_that_became_free_succeeds(
+    method: str, event: dict[str, Any], gateway: Holders
+) -> None:
+    for holder in (None, HOLDER):  # the next task may have it already
+        gateway.holder = holder
+        assert Sensor().resume_execution(method, {"event": event}, task_context()) is None
+
+
+@pytest.mark.parametrize(
+    ("method", "event"), [("found", BUSY), ("free", {"free": False, "holder": "x", "reason": "held", "since": None})]
+)
+def test_a_path_that_stays_busy_fails_and_may_be_waited_for_again(
+    method: str, event: dict[str, Any], gateway: Holders
+) -> None:
+    gateway.holder = HOLDER
     with pytest.raises(NotThere):
-        Sensor().resume_execution("free", {"event": event}, task_context())
+        Sensor().resume_execution(method, {"event": event}, task_context())
+    assert NotThere.retryable
+
+
+def test_a_gateway_that_is_away_is_waited_for_before_and_after_the_wait(gateway: Holders) -> None:
+    for work in (Sensor().execute, lambda context: Sensor().found(context, FREE)):
+        gateway.holder = GatewayUnreachable("no connection to 127.0.0.1")
+        with pytest.raises(TaskDeferred) as deferred:
+            work(task_context())
+        assert deferred.value.method_name == "outage_over"
+        gateway.holder = None
+        event = {"reason": "the pause is over"}
+        assert Sensor().outage_over(task_context(), event, **(deferred.value.kwargs or {})) is None
 
 
 @pytest.mark.parametrize("path", ["a/b", "/a/../b", "/a//b", "/./a", "/a\n", "/" + "x" * 256, "/\ud800"])
-def test_a_path_that_is_none_is_refused_before_anybody_is_asked(path: str) -> None:
-    sensor = Sensor(path=path, holder=HOLDER)
+def test_a_path_that_is_none_is_refused_before_anybody_is_asked(path: str, gateway: Holders) -> None:
     with refused(BadLeasePath, repository=FQRN, retryable=False):
-        sensor.execute(task_context())
-    assert sensor.asked == []
+        Sensor(path=path).execute(task_context())
+    assert gateway.asked == []

@@ -14,7 +14,6 @@ from include.settings.errors import SettingsError
 from sensors.objects import NotThere, ObjectSensor
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
-from triggers.objects import ObjectTrigger
 
 KEY = "main/2026-11-21/index.json"
 
@@ -49,10 +48,10 @@ def test_the_waiting_is_left_to_the_triggerer_with_a_fixed_deadline(builds: Path
     before = datetime.now(UTC)
     with pytest.raises(TaskDeferred) as deferred:
         sensor(timeout=600.0, poke_interval=5.0).execute(task_context())
-    trigger = deferred.value.trigger
-    assert isinstance(trigger, ObjectTrigger)
-    assert (trigger.store, trigger.key, trigger.poll_s) == ("builds", KEY, 5.0)
-    deadline = datetime.fromisoformat(trigger.deadline or "")
+    _, row = deferred.value.trigger.serialize()
+    assert (row["check"], row["arguments"]) == ("object", {"store": "builds", "key": KEY})
+    assert row["poll_s"] == 5.0
+    deadline = datetime.fromisoformat(row["deadline"])
     assert timedelta(seconds=600) <= deadline - before < timedelta(seconds=610)
     # the trigger says itself what did not come; Airflow's own time out comes only after it
     assert deferred.value.timeout is not None

@@ -16,7 +16,8 @@ from sensors.objects import NotThere
 from sensors.place import PlaceSensor
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
-from triggers.place import PlaceTrigger
+from triggers import poll
+from triggers.poll import PollTrigger
 
 FQRN = "nights.example.org"
 READY = SeenPlace("/a/b", True, "revision 3 has it", 3)
@@ -56,16 +57,11 @@ def test_the_waiting_is_left_to_the_triggerer(seen: list[Any]) -> None:
     seen[:] = [BUSY]
     with pytest.raises(TaskDeferred) as deferred:
         sensor(until="free", replaces=True, timeout=300.0, poke_interval=3.0).execute(task_context())
-    trigger = deferred.value.trigger
-    assert isinstance(trigger, PlaceTrigger)
-    name, arguments = trigger.serialize()
-    assert name == "triggers.place.PlaceTrigger"
-    deadline = datetime.fromisoformat(arguments.pop("deadline"))
+    _, row = deferred.value.trigger.serialize()
+    deadline = datetime.fromisoformat(row.pop("deadline"))
     assert timedelta(seconds=290) <= deadline - datetime.now(UTC) <= timedelta(seconds=300)
-    assert arguments == {
-        "repository": FQRN, "path": "/a/b", "wanted": "free", "replaces": True, "poll_s": 3.0,
-    }  # fmt: skip
-    assert PlaceTrigger(**trigger.serialize()[1]).serialize() == trigger.serialize()
+    arguments = {"repository": FQRN, "path": "/a/b", "wanted": "free", "replaces": True}
+    assert row == {"check": "place", "arguments": arguments, "poll_s": 3.0, "since": None}
 
 
 def test_what_the_trigger_saw_is_looked_at_again(seen: list[Any]) -> None:
@@ -88,22 +84,20 @@ def test_another_wish_is_refused_when_the_dag_is_read() -> None:
         sensor(until="soon")
 
 
-def watch(trigger: PlaceTrigger) -> dict[str, Any]:
-    async def first() -> dict[str, Any]:
-        async def connections() -> None: ...
-
-        trigger._connections = connections  # type: ignore[method-assign,assignment]
-        (event,) = [event async for event in trigger.run()]
-        return event.payload
+def watch(deadline: str | None = None) -> Any:
+    async def first() -> Any:
+        arguments = {"repository": FQRN, "path": "/a/b", "wanted": WantedPlace.RESERVED.value}
+        return (await anext(PollTrigger("place", arguments, deadline, 0.01).run())).payload
 
     return asyncio.run(first())
 
 
-def test_the_trigger_fires_when_it_is_there_and_at_the_deadline_says_why_not(seen: list[Any]) -> None:
+def test_the_trigger_fires_when_it_is_there_and_at_the_deadline_says_why_not(
+    seen: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poll, "open_site", lambda _: None)
     seen[:] = [BUSY, READY]
-    trigger = PlaceTrigger(FQRN, "/a/b", WantedPlace.RESERVED.value, poll_s=0.01)
-    assert watch(trigger) == {"found": True, "reason": "revision 3 has it"}
+    assert watch() == {"found": True, "reason": "revision 3 has it", "since": None}
     seen[:] = [BUSY]
     late = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
-    trigger = PlaceTrigger(FQRN, "/a/b", WantedPlace.RESERVED.value, deadline=late)
-    assert watch(trigger) == {"found": False, "reason": "/a is leased by 'somebody'"}
+    assert watch(late) == {"found": False, "reason": "/a is leased by 'somebody'", "since": None}

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from include.settings.errors import MissingConnection, SettingsError
+from tests.fakes.plainsite import plain_file
 from tests.fakes.refused import refused
 from triggers.configured import configured
 
@@ -24,25 +25,20 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(file: Path, connection: str, slot: str = "main") -> None:
-    file.write_text(
-        f'ledger: "sqlite:///{file.parent}/ledger.db"\n'
-        f'stores: {{builds: {{url: "s3://builds", endpoint: "http://127.0.0.1:1", connection: {connection}}}}}\n'
-        "repositories:\n  nights.example.org:\n    store: builds\n    public_url: http://127.0.0.1:1\n"
-        "    public_key: nights.pub\n    gateway: gateway\n"
-        f"slots: {{{slot}: {{repository: nights.example.org, store: builds}}}}\n"
-    )
+    store = {"url": "s3://builds", "endpoint": "http://127.0.0.1:1", "connection": connection}
+    plain_file(file.parent, [slot], store=store)
 
 
 def test_clients_are_the_same_as_long_as_the_configuration_is_and_know_the_connection_of_a_new_one(site: Path) -> None:
     async def look() -> None:
-        connect = await configured("main")
+        connect = configured("main")
         first = await asyncio.to_thread(connect)
         assert await asyncio.to_thread(connect) is first
-        assert first.secrets.get("old").login == "old"
+        assert (await asyncio.to_thread(first.secrets.get, "old")).login == "old"
         write(site, "new")
         moved = await asyncio.to_thread(connect)
         assert moved is not first
-        assert moved.secrets.get("new").login == "new"
+        assert (await asyncio.to_thread(moved.secrets.get, "new")).login == "new"
         assert await asyncio.to_thread(connect) is moved
 
     asyncio.run(look())
@@ -50,10 +46,10 @@ def test_clients_are_the_same_as_long_as_the_configuration_is_and_know_the_conne
 
 def test_a_connection_that_is_not_there_and_a_slot_that_is_gone_are_said_by_name(site: Path) -> None:
     async def look() -> None:
-        connect = await configured("main")
+        connect = configured("main")
         write(site, "nowhere")
         with refused(MissingConnection, connection_id="nowhere"):
-            await asyncio.to_thread(connect)
+            await asyncio.to_thread(lambda: connect().store("builds"))
         write(site, "old", slot="dev")
         with refused(SettingsError):
             await asyncio.to_thread(connect)

@@ -19,6 +19,7 @@ from include.nightlies.steps.values import Night
 from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from tests.fakes.plainsite import plain_file
 from triggers import night as night_trigger
 from triggers.begin import FirstArtifactTrigger
 from triggers.night import NightTrigger
@@ -47,16 +48,7 @@ class Builder:
         new.replace(path)
 
     def slots(self, *names: str, gather_s: float = 0.0) -> None:
-        settings = f"repository: nights.example.org, store: builds, gather_s: {gather_s}"
-        slots = "".join(f"  {name}: {{{settings}}}\n" for name in names)
-        file = self.folder / "site.new"
-        file.write_text(
-            f'ledger: "sqlite:///{self.folder}/ledger.db"\n'
-            f'stores: {{builds: {{url: "file://{self.folder}/builds"}}}}\n'
-            "repositories:\n  nights.example.org:\n    store: builds\n    public_url: http://127.0.0.1:1\n"
-            f"    public_key: nights.pub\n    gateway: gateway\nslots:\n{slots}"
-        )
-        file.replace(self.folder / "site.yaml")
+        plain_file(self.folder, names, gather_s=gather_s)
 
 
 @pytest.fixture
@@ -137,7 +129,7 @@ def test_an_index_that_cannot_be_used_is_looked_at_again(builder: Builder, bad: 
     event = watch(lambda: builder.index(ARTIFACT))
     assert event["turn"] == "go"
     assert "index file://" in event["said"][0]
-    assert "looked at again until" in event["said"][0]
+    assert "checked again until" in event["said"][0]
 
 
 def test_an_older_index_out_of_a_cache_takes_nothing_back(builder: Builder) -> None:

@@ -9,17 +9,22 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from airflow.sdk.module_loading import import_string
 
+from include.settings.errors import SettingsError
+from include.storage.errors import Unavailable
+from tests.fakes.plainsite import plain_file
+from triggers.checks import CHECKS, Observation, WaitCheck
 from triggers.lease import LeaseFreeTrigger
 from triggers.night import NightTrigger
-from triggers.objects import ObjectTrigger
 from triggers.pause import PauseTrigger
+from triggers.poll import PollTrigger
 
 SECRET = "secret-of-the-key"
+FQRN, THEN = "nights.example.org", "2026-11-21T00:00:00+00:00"
 
 
 class _Leases(BaseHTTPRequestHandler):
@@ -45,7 +50,15 @@ def _lease(path: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def gateway(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Leases]]:
+def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(plain_file(tmp_path)))
+    folder = tmp_path / "builds" / "main" / "2026-11-21"
+    folder.mkdir(parents=True)
+    return folder / "index.json"
+
+
+@pytest.fixture
+def gateway(builds: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Leases]]:
     handler = type("Handler", (_Leases,), {"answers": [{}], "seen": []})
     server = HTTPServer(("127.0.0.1", 0), handler)
     thread = Thread(target=server.serve_forever, daemon=True)
@@ -66,76 +79,133 @@ def _event(trigger: Any) -> dict[str, Any]:
     return dict(asyncio.run(asyncio.wait_for(first(), 20)).payload)
 
 
-def test_the_lease_trigger_fires_once_nobody_holds_the_path(gateway: type[_Leases]) -> None:
+def lease_free(deadline: str | None = None, since: str | None = None) -> PollTrigger:
+    return PollTrigger("lease-free", {"repository": FQRN, "path": "/a/b"}, deadline, 0.05, since)
+
+
+def soon() -> str:
+    return (datetime.now(UTC) + timedelta(seconds=0.2)).isoformat()
+
+
+def test_a_wait_for_a_lease_ends_once_no_lease_overlaps_the_path(gateway: type[_Leases]) -> None:
     gateway.answers[:] = [_lease("/a/b"), _lease("/a"), _lease("/a/bc")]
-    event = _event(LeaseFreeTrigger("gateway", "nights.example.org", "/a/b", poll_s=0.05, since="then"))
-    assert event == {"free": True, "holder": None, "reason": "nights.example.org/a/b is free", "since": "then"}
+    event = _event(lease_free(since="then"))
+    assert event == {"found": True, "reason": f"{FQRN}/a/b is free", "since": "then"}
     assert len(gateway.seen) == 3, "a lease above or at the path is in the way, one beside it is not"
 
 
-def test_the_lease_trigger_names_the_holder_at_its_deadline(gateway: type[_Leases]) -> None:
+def test_a_wait_for_a_lease_names_the_holder_at_its_deadline(gateway: type[_Leases]) -> None:
     gateway.answers[:] = [_lease("/a/b/c")]
-    deadline = datetime.now(UTC) + timedelta(seconds=0.2)
-    event = _event(LeaseFreeTrigger("gateway", "nights.example.org", "/a/b", deadline.isoformat(), poll_s=0.05))
-    assert (event["free"], event["holder"]) == (False, "dag/run/publish try 1")
+    event = _event(lease_free(soon()))
+    assert not event["found"]
+    assert "'dag/run/publish try 1' with key k" in event["reason"]
 
 
-def test_the_lease_trigger_sends_and_carries_no_secret(gateway: type[_Leases]) -> None:
-    trigger = LeaseFreeTrigger("gateway", "nights.example.org", "/a/b", poll_s=0.05)
+def test_a_restart_of_the_triggerer_does_not_prolong_a_wait(gateway: type[_Leases]) -> None:
+    gateway.answers[:] = [_lease("/a/b")]
+    trigger = lease_free(datetime.now(UTC).isoformat())
+    assert not _event(_again(trigger))["found"]
+    assert len(gateway.seen) == 1
+
+
+def test_a_wait_for_a_lease_sends_and_carries_no_secret(gateway: type[_Leases]) -> None:
+    trigger = lease_free()
     event = _event(trigger)
     assert SECRET not in json.dumps([trigger.serialize(), event])
     assert not any("authorization" in headers.lower() for headers in gateway.seen)
 
 
-@pytest.mark.parametrize(
-    "trigger",
-    [
-        LeaseFreeTrigger("gateway", "nights.example.org", "/a", "2026-11-21T00:00:00+00:00", 3.0, "since"),
-        ObjectTrigger("builds", "main/x", "2026-11-21T00:00:00+00:00", 5.0),
-        NightTrigger({"slot": "main"}, {"first": "scheduled__1"}, 5.0),
-    ],
-)
-def test_a_trigger_comes_back_from_its_arguments(trigger: Any) -> None:
-    path, arguments = trigger.serialize()
-    again = import_string(path)(**json.loads(json.dumps(arguments)))
-    assert again.serialize() == trigger.serialize()
-
-
-@pytest.fixture
-def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    file = tmp_path / "site.yaml"
-    file.write_text(
-        f'ledger: "sqlite:///{tmp_path}/ledger.db"\n'
-        f'stores: {{builds: {{url: "file://{tmp_path}/builds"}}}}\n'
-        "repositories:\n  nights.example.org:\n    store: builds\n    public_url: http://127.0.0.1:1\n"
-        "    public_key: nights.pub\n    gateway: gateway\n"
-        "slots: {main: {repository: nights.example.org, store: builds}}\n"
-    )
-    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
-    folder = tmp_path / "builds" / "main" / "2026-11-21"
-    folder.mkdir(parents=True)
-    return folder / "index.json"
-
-
-def test_the_object_trigger_fires_when_the_object_is_there(builds: Path) -> None:
+def test_a_wait_for_an_object_ends_when_it_is_stored(builds: Path) -> None:
     builds.write_bytes(b"x")
-    event = _event(ObjectTrigger("builds", "main/2026-11-21/index.json"))
+    event = _event(PollTrigger("object", {"store": "builds", "key": "main/2026-11-21/index.json"}))
     assert event["found"]
     assert "has 1 bytes" in event["reason"]
 
 
-def test_a_pause_ends_after_its_time_or_at_the_deadline() -> None:
-    since = datetime.now(UTC).isoformat()
-    for pause_s, deadline in ((0.0, None), (3600.0, datetime.now(UTC).isoformat())):
-        trigger = _again(PauseTrigger(pause_s, deadline, since))
-        event = _event(trigger)
-        assert event["since"] == since
-        assert event["reason"] == "waited for 0 s, looking again"
+def test_a_pause_ends_at_its_deadline() -> None:
+    end = soon()
+    event = _event(PollTrigger("pause", {}, end, since="then"))
+    assert datetime.now(UTC) >= datetime.fromisoformat(end)
+    assert event["since"] == "then"
 
 
-def _again(trigger: PauseTrigger) -> PauseTrigger:
+class _Looks:
+    """A check that does one thing after the other, and the last again and again."""
+
+    def __init__(self, *steps: Exception | bool) -> None:
+        self.steps = list(steps)
+
+    def __call__(self, _: Any, **arguments: Any) -> Observation:
+        step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+        if isinstance(step, Exception):
+            raise step
+        return Observation(step, "seen")
+
+
+@pytest.mark.parametrize(
+    ("steps", "deadline", "found"),
+    [
+        ((Unavailable("away", key="a", cause="connection"), False, True), None, True),
+        ((Unavailable("away", key="a", cause="connection"),), THEN, False),
+        ((SettingsError("no store s"), True), None, False),
+        ((ValueError("broken"), True), None, False),
+        ((False,), THEN, False),
+        ((True,), THEN, True),
+    ],
+)
+def test_an_error_that_may_pass_is_waited_out_and_any_other_ends_the_wait(
+    steps: tuple[Any, ...], deadline: str | None, found: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(cast("dict[str, WaitCheck]", CHECKS), "object", WaitCheck(_Looks(*steps), 0.01))
+    event = _event(PollTrigger("object", {"store": "s", "key": "k"}, deadline))
+    assert event["found"] is found
+    assert event["reason"] == str(steps[0] if isinstance(steps[0], Exception) and not found else "seen")
+
+
+def test_a_configuration_that_cannot_be_read_ends_the_wait_with_the_reason(builds: Path) -> None:
+    (builds.parents[3] / "site.yaml").write_text("slots: {main: ")
+    assert not _event(PollTrigger("object", {"store": "builds", "key": "x"}))["found"]
+
+
+FORMER: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "triggers.lease.LeaseFreeTrigger": (
+        {"connection_id": "gateway", "repository": FQRN, "path": "/a", "deadline": THEN, "poll_s": 2.0, "since": THEN},
+        "lease-free", {"repository": FQRN, "path": "/a"},
+    ),
+    "triggers.objects.ObjectTrigger": (
+        {"store": "builds", "key": "x", "deadline": THEN, "poll_s": 2.0}, "object", {"store": "builds", "key": "x"},
+    ),
+    "triggers.place.PlaceTrigger": (
+        {"repository": FQRN, "path": "/a", "wanted": "free", "replaces": True, "deadline": THEN, "poll_s": 2.0},
+        "place", {"repository": FQRN, "path": "/a", "wanted": "free", "replaces": True},
+    ),
+    "triggers.thaw.ThawTrigger": ({"repository": FQRN, "poll_s": 2.0}, "thaw", {"repository": FQRN}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", FORMER)
+def test_a_former_trigger_watches_the_same_by_a_check(path: str) -> None:
+    kwargs, check, arguments = FORMER[path]
+    made = import_string(path)(**kwargs)
+    row = {"check": check, "arguments": arguments, "deadline": kwargs.get("deadline"), "poll_s": 2.0}
+    assert made.serialize() == ("triggers.poll.PollTrigger", {**row, "since": kwargs.get("since")})
+
+
+def test_the_events_of_former_triggers_have_what_an_earlier_release_reads(gateway: type[_Leases]) -> None:
+    event = _event(LeaseFreeTrigger("gateway", FQRN, "/a/b", poll_s=0.05, since="then"))
+    assert event == {"free": True, "found": True, "reason": f"{FQRN}/a/b is free", "since": "then"}
+    for pause_s, deadline in ((0.0, None), (3600.0, THEN)):
+        event = _event(PauseTrigger(pause_s, deadline, "then", 3))
+        assert (event["since"], event["number"]) == ("then", 3)
+
+
+@pytest.mark.parametrize("trigger", [PollTrigger("object", {"store": "builds", "key": "x"}, THEN, 5.0, "since"),
+                                     NightTrigger({"slot": "main"}, {"first": "scheduled__1"}, 5.0)])  # fmt: skip
+def test_a_trigger_comes_back_from_its_arguments(trigger: Any) -> None:
+    assert _again(trigger).serialize() == trigger.serialize()
+
+
+def _again(trigger: Any) -> Any:
     """As the triggerer makes it from what was serialized."""
     path, arguments = trigger.serialize()
-    made = import_string(path)(**json.loads(json.dumps(arguments)))
-    assert isinstance(made, PauseTrigger)
-    return made
+    return import_string(path)(**json.loads(json.dumps(arguments)))

@@ -20,7 +20,7 @@ from include.ledger.metadata import metadata
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
 from include.nightlies.rules.index import Artifact, BuildIndex
-from include.nightlies.rules.publication import PublicationKey
+from include.nightlies.rules.publication import Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.errors import ArtifactMissing
 from include.publishers.connect import Connections
@@ -85,12 +85,15 @@ def failed_artifact(site: Connections, run: str, day: datetime, name: str = "A")
     )
     build = builds.record_build(site.ledger, index, index_url="u", now=NOW)
     key = PublicationKey(FQRN, f"/{day.date()}/{name}", run)
-    about = {"artifact": build.artifacts[0].id, "artifact_sha256": "a" * 64}
-    records.plan(site.ledger, key, **about, try_number=1, now=NOW, reason="p")
+    about = {"artifact": build.artifacts[0].id, "sha256": "a" * 64}
+    records.plan(site.ledger, key, Planned(**about, reason="p"), try_number=1, now=NOW)
     records.move(
-        site.ledger, key, State.FAILED, phase=Phase.PLAN, try_number=1, now=NOW, reason="no tarball",
-        error=ArtifactMissing("a", "b"),
-    )  # fmt: skip
+        site.ledger,
+        key,
+        Move(State.FAILED, Phase.PLAN, "no tarball", error=ArtifactMissing("a", "b")),
+        try_number=1,
+        now=NOW,
+    )
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_the_tree_is_told_with_the_content_of_all() -> None:
     repository(store, TREES)
     from include.cvmfs.revision.repository import Repository
 
-    found = tree_of(Repository.open(store, public_keys=[public_key()], now=NOW))
+    found = tree_of(Repository.open(store, public_keys=[public_key()], now=NOW).revision)
     assert found["/nightlies"] == "directory"
     assert found[LATEST] == "b2"
     assert found[f"{TREES[0].path}/{STAMP}"] == stored_hash(TREES[0].stamp)

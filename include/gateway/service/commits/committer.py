@@ -18,7 +18,7 @@ from include.cvmfs.coordination.generation import require_unmoved
 from include.cvmfs.errors import CvmfsError, FormatError
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.keys import Signer
-from include.cvmfs.revision.lineage import Lineage, Revision
+from include.cvmfs.revision.lineage import KnownRoot, Lineage
 from include.gateway.service.commits.ownership import PATIENCE_S, Owned, Ownership, claim
 from include.gateway.service.commits.queue import CommitOrder, Fence
 from include.gateway.service.config import ConfigError, RepositoryConfig, ServiceConfig
@@ -36,9 +36,9 @@ ANSWERING_S = 2 * PATIENCE_S
 class RevisionMemory(Protocol):
     """Where revisions that were once found are kept over a restart."""
 
-    def revisions(self, repository: str) -> Iterable[Revision]: ...
+    def revisions(self, repository: str) -> Iterable[KnownRoot]: ...
 
-    def remember_revisions(self, repository: str, revisions: Sequence[Revision]) -> None: ...
+    def remember_revisions(self, repository: str, revisions: Sequence[KnownRoot]) -> None: ...
 
 
 @dataclass(slots=True)

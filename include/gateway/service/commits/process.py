@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from include.cvmfs.commit.commit import SwitchStep
-from include.cvmfs.revision.lineage import Revision
+from include.cvmfs.revision.lineage import KnownRoot
 from include.errors import NightshiftError
 from include.gateway.service.commits.committer import OPENING_S, RevisionMemory
 from include.gateway.service.commits.queue import CommitOrder, Fence
@@ -122,10 +122,10 @@ class CommitterApart:
                 self._process = process
             return self._process
 
-    def _known(self) -> dict[str, tuple[Revision, ...]]:
+    def _known(self) -> dict[str, tuple[KnownRoot, ...]]:
         return {} if self._memory is None else {name: tuple(self._memory.revisions(name)) for name in self._names}
 
-    def _remember(self, repository: str, learnt: Sequence[Revision]) -> None:
+    def _remember(self, repository: str, learnt: Sequence[KnownRoot]) -> None:
         if self._memory is not None and learnt:
             self._memory.remember_revisions(repository, learnt)
 

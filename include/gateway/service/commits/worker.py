@@ -20,7 +20,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from include.cvmfs.commit.commit import SwitchStep
-from include.cvmfs.revision.lineage import Revision
+from include.cvmfs.revision.lineage import KnownRoot
 from include.gateway.service import log
 from include.gateway.service.commits.committer import StoreCommitter
 from include.gateway.service.commits.process import made, portable
@@ -31,17 +31,17 @@ from include.gateway.service.config import ConfigError
 class _Memory:
     """Revisions on their way to and from the service, which keeps them."""
 
-    def __init__(self, known: Mapping[str, tuple[Revision, ...]]) -> None:
+    def __init__(self, known: Mapping[str, tuple[KnownRoot, ...]]) -> None:
         self._known = known
-        self._learnt: dict[str, list[Revision]] = {}
+        self._learnt: dict[str, list[KnownRoot]] = {}
 
-    def revisions(self, repository: str) -> Iterable[Revision]:
+    def revisions(self, repository: str) -> Iterable[KnownRoot]:
         return self._known.get(repository, ())
 
-    def remember_revisions(self, repository: str, revisions: Sequence[Revision]) -> None:
+    def remember_revisions(self, repository: str, revisions: Sequence[KnownRoot]) -> None:
         self._learnt.setdefault(repository, []).extend(revisions)
 
-    def learnt(self, repository: str) -> tuple[Revision, ...]:
+    def learnt(self, repository: str) -> tuple[KnownRoot, ...]:
         return tuple(self._learnt.pop(repository, ()))
 
 
@@ -81,7 +81,7 @@ class _Worker:
             )
         self._send("settled", 0, problem)
 
-    def _start(self, recipe: Any, known: Mapping[str, tuple[Revision, ...]], wait_s: float) -> None:
+    def _start(self, recipe: Any, known: Mapping[str, tuple[KnownRoot, ...]], wait_s: float) -> None:
         self._memory = _Memory(known)
         committer = StoreCommitter(made(recipe), self._memory)
         self._committer = committer

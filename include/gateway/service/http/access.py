@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from include.cvmfs.format.paths import is_below
 from include.gateway.auth import signature_fits, split_authorization
-from include.gateway.paths import LeasePath, checked_path, within
+from include.gateway.paths import LeasePath, checked_path
 from include.gateway.service.config import AcceptedKey, ServiceConfig
 from include.gateway.service.replies import Refused
 
@@ -58,5 +59,5 @@ class Access:
         key = self._of_repository[lease.repository].get(key_id)
         if key is None:
             raise Refused("authorization error: invalid_key")
-        if not within(lease.path, checked_path(key.path)):
+        if not is_below(lease.path, checked_path(key.path)):
             raise Refused("authorization error: invalid_path")

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from include.gateway.paths import LeasePath, ancestors
+from include.cvmfs.format.paths import path_and_above
+from include.gateway.paths import LeasePath
 
 PATIENCE_S = 60.0
 _LONGEST_LIST = 10_000
@@ -137,7 +138,7 @@ class _Index:
 
     def overlapping(self, path: LeasePath) -> list[float]:
         """Since when those at, above and below the path wait, sorted."""
-        above = [(path.repository, one + "/") for one in ancestors(path.path)[1:]]
+        above = [(path.repository, one + "/") for one in path_and_above(path.path)[1:]]
         first = bisect_left(self._keys, (path.repository, path.path + "/"))
         behind = bisect_left(self._keys, (path.repository, path.path + "0"))  # "0" follows "/" in the order of bytes
         lines = [self._since[key] for key in (*above, *self._keys[first:behind]) if key in self._since]

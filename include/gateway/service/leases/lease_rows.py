@@ -6,7 +6,7 @@ import sqlite3
 from dataclasses import dataclass
 
 from include.cvmfs.format.hashes import ObjectHash
-from include.gateway.paths import ancestors
+from include.cvmfs.format.paths import path_and_above
 
 SCHEMA_VERSION = 1
 
@@ -123,7 +123,7 @@ def held(connection: sqlite3.Connection, now_ns: int, key_id: str | None = None)
 
 def overlapping(connection: sqlite3.Connection, repository: str, path: str) -> list[LeaseRow]:
     """All leases, expired ones too, at, above and below ``path``."""
-    above = ancestors(path)
+    above = path_and_above(path)
     marks = ",".join("?" * len(above))
     rows = connection.execute(
         f"SELECT {_COLUMNS} FROM lease WHERE repository = ? AND path IN ({marks})"  # noqa: S608

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.revision.lineage import Revision
+from include.cvmfs.revision.lineage import KnownRoot
 from include.errors import NightshiftError
 from include.gateway.duration import SECOND, format_time
 from include.gateway.paths import LeasePath
@@ -350,12 +350,12 @@ class LeaseTable:
         future.add_done_callback(forget)  # called by the writer's thread, too
         return future
 
-    def revisions(self, repository: str) -> list[Revision]:
+    def revisions(self, repository: str) -> list[KnownRoot]:
         """The revisions that are known of a repository. Raises StateError."""
         with self._reading:
             return _reading(lambda: revision_rows.of(self._reader, repository))
 
-    def remember_revisions(self, repository: str, revisions: Sequence[Revision]) -> None:
+    def remember_revisions(self, repository: str, revisions: Sequence[KnownRoot]) -> None:
         """Note revisions, some time soon: they can be found out again."""
         self._writer.submit(lambda connection: revision_rows.add(connection, repository, revisions))
 

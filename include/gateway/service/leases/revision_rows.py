@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
-from include.cvmfs.revision.lineage import REMEMBERED, Revision
+from include.cvmfs.revision.lineage import REMEMBERED, KnownRoot
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS revision (
@@ -23,7 +23,7 @@ def prepare(connection: sqlite3.Connection) -> None:
     connection.executescript(SCHEMA)
 
 
-def add(connection: sqlite3.Connection, repository: str, revisions: Sequence[Revision]) -> None:
+def add(connection: sqlite3.Connection, repository: str, revisions: Sequence[KnownRoot]) -> None:
     """Note revisions, and forget those that are long past."""
     connection.executemany(
         "INSERT OR IGNORE INTO revision VALUES (?, ?, ?)",
@@ -33,12 +33,12 @@ def add(connection: sqlite3.Connection, repository: str, revisions: Sequence[Rev
     connection.execute("DELETE FROM revision WHERE repository = ? AND number < ?", (repository, newest - REMEMBERED))
 
 
-def of(connection: sqlite3.Connection, repository: str) -> list[Revision]:
+def of(connection: sqlite3.Connection, repository: str) -> list[KnownRoot]:
     """What is known of a repository; a row that cannot be read is passed over, and found out again."""
     found = []
     for number, text in connection.execute("SELECT number, root FROM revision WHERE repository = ?", (repository,)):
         try:
-            found.append(Revision(ObjectHash.parse(text, suffix=CATALOG), number))
+            found.append(KnownRoot(ObjectHash.parse(text, suffix=CATALOG), number))
         except CvmfsError:
             continue
     return found

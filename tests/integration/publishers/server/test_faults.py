@@ -272,7 +272,7 @@ def test_a_reserve_and_a_removal_survive_lost_connections(node: PublisherNode) -
     node.fault("ingest", "cut")
     publisher.remove(ALPHA, holder="night", now=now())
     assert node.revisions == 3
-    assert node.head().lookup(ALPHA) is None
+    assert node.head().revision.lookup(ALPHA) is None
     node.assert_sound()
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved
 from include.cvmfs.sources.directory import DirectorySource
 from include.publishers.errors import NotSupported
+from include.publishers.preparing import TreeToPrepare
 from include.publishers.server.errors import PACKED_MISSING
 from include.publishers.single_changes import publish_tree
 from tests.fakes.node import PublisherNode
@@ -32,15 +35,15 @@ def test_a_build_is_reserved_published_and_read_back(node: PublisherNode, instal
     reserved = publisher.reserve(DESTINATIONS, nested=NESTED, holder="night", now=now(), on_create=told.extend)
     assert list(reserved.created) == told
     assert set(DESTINATIONS) <= set(told)
-    assert all(node.head().nested_at(path) for path in [*DESTINATIONS, *NESTED])
+    assert all(node.head().revision.nested_at(path) for path in [*DESTINATIONS, *NESTED])
     assert publisher.reserve(DESTINATIONS, nested=NESTED, holder="night", now=now()).created == ()
     changeset = packed(site, ALPHA, FILES)
     done = publisher.publish(changeset, holder="night", now=now(), replace=False)
     assert not done.unchanged
     assert done.revision == done.revision_before + 1 == node.head().manifest.revision
-    assert done.nested_hash == node.head().nested_at(ALPHA).hash
+    assert done.nested_hash == node.head().revision.nested_at(ALPHA).hash
     assert node.contents(ALPHA) == FILES
-    assert {path: node.head().read(f"{ALPHA}/{path}") for path in FILES} == FILES
+    assert {path: node.head().revision.read(f"{ALPHA}/{path}") for path in FILES} == FILES
     assert changeset.files == len(FILES) + 1  # and the marker
     assert len(node.calls("ingest")) == (install == "ingest")
     node.assert_sound()
@@ -134,7 +137,7 @@ def test_what_is_removed_is_gone_and_its_neighbours_stay(node: PublisherNode) ->
         publisher.publish(packed(site, name, {"file": name.encode()}), holder="night", now=now())
     for gone in names[:2]:
         done = publisher.remove(gone, holder="night", now=now())
-        assert node.head().lookup(gone) is None
+        assert node.head().revision.lookup(gone) is None
         assert done.nested_hash is None
     assert len(node.calls("ingest")) == 1
     assert node.contents(names[2]) == {"file": names[2].encode()}
@@ -180,14 +183,15 @@ def test_a_tree_is_published_by_hand_in_the_same_way(node: PublisherNode) -> Non
     folder = node.folder / "by-hand"
     (folder / "lib").mkdir(parents=True)
     (folder / "lib" / "a").write_bytes(b"content")
-    dry = publish_tree(site, FQRN, "/tools/x", DirectorySource(folder), holder="me", now=now(), dry_run=True)
+    tree = TreeToPrepare("/tools/x", DirectorySource(folder), now())
+    dry = publish_tree(site, FQRN, replace(tree, dry_run=True), holder="me")
     assert (dry.created, dry.published) == (("/tools", "/tools/x"), None)
     assert node.calls() == []
-    done = publish_tree(site, FQRN, "/tools/x", DirectorySource(folder), holder="me", now=now())
+    done = publish_tree(site, FQRN, replace(tree, source=DirectorySource(folder)), holder="me")
     assert done.published is not None
     assert done.created == ("/tools", "/tools/x")
     assert node.contents("/tools/x") == {"lib/a": b"content"}
-    again = publish_tree(site, FQRN, "/tools/x", DirectorySource(folder), holder="me", now=now(), replaces=True)
+    again = publish_tree(site, FQRN, replace(tree, source=DirectorySource(folder)), holder="me", replaces=True)
     assert again.published is not None
     assert again.published.unchanged
     node.assert_sound()

@@ -49,7 +49,7 @@ def put(node: PublisherNode, members: list[Member] | bytes, **more: Any) -> Serv
 
 def reserve(node: PublisherNode, **more: Any) -> None:
     opened(node).reserve([ALPHA], nested=[], holder="test", now=now())
-    assert node.head().nested_at(ALPHA) is not None
+    assert node.head().revision.nested_at(ALPHA) is not None
 
 
 def publish(node: PublisherNode, **more: Any) -> None:
@@ -65,7 +65,7 @@ def replace(node: PublisherNode, **more: Any) -> None:
 
 def remove(node: PublisherNode, **more: Any) -> None:
     put(node, [file("a", b"1")]).remove(ALPHA, holder="test", now=now())
-    assert node.head().lookup(ALPHA) is None
+    assert node.head().revision.lookup(ALPHA) is None
 
 
 def release(node: PublisherNode, **more: Any) -> None:
@@ -130,7 +130,7 @@ def specials(node: PublisherNode, **more: Any) -> None:
 def owners(node: PublisherNode, **more: Any) -> None:
     put(node, [file("a", b"1", uid=1234, gid=5)], **more)
     put(node, [file("a", b"1", uid=4321, gid=5)], **more)
-    entry = node.head().entry(f"{ALPHA}/a")
+    entry = node.head().revision.entry(f"{ALPHA}/a")
     assert (entry.uid, entry.gid) == (4321, 5)
 
 
@@ -145,7 +145,7 @@ def attributes(value: str, tmp: Path) -> bytes:
 def xattrs(node: PublisherNode, **more: Any) -> None:
     put(node, attributes("one", node.folder), **more)
     put(node, attributes("two", node.folder), **more)
-    assert unpack_xattrs(node.head().entry(f"{ALPHA}/a").xattr) == {b"user.note": b"two"}
+    assert unpack_xattrs(node.head().revision.entry(f"{ALPHA}/a").xattr) == {b"user.note": b"two"}
 
 
 ACTIONS: dict[Operation, Callable[..., None]] = {

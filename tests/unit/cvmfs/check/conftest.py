@@ -30,6 +30,6 @@ def found(report: CheckReport) -> set[tuple[Subject, str]]:
 
 
 def key_of(mini: MiniRepository, path: str) -> str:
-    name = Repository.open(mini.store).entry(path).hash
+    name = Repository.open(mini.store).revision.entry(path).hash
     assert name is not None
     return name.key

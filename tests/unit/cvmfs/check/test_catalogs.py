@@ -120,7 +120,7 @@ def test_a_missing_nested_catalog_is_named_and_nothing_above_is_blamed(
     mini: MiniRepository, store: MemoryStore
 ) -> None:
     mini.publish()
-    deep = Repository.open(store).nested_at("/sw/app/lib/deep")
+    deep = Repository.open(store).revision.nested_at("/sw/app/lib/deep")
     assert deep is not None
     del store.objects[deep.hash.key]
     report = checked(mini)
@@ -131,7 +131,7 @@ def test_a_missing_nested_catalog_is_named_and_nothing_above_is_blamed(
 
 def test_a_nested_catalog_of_other_bytes_is_named(mini: MiniRepository, store: MemoryStore) -> None:
     mini.publish()
-    deep = Repository.open(store).nested_at("/sw/app/lib/deep")
+    deep = Repository.open(store).revision.nested_at("/sw/app/lib/deep")
     assert deep is not None
     store.objects[deep.hash.key] += b"x"
     assert found(checked(mini)) == {(Subject.CATALOG, "/sw/app/lib/deep")}

@@ -31,7 +31,7 @@ def test_missing_objects_are_named_once_with_a_path_that_needs_them(mini: MiniRe
     mini.publish()
     store = mini.store
     assert isinstance(store, MemoryStore)
-    chunk = Repository.open(store).chunks("/sw/app/big")[1].hash.key
+    chunk = Repository.open(store).revision.chunks("/sw/app/big")[1].hash.key
     for key in (key_of(mini, "/sw/app/one"), key_of(mini, "/sw/app/lib/deep/data"), chunk):
         del store.objects[key]
     if not listing:

@@ -8,45 +8,64 @@ from collections.abc import Iterator
 
 from include.cvmfs.errors import CatalogError, ObjectDamaged, ObjectMissing
 from include.cvmfs.format import objects
-from include.cvmfs.format.catalog import Catalog, NestedRef, parent_of
+from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Chunk, Dirent
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
-from include.cvmfs.revision.view import ancestors
-from include.storage.store import Store
+from include.cvmfs.format.paths import clean_path, parent_of, path_and_above
 
 OPEN_BYTES = 64 << 20
+_DIRECTORIES = 100_000  # whose catalogs are remembered
 
 
-class Tree:
+class Revision:
     """Reads one revision. Every object is verified against the hash that names it; memory is bounded by budgets of
     bytes. Paths are absolute (``""`` or ``/`` is the root); symlinks are not followed, bind mountpoints not crossed.
 
-    All methods may raise CatalogError, FormatError, ObjectMissing, ObjectDamaged and StoreError. Safe to share
-    between threads.
+    ``row``, ``holder`` and ``inside`` take a clean path as it is, also one with a name from a catalog that no entry
+    may have. ``sizes``: refuse a nested catalog that has not the size in bytes that the catalog above records; changes
+    are made on nothing else. All methods may raise CatalogError, FormatError, ObjectMissing, ObjectDamaged and
+    StoreError. Safe to share between threads.
     """
 
-    def __init__(self, store: Store, catalogs: CatalogCache, root: ObjectHash, *, budget: int = OPEN_BYTES) -> None:
-        self.store = store
+    def __init__(
+        self, catalogs: CatalogCache, root: ObjectHash, *, sizes: bool = False, budget: int = OPEN_BYTES
+    ) -> None:
         self.catalogs = catalogs
-        self.root = root.with_suffix(CATALOG)
+        self.root_hash = root.with_suffix(CATALOG)
+        self._sizes = sizes
         self._budget = budget
         self._held = 0
         self._opened: OrderedDict[tuple[str, bytes], tuple[Catalog, int]] = OrderedDict()
+        self._inside: dict[str, Catalog] = {}  # by directory; read and set without the lock
         self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Close the opened catalogs, when nothing reads them any more."""
+        for catalog, _ in self._opened.values():
+            catalog.close()
+
+    @property
+    def root(self) -> Catalog:
+        """The root catalog; to be read only, and not closed."""
+        return self.inside("")
 
     # -- entries
 
     def lookup(self, path: str) -> Dirent | None:
         """The entry at a path, or None. A mountpoint's is the row of the catalog above."""
         path = clean_path(path)
-        return self._inside(parent_of(path)).lookup(path) if path else self._inside("").lookup("")
+        return self.inside(parent_of(path)).lookup(path)
+
+    def row(self, path: str) -> Dirent | None:
+        """As :meth:`lookup`, for a clean path."""
+        return self.inside(parent_of(path)).lookup(path)
 
     def entry(self, path: str) -> Dirent:
         """As :meth:`lookup`; raises CatalogError when nothing is there."""
         found = self.lookup(path)
         if found is None:
-            raise CatalogError(clean_path(path), f"no such file or directory in the revision {self.root}")
+            raise CatalogError(clean_path(path), f"no such file or directory in the revision {self.root_hash}")
         return found
 
     def listing(self, path: str) -> list[Dirent]:
@@ -54,34 +73,49 @@ class Tree:
         path = clean_path(path)
         if not self.entry(path).is_directory:
             raise CatalogError(path, "is not a directory")
-        return self._inside(path).listing(path)
+        return self.inside(path).listing(path)
 
     def chunks(self, path: str) -> tuple[Chunk, ...]:
         """The pieces of a chunked file in order; none for any other entry."""
         path = clean_path(path)
         entry = self.entry(path)
-        return self._inside(parent_of(path)).chunks(path, entry) if entry.chunked else ()
+        return self.holder(path).chunks(path, entry) if entry.chunked else ()
 
     def catalog_at(self, path: str) -> Catalog:
-        """The catalog with the rows of what stands in the directory ``path``; to be read only, and not closed."""
-        return self._inside(clean_path(path))
+        """The catalog with the rows of what is in the directory ``path``; to be read only, and not closed."""
+        return self.inside(clean_path(path))
 
     def holder(self, path: str) -> Catalog:
         """The catalog that has the row of ``path``, a mountpoint's above it; to be read only, and not closed."""
-        path = clean_path(path)
-        return self._inside(parent_of(path)) if path else self._inside("")
+        return self.inside(parent_of(path))
+
+    def inside(self, path: str) -> Catalog:
+        """As :meth:`catalog_at`, for a clean path."""
+        if (known := self._inside.get(path)) is not None:
+            return known
+        unknown = []
+        for above in path_and_above(path):
+            if (known := self._inside.get(above)) is not None:
+                break
+            unknown.append(above)
+        catalog = known or self._open(NestedRef("", self.root_hash, 0))
+        for step in reversed(unknown):
+            if step and (reference := catalog.nested_at(step)) is not None:
+                catalog = self._open(reference)
+            self._remember(step, catalog)
+        return catalog
 
     def mounted(self, path: str, above: Catalog) -> Catalog:
         """The catalog mounted at ``path``, whose row is in the catalog ``above``."""
         reference = above.nested_at(path)
         if reference is None:
             raise CatalogError(path, "is a mountpoint, but no nested catalog is registered for it")
-        return self._open(path, reference.hash)
+        return self._open(reference)
 
     def nested_at(self, path: str) -> NestedRef | None:
         """The reference to the catalog mounted exactly at ``path``, if one is."""
         path = clean_path(path)
-        return self._inside(parent_of(path)).nested_at(path) if path else None
+        return self.holder(path).nested_at(path) if path else None
 
     # -- content
 
@@ -98,7 +132,7 @@ class Tree:
             raise CatalogError(path, f"cannot be read: it is {what}")
         if entry.external:
             raise CatalogError(path, "is an external file: its content is not in this repository's store")
-        return self._content(path, entry, self._inside(parent_of(path)), block)
+        return self._content(path, entry, self.holder(path), block)
 
     # -- the whole of it
 
@@ -109,7 +143,7 @@ class Tree:
         yield path, entry
         if not entry.is_directory:
             return
-        levels = [self._below(path, self._inside(path))]
+        levels = [self._below(path, self.inside(path))]
         while levels:
             found = next(levels[-1], None)
             if found is None:
@@ -123,17 +157,16 @@ class Tree:
     def catalogs_below(self, path: str = "") -> Iterator[NestedRef]:
         """Every nested catalog mounted at ``path`` or below it, parents first; for the root its own catalog too."""
         path = clean_path(path)
-        own = self.nested_at(path) if path else NestedRef("", self.root, 0)
+        own = self.nested_at(path) if path else NestedRef("", self.root_hash, 0)
         if own is not None:
             pending = [own]
         else:
-            inside = self._inside(path)
-            pending = [reference for reference in inside.nested() if reference.path.startswith(f"{path}/")]
+            pending = [reference for reference in self.inside(path).nested() if reference.path.startswith(f"{path}/")]
         pending.reverse()
         while pending:
             reference = pending.pop()
             yield reference
-            pending.extend(reversed(self._open(reference.path, reference.hash).nested()))
+            pending.extend(reversed(self._open(reference).nested()))
 
     def objects_below(self, path: str = "") -> Iterator[tuple[ObjectHash, int]]:
         """Every data object and catalog that the subtree needs, with its uncompressed size in bytes.
@@ -142,11 +175,11 @@ class Tree:
         """
         path = clean_path(path)
         if path and self.nested_at(path) is None:
-            catalog = self._inside(parent_of(path))
+            catalog = self.holder(path)
             for here, entry in self._rows_of_one_catalog(path, catalog):
                 yield from _objects(here, entry, catalog)
         for reference in self.catalogs_below(path):
-            catalog = self._open(reference.path, reference.hash)
+            catalog = self._open(reference)
             yield reference.hash.with_suffix(CATALOG), len(self.catalogs.database(reference.hash))
             for name, size in catalog.object_hashes():
                 yield name, size or 0
@@ -169,18 +202,19 @@ class Tree:
                     pending.append(here)
 
     def _content(self, path: str, entry: Dirent, catalog: Catalog, block: int) -> Iterator[bytes]:
+        store = self.catalogs.store
         try:
             if not entry.chunked:
                 if entry.hash is None:
                     raise CatalogError(path, "is a regular file without a content hash")
-                yield from objects.stream(self.store, entry.hash, entry.compression, size=entry.size, block=block)
+                yield from objects.stream(store, entry.hash, entry.compression, size=entry.size, block=block)
                 return
             end = 0
             for chunk in catalog.chunks(path, entry):
                 if chunk.offset != end:
                     raise CatalogError(path, f"its chunks leave a gap or overlap at byte {end}")
                 end += chunk.size
-                yield from objects.stream(self.store, chunk.hash, entry.compression, size=chunk.size, block=block)
+                yield from objects.stream(store, chunk.hash, entry.compression, size=chunk.size, block=block)
             if end != entry.size:
                 raise CatalogError(path, f"its chunks hold {end} bytes, its entry says {entry.size}")
         except ObjectMissing as fault:
@@ -188,33 +222,36 @@ class Tree:
         except ObjectDamaged as fault:
             raise ObjectDamaged(fault.key, f"content of {path}; {str(fault).removeprefix(f'{fault.key}: ')}") from None
 
-    def _inside(self, path: str) -> Catalog:
-        """The catalog that has the rows of what stands in the directory ``path``."""
-        catalog = self._open("", self.root)
-        for step in ancestors(path):
-            reference = catalog.nested_at(step)
-            if reference is not None:
-                catalog = self._open(step, reference.hash)
-        return catalog
+    def _remember(self, directory: str, catalog: Catalog) -> None:
+        if len(self._inside) >= _DIRECTORIES:
+            self._inside = {}
+        self._inside[directory] = catalog
 
-    def _open(self, path: str, name: ObjectHash) -> Catalog:
-        key = (path, name.digest)
+    def _open(self, reference: NestedRef) -> Catalog:
+        key = (reference.path, reference.hash.digest)
         with self._lock:
             if (known := self._opened.get(key)) is not None:
                 self._opened.move_to_end(key)
                 return known[0]
-        database = self.catalogs.database(name)
-        catalog = Catalog.load(database, name)
-        if catalog.path != path:
-            raise CatalogError(path, f"the catalog {name} mounted here was made for {catalog.path or '/'}")
+        catalog = self.catalogs.open_nested(reference.path, reference.hash)
+        if self._sizes:
+            require_size(reference, catalog)
         with self._lock:
             if key not in self._opened:
-                self._opened[key] = (catalog, len(database))
-                self._held += len(database)
+                self._opened[key] = (catalog, catalog.size)
+                self._held += catalog.size
             # What is dropped is not closed: another thread or a walk may still be reading it.
             while self._held > self._budget and len(self._opened) > 1:
                 self._held -= self._opened.popitem(last=False)[1][1]
+                self._inside = {}
         return catalog
+
+
+def require_size(reference: NestedRef, catalog: Catalog) -> None:
+    """Raises CatalogError unless the catalog has the size that its reference records; 0 records none."""
+    if reference.size and catalog.size != reference.size:
+        problem = f"the nested catalog is not of the {reference.size} bytes recorded above it"
+        raise CatalogError(reference.path, problem)
 
 
 def _objects(path: str, entry: Dirent, catalog: Catalog) -> Iterator[tuple[ObjectHash, int]]:
@@ -224,11 +261,3 @@ def _objects(path: str, entry: Dirent, catalog: Catalog) -> Iterator[tuple[Objec
         yield entry.hash, entry.size
     if entry.chunked:
         yield from ((chunk.hash, chunk.size) for chunk in catalog.chunks(path, entry))
-
-
-def clean_path(path: str) -> str:
-    """Absolute, without a slash at its end, the root as ``""``. Raises CatalogError for what names no place."""
-    plain = f"/{path.strip('/')}" if path.strip("/") else ""
-    if any(part in {"", ".", ".."} for part in plain.split("/")[1:]):
-        raise CatalogError(path, "is not a path in a repository: it has an empty part, . or ..")
-    return plain

@@ -1,0 +1,37 @@
+"""The kinds of wait: their keys and arguments are in Airflow's database, and every one is made from its row alone."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import pytest
+
+from triggers.checks import CHECKS
+from triggers.poll import PollTrigger
+
+STORED: dict[str, dict[str, Any]] = {
+    "lease-free": {"repository": "nights.example.org", "path": "/a/b"},
+    "object": {"store": "builds", "key": "main/index.json"},
+    "place": {"repository": "nights.example.org", "path": "/a/b", "wanted": "free", "replaces": True},
+    "thaw": {"repository": "nights.example.org"},
+    "pause": {},
+}
+"""Rows of tasks that wait while Nightshift is replaced have these keys and arguments: none is renamed or removed."""
+
+
+def test_the_keys_are_those_that_are_stored() -> None:
+    assert set(CHECKS) == set(STORED)
+
+
+@pytest.mark.parametrize("key", STORED)
+def test_a_check_is_made_from_its_arguments_as_json(key: str) -> None:
+    arguments = json.loads(json.dumps(STORED[key]))
+    bound = inspect.signature(CHECKS[key].look).bind(lambda: None, **arguments)
+    bound.apply_defaults()
+    assert {name: value for name, value in bound.arguments.items() if name != "connect"} == arguments
+    path, row = PollTrigger(key, arguments).serialize()
+    assert path == "triggers.poll.PollTrigger"
+    assert json.loads(json.dumps(row)) == row
+    assert row["poll_s"] == CHECKS[key].poll_s > 0
