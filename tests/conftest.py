@@ -1,4 +1,4 @@
-"""What holds for all tests: nothing of the caller's site is seen, no skips in CI, each has an id of its own."""
+"""What holds for all tests: nothing of the caller's site is seen, no skips in CI, each ends and has its own id."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_timeout
 from hypothesis import HealthCheck, settings
 
 from include.storage.file import FileStore
@@ -103,6 +104,16 @@ def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest
     if os.environ.get("CI") and report.skipped:
         _refuse_skip(report)
     return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """A test that failed has a time limit again, which pytest-timeout takes away for a debugger."""
+    limited = item.config.pluginmanager.is_registered(pytest_timeout)
+    if limited and (settings := pytest_timeout._get_item_settings(item)).timeout:
+        item.ihook.pytest_timeout_cancel_timer(item=item)
+        item.ihook.pytest_timeout_set_timer(item=item, settings=settings)
+    yield
 
 
 def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -78,7 +78,7 @@ class _Api(BaseHTTPRequestHandler):
 @pytest.fixture
 def api() -> Iterator[str]:
     """The URL of what answers as Airflow does."""
-    with HTTPServer(("127.0.0.1", 0), _Api) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Api) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"

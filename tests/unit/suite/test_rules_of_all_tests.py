@@ -80,12 +80,27 @@ def test_nothing_of_the_caller_is_seen():
     raise AssertionError("a connection of the caller was found")
 """
 
+HANGS = """
+import threading
+import pytest
 
-def run(folder: Path, module: str, **environment: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def server():
+    yield
+    threading.Event().wait()
+
+def test_fails(server):
+    raise AssertionError("seen")
+
+def test_next(): ...
+"""
+
+
+def run(folder: Path, module: str, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A session with this suite's own conftest, on one module."""
     (folder / "test_inner.py").write_text(module)
     clean = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
-    options = ("-q", "-rA", "-p", "tests.conftest", "-p", "no:cacheprovider", "-o", "markers=server")
+    options = ("-q", "-rA", "-p", "tests.conftest", "-p", "no:cacheprovider", "-o", "markers=server", *more)
     return subprocess.run(
         [sys.executable, "-m", "pytest", *options, f"--rootdir={folder}", "test_inner.py"],
         cwd=folder,
@@ -138,3 +153,10 @@ def test_a_test_sees_nothing_of_the_callers_site(tmp_path: Path) -> None:
         AIRFLOW_CONN_GATEWAY_OF_THE_EXPERIMENT='{"conn_type": "cvmfs_gateway", "password": "secret"}',
     )
     assert shown.returncode == 0, shown.stdout
+
+
+def test_a_test_that_failed_and_hangs_in_its_teardown_ends_and_is_named(tmp_path: Path) -> None:
+    shown = run(tmp_path, HANGS, "-p", "pytest_timeout", "--timeout", "0.5")
+    found = outcomes(shown.stdout)
+    assert (found["failed"], found["passed"], found["error"]) == (1, 1, 1)
+    assert "ERROR test_inner.py::test_fails - Failed: Timeout" in shown.stdout

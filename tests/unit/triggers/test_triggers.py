@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any, cast
@@ -60,7 +60,7 @@ def builds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def gateway(builds: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Leases]]:
     handler = type("Handler", (_Leases,), {"answers": [{}], "seen": []})
-    server = HTTPServer(("127.0.0.1", 0), handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     connection = {"conn_type": "cvmfs_gateway", "host": "127.0.0.1", "port": server.server_port, "login": "worker",
