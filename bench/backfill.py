@@ -201,7 +201,7 @@ class Latest:
         path = f"/nightlies/{self.lab.slot.name}/latest"
         while not self._stop.wait(SAMPLE_S):
             try:
-                entry = self.lab.connections.repository(self.lab.slot.repository).revision.lookup(path)
+                entry = self.lab.site.repository(self.lab.slot.repository).revision.lookup(path)
                 if entry is None:
                     raise LabError(f"{path} is not there")
                 self.note(entry.symlink.rpartition("/")[2])

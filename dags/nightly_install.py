@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import DAG, AssetAlias, CronTriggerTimetable, Param, TriggerRule, XComArg
 
 from include.settings.load import load
-from include.settings.model import Site, Slot
+from include.settings.model import SiteSettings, Slot
 from operators.alerts import alert_failed_run
 from operators.night import (
     INHERITED,
@@ -80,7 +80,7 @@ backfill at a time; Airflow calls one complete up to half a minute after its las
 """
 
 
-def night_params(site: Site, slot: Slot | None) -> dict[str, Param]:
+def night_params(settings: SiteSettings, slot: Slot | None) -> dict[str, Param]:
     """The form of a night; with a slot of its own the slot is no question."""
     names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}
     params = {
@@ -115,11 +115,11 @@ def night_params(site: Site, slot: Slot | None) -> dict[str, Param]:
         ),
     }
     if slot is None:
-        params = {"slot": choice(site.slots, title="Slot", description="Which series of builds."), **params}
+        params = {"slot": choice(settings.slots, title="Slot", description="Which series of builds."), **params}
     return params
 
 
-def night(site: Site, slot: Slot | None) -> DAG:
+def night(settings: SiteSettings, slot: Slot | None) -> DAG:
     """The DAG of one slot, on its schedule; or, without a slot, the same by hand for any of them."""
     dag_id = f"nightly_install_{slot.name}" if slot else "nightly_install"
     outlet = slot_asset(slot.name) if slot else AssetAlias("nightlies")
@@ -141,10 +141,10 @@ def night(site: Site, slot: Slot | None) -> DAG:
         dagrun_timeout=timedelta(hours=20),
         on_failure_callback=alert_failed_run,
         default_args=default_args(retries=slot.retries, priority=slot.priority) if slot else default_args(),
-        params=night_params(site, slot),
+        params=night_params(settings, slot),
         tags=["nightlies", "cvmfs", *([f"slot:{slot.name}"] if slot else ["by hand"])],
     )
-    repositories = [slot.repository] if slot else [one.repository for one in site.slots.values()]
+    repositories = [slot.repository] if slot else [one.repository for one in settings.slots.values()]
     with dag:
         found = BuildSensor(
             task_id="find_build",
@@ -161,7 +161,7 @@ def night(site: Site, slot: Slot | None) -> DAG:
             group_id="artifact",
             prepare_timeout=timedelta(hours=6),
             inherited=XComArg(plan, INHERITED),
-            approval=any(site.repository(one).approval for one in repositories),
+            approval=any(settings.repository(one).approval for one in repositories),
             night=found.output,
         )
         gate = CheckCompletenessOperator(

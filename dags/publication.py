@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from airflow.sdk import DAG, Param, TriggerRule
 
 from include.settings.load import load
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from operators.alerts import alert_failed_run
 from operators.night import CheckCompletenessOperator, PlanPublicationOperator
 from operators.publishing import choice, default_args, publishing_tasks
@@ -30,10 +30,10 @@ to no store, gateway or repository.
 """
 
 
-def publication(site: Site) -> DAG:
+def publication(settings: SiteSettings) -> DAG:
     """The DAG. Of what must be chosen nothing has a default: a form that is sent as it is must not publish."""
-    approval = any(one.approval for one in site.repositories.values())
-    stores = ", ".join(f"`{store.url}`" for store in site.stores.values()) or "none is configured"
+    approval = any(one.approval for one in settings.repositories.values())
+    stores = ", ".join(f"`{store.url}`" for store in settings.stores.values()) or "none is configured"
     dag = DAG(
         dag_id="publication",
         description="Publish one tree or tarball to a repository, by hand",
@@ -46,7 +46,7 @@ def publication(site: Site) -> DAG:
         on_failure_callback=alert_failed_run,
         default_args=default_args(),
         params={
-            "repository": choice(site.repositories, title="Repository", description="Where to publish."),
+            "repository": choice(settings.repositories, title="Repository", description="Where to publish."),
             "path": Param(
                 title="Destination",
                 type="string",

@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import DAG, Param
 
 from include.settings.load import load
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from operators.alerts import alert_failed_run
 from operators.approve import approve_each
 from operators.publishing import choice, default_args
@@ -42,7 +42,7 @@ a night publishes below it.
 """
 
 
-def undo_build(site: Site) -> DAG:
+def undo_build(settings: SiteSettings) -> DAG:
     """The DAG, with the configured slots to choose from."""
     names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}
     dag = DAG(
@@ -57,7 +57,7 @@ def undo_build(site: Site) -> DAG:
         on_failure_callback=alert_failed_run,
         default_args=default_args(),
         params={
-            "slot": choice(site.slots, title="Slot", description="Which series of builds."),
+            "slot": choice(settings.slots, title="Slot", description="Which series of builds."),
             "build_id": Param(
                 title="Build",
                 type="string",

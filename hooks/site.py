@@ -9,8 +9,8 @@ from hooks.shares import give_way
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.publishers.connect import Connections
     from include.settings.secrets import Secrets
+    from include.site.site import Site
 
 
 class OnSite:
@@ -21,19 +21,19 @@ class OnSite:
         super().pre_execute(context)  # type: ignore[misc]
         give_way(context["run_id"])
 
-    def connections(self) -> Connections:
+    def site(self) -> Site:
         """Clients of the configured site, with Airflow's connections as secrets."""
         from hooks.secrets import AirflowSecrets
 
         return open_site(AirflowSecrets())
 
 
-def open_site(secrets: Secrets) -> Connections:
+def open_site(secrets: Secrets) -> Site:
     """Clients of the configured site."""
-    from include.publishers.connect import Connections
     from include.settings.load import load
+    from include.site.site import Site
 
-    return Connections(load(), secrets)
+    return Site(load(), secrets)
 
 
 def run_name(context: Context) -> str:

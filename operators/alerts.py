@@ -26,7 +26,7 @@ def note_failure(context: Context) -> None:
         fault = Fault.of(ti.task_id, error, f"{task}: {error}", subject)
     else:
         fault = Fault(ti.task_id, "", f"{task}: {error or 'it ended without an error of its own'}")
-    note_fault(OnSite().connections(), run_name(context), fault, now=clock())
+    note_fault(OnSite().site(), run_name(context), fault, now=clock())
 
 
 def alert_failed_run(context: Context) -> None:
@@ -43,4 +43,4 @@ def alert_failed_run(context: Context) -> None:
         reason=str(context.get("reason") or ""),
         task=ti.task_id if ti is not None else None,
     )
-    tell_failed_run(OnSite().connections(), failed, now=clock(), log_of=log_of)
+    tell_failed_run(OnSite().site(), failed, now=clock(), log_of=log_of)

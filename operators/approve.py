@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from include.nightlies.steps.approve import ApprovalRequest
-    from include.publishers.connect import Connections
+    from include.site.site import Site
 
 APPROVE, REJECT = "Approve", "Reject"
 LONGEST = timedelta(hours=12)
@@ -60,10 +60,10 @@ class AskApprovalOperator(NightshiftOperator):
         # not by its template: a plan that failed has left none, and this task runs in any case
         inherited = context["ti"].xcom_pull(task_ids=PLAN, key=INHERITED)
         batches = [*batches_of(self.batches), *batches_of(inherited or None)]
-        connections = self.connections()
-        asked = ask_run(connections, attempt_of(context), batches, earlier=earlier)
+        site = self.site()
+        asked = ask_run(site, attempt_of(context), batches, earlier=earlier)
         self.log.info("%s", asked.why)
-        return questions_to_map(connections, run_name(context), asked)
+        return questions_to_map(site, run_name(context), asked)
 
 
 class AwaitApprovalOperator(NightshiftOperator, HITLOperator):
@@ -99,15 +99,15 @@ class AwaitApprovalOperator(NightshiftOperator, HITLOperator):
         if not self.question["open"]:
             self.log.info("%s", self.question["why"])
             return None
-        connections = self.connections()
-        asked = open_question(connections, attempt_of(context), self.question["id"])
+        site = self.site()
+        asked = open_question(site, attempt_of(context), self.question["id"])
         # a page of the repository itself there is not
         self.subject, self.body = asked.subject, f"{asked.body}\n\n[Run and its logs]({log_of(asked.run_id)})"
         self.response_timeout = asked.deadline - datetime.now(UTC)
-        approvers = settings_of(connections, asked.repository).approvers
+        approvers = settings_of(site, asked.repository).approvers
         self.assigned_users = [{"id": one, "name": one} for one in approvers] or None
         self.log.info("%s; digest %s", asked.said, asked.digest)
-        tell_asked(connections, asked, url=self._url(context), now=clock())
+        tell_asked(site, asked, url=self._url(context), now=clock())
         return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
@@ -123,12 +123,12 @@ class AwaitApprovalOperator(NightshiftOperator, HITLOperator):
             by, comment = _named(event["responded_by_user"]), str((event["params_input"] or {}).get("comment") or "")
         elif event["error_type"] != "timeout":
             self.process_trigger_event_error(event)
-        connections = self.connections()
+        site = self.site()
         settled = settle_question(
-            connections.ledger, attempt_of(context), self.question["id"], answer, by=by, comment=comment
+            site.ledger, attempt_of(context), self.question["id"], answer, by=by, comment=comment
         )  # fmt: skip
         if answer is not Answer.APPROVED:
-            tell_refused(connections, settled, url=self._url(context), now=clock())
+            tell_refused(site, settled, url=self._url(context), now=clock())
             raise AirflowSkipException(settled.said)
         return {"digest": settled.digest, "answer": settled.answer.value, "by": settled.answered_by}
 
@@ -149,7 +149,7 @@ def approve_each(questions: Any) -> Any:
     ).expand(question=questions)
 
 
-def questions_to_map(connections: Connections, run: str, asked: ApprovalRequest) -> list[dict[str, Any]]:
+def questions_to_map(site: Site, run: str, asked: ApprovalRequest) -> list[dict[str, Any]]:
     """One element for each question of the run so far; only the one that was asked just now is open."""
     from include.nightlies.records import questions
 
@@ -158,7 +158,7 @@ def questions_to_map(connections: Connections, run: str, asked: ApprovalRequest)
     alive = asked.question.id if asked.question else None
     found = [
         {"id": one.id, "number": one.number, "open": one.id == alive, "why": asked.why if one.id == alive else one.said}
-        for one in questions.of_run(connections.ledger, run)
+        for one in questions.of_run(site.ledger, run)
     ]
     return found or [{"id": None, "number": 0, "open": False, "why": asked.why}]
 

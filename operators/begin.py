@@ -51,7 +51,7 @@ class ReadIndexEventsOperator(NightshiftOperator):
     def execute(self, context: Context) -> list[str]:
         from include.nightlies.rules.begin import by_artifact, dates, tick_of
 
-        slot, now = self.connections().site.slot(self.slot), clock()
+        slot, now = self.site().settings.slot(self.slot), clock()
         if not by_artifact(slot):
             self.log.info("nights of slot %s begin by their schedule; what waits looks now", slot.name)
             return []
@@ -104,7 +104,7 @@ class BeginNightOperator(NightshiftOperator):
         if not self.day:
             raise AirflowSkipException("nothing to begin")
         day = date.fromisoformat(self.day)
-        turn = first_pass(self.connections().site.slot(self.slot), day, clock())
+        turn = first_pass(self.site().settings.slot(self.slot), day, clock())
         start_once(
             f"nightly_install_{self.slot}",
             turn.first,

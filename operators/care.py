@@ -37,7 +37,7 @@ class CheckWhitelistOperator(_CareOperator):
         from include.nightlies.steps.care import look_at_whitelist
 
         self.require_wanted(context)
-        return round(look_at_whitelist(self.connections(), attempt_of(context), self.repository), 2)
+        return round(look_at_whitelist(self.site(), attempt_of(context), self.repository), 2)
 
 
 class PruneTagsOperator(WritingOperator, _CareOperator):
@@ -55,10 +55,8 @@ class PruneTagsOperator(WritingOperator, _CareOperator):
 
         self.require_wanted(context)
         attempt, dry_run = attempt_of(context), context["params"].get("dry_run")
-        connections = self.connections()
-        pruned = self.unless_frozen(
-            connections, lambda: prune_tags(connections, attempt, self.repository, dry_run=dry_run)
-        )
+        site = self.site()
+        pruned = self.unless_frozen(site, lambda: prune_tags(site, attempt, self.repository, dry_run=dry_run))
         if pruned is None:
             raise AirflowSkipException(f"{self.repository} has no rule for its tags: care.tags in the configuration")
         verb = "removed" if pruned.done else "dry run, would be removed"
@@ -79,7 +77,7 @@ class RemoveUnfinishedWritesOperator(_CareOperator):
 
         self.require_wanted(context)
         dry_run = bool(context["params"].get("dry_run"))
-        return len(remove_unfinished(self.connections(), attempt_of(context), self.repository, dry_run=dry_run))
+        return len(remove_unfinished(self.site(), attempt_of(context), self.repository, dry_run=dry_run))
 
 
 class CheckRepositoryOperator(_CareOperator):
@@ -91,7 +89,7 @@ class CheckRepositoryOperator(_CareOperator):
         from include.nightlies.steps.care import check_quickly
 
         self.require_wanted(context)
-        report = check_quickly(self.connections(), attempt_of(context), self.repository)
+        report = check_quickly(self.site(), attempt_of(context), self.repository)
         return {"revision": report.revision, "catalogs": report.catalogs, "warnings": report.warning_count}
 
 

@@ -13,7 +13,7 @@ from operators.publish import BatchTaskOperator
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.publishers.connect import Connections
+    from include.site.site import Site
 
 
 class PrepareInheritedOperator(NightshiftOperator):
@@ -38,9 +38,9 @@ class PrepareInheritedOperator(NightshiftOperator):
         if not self.batch:
             raise AirflowSkipException("the build takes nothing from another one")
         (batch,) = batches_of(self.batch)
-        connections = self.connections()
-        this_try = attempt_of(context, outlast=self.outlasts(connections))
-        outcome = self.outlasting(connections, lambda: prepare_inherited(connections, this_try, batch))
+        site = self.site()
+        this_try = attempt_of(context, outlast=self.outlasts(site))
+        outcome = self.outlasting(site, lambda: prepare_inherited(site, this_try, batch))
         if outcome.failures:
             raise BatchFailed(outcome.failures)
         return outcome.to_json()
@@ -62,7 +62,7 @@ class InheritArtifactsOperator(BatchTaskOperator):
         super().__init__(**kwargs)
         self.prepared = prepared
 
-    def attempt(self, context: Context, connections: Connections) -> Done | Waiting:
+    def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.gateway.errors import PathBusy
         from include.nightlies.steps.inherit import inherit_batch
         from include.nightlies.steps.publish import PublishOutcome
@@ -70,14 +70,14 @@ class InheritArtifactsOperator(BatchTaskOperator):
         if not self.batch:
             raise AirflowSkipException("the build takes nothing from another one")
         (batch,) = batches_of(self.batch)
-        attempt = attempt_of(context, outlast=self.outlasts(connections), on_lease=self.on_lease)
+        attempt = attempt_of(context, outlast=self.outlasts(site), on_lease=self.on_lease)
         try:
-            outcome = inherit_batch(connections, attempt, batch, prepared=self.prepared)
+            outcome = inherit_batch(site, attempt, batch, prepared=self.prepared)
         except PathBusy as busy:  # the places cannot be reserved yet
             outcome = PublishOutcome(busy={item.name: busy for item in batch.items})
         for row in () if outcome.busy else outcome.done:
             self.log.info("inherited %s/%s: %s: %s", row.project, row.platform, row.state.value, row.reason)
-        settled = self.settled(connections.ledger, attempt, batch, outcome)
+        settled = self.settled(site.ledger, attempt, batch, outcome)
         if isinstance(settled, Waiting):
             return settled
         return Done([{"kind": "inherited", **row} for row in settled.result])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from include.gateway.errors import PathBusy
     from include.nightlies.steps.errors import DependencyPending
-    from include.publishers.connect import Connections
+    from include.site.site import Site
 
 MARGIN_S = 60.0
 PATIENCE_S = 6.0
@@ -102,7 +102,7 @@ class LeaseTaskOperator(WritingOperator):
         self._drop: Callable[[], object] | None = None
 
     @abstractmethod
-    def attempt(self, context: Context, connections: Connections) -> Done | Waiting:
+    def attempt(self, context: Context, site: Site) -> Done | Waiting:
         """Do all that can be done now. Raises what failed for good."""
 
     def execute(self, context: Context) -> Any:
@@ -133,19 +133,17 @@ class LeaseTaskOperator(WritingOperator):
     def _work(self, context: Context, since: datetime | None) -> Any:
         self._stop = threading.Event()
         try:
-            connections = self.connections()
+            site = self.site()
             patience = time.monotonic() + self.patience_s
             while True:
-                outcome = self.outlasting(
-                    connections, lambda: self.unless_frozen(connections, lambda: self.attempt(context, connections))
-                )
+                outcome = self.outlasting(site, lambda: self.unless_frozen(site, lambda: self.attempt(context, site)))
                 self._drop = None
                 if isinstance(outcome, Done):
                     return outcome.result
                 now = datetime.now(UTC)
                 since = since or now
                 waited_s = (now - since).total_seconds()
-                left_s = self._limit_s(connections, outcome) - waited_s
+                left_s = self._limit_s(site, outcome) - waited_s
                 if left_s <= 0:
                     raise outcome.given_up(waited_s)
                 if time.monotonic() + POLL_S > patience and self.deferrable:
@@ -154,12 +152,12 @@ class LeaseTaskOperator(WritingOperator):
         finally:
             self._stop = self._drop = None
 
-    def _limit_s(self, connections: Connections, waiting: Waiting) -> float:
+    def _limit_s(self, site: Site, waiting: Waiting) -> float:
         if self.wait_limit_s is not None:
             return self.wait_limit_s
         _, error = waiting.first()
         longest = max(error.time_remaining_s for error in waiting.busy.values())
-        return max(lease_lifetime_s(connections, error.repository), longest) + MARGIN_S
+        return max(lease_lifetime_s(site, error.repository), longest) + MARGIN_S
 
     def _defer(self, waiting: Waiting, since: datetime, deadline: datetime) -> None:
         name, error = waiting.first()
@@ -171,16 +169,16 @@ class LeaseTaskOperator(WritingOperator):
         self.defer(trigger=waiting.trigger(since, deadline), method_name="resume", timeout=timeout)
 
 
-def lease_lifetime_s(connections: Connections, repository: str | None) -> float:
+def lease_lifetime_s(site: Site, repository: str | None) -> float:
     """The longest that a lease lasts at a repository's gateway: what its connection says, else the embedded one's."""
-    site = connections.site
-    if repository is not None and repository in site.repositories:
+    settings = site.settings
+    if repository is not None and repository in settings.repositories:
         from hooks.secrets import AirflowSecrets
 
-        given = AirflowSecrets().get(site.repository(repository).gateway).extra.get("max_lease_time_s")
+        given = AirflowSecrets().get(settings.repository(repository).gateway).extra.get("max_lease_time_s")
         if given:
             return float(given)
-    return float(site.gateway.max_lease_time_s)
+    return float(settings.gateway.max_lease_time_s)
 
 
 def _quietly(drop: Callable[[], object]) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from include.gateway.holders import TaskName
-    from include.publishers.stale_leases import StateOf
+    from include.site.stale_leases import StateOf
 
 
 class ListLeasesOperator(NightshiftOperator):
@@ -22,9 +22,9 @@ class ListLeasesOperator(NightshiftOperator):
     ui_color = "#e0e7ff"
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from include.publishers.stale_leases import look
+        from include.site.stale_leases import look
 
-        looked = look(self.connections(), _state_of(context))
+        looked = look(self.site(), _state_of(context))
         for finding in looked.findings:
             self.log.info("%s (%s)", finding, finding.reason)
         for fqrn, why in looked.silent:
@@ -50,7 +50,7 @@ class EndLeasesOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> list[str]:
         from include.publishers.errors import LeasesLeft
-        from include.publishers.stale_leases import LeaseFinding, Whose, end_dead
+        from include.site.stale_leases import LeaseFinding, Whose, end_dead
 
         findings = [LeaseFinding.from_json(one) for one in self.looked["leases"]]
         dead = [one for one in findings if one.whose is Whose.DEAD]
@@ -60,7 +60,7 @@ class EndLeasesOperator(NightshiftOperator):
                 self.log.info("dry run, would be ended: %s (%s)", one, one.reason)
             done = []
         else:
-            done = end_dead(self.connections(), dead, _state_of(context))
+            done = end_dead(self.site(), dead, _state_of(context))
         faults += [f"{one.finding}: {one.reason}" for one in done if one.fault]
         ended = [f"{one.finding.repository}{one.finding.path or '/'}" for one in done if one.ended]
         for outlet in self.outlets:

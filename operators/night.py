@@ -16,7 +16,7 @@ from operators.lease import Done, LeaseTaskOperator, Waiting
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.publishers.connect import Connections
+    from include.site.site import Site
 
 
 INHERITED = "inherited"
@@ -44,8 +44,8 @@ class PlanNightOperator(NightshiftOperator):
 
         night = Night.from_json(self.night)
         with reason_kept(context):
-            connections, this_try = self.connections(), attempt_of(context)
-            plan = self.outlasting(connections, lambda: plan_night(connections, this_try, night))
+            site, this_try = self.site(), attempt_of(context)
+            plan = self.outlasting(site, lambda: plan_night(site, this_try, night))
         context["ti"].xcom_push(key=INHERITED, value=plan.inherited.to_json() if plan.inherited else {})
         return [batch.to_json() for batch in plan.batches]
 
@@ -61,7 +61,7 @@ class PlanPublicationOperator(NightshiftOperator):
 
         params = context["params"]
         with reason_kept(context):
-            connections, this_try = self.connections(), attempt_of(context)
+            site, this_try = self.site(), attempt_of(context)
             request = PublicationRequest(
                 params["repository"],
                 params["path"],
@@ -71,7 +71,7 @@ class PlanPublicationOperator(NightshiftOperator):
                 overwrite=params["mode"] == "replace",
                 dry_run=bool(params["dry_run"]),
             )
-            plan = self.outlasting(connections, lambda: plan_publication(connections, this_try, request))
+            plan = self.outlasting(site, lambda: plan_publication(site, this_try, request))
         return [batch.to_json() for batch in plan.batches]
 
 
@@ -106,13 +106,13 @@ class CheckCompletenessOperator(NightshiftOperator):
         night = Night.from_json(self.night) if self.night is not None else None
         if night is not None and not night.last:
             planned = context["ti"].xcom_pull(task_ids=PLAN, key="return_value") is not None
-            connections = self.connections()
-            slot = connections.site.slot(night.slot)
-            gate_of_pass(connections.ledger, run, slot, planned=planned, cause=first_cause(context))
+            site = self.site()
+            slot = site.settings.slot(night.slot)
+            gate_of_pass(site.ledger, run, slot, planned=planned, cause=first_cause(context))
             raise AirflowSkipException(f"the night goes on after pass {night.number}; its last pass looks at all of it")
         dry_run = bool(context["params"].get("dry_run"))
         cause = first_cause(context)
-        passed = gate(self.connections(), attempt_of(context), night=night, dry_run=dry_run, cause=cause)
+        passed = gate(self.site(), attempt_of(context), night=night, dry_run=dry_run, cause=cause)
         self.log.info("passed: %s", passed.to_json())
         if passed.dry_run:
             raise AirflowSkipException("dry run: nothing was published, and nobody is told")
@@ -134,7 +134,7 @@ class SetLinksOperator(LeaseTaskOperator):
         super().__init__(**kwargs)
         self.night = night
 
-    def attempt(self, context: Context, connections: Connections) -> Done | Waiting:
+    def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.gateway.errors import PathBusy
         from include.nightlies.steps.links import build_of_night, keep_links, link_night
         from include.nightlies.steps.values import Night
@@ -142,12 +142,12 @@ class SetLinksOperator(LeaseTaskOperator):
         if self.night is None:
             raise AirflowSkipException(f"no link is moved: {why_no_build(context)}")
         night = Night.from_json(self.night)
-        build = build_of_night(connections.ledger, night)
+        build = build_of_night(site.ledger, night)
         attempt = attempt_of(context)
         try:
-            linked = link_night(connections, attempt, night, build)
+            linked = link_night(site, attempt, night, build)
         except PathBusy as busy:
-            keep = partial(keep_links, connections, attempt, night, build)
+            keep = partial(keep_links, site, attempt, night, build)
             return Waiting({"links": busy}, lambda _, why: keep(why))
         return Done(linked.to_json())
 

@@ -24,11 +24,11 @@ class RunPreflightOperator(NightshiftOperator):
         from include.care.preflight.run import run
         from include.care.watch.preflight import tell
 
-        connections = self.connections()
-        report = run(checks_of(connections, context["params"].get("slot"), logs=log_folder()))
+        site = self.site()
+        report = run(checks_of(site, context["params"].get("slot"), logs=log_folder()))
         for line in report.lines(all_of_them=True):
             (self.log.info if line.startswith(Severity.OK.value) else self.log.warning)("%s", line)
-        tell(connections, report)
+        tell(site, report)
         if not report.ready:
             raise NotReady(report)
         return {one.value: len(report.of_severity(one)) for one in Severity}

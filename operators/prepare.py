@@ -41,14 +41,14 @@ class PrepareArtifactsOperator(NightshiftOperator):
         from include.nightlies.steps.prepare import prepare_batch
 
         (batch,) = batches_of(self.batch)
-        connections = self.connections()
-        attempt = attempt_of(context, outlast=self.outlasts(connections))
+        site = self.site()
+        attempt = attempt_of(context, outlast=self.outlasts(site))
 
         def prepare() -> BatchOutcome:
-            return prepare_batch(connections, attempt, batch, progress=_Reporter(self.log))
+            return prepare_batch(site, attempt, batch, progress=_Reporter(self.log))
 
         with _yielding():
-            outcome = self.outlasting(connections, prepare)
+            outcome = self.outlasting(site, prepare)
         if outcome.failures:
             error = BatchFailed(outcome.failures)
             if not outcome.done or (error.retryable and tries_left(context)):

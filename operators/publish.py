@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from include.nightlies.attempt import Attempt
     from include.nightlies.steps.publish import PublishOutcome
     from include.nightlies.steps.values import Batch
-    from include.publishers.connect import Connections
+    from include.site.site import Site
 
 
 class BatchTaskOperator(LeaseTaskOperator):
@@ -61,13 +61,13 @@ class PublishArtifactsOperator(BatchTaskOperator):
 
     ui_color = "#dcfce7"
 
-    def attempt(self, context: Context, connections: Connections) -> Done | Waiting:
+    def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.nightlies.steps.publish import publish_batch
 
         (batch,) = batches_of(self.batch)
-        attempt = attempt_of(context, outlast=self.outlasts(connections), on_lease=self.on_lease)
-        outcome = publish_batch(connections, attempt, batch)
-        return self.settled(connections.ledger, attempt, batch, outcome)
+        attempt = attempt_of(context, outlast=self.outlasts(site), on_lease=self.on_lease)
+        outcome = publish_batch(site, attempt, batch)
+        return self.settled(site.ledger, attempt, batch, outcome)
 
 
 if not TYPE_CHECKING:

@@ -11,7 +11,7 @@ from operators.links import RepositoryLink
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.publishers.connect import Connections
+    from include.site.site import Site
 
 
 class ReserveDestinationsOperator(LeaseTaskOperator):
@@ -28,12 +28,12 @@ class ReserveDestinationsOperator(LeaseTaskOperator):
         super().__init__(**kwargs)
         self.batches = batches
 
-    def attempt(self, context: Context, connections: Connections) -> Done | Waiting:
+    def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.gateway.errors import PathBusy
         from include.nightlies.steps.reserve import reserve_run
 
         try:
-            made = reserve_run(connections, attempt_of(context), batches_of(self.batches))
+            made = reserve_run(site, attempt_of(context), batches_of(self.batches))
         except PathBusy as busy:
             return Waiting({"reserve": busy})
         return Done(

@@ -12,7 +12,7 @@ from triggers.poll import PollTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.publishers.connect import Connections
+    from include.site.site import Site
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class WritingOperator(NightshiftOperator):
         super().__init__(**kwargs)
         self.deferrable = deferrable
 
-    def unless_frozen(self, connections: Connections, work: Callable[[], T]) -> T:
+    def unless_frozen(self, site: Site, work: Callable[[], T]) -> T:
         """What `work` returns; a freeze that it meets defers the task, which begins again by `thawed`."""
         from include.cvmfs.errors import RepositoryFrozen
         from include.gateway.errors import RepositoryDisabled
@@ -37,7 +37,7 @@ class WritingOperator(NightshiftOperator):
         except (RepositoryFrozen, RepositoryDisabled) as stopped:
             repository = stopped.fqrn if isinstance(stopped, RepositoryFrozen) else stopped.repository
             # one that an administrator disabled at its gateway has no document to watch: retries wait for that
-            if repository is None or not self.deferrable or unfrozen(lambda: connections, repository).ready:
+            if repository is None or not self.deferrable or unfrozen(lambda: site, repository).ready:
                 raise
             self.log.info("%s; waiting in the triggerer", stopped)
             self.defer(trigger=PollTrigger("thaw", {"repository": repository}), method_name="thawed")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from include.nightlies.undo.plan import Wish
-    from include.publishers.connect import Connections
+    from include.site.site import Site
 
 
 PLAN = "plan"
@@ -36,16 +36,16 @@ class PlanUndoOperator(NightshiftOperator):
         from include.nightlies.undo.approval import ask_undo
         from include.nightlies.undo.undo import plan_undo
 
-        connections, run = self.connections(), run_name(context)
-        plan = plan_undo(connections, wish_of(context))
+        site, run = self.site(), run_name(context)
+        plan = plan_undo(site, wish_of(context))
         for line in plan.lines():
             self.log.info("%s", line)
         context["ti"].xcom_push(key=PLAN, value=plan.to_json())
         asked = ApprovalRequest(None, True, "dry run: no approval is asked for")
         if not context["params"]["dry_run"]:
-            asked = ask_undo(connections, attempt_of(context), plan, wished=bool(context["params"]["approval"]))
+            asked = ask_undo(site, attempt_of(context), plan, wished=bool(context["params"]["approval"]))
         self.log.info("%s", asked.why)
-        return questions_to_map(connections, run, asked)
+        return questions_to_map(site, run, asked)
 
 
 class UndoBuildOperator(LeaseTaskOperator):
@@ -57,7 +57,7 @@ class UndoBuildOperator(LeaseTaskOperator):
 
     ui_color = "#fee2e2"
 
-    def attempt(self, context: Context, connections: Connections) -> Done | Waiting:
+    def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.gateway.errors import PathBusy
         from include.nightlies.undo.approval import require_undo_approved
         from include.nightlies.undo.undo import undo
@@ -65,9 +65,9 @@ class UndoBuildOperator(LeaseTaskOperator):
         if context["params"]["dry_run"]:
             raise AirflowSkipException("dry run: see the task before; nothing is undone")
         attempt, wished = attempt_of(context), bool(context["params"]["approval"])
-        require = partial(require_undo_approved, connections, run=attempt.run, wished=wished)
+        require = partial(require_undo_approved, site, run=attempt.run, wished=wished)
         try:
-            plan, revision = undo(connections, attempt, wish_of(context), require=require)
+            plan, revision = undo(site, attempt, wish_of(context), require=require)
         except PathBusy as busy:
             return Waiting({"undo": busy})
         return Done(plan.to_json() | {"revision": revision})

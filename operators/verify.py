@@ -31,14 +31,14 @@ class VerifyArtifactsOperator(WritingOperator):
     def execute(self, context: Context) -> dict[str, int]:
         from include.nightlies.steps.verify import tidy_run, verify_run
 
-        connections = self.connections()
-        attempt, batches = attempt_of(context, outlast=self.outlasts(connections)), batches_of(self.batches)
+        site = self.site()
+        attempt, batches = attempt_of(context, outlast=self.outlasts(site)), batches_of(self.batches)
 
         def tidy() -> tuple[str, ...]:
-            return tidy_run(connections, attempt, batches)
+            return tidy_run(site, attempt, batches)
 
-        removed = self.outlasting(connections, lambda: self.unless_frozen(connections, tidy))
-        read = self.outlasting(connections, lambda: verify_run(connections, attempt))
+        removed = self.outlasting(site, lambda: self.unless_frozen(site, tidy))
+        read = self.outlasting(site, lambda: verify_run(site, attempt))
         return {"verified": len(read), "files": sum(one.files for one in read), "tidied": len(removed)}
 
 

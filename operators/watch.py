@@ -31,7 +31,7 @@ class WatchNightsOperator(NightshiftOperator):
         from include.care.watch.watch import watch
 
         airflow = AskAirflow(context["ti"])
-        done = watch(self.connections(), now=clock(), airflow=airflow, log_of=log_of, logs=log_folder())
+        done = watch(self.site(), now=clock(), airflow=airflow, log_of=log_of, logs=log_folder())
         for message, said in done.told:
             self.log.info("%s: %s", said.value, message.title)
         for fault in done.faults:

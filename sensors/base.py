@@ -75,5 +75,5 @@ class WaitSensor(NightshiftSensor):
         return seen.result
 
     def _look(self) -> Observation:
-        connections, look = self.connections(), CHECKS[self.check].look
-        return self.outlasting(connections, lambda: look(lambda: connections, **self.arguments()))
+        site, look = self.site(), CHECKS[self.check].look
+        return self.outlasting(site, lambda: look(lambda: site, **self.arguments()))

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from include.nightlies.rules.passes import Pass, PassDecision
     from include.nightlies.steps.values import Night
-    from include.publishers.connect import Connections
     from include.settings.model import Slot
+    from include.site.site import Site
 
 SLACK = timedelta(minutes=5)
 """How much later than the night's end the triggerer may come back."""
@@ -45,16 +45,16 @@ class BuildSensor(NightshiftSensor):
 
     def execute(self, context: Context) -> dict[str, Any]:
         with reason_kept(context):
-            connections = self.connections()
-            return self.outlasting(connections, lambda: self._find(context, connections))
+            site = self.site()
+            return self.outlasting(site, lambda: self._find(context, site))
 
     def found(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """The trigger's answer. Raises AirflowFailException if the night cannot go on, as for a slot that is gone."""
         with reason_kept(context):
-            connections = self.connections()
-            return self.outlasting(connections, lambda: self._found(context, connections, event))
+            site = self.site()
+            return self.outlasting(site, lambda: self._found(context, site, event))
 
-    def _find(self, context: Context, connections: Connections) -> dict[str, Any]:
+    def _find(self, context: Context, site: Site) -> dict[str, Any]:
         from include.nightlies.errors import BuildMissing, NightlyError
         from include.nightlies.rules.passes import Turn
         from include.nightlies.steps.build_status import Watch
@@ -63,7 +63,7 @@ class BuildSensor(NightshiftSensor):
 
         now = datetime.now(UTC)
         try:
-            settings = connections.site.slot(self.slot or context["params"]["slot"])
+            settings = site.settings.slot(self.slot or context["params"]["slot"])
             night, turn = night_of(context, settings, now)
         except (NightlyError, SettingsError) as error:
             raise AirflowFailException(str(error)) from error
@@ -71,14 +71,14 @@ class BuildSensor(NightshiftSensor):
         self._leave_to_the_first(context, settings, night)
         if turn.until is None:
             try:
-                read_again(connections, settings, night.date)
+                read_again(site, settings, night.date)
             except BuildMissing as missing:
                 raise AirflowFailException(str(missing)) from missing
             return _handed_on(night, turn)
         if turn.after is None:
-            found = Watch(lambda: connections, night, turn).look(now)
+            found = Watch(lambda: site, night, turn).look(now)
             if found.turn is not Turn.WAIT:
-                return self._go_on(night, turn, found, connections, settings)
+                return self._go_on(night, turn, found, site, settings)
             self.log.info("%s", found.reason)
         return self.defer(
             trigger=NightTrigger(
@@ -88,18 +88,18 @@ class BuildSensor(NightshiftSensor):
             timeout=max(turn.until - now, timedelta()) + SLACK,
         )
 
-    def _found(self, context: Context, connections: Connections, event: dict[str, Any]) -> dict[str, Any]:
+    def _found(self, context: Context, site: Site, event: dict[str, Any]) -> dict[str, Any]:
         from include.nightlies.rules.passes import PassDecision, Turn
         from include.settings.errors import SettingsError
 
         if "error" in event:
             raise AirflowFailException(f"the night is not finished: {event['error']}")
         try:
-            settings = connections.site.slot(self.slot or context["params"]["slot"])
+            settings = site.settings.slot(self.slot or context["params"]["slot"])
         except SettingsError as error:
             raise AirflowFailException(f"the night is not finished: {error}") from error
         night, turn = night_of(context, settings, datetime.now(UTC))
-        return self._go_on(night, turn, PassDecision(Turn(event["turn"]), event["reason"]), connections, settings)
+        return self._go_on(night, turn, PassDecision(Turn(event["turn"]), event["reason"]), site, settings)
 
     def _leave_to_the_first(self, context: Context, settings: Slot, night: Night) -> None:
         """Skip a scheduled run whose night its first artifact has begun, in a run of its own."""
@@ -114,9 +114,7 @@ class BuildSensor(NightshiftSensor):
             ti.xcom_push(key="return_value", value={ELSEWHERE: first})
             raise AirflowSkipException(f"the night of {night.date} began with its first artifact, in run {first}")
 
-    def _go_on(
-        self, night: Night, turn: Pass, found: PassDecision, connections: Connections, settings: Slot
-    ) -> dict[str, Any]:
+    def _go_on(self, night: Night, turn: Pass, found: PassDecision, site: Site, settings: Slot) -> dict[str, Any]:
         from include.nightlies.errors import BuildMissing
         from include.nightlies.rules.passes import Turn
         from include.nightlies.steps.sources import read_again
@@ -124,7 +122,7 @@ class BuildSensor(NightshiftSensor):
         self.log.info("pass %d of the night: %s", night.number, found.reason)
         if found.turn is Turn.LAST:
             try:
-                read_again(connections, settings, night.date)
+                read_again(site, settings, night.date)
             except BuildMissing as missing:
                 raise NotThere(str(missing)) from missing
         return _handed_on(replace(night, last=found.turn is Turn.LAST), turn)

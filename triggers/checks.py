@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from include.publishers.connect import Connections
+    from include.site.site import Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Observation:
     result: Any = None
 
 
-Connect = Callable[[], "Connections"]
+Connect = Callable[[], "Site"]
 """Gives the clients of the site; a check that needs none does not call it."""
 
 
@@ -32,9 +32,9 @@ def lease_free(connect: Connect, repository: str, path: str) -> Observation:
     from include.gateway.client.client import GatewayClient
     from include.settings.urls import base_url
 
-    connections = connect()
-    site = connections.site
-    address = base_url(connections.secrets.get(site.repository(repository).gateway), port=site.gateway.port)
+    site = connect()
+    settings = site.settings
+    address = base_url(site.secrets.get(settings.repository(repository).gateway), port=settings.gateway.port)
     place = f"{repository}{path or '/'}"
     # listing leases needs no key, so the client is given none
     with GatewayClient(address, "", "", retries=0) as client:
@@ -55,7 +55,7 @@ def object_stored(connect: Connect, store: str, key: str) -> Observation:
 
 def place_ready(connect: Connect, repository: str, path: str, wanted: str, replaces: bool = False) -> Observation:
     """The place of a tree is as `wanted`: `free` or `reserved`. Raises DestinationError if it can never be."""
-    from include.publishers.path_state import WantedPlace, look_at
+    from include.site.path_state import WantedPlace, look_at
 
     seen = look_at(connect(), repository, path, WantedPlace(wanted), replaces=replaces)
     result = {"repository": repository, "path": seen.path, "revision": seen.revision, "reason": seen.reason}

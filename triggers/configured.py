@@ -7,27 +7,27 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from include.publishers.connect import Connections
+    from include.site.site import Site
 
 
-def configured(slot: str) -> Callable[[], Connections]:
+def configured(slot: str) -> Callable[[], Site]:
     """Clients of the site, new ones whenever the configuration differs; to be called in threads.
 
     What is returned raises SettingsError once the slot is not configured, and what reading the configuration raises.
     """
     from hooks.secrets import KnownSecrets
-    from include.publishers.connect import Connections
     from include.settings.load import load
+    from include.site.site import Site
 
     loop = asyncio.get_running_loop()
-    known: Connections | None = None
+    known: Site | None = None
 
-    def connect() -> Connections:
+    def connect() -> Site:
         nonlocal known
-        site = load()
-        site.slot(slot)
-        if known is None or site != known.site:
-            known = Connections(site, KnownSecrets(loop))
+        settings = load()
+        settings.slot(slot)
+        if known is None or settings != known.settings:
+            known = Site(settings, KnownSecrets(loop))
         return known
 
     return connect

@@ -12,7 +12,7 @@ from triggers.poll import PollTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from include.publishers.connect import Connections
+    from include.site.site import Site
 
 T = TypeVar("T")
 
@@ -31,11 +31,11 @@ class OutlastsOutages:
     _pauses = 0
     """How often this try has waited so far."""
 
-    def outlasts(self, connections: Connections) -> bool:
+    def outlasts(self, site: Site) -> bool:
         """Whether an outage would be waited out now: then a step is to record nothing of it."""
-        return getattr(self, "deferrable", True) and self._pauses < len(_planned(connections))
+        return getattr(self, "deferrable", True) and self._pauses < len(_planned(site))
 
-    def outlasting(self, connections: Connections, work: Callable[[], T]) -> T:
+    def outlasting(self, site: Site, work: Callable[[], T]) -> T:
         """What `work` returns; an outage that it meets defers the task, which then begins again by `outage_over`."""
         from include.nightlies.rules.outages import is_outage
 
@@ -43,9 +43,9 @@ class OutlastsOutages:
         try:
             return work()
         except Exception as error:
-            if not is_outage(error) or not self.outlasts(connections):
+            if not is_outage(error) or not self.outlasts(site):
                 raise
-            planned = _planned(connections)
+            planned = _planned(site)
             waited = 0 if time.monotonic() - began > RECOVERED_S else self._pauses
             left_s = sum(planned[waited:])
             self.log.warning(  # type: ignore[attr-defined]
@@ -63,7 +63,7 @@ class OutlastsOutages:
         return self.execute(context)  # type: ignore[attr-defined]
 
 
-def _planned(connections: Connections) -> tuple[float, ...]:
+def _planned(site: Site) -> tuple[float, ...]:
     from include.nightlies.rules.outages import pauses
 
-    return pauses(connections.site.outage_minutes * 60.0)
+    return pauses(site.settings.outage_minutes * 60.0)

@@ -30,11 +30,11 @@ from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Publication
 from include.nightlies.steps.sources import index_place
-from include.publishers.bootstrap import found_repository, found_stores
-from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.model import Slot
 from include.settings.secrets import EnvSecrets
+from include.site.bootstrap import found_repository, found_stores
+from include.site.site import Site
 
 SAY_EVERY_S = 20.0
 
@@ -45,7 +45,7 @@ class BenchLab:
 
     lab: Lab
     slot: Slot
-    connections: Connections
+    site: Site
     api: AirflowApi
 
     @property
@@ -53,11 +53,11 @@ class BenchLab:
         return f"nightly_install_{self.slot.name}"
 
     def today(self) -> date:
-        return today(self.connections.site, self.slot.name, datetime.now(UTC))
+        return today(self.site.settings, self.slot.name, datetime.now(UTC))
 
     def drop(self, day: date, artifacts: int, files: int) -> None:
         """Put the whole build of a date into the store, its index last."""
-        store = self.connections.store(self.slot.store)
+        store = self.site.store(self.slot.store)
         build_id = f"b{day:%Y%m%d}"
         made: tuple[Artifact, ...] = drop(store, build_id, artifacts, files)
         index = BuildIndex(self.slot.name, build_id, day, complete=True, artifacts=made)
@@ -83,11 +83,11 @@ class BenchLab:
         return self.api.task_instances(self.dag_id, run_id)
 
     def publications(self, run_id: str) -> tuple[Publication, ...]:
-        return publications_of_run(self.connections.ledger, f"{self.dag_id}/{run_id}")
+        return publications_of_run(self.site.ledger, f"{self.dag_id}/{run_id}")
 
     def prepared_at(self, done: Publication) -> datetime | None:
         """When the preparation of a publication began."""
-        made = changeset(self.connections.ledger, done.changeset or "")
+        made = changeset(self.site.ledger, done.changeset or "")
         return made.created_at if made is not None else None
 
     def airflow(self, *arguments: str) -> str:
@@ -117,14 +117,14 @@ def bench_lab() -> Iterator[BenchLab]:
     os.environ.update(lab.settings(os.environ))
     try:
         lifecycle.up(lab, airflow=True, say=say)
-        site = load()
-        slot = next(iter(site.slots.values()))
-        connections = Connections(site, EnvSecrets())
-        found_stores(connections, {slot.store, site.repository(slot.repository).store}, say=say)
-        found_repository(connections, slot.repository, say=say)
+        settings = load()
+        slot = next(iter(settings.slots.values()))
+        site = Site(settings, EnvSecrets())
+        found_stores(site, {slot.store, settings.repository(slot.repository).store}, say=say)
+        found_repository(site, slot.repository, say=say)
         api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
-        yield BenchLab(lab, slot, connections, api)
-        connections.ledger.dispose()
+        yield BenchLab(lab, slot, site, api)
+        site.ledger.dispose()
     finally:
         lifecycle.down(lab, say=say)
         shutil.rmtree(folder, ignore_errors=True)

@@ -11,8 +11,8 @@ from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.revision.repository import Repository
 from include.gateway.client.client import GatewayClient
 from include.publishers.base import Publisher
-from include.publishers.connect import native_publisher
 from include.settings.model import RepositorySettings
+from include.site.site import native_publisher
 from include.storage.store import Store
 
 

@@ -6,13 +6,13 @@ import os
 from functools import cache
 
 from include.care.preflight.airflow import Asked, ask_api
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.settings.secrets import Secrets
 
 
-def defined_in_airflow(site: Site, secrets: Secrets) -> Asked:
+def defined_in_airflow(settings: SiteSettings, secrets: Secrets) -> Asked:
     """Asks one after the other; None where neither answers."""
-    api = ask_api(site, secrets)
+    api = ask_api(settings, secrets)
 
     @cache
     def of_lab() -> frozenset[str] | None:

@@ -14,7 +14,7 @@ import typer
 
 from include.settings.errors import MissingConnection
 from include.settings.load import load
-from include.settings.model import RepositorySettings, Site
+from include.settings.model import RepositorySettings, SiteSettings
 from include.settings.secrets import EnvSecrets, Secrets
 
 if TYPE_CHECKING:
@@ -77,12 +77,12 @@ def leases(
     Console(soft_wrap=True).print(table if rows else "no leases")
 
 
-def gateway_url(site: Site) -> str:
+def gateway_url(settings: SiteSettings) -> str:
     """Where the embedded gateway of the configuration listens."""
-    host = site.gateway.host
+    host = settings.gateway.host
     if host in ("0.0.0.0", "::"):  # noqa: S104 - compared with, not bound to
         host = "127.0.0.1"
-    return f"http://[{host}]:{site.gateway.port}" if ":" in host else f"http://{host}:{site.gateway.port}"
+    return f"http://[{host}]:{settings.gateway.port}" if ":" in host else f"http://{host}:{settings.gateway.port}"
 
 
 def served_config(port: int | None = None) -> ServiceConfig:
@@ -93,39 +93,39 @@ def served_config(port: int | None = None) -> ServiceConfig:
     return replace(config, recipe=Recipe(__name__, served_config.__name__, (port,)))
 
 
-def service_config(site: Site, secrets: Secrets, *, port: int | None = None) -> ServiceConfig:
+def service_config(settings: SiteSettings, secrets: Secrets, *, port: int | None = None) -> ServiceConfig:
     """The service for those repositories of a site that have a key here. Raises ConfigError if there is none.
 
     Signing keys and store credentials are read at a repository's first commit: they may be made after the start.
     """
     from include.gateway.service.config import ConfigError, RepositoryConfig, ServiceConfig
-    from include.publishers.connect import Connections
+    from include.site.site import Site
 
-    connections = Connections(site, secrets)
+    site = Site(settings, secrets)
     served, not_served = {}, {}
-    for fqrn, repository in site.repositories.items():
-        keys = _keys(site, repository, secrets)
+    for fqrn, repository in settings.repositories.items():
+        keys = _keys(settings, repository, secrets)
         if keys:
-            store = partial(connections.manifest_store, fqrn)
-            masters = partial(_public_keys, repository.public_key, site.gateway.keys / f"{fqrn}.pub")
-            quick = partial(connections.manifest_store, fqrn, quick=True)
-            served[fqrn] = RepositoryConfig(store, _signer(site, repository), keys, masters, quick)
+            store = partial(site.manifest_store, fqrn)
+            masters = partial(_public_keys, repository.public_key, settings.gateway.keys / f"{fqrn}.pub")
+            quick = partial(site.manifest_store, fqrn, quick=True)
+            served[fqrn] = RepositoryConfig(store, _signer(settings, repository), keys, masters, quick)
         else:
-            not_served[fqrn] = _without_key(site, repository, secrets)
+            not_served[fqrn] = _without_key(settings, repository, secrets)
     if not served:
         raise ConfigError(
-            f"no repository of the configuration has a gateway key: create {site.gateway.keys}/<fqrn>.gw,"
+            f"no repository of the configuration has a gateway key: create {settings.gateway.keys}/<fqrn>.gw,"
             " or define the repository's gateway connection for this gateway's port"
         )
     return ServiceConfig(
-        state=site.gateway.state,
+        state=settings.gateway.state,
         repositories=served,
-        host=site.gateway.host,
-        port=site.gateway.port if port is None else port,
-        max_lease_time_s=site.gateway.max_lease_time_s,
-        max_payload_bytes=site.gateway.max_payload_mib << 20,
-        payloads_at_once=site.gateway.payloads_at_once,
-        keys=_admin_keys(site, list(served), secrets),
+        host=settings.gateway.host,
+        port=settings.gateway.port if port is None else port,
+        max_lease_time_s=settings.gateway.max_lease_time_s,
+        max_payload_bytes=settings.gateway.max_payload_mib << 20,
+        payloads_at_once=settings.gateway.payloads_at_once,
+        keys=_admin_keys(settings, list(served), secrets),
         not_served=not_served,
     )
 
@@ -135,12 +135,12 @@ def _public_keys(*files: Path) -> list[bytes]:
     return [file.read_bytes() for file in dict.fromkeys(files) if file.exists()]
 
 
-def _keys(site: Site, repository: RepositorySettings, secrets: Secrets) -> tuple[AcceptedKey, ...]:
+def _keys(settings: SiteSettings, repository: RepositorySettings, secrets: Secrets) -> tuple[AcceptedKey, ...]:
     """The key of the file and the key of the connection, once if they are the same."""
     from include.gateway.service.config import AcceptedKey
 
     found = []
-    file = site.gateway.keys / f"{repository.fqrn}.gw"
+    file = settings.gateway.keys / f"{repository.fqrn}.gw"
     if file.exists():
         found.append(_key_file(file))
     try:
@@ -148,15 +148,17 @@ def _keys(site: Site, repository: RepositorySettings, secrets: Secrets) -> tuple
     except MissingConnection:
         connection = None
     if connection and connection.login and connection.password:
-        here = connection.host in _LOCAL | {site.gateway.host} and (connection.port or 4929) == site.gateway.port
+        here = (
+            connection.host in _LOCAL | {settings.gateway.host} and (connection.port or 4929) == settings.gateway.port
+        )
         if here and (connection.login, connection.password) not in found:
             found.append((connection.login, connection.password))
     return tuple(AcceptedKey(key_id, secret) for key_id, secret in found)
 
 
-def _without_key(site: Site, repository: RepositorySettings, secrets: Secrets) -> str:
+def _without_key(settings: SiteSettings, repository: RepositorySettings, secrets: Secrets) -> str:
     """Why ``_keys`` found none."""
-    name, file = repository.gateway, site.gateway.keys / f"{repository.fqrn}.gw"
+    name, file = repository.gateway, settings.gateway.keys / f"{repository.fqrn}.gw"
     try:
         connection = secrets.get(name)
     except MissingConnection:
@@ -167,13 +169,13 @@ def _without_key(site: Site, repository: RepositorySettings, secrets: Secrets) -
     return f"its connection {name!r} names the gateway {place}, not this one; if it is to be served here, create {file}"
 
 
-def _admin_keys(site: Site, served: list[str], secrets: Secrets) -> tuple[AcceptedKey, ...]:
+def _admin_keys(settings: SiteSettings, served: list[str], secrets: Secrets) -> tuple[AcceptedKey, ...]:
     """Of the file, and of the connections that served repositories name for their administrator; they take no lease."""
     from include.gateway.service.config import AcceptedKey
 
-    file = site.gateway.keys / ADMIN_KEY
+    file = settings.gateway.keys / ADMIN_KEY
     found = [_key_file(file)] if file.exists() else []
-    named = {site.repository(fqrn).gateway_admin for fqrn in served}
+    named = {settings.repository(fqrn).gateway_admin for fqrn in served}
     for connection_id in sorted(filter(None, named)):
         try:
             connection = secrets.get(connection_id)
@@ -191,10 +193,10 @@ def _key_file(file: Path) -> tuple[str, str]:
     return key.key_id, key.secret
 
 
-def _signer(site: Site, repository: RepositorySettings) -> Callable[[], Signer]:
+def _signer(settings: SiteSettings, repository: RepositorySettings) -> Callable[[], Signer]:
     def read() -> Signer:
         from include.cvmfs.format.keys import load_signer
 
-        return load_signer(site.gateway.keys, repository.fqrn, reflog_checksum=repository.reflog_checksum)
+        return load_signer(settings.gateway.keys, repository.fqrn, reflog_checksum=repository.reflog_checksum)
 
     return read

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.cli.repo_open import AsJson, connections, holder, printable, refusing, span
+from include.cli.repo_open import AsJson, holder, open_site, printable, refusing, span
 
 if TYPE_CHECKING:
     from include.care.freezes.freezes import FreezeState
@@ -47,7 +47,7 @@ def freeze(
 
     now = datetime.now(UTC).replace(microsecond=0)
     with refusing():
-        site = connections()
+        site = open_site()
         ends = _moment(until, now) if until else None
         try:
             done = freezes.freeze(site, fqrn, reason=reason, who=holder(), until=ends, now=now)
@@ -76,7 +76,7 @@ def thaw(
     from include.care.freezes import freezes
 
     with refusing():
-        done = freezes.thaw(connections(), fqrn, who=holder(), now=datetime.now(UTC).replace(microsecond=0))
+        done = freezes.thaw(open_site(), fqrn, who=holder(), now=datetime.now(UTC).replace(microsecond=0))
     if as_json:
         typer.echo(json.dumps({"repository": fqrn, "changed": done.changed, "was": _described(done.before)}, indent=1))
     elif done.changed:
@@ -89,9 +89,9 @@ def _show(fqrn: str | None, *, as_json: bool, history: bool) -> None:
     from include.care.freezes import freezes
 
     with refusing():
-        site = connections()
+        site = open_site()
         if fqrn is not None:
-            site.site.repository(fqrn)
+            site.settings.repository(fqrn)
         if history:
             done = freezes.interventions_of(site.ledger, fqrn)
             if as_json:

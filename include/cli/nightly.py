@@ -52,12 +52,12 @@ def run(
     """
     lab = Lab.from_environment()
     adopt()  # the first night has only now made the secrets
-    site = load()
-    name = slot or next(iter(site.slots), "")
-    day = _day(date_text) if date_text else today(site, name, datetime.now(UTC))
+    settings = load()
+    name = slot or next(iter(settings.slots), "")
+    day = _day(date_text) if date_text else today(settings, name, datetime.now(UTC))
     with _Screen() as screen:
         viewer = Viewer(say=screen.say, packed=screen.packed, run=screen.run)
-        report = run_night(lab, site, EnvSecrets(), Wishes(name, day, rebuild, allow_future), viewer)
+        report = run_night(lab, settings, EnvSecrets(), Wishes(name, day, rebuild, allow_future), viewer)
     path = lab.place.var / "last-night.json"
     report.write(path)
     show(report)
@@ -78,17 +78,19 @@ def summary(
     """Say what became of a night, as the ledger has it now. Exit code 1 if something required is missing."""
     from include.care.watch.records import read_summary, store_summary
     from include.care.watch.render import to_text
-    from include.cli.repo_open import connections, refusing
+    from include.cli.repo_open import open_site, refusing
 
     now = datetime.now(UTC)
     with refusing():
-        site = connections()
-        chosen = [site.site.slot(slot)] if slot else list(site.site.slots.values())
+        site = open_site()
+        chosen = [site.settings.slot(slot)] if slot else list(site.settings.slots.values())
         found = [
-            read_summary(site.ledger, one, _day(date_text) if date_text else today(site.site, one.name, now), now=now)
+            read_summary(
+                site.ledger, one, _day(date_text) if date_text else today(site.settings, one.name, now), now=now
+            )
             for one in chosen
         ]
-        files = [store_summary(site.site.paths.var, one) for one in found] if keep else []
+        files = [store_summary(site.settings.paths.var, one) for one in found] if keep else []
     if as_json:
         typer.echo(json.dumps([one.to_json() for one in found], indent=1))
     else:

@@ -42,22 +42,22 @@ def undo(
     from include.nightlies.undo.plan import Instead
     from include.nightlies.undo.undo import plan_undo
     from include.nightlies.undo.undo import undo as do_it
-    from include.publishers.connect import Connections
     from include.settings.load import load
     from include.settings.secrets import EnvSecrets
+    from include.site.site import Site
 
     instead = Instead.PREDECESSOR if predecessor else Instead.NOTHING
     wish = replace(_wish(slot, build, reason, project, platform), instead=instead, move_links=move_links)
-    connections = Connections(load(), EnvSecrets())
+    site = Site(load(), EnvSecrets())
     if not yes:
-        plan = plan_undo(connections, wish)
+        plan = plan_undo(site, wish)
         for line in plan.lines():
             typer.echo(line)
         if plan.refused:
             raise UndoRefused(build, plan.refused)
         typer.echo("nothing was changed; say --yes to do it")
         return
-    plan, revision = do_it(connections, Attempt(f"by hand/{holder()}", holder(), 1, _now), wish)
+    plan, revision = do_it(site, Attempt(f"by hand/{holder()}", holder(), 1, _now), wish)
     for line in plan.lines():
         typer.echo(line)
     typer.echo(f"done in revision {revision}" if revision else "nothing was to be done")
@@ -66,12 +66,12 @@ def undo(
 def redo(slot: SlotName, build: BuildId, project: Projects = None, platform: Platforms = None) -> None:
     """Let the next run of a build install again what was undone of it; the repository is not changed by this."""
     from include.nightlies.undo.undo import redo as do_it
-    from include.publishers.connect import Connections
     from include.settings.load import load
     from include.settings.secrets import EnvSecrets
+    from include.site.site import Site
 
-    connections = Connections(load(), EnvSecrets())
-    count = do_it(connections, _wish(slot, build, "", project, platform), now=_now())
+    site = Site(load(), EnvSecrets())
+    count = do_it(site, _wish(slot, build, "", project, platform), now=_now())
     typer.echo(f"{count} artifacts of {build} may be installed again; run nightly_install for its date")
 
 

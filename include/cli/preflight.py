@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from include.cli.repo_open import AsJson, connections, refusing
+from include.cli.repo_open import AsJson, open_site, refusing
 
 if TYPE_CHECKING:
     from include.care.preflight.findings import PreflightReport
@@ -29,8 +29,8 @@ def preflight(
     from include.cli.airflow_connections import defined_in_airflow
 
     with refusing():
-        site = connections()
-        asked = defined_in_airflow(site.site, site.secrets)
+        site = open_site()
+        asked = defined_in_airflow(site.settings, site.secrets)
         report = run(checks_of(site, slot, asked=asked), limit_s=limit_s)
     if as_json:
         typer.echo(json.dumps(report.to_json(), indent=1))

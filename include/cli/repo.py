@@ -18,7 +18,7 @@ from include.cli.repo_open import (
     TagName,
     Target,
     bars,
-    connections,
+    open_site,
     open_target,
     printable,
     refusing,
@@ -125,7 +125,7 @@ def _note_damage(target: str, report: CheckReport, *, everything: bool) -> None:
     if "/" in target or Path(target).is_dir() or target not in load().repositories:
         return
     try:
-        damage.note_report(connections().ledger, report, everything=everything, now=datetime.now(UTC))
+        damage.note_report(open_site().ledger, report, everything=everything, now=datetime.now(UTC))
     except LedgerError as fault:
         typer.echo(f"nightshift: what was found is not noted for the next nights: {fault}", err=True)
 
@@ -134,7 +134,7 @@ def _mend_reflog(fqrn: str) -> None:
     from include.cvmfs.commit.repair import repair_reflog
     from include.publishers.capabilities import Operation
 
-    with switching(connections(), fqrn, Operation.REPAIR) as (store, signer):
+    with switching(open_site(), fqrn, Operation.REPAIR) as (store, signer):
         _, added = repair_reflog(store, fqrn, signer=signer, now=seconds_now())
     typer.echo(f"mended the reflog of {fqrn}: {added} references added", err=True)
 

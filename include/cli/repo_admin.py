@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from include.cli.repo_layout import mend_layout
-from include.cli.repo_open import AsJson, Configured, DryRun, connections, refusing, seconds_now, switching
+from include.cli.repo_open import AsJson, Configured, DryRun, open_site, refusing, seconds_now, switching
 from include.cli.repo_repair import mend_objects
 
 
@@ -25,10 +25,10 @@ def create(
 
     What is there already stays as it is; a creation that died half way is finished.
     """
-    from include.publishers.bootstrap import found_repository, found_stores
+    from include.site.bootstrap import found_repository, found_stores
 
-    site = connections()
-    found_stores(site, {site.site.repository(fqrn).store}, say=typer.echo)
+    site = open_site()
+    found_stores(site, {site.settings.repository(fqrn).store}, say=typer.echo)
     if not found_repository(site, fqrn, say=typer.echo, mtime_ns=mtime_ns):
         typer.echo(f"{fqrn} is there already")
 
@@ -95,7 +95,7 @@ def repair(
         raise typer.BadParameter(f"say what to repair: {choices}")
     if not (reflog or metadata):
         return
-    with refusing(), switching(connections(), fqrn, Operation.REPAIR) as (store, signer):
+    with refusing(), switching(open_site(), fqrn, Operation.REPAIR) as (store, signer):
         if metadata:
             head, lost = repair_metadata(store, fqrn, signer=signer, now=seconds_now())
             emptied = "; the meta info was lost and is empty now" if lost else ""
@@ -111,7 +111,7 @@ def _remove_unfinished(fqrn: str, *, dry_run: bool) -> None:
     from include.storage.unfinished_writes import remove_abandoned
 
     with refusing():
-        store = connections().repository_store(fqrn)
+        store = open_site().repository_store(fqrn)
         found = remove_abandoned(store, datetime.now(UTC), dry_run=dry_run)
     for one in found:
         typer.echo(f"{'would remove' if dry_run else 'removed'} {one.name}, {one.size} bytes, of {one.since:%Y-%m-%d}")
@@ -136,8 +136,8 @@ def resign(
     from include.cvmfs.format.keys import KeyFile, load_master, parse_certificate
 
     with refusing():
-        site = connections()
-        folder = keys or site.site.gateway.keys
+        site = open_site()
+        folder = keys or site.settings.gateway.keys
         path = KeyFile.MASTER.path(folder, fqrn)
         master = load_master(folder, fqrn)
         listed = tuple(parse_certificate(file.read_bytes()) for file in certificate or ())
@@ -174,8 +174,8 @@ def import_keys(
     from include.cvmfs.commit.import_keys import import_keys as run_import
 
     with refusing():
-        site = connections()
-        url, folder = site.site.repository(fqrn).public_url, site.site.gateway.keys
+        site = open_site()
+        url, folder = site.settings.repository(fqrn).public_url, site.settings.gateway.keys
         done = run_import(url, fqrn, source, folder, now=datetime.now(UTC), dry_run=dry_run)
     kinds = {"copied": done.copied, "present": done.present, "absent": done.absent}
     if as_json:

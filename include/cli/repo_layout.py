@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from include.cli.repo_open import bars, connections, holder, printable, refusing, seconds_now
+from include.cli.repo_open import bars, holder, open_site, printable, refusing, seconds_now
 
 if TYPE_CHECKING:
     from include.cvmfs.commit.unify_layout import Sender, Unified, Unifier
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from include.cvmfs.format.layout import Layout
     from include.cvmfs.format.manifest import Manifest
     from include.nightlies.rules.publication import Publication
-    from include.publishers.connect import Connections
+    from include.site.site import Site
 
 
 def mend_layout(fqrn: str, *, mtime_ns: bool, dry_run: bool, as_json: bool) -> None:
@@ -29,11 +29,11 @@ def mend_layout(fqrn: str, *, mtime_ns: bool, dry_run: bool, as_json: bool) -> N
     from include.cvmfs.format.catalogs import CatalogCache
     from include.cvmfs.format.layout import Layout
     from include.publishers.capabilities import Operation
-    from include.publishers.direct_switch import switching
+    from include.site.direct_switch import switching
 
     layout = Layout.MTIME_NS if mtime_ns else Layout.PLAIN
     with refusing(), bars() as show:
-        site = connections()
+        site = open_site()
         store = site.repository_store(fqrn)
         seen = look(store)
         manifest = site.head(fqrn).manifest
@@ -60,11 +60,11 @@ def mend_layout(fqrn: str, *, mtime_ns: bool, dry_run: bool, as_json: bool) -> N
         _say(fqrn, facts)
 
 
-def _made(site: Connections, fqrn: str, unifier: Unifier, sender: Sender, seen: Look) -> tuple[Manifest, Unified]:
+def _made(site: Site, fqrn: str, unifier: Unifier, sender: Sender, seen: Look) -> tuple[Manifest, Unified]:
     from include.cvmfs.commit.unify_layout import unify
     from include.nightlies.records import publications as records
     from include.publishers.capabilities import Operation
-    from include.publishers.direct_switch import switching
+    from include.site.direct_switch import switching
 
     def note() -> None:
         """Recorded before the switch: a death right after the switch leaves nothing that looks strange."""
@@ -77,7 +77,7 @@ def _made(site: Connections, fqrn: str, unifier: Unifier, sender: Sender, seen: 
     return head.manifest, done
 
 
-def _invalidated(site: Connections, fqrn: str, layout: Layout) -> list[Publication]:
+def _invalidated(site: Site, fqrn: str, layout: Layout) -> list[Publication]:
     """Prepared changesets of another layout: they are prepared again when their turn to be published comes."""
     from include.cvmfs.errors import CvmfsError
     from include.cvmfs.format.catalogs import CatalogCache

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from include.cvmfs.revision.repository import Repository
     from include.cvmfs.revision.revision import Revision
     from include.publishers.capabilities import Operation
-    from include.publishers.connect import Connections
+    from include.site.site import Site
     from include.storage.store import Store
 
 UNREADABLE = 2
@@ -69,20 +69,18 @@ def tree_of(target: str, keys: Sequence[Path] | None, fqrn: str | None, tag: str
     return repository.revision if tag is None else repository.at(tag)
 
 
-def connections() -> Connections:
+def open_site() -> Site:
     """Stores, gateways and repositories of the configuration, with the secrets of the environment."""
-    from include.publishers.connect import Connections
     from include.settings.load import load
     from include.settings.secrets import EnvSecrets
+    from include.site.site import Site
 
-    return Connections(load(), EnvSecrets())
+    return Site(load(), EnvSecrets())
 
 
-def switching(
-    site: Connections, fqrn: str, operation: Operation
-) -> contextlib.AbstractContextManager[tuple[Store, Signer]]:
+def switching(site: Site, fqrn: str, operation: Operation) -> contextlib.AbstractContextManager[tuple[Store, Signer]]:
     """The store and signing key of a repository, for who replaces its manifest beside the gateway."""
-    from include.publishers.direct_switch import switching
+    from include.site.direct_switch import switching
 
     return switching(site, fqrn, operation, holder=holder())
 

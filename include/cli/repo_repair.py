@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from include.cli.repo_open import bars, connections, printable, refusing
+from include.cli.repo_open import bars, open_site, printable, refusing
 from include.cli.repo_write import source_at
 
 
@@ -20,8 +20,8 @@ def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, a
     from include.publishers.prepare_options import tree_options
 
     with refusing():
-        site, now = connections(), datetime.now(UTC)
-        settings = site.site.repository(fqrn)
+        site, now = open_site(), datetime.now(UTC)
+        settings = site.settings.repository(fqrn)
         repository = site.head(fqrn)
         with bars() as show:
 

@@ -20,7 +20,7 @@ from include.cli.repo_open import (
     Keys,
     Target,
     bars,
-    connections,
+    open_site,
     open_target,
     printable,
     refusing,
@@ -64,7 +64,7 @@ def add(
     from include.publishers.capabilities import Operation
 
     with refusing():
-        site, now = connections(), seconds_now()
+        site, now = open_site(), seconds_now()
         with switching(site, fqrn, Operation.TAG_ADD) as (store, signer):
             tag = add_tag(store, fqrn, name, revision, signer=signer, now=now, description=description, move=move)
     typer.echo(
@@ -83,7 +83,7 @@ def remove(
     from include.publishers.capabilities import Operation
 
     with refusing():
-        site = connections()
+        site = open_site()
         if dry_run:
             there = {tag.name for tag in site.head(fqrn).tags()}
             for name in names:
@@ -113,7 +113,7 @@ def prune(
         raise typer.BadParameter("say what stays: --keep N, --older-than SPAN, or both")
     rule = PruneRule(keep, span(older_than) if older_than else None, match)
     with refusing():
-        site = connections()
+        site = open_site()
         decisions = decide(site.head(fqrn).tags(), rule, now := datetime.now(UTC))
         if any(one.remove for one in decisions) and not dry_run:
             with switching(site, fqrn, Operation.TAG_REMOVE) as (store, signer):
@@ -143,7 +143,7 @@ def rollback(
     from include.publishers.capabilities import Operation
 
     with refusing(), bars() as show:
-        site = connections()
+        site = open_site()
         if dry_run:
             plan = plan_rollback(site.repository_store(fqrn), fqrn, tag or UNDO)
             head = plan.head

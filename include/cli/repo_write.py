@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import typer
 
-from include.cli.repo_open import AsJson, Configured, DryRun, bars, connections, holder, printable, refusing
+from include.cli.repo_open import AsJson, Configured, DryRun, bars, holder, open_site, printable, refusing
 
 if TYPE_CHECKING:
     from include.cvmfs.commit.commit import NewTag
     from include.cvmfs.sources.source import TreeSource
     from include.publishers.base import Published
-    from include.publishers.connect import Connections
-    from include.publishers.single_changes import HandChange, HandMade
     from include.settings.model import ArtifactLimits
+    from include.site.single_changes import HandChange, HandMade
+    from include.site.site import Site
 
 
 class Noted(Protocol):
@@ -59,18 +59,18 @@ def publish(
     from include.cvmfs.ingest.prepare import PrepareProgress
     from include.cvmfs.ingest.spool import SpecialBits
     from include.nightlies.records.damage import of_repository
-    from include.publishers.preparing import TreeToPrepare
-    from include.publishers.single_changes import publish_tree
+    from include.site.preparing import TreeToPrepare
+    from include.site.single_changes import publish_tree
 
     with refusing(), bars() as show:
-        site = connections()
+        site = open_site()
 
         def progress(done: PrepareProgress) -> None:
             show("files", done.files, 0)
 
         now = datetime.now(UTC)
         tree = TreeToPrepare(
-            path, source_at(source, site.site.repository(fqrn).limits), now,
+            path, source_at(source, site.settings.repository(fqrn).limits), now,
             damaged=[found.key for found in of_repository(site.ledger, fqrn)],
             special_bits=SpecialBits(special_bits) if special_bits else None, progress=progress, dry_run=dry_run,
         )  # fmt: skip
@@ -92,10 +92,10 @@ def remove(
 ) -> None:
     """Take away files, directories and nested catalogs, all in one revision. The old revision stays until collected."""
     from include.care.provenance.single_changes import note_removed
-    from include.publishers.single_changes import contents_of, removal
+    from include.site.single_changes import contents_of, removal
 
     with refusing():
-        change, site = removal(paths), connections()
+        change, site = removal(paths), open_site()
         head = site.head(fqrn)
         found = {path: contents_of(head.revision, path) for path in paths}
         noted = partial(note_removed, site, fqrn, paths)
@@ -124,10 +124,10 @@ def rename(
 ) -> None:
     """Move a file or tree. Its catalogs are rewritten; no data is moved."""
     from include.care.provenance.single_changes import note_renamed
-    from include.publishers.single_changes import renaming
+    from include.site.single_changes import renaming
 
     with refusing():
-        site = connections()
+        site = open_site()
         noted = partial(note_renamed, site, fqrn, source, target)
         outcome = _made(site, fqrn, renaming(source, target), _tag(tag, message), noted, dry_run=dry_run)
     if as_json:
@@ -148,10 +148,10 @@ def symlink(
 ) -> None:
     """Make a symlink, or let one that is there lead elsewhere. Anything else in its place is refused."""
     from include.care.provenance.single_changes import note_linked
-    from include.publishers.single_changes import linking
+    from include.site.single_changes import linking
 
     with refusing():
-        site, change = connections(), linking(path, target, now=datetime.now(UTC))
+        site, change = open_site(), linking(path, target, now=datetime.now(UTC))
         noted = partial(note_linked, site, fqrn, path, target)
         outcome = _made(site, fqrn, change, _tag(tag, message), noted, dry_run=dry_run)
     if as_json:
@@ -186,7 +186,7 @@ def _tag(name: str | None, message: str) -> NewTag | None:
 
 
 def _made(
-    site: Connections, fqrn: str, change: HandChange, tag: NewTag | None, noted: Noted, *, dry_run: bool
+    site: Site, fqrn: str, change: HandChange, tag: NewTag | None, noted: Noted, *, dry_run: bool
 ) -> dict[str, Any]:
     """Make a change and have it noted who did, or only rehearse it; what to tell of it."""
     if dry_run:

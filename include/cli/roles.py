@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from include.settings.load import load
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.storage.errors import StoreError
 from include.storage.roles import GRANTS, PolicyServer, Role, bucket_policy, user_policy
 
@@ -27,9 +27,9 @@ def roles(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document: the bucket's and each user's.")] = False,
 ) -> None:
     """Print the bucket policy that gives each role its rights, and no other's. It changes nothing."""
-    site = load()
+    settings = load()
     try:
-        document = policies(site, store, server, account=account, user_prefix=user_prefix)
+        document = policies(settings, store, server, account=account, user_prefix=user_prefix)
     except StoreError as error:
         raise typer.BadParameter(f"store {store}: {error}") from None
     if as_json:
@@ -47,11 +47,11 @@ def roles(
 
 
 def policies(
-    site: Site, store: str, server: PolicyServer, *, account: str = "", user_prefix: str = ""
+    settings: SiteSettings, store: str, server: PolicyServer, *, account: str = "", user_prefix: str = ""
 ) -> dict[str, Any]:
     """What a store's owner has to set, for all repositories in it. Raises StoreError for one that is not on S3."""
-    url = site.store(store).url
-    repositories = sorted(one.fqrn for one in site.repositories.values() if one.store == store)
+    url = settings.store(store).url
+    repositories = sorted(one.fqrn for one in settings.repositories.values() if one.store == store)
     users: dict[Role, str] = {role: f"{user_prefix}{role.value}" for role in Role if role is not Role.READER}
     principals = {role: server.principal(user, account) for role, user in users.items()}
     return {

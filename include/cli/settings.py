@@ -20,7 +20,7 @@ from include.ledger.errors import LedgerError
 from include.settings.errors import InvalidSettings, MissingConnection, SettingsError, SettingsFileMissing
 from include.settings.ledger import open_site_ledger
 from include.settings.load import load, settings_path
-from include.settings.model import Site, StoreSettings
+from include.settings.model import SiteSettings, StoreSettings
 from include.settings.secrets import EnvSecrets, Secrets, ledger_address
 from include.settings.traits import record_traits, require_single_writer
 from include.settings.urls import base_url
@@ -85,14 +85,14 @@ def check(
 @app.command()
 def show(as_json: AsJson = False) -> None:
     """Show the configuration as it is understood: defaults filled in, variables expanded, paths absolute."""
-    site = load()
+    settings = load()
     if as_json:
-        typer.echo(site.model_dump_json(indent=1))
+        typer.echo(settings.model_dump_json(indent=1))
         return
     import yaml
 
     typer.echo(f"# {settings_path()}")
-    typer.echo(yaml.safe_dump(site.model_dump(mode="json"), sort_keys=False, allow_unicode=True), nl=False)
+    typer.echo(yaml.safe_dump(settings.model_dump(mode="json"), sort_keys=False, allow_unicode=True), nl=False)
 
 
 @app.command()
@@ -121,7 +121,7 @@ def check_site(secrets: Secrets, *, try_stores: bool = True) -> SettingsReport:
     """Look at everything the configuration names; nothing is raised for what is wrong with it."""
     report = SettingsReport(str(settings_path()))
     try:
-        site = load()
+        settings = load()
     except InvalidSettings as error:
         report.checked += [
             CheckedSetting("file", f"line {one.line}", one.key, f"{one.what}{_given(one.given)}. {one.cure}")
@@ -132,20 +132,20 @@ def check_site(secrets: Secrets, *, try_stores: bool = True) -> SettingsReport:
         report.checked.append(CheckedSetting("file", report.file, "missing", error.what))
         return report
     report.checked.append(
-        CheckedSetting("file", report.file, f"{len(site.slots)} slots, {len(site.repositories)} repositories")
+        CheckedSetting("file", report.file, f"{len(settings.slots)} slots, {len(settings.repositories)} repositories")
     )
-    report.checked += _check_connections(site, secrets)
-    report.checked += _check_schedules(site)
-    report.checked += _check_keys(site)
-    ledger, checked = _check_ledger(site, secrets)
+    report.checked += _check_connections(settings, secrets)
+    report.checked += _check_schedules(settings)
+    report.checked += _check_keys(settings)
+    ledger, checked = _check_ledger(settings, secrets)
     report.checked.append(checked)
     traits: dict[str, Traits] = {}
     if try_stores:
-        for store in site.stores.values():
-            report.checked.append(_try_store(site, store, secrets, ledger, traits))
-    report.checked += _check_repositories(site, traits, tried=try_stores)
+        for store in settings.stores.values():
+            report.checked.append(_try_store(settings, store, secrets, ledger, traits))
+    report.checked += _check_repositories(settings, traits, tried=try_stores)
     if try_stores:
-        report.checked += _check_revisions(site, secrets, set(traits))
+        report.checked += _check_revisions(settings, secrets, set(traits))
     return report
 
 
@@ -153,21 +153,21 @@ def _given(given: str | None) -> str:
     return f" (given: {given})" if given is not None else ""
 
 
-def _check_connections(site: Site, secrets: Secrets) -> Iterable[CheckedSetting]:
+def _check_connections(settings: SiteSettings, secrets: Secrets) -> Iterable[CheckedSetting]:
     from include.care.preflight.connections import look_at_connections, named
     from include.care.preflight.findings import Severity
     from include.cli.airflow_connections import defined_in_airflow
 
-    gateways = {repository.gateway for repository in site.repositories.values()}
-    names = named(site, site.repositories, site.stores)
-    for one in look_at_connections(site, secrets, names, defined_in_airflow(site, secrets)):
+    gateways = {repository.gateway for repository in settings.repositories.values()}
+    names = named(settings, settings.repositories, settings.stores)
+    for one in look_at_connections(settings, secrets, names, defined_in_airflow(settings, secrets)):
         seen, name = one.seen, one.subject
         if one.severity is Severity.ERROR:
             yield CheckedSetting("connection", name, f"for {names[name]}", one.cure)
             continue
         if one.severity is Severity.OK:
             try:
-                seen = f"{_login(site, secrets, name, at_gateway=name in gateways)}, {one.seen}"
+                seen = f"{_login(settings, secrets, name, at_gateway=name in gateways)}, {one.seen}"
             except MissingConnection:
                 pass  # in Airflow only
             except SettingsError as error:
@@ -176,16 +176,16 @@ def _check_connections(site: Site, secrets: Secrets) -> Iterable[CheckedSetting]
         yield CheckedSetting("connection", name, seen, notes=(one.cure,) if one.cure else ())
 
 
-def _login(site: Site, secrets: Secrets, name: str, *, at_gateway: bool) -> str:
+def _login(settings: SiteSettings, secrets: Secrets, name: str, *, at_gateway: bool) -> str:
     found = secrets.get(name)
     login = f"login {found.login}" if found.login else "no login"
-    return f"{login} at {base_url(found, port=site.gateway.port)}" if at_gateway else login
+    return f"{login} at {base_url(found, port=settings.gateway.port)}" if at_gateway else login
 
 
-def _check_schedules(site: Site) -> Iterable[CheckedSetting]:
+def _check_schedules(settings: SiteSettings) -> Iterable[CheckedSetting]:
     from include.care.preflight.clockchange import left_out
 
-    for slot in site.slots.values():
+    for slot in settings.slots.values():
         if slot.schedule and (missing := left_out(slot.schedule, slot.timezone, datetime.now(UTC))):
             seen = f"{slot.schedule} in {slot.timezone}"
             note = (
@@ -195,8 +195,8 @@ def _check_schedules(site: Site) -> Iterable[CheckedSetting]:
             yield CheckedSetting("schedule", slot.name, seen, notes=(note,))
 
 
-def _check_keys(site: Site) -> Iterable[CheckedSetting]:
-    for repository in site.repositories.values():
+def _check_keys(settings: SiteSettings) -> Iterable[CheckedSetting]:
+    for repository in settings.repositories.values():
         # made together with the repository, so its absence is no fault of the file
         there = repository.public_key.is_file()
         notes = () if there else ("made when the repository is created; else copy its .pub file there",)
@@ -204,25 +204,25 @@ def _check_keys(site: Site) -> Iterable[CheckedSetting]:
         yield CheckedSetting("public key", repository.fqrn, seen, notes=notes)
 
 
-def _check_ledger(site: Site, secrets: Secrets) -> tuple[Engine | None, CheckedSetting]:
+def _check_ledger(settings: SiteSettings, secrets: Secrets) -> tuple[Engine | None, CheckedSetting]:
     from include.ledger.engine import shown, shown_address
 
-    name = site.ledger
+    name = settings.ledger
     try:
-        name = shown_address(ledger_address(site, secrets))
-        engine = open_site_ledger(site, secrets)
+        name = shown_address(ledger_address(settings, secrets))
+        engine = open_site_ledger(settings, secrets)
     except (LedgerError, SettingsError) as error:
         return None, CheckedSetting("ledger", name, "cannot be used", str(error))
     return engine, CheckedSetting("ledger", shown(engine.url), "tables up to date")
 
 
 def _try_store(
-    site: Site, store: StoreSettings, secrets: Secrets, ledger: Engine | None, traits: dict[str, Traits]
+    settings: SiteSettings, store: StoreSettings, secrets: Secrets, ledger: Engine | None, traits: dict[str, Traits]
 ) -> CheckedSetting:
-    from include.publishers.stores import try_store
+    from include.site.stores import try_store
 
     try:
-        seen = try_store(site, secrets, store.name)
+        seen = try_store(settings, secrets, store.name)
     except SettingsError as error:
         return CheckedSetting("store", store.name, f"{store.url}: not tried", str(error))
     except StoreError as error:
@@ -233,17 +233,17 @@ def _try_store(
     traits[store.name] = seen
     if ledger is not None:
         record_traits(ledger, store, seen, now=datetime.now(UTC))
-    notes = (*_consequences(seen), *_unfinished(site, store, secrets))
+    notes = (*_consequences(seen), *_unfinished(settings, store, secrets))
     return CheckedSetting("store", store.name, f"{store.url}: {_words(seen)}", notes=notes)
 
 
-def _unfinished(site: Site, store: StoreSettings, secrets: Secrets) -> Iterable[str]:
+def _unfinished(settings: SiteSettings, store: StoreSettings, secrets: Secrets) -> Iterable[str]:
     """What killed writers left; who may not list uploads is not bothered."""
-    from include.publishers.stores import plain_store
+    from include.site.stores import plain_store
     from include.storage.unfinished_writes import abandoned, described
 
     with contextlib.suppress(StoreError):
-        opened = plain_store(site, secrets, store.name)
+        opened = plain_store(settings, secrets, store.name)
         if found := abandoned(opened, datetime.now(UTC)):
             yield described(found, opened)
 
@@ -276,9 +276,9 @@ def _consequences(traits: Traits) -> Iterable[str]:
         yield "ETags are taken without their quotes only; they are sent so"
 
 
-def _check_repositories(site: Site, traits: dict[str, Traits], *, tried: bool) -> Iterable[CheckedSetting]:
-    for repository in site.repositories.values():
-        store = site.store(repository.store)
+def _check_repositories(settings: SiteSettings, traits: dict[str, Traits], *, tried: bool) -> Iterable[CheckedSetting]:
+    for repository in settings.repositories.values():
+        store = settings.store(repository.store)
         seen = f"manifest writers: {repository.manifest_writers}"
         if repository.server is not None:
             node = repository.server
@@ -294,31 +294,31 @@ def _check_repositories(site: Site, traits: dict[str, Traits], *, tried: bool) -
             yield CheckedSetting("repository", repository.fqrn, seen, None if verdict.allowed else verdict.reason)
 
 
-def _check_revisions(site: Site, secrets: Secrets, answering: set[str]) -> Iterable[CheckedSetting]:
+def _check_revisions(settings: SiteSettings, secrets: Secrets, answering: set[str]) -> Iterable[CheckedSetting]:
     """Compare the settings with what the repositories are in the stores that answer; what is absent is passed over."""
     from include.cvmfs.commit.commit import read_head
     from include.cvmfs.errors import CvmfsError
     from include.cvmfs.format.catalogs import CatalogCache
-    from include.publishers.connect import Connections
     from include.publishers.prepare_options import NO_NANOSECONDS, holds_nanoseconds
+    from include.site.site import Site
 
-    connections = Connections(site, secrets)
-    for settings in (one for one in site.repositories.values() if one.store in answering):
+    site = Site(settings, secrets)
+    for repository in (one for one in settings.repositories.values() if one.store in answering):
         try:
-            store = connections.repository_store(settings.fqrn)
-            manifest = read_head(store, settings.fqrn).manifest
+            store = site.repository_store(repository.fqrn)
+            manifest = read_head(store, repository.fqrn).manifest
             layout = CatalogCache(store).open_nested("", manifest.root).layout
         except (CvmfsError, StoreError, SettingsError, LedgerError, OSError):
             continue
         algorithm = manifest.root.algorithm.name.lower()
         seen = f"revision {manifest.revision}, {algorithm}, catalogs of {layout.value}"
         notes: tuple[str, ...] = ()
-        if algorithm != settings.hash.value:
-            what = f"`hash: {settings.hash.value}` has no effect: the repository was created with {algorithm}"
+        if algorithm != repository.hash.value:
+            what = f"`hash: {repository.hash.value}` has no effect: the repository was created with {algorithm}"
             notes = (f"{what}, which its new objects are hashed with",)
-        wrong = settings.prepare.mtime_ns and not holds_nanoseconds(layout)
+        wrong = repository.prepare.mtime_ns and not holds_nanoseconds(layout)
         yield CheckedSetting(
-            "repository", settings.fqrn, seen, NO_NANOSECONDS.format(layout.value) if wrong else None, notes
+            "repository", repository.fqrn, seen, NO_NANOSECONDS.format(layout.value) if wrong else None, notes
         )
 
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from include.cli.repo_open import AsJson, connections, printable, refusing
+from include.cli.repo_open import AsJson, open_site, printable, refusing
 
 if TYPE_CHECKING:
     from include.care.provenance.query import PathProvenance
-    from include.publishers.connect import Connections
+    from include.site.site import Site
 
 NOBODY = 1
 
@@ -38,7 +38,7 @@ def who(
     from include.care.provenance.query import ask, lines
 
     with refusing():
-        site = connections()
+        site = open_site()
         fqrns, path = _place(site, where)
         asked = [ask(site, fqrn, path, limit=history) for fqrn in fqrns]
     found = [one for each in asked for one in each.answers]
@@ -60,7 +60,7 @@ def _nobody(asked: Sequence[PathProvenance], path: str) -> str:
     return said if there or unread else f"{said}; nothing stands there"
 
 
-def _place(site: Connections, where: str) -> tuple[list[str], str]:
+def _place(site: Site, where: str) -> tuple[list[str], str]:
     """The repositories that are meant, and the path in them."""
     fqrn, colon, path = where.partition(":")
     if not colon:
@@ -71,5 +71,5 @@ def _place(site: Connections, where: str) -> tuple[list[str], str]:
     if not path.startswith("/"):
         raise typer.BadParameter(f"{where!r}: write an absolute path, as r.example.org:/sw/app")
     clean = "/" + "/".join(part for part in path.split("/") if part)
-    fqrns = [site.site.repository(fqrn).fqrn] if fqrn else sorted(site.site.repositories)
+    fqrns = [site.settings.repository(fqrn).fqrn] if fqrn else sorted(site.settings.repositories)
     return fqrns, "" if clean == "/" else clean

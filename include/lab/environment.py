@@ -119,21 +119,21 @@ class Lab:
         `store`, `gateway` and ids that the file names more than once are made too; any other may be mistyped. Those
         that the environment defines itself, for real services, are left to it.
         """
-        site = load(environ={**environment, **self.places()})
+        settings = load(environ={**environment, **self.places()})
         store = {"conn_type": "object_store", "host": LOOPBACK, "port": self.ports.s3, "schema": "http",
                  "login": self.secrets.s3_access_key, "password": self.secrets.s3_secret_key}  # fmt: skip
         gateway = {"conn_type": "cvmfs_gateway", "host": LOOPBACK, "port": self.ports.gateway, "schema": "http",
                    "login": self.secrets.gateway_key_id, "password": self.secrets.gateway_key_secret}  # fmt: skip
-        ours = {name: one for name, one in site.stores.items() if one.connection and one.endpoint == self.s3_url}
+        ours = {name: one for name, one in settings.stores.items() if one.connection and one.endpoint == self.s3_url}
         found = dict.fromkeys(_meant("store", {name: one.connection for name, one in ours.items()}), store)
-        gateways = {_label(one.fqrn): one.gateway for one in site.repositories.values()}
+        gateways = {_label(one.fqrn): one.gateway for one in settings.repositories.values()}
         found |= dict.fromkeys(_meant("gateway", gateways), gateway)
         admin = {**gateway, "login": f"{self.secrets.gateway_key_id}-admin",
                  "password": self.secrets.gateway_admin_secret}  # fmt: skip
-        if any(one.gateway_admin for one in site.repositories.values()):
+        if any(one.gateway_admin for one in settings.repositories.values()):
             found["gateway_admin"] = admin
-        if site.airflow_connection:
-            found[site.airflow_connection] = {"conn_type": "http", "host": LOOPBACK, "port": self.ports.airflow,
+        if settings.airflow_connection:
+            found[settings.airflow_connection] = {"conn_type": "http", "host": LOOPBACK, "port": self.ports.airflow,
                                               "schema": "http", "login": VIEWER,
                                               "password": self.secrets.viewer_password}  # fmt: skip
         named = {connection_variable(name): json.dumps(value) for name, value in found.items()}

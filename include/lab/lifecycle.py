@@ -173,8 +173,8 @@ def status(lab: Lab) -> tuple[ServiceStatus, ...]:
 def disks(lab: Lab) -> list[Finding]:
     """The file systems of the lab on which little room is left."""
     environment = lab.environment()
-    site = load(environ=environment)
-    folders = written(site, site.stores, lab.place.airflow_home / "logs")
+    settings = load(environ=environment)
+    folders = written(settings, settings.stores, lab.place.airflow_home / "logs")
     return [one for one in room(folders) if one.severity is not Severity.OK]
 
 

@@ -14,10 +14,10 @@ from include.lab.follow import Snapshot, follow
 from include.lab.report import NightReport, artifact_lines
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.steps.sources import index_place
-from include.publishers.bootstrap import found_repository, found_stores, try_stores
-from include.publishers.connect import Connections
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.settings.secrets import Secrets
+from include.site.bootstrap import found_repository, found_stores, try_stores
+from include.site.site import Site
 
 DAG_APPEARS_S = 120.0
 NIGHT_S = 3600.0
@@ -42,28 +42,28 @@ class Viewer:
     run: Callable[[Snapshot], None]
 
 
-def today(site: Site, slot: str, now: datetime) -> date:
+def today(settings: SiteSettings, slot: str, now: datetime) -> date:
     """The build date of a run that is started by hand now, in the slot's time zone."""
-    return now.astimezone(ZoneInfo(site.slot(slot).timezone)).date()
+    return now.astimezone(ZoneInfo(settings.slot(slot).timezone)).date()
 
 
-def run_night(lab: Lab, site: Site, secrets: Secrets, wishes: Wishes, viewer: Viewer) -> NightReport:
+def run_night(lab: Lab, settings: SiteSettings, secrets: Secrets, wishes: Wishes, viewer: Viewer) -> NightReport:
     """Runs a night and checks what became of it. The services stay up."""
     began = time.monotonic()
     lifecycle.up(lab, airflow=True, say=viewer.say)
     viewer.say(f"services up after {time.monotonic() - began:.0f} s; Airflow at {lab.airflow_url}")
-    slot = site.slot(wishes.slot)
-    connections = Connections(site, secrets)
-    stores = {slot.store, site.repository(slot.repository).store}
-    found_stores(connections, stores, say=viewer.say)
-    found_repository(connections, slot.repository, say=viewer.say)
-    try_stores(connections, stores, say=viewer.say)
-    build = _build(lab, connections, site, wishes, viewer)
+    slot = settings.slot(wishes.slot)
+    site = Site(settings, secrets)
+    stores = {slot.store, settings.repository(slot.repository).store}
+    found_stores(site, stores, say=viewer.say)
+    found_repository(site, slot.repository, say=viewer.say)
+    try_stores(site, stores, say=viewer.say)
+    build = _build(lab, site, settings, wishes, viewer)
     api = AirflowApi(lab.airflow_url, ADMIN, lab.secrets.admin_password)
     dag_id = f"nightly_install_{wishes.slot}"
     run_id = start(api, dag_id, wishes.date, viewer.say, allow_future=wishes.allow_future)
     follow(api, dag_id, run_id, show=viewer.run, timeout_s=NIGHT_S)
-    return _report(connections, site, wishes, build, dag_id, run_id, began)
+    return _report(site, settings, wishes, build, dag_id, run_id, began)
 
 
 def start(api: AirflowApi, dag_id: str, day: date, say: Callable[[str], None], *, allow_future: bool = False) -> str:
@@ -91,11 +91,11 @@ def start(api: AirflowApi, dag_id: str, day: date, say: Callable[[str], None], *
     return run_id
 
 
-def _build(lab: Lab, connections: Connections, site: Site, wishes: Wishes, viewer: Viewer) -> PackedBuild:
-    slot = site.slot(wishes.slot)
+def _build(lab: Lab, site: Site, settings: SiteSettings, wishes: Wishes, viewer: Viewer) -> PackedBuild:
+    slot = settings.slot(wishes.slot)
     began = time.monotonic()
     build = pack_build(
-        connections.store(slot.store),
+        site.store(slot.store),
         slot=slot.name,
         date=wishes.date,
         index_key=index_place(slot, wishes.date),
@@ -114,24 +114,24 @@ def _build(lab: Lab, connections: Connections, site: Site, wishes: Wishes, viewe
 
 
 def _report(
-    connections: Connections, site: Site, wishes: Wishes, build: PackedBuild, dag_id: str, run_id: str, began: float
+    site: Site, settings: SiteSettings, wishes: Wishes, build: PackedBuild, dag_id: str, run_id: str, began: float
 ) -> NightReport:
     from include.cvmfs.check.check import check
 
-    slot = site.slot(wishes.slot)
-    settings = site.repository(slot.repository)
-    repository = connections.repository(slot.repository)
+    slot = settings.slot(wishes.slot)
+    served = settings.repository(slot.repository)
+    repository = site.repository(slot.repository)
     problems = check(repository).problems
     return NightReport(
         slot=slot.name,
         date=wishes.date.isoformat(),
         run=f"{dag_id}/{run_id}",
-        repository=settings.fqrn,
-        url=settings.public_url,
-        public_key=str(settings.public_key),
+        repository=served.fqrn,
+        url=served.public_url,
+        public_key=str(served.public_key),
         revision=repository.manifest.revision,
         root_hash=str(repository.manifest.root),
-        lines=artifact_lines(publications_of_run(connections.ledger, f"{dag_id}/{run_id}")),
+        lines=artifact_lines(publications_of_run(site.ledger, f"{dag_id}/{run_id}")),
         expected=len(build.index.artifacts),
         problems=tuple(str(problem) for problem in problems),
         wall_s=time.monotonic() - began,

@@ -28,7 +28,7 @@ from include.settings.model import (
     PublisherKind,
     RemoteSite,
     RepositorySettings,
-    Site,
+    SiteSettings,
     Slot,
     StoreSettings,
     TagRule,
@@ -98,7 +98,7 @@ def settings_path(environ: Mapping[str, str] | None = None) -> Path:
     return project_root(environ) / environ.get("NIGHTSHIFT_CONFIG", "config/site.yaml")
 
 
-def load(path: Path | None = None, *, environ: Mapping[str, str] | None = None) -> Site:
+def load(path: Path | None = None, *, environ: Mapping[str, str] | None = None) -> SiteSettings:
     """The configuration of `path`, or of the file in force.
 
     Raises SettingsFileMissing, or InvalidSettings with every problem of the file.
@@ -116,7 +116,7 @@ def load(path: Path | None = None, *, environ: Mapping[str, str] | None = None) 
     return parse(text, file=str(path), root=project_root(environ), environ=environ)
 
 
-def parse(text: str, *, file: str, root: Path, environ: Mapping[str, str]) -> Site:
+def parse(text: str, *, file: str, root: Path, environ: Mapping[str, str]) -> SiteSettings:
     """The configuration in `text`; `file` is what messages call it, `root` where relative paths start."""
     marked = read(text, file=file, environ=environ)
     problems = list(marked.problems)
@@ -124,17 +124,17 @@ def parse(text: str, *, file: str, root: Path, environ: Mapping[str, str]) -> Si
     if not isinstance(data, dict):
         cure = "Begin with a key such as `stores:`."
         raise InvalidSettings([*problems, SettingsProblem(file, 1, dotted(()), "not a block of keys", cure)])
-    site = None
+    settings = None
     try:
-        site = Site.model_validate(data, context={"root": root})
+        settings = SiteSettings.model_validate(data, context={"root": root})
     except ValidationError as invalid:
         problems += [_problem(cast("Mapping[str, Any]", error), marked, file) for error in invalid.errors()]
     problems += _named_twice(data, marked, file)
     problems += _dangling(data, marked, file)
     problems += _links_through_a_node(data, marked, file)
-    if problems or site is None:
+    if problems or settings is None:
         raise InvalidSettings(_without_consequences(problems))
-    return site
+    return settings
 
 
 def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> SettingsProblem:
@@ -172,10 +172,10 @@ def _shown(given: str | None) -> str | None:
 
 
 def _known_keys(location: Location) -> str:
-    model: type[BaseModel] = _BLOCKS.get(str(location[0]), Site) if len(location) > 1 else Site
+    model: type[BaseModel] = _BLOCKS.get(str(location[0]), SiteSettings) if len(location) > 1 else SiteSettings
     for inner in location[:-1] if model in (RepositorySettings, Slot, Notify) else ():
         model = _INNER_BLOCKS.get(str(inner), model)
-    named = model is not Site and model not in _INNER_BLOCKS.values()
+    named = model is not SiteSettings and model not in _INNER_BLOCKS.values()
     known = sorted(set(model.model_fields) - ({"name"} if named else set()))
     near = difflib.get_close_matches(str(location[-1]), known, n=1)
     return f"Did you mean `{near[0]}`?" if near else f"Remove it; known keys are {', '.join(known)}."

@@ -452,7 +452,7 @@ class RemoteSite(_Block):
     store: str
 
 
-class Site(_Block):
+class SiteSettings(_Block):
     """The whole configuration of a deployment."""
 
     ledger: LedgerUrl = "sqlite:///var/ledger.db"

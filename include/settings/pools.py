@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from include.settings.model import Site  # not at run time: each of Airflow's processes imports the names of pools
+    from include.settings.model import (
+        SiteSettings,  # not at run time: each of Airflow's processes imports the names of pools
+    )
 
 
 NIGHTLY = frozenset({"prepare", "publish", "control"})
@@ -35,7 +37,7 @@ class PoolSettings:
         }
 
 
-def pools(site: Site, *, cores: int | None = None) -> tuple[PoolSettings, ...]:
+def pools(settings: SiteSettings, *, cores: int | None = None) -> tuple[PoolSettings, ...]:
     """The pools of a site: preparing is bound by cores, publishing by the gateway, which commits one by one.
 
     Args:
@@ -47,7 +49,7 @@ def pools(site: Site, *, cores: int | None = None) -> tuple[PoolSettings, ...]:
             "prepare", max(3, cores), "Reading, compressing and uploading artifacts: bound by the cores of a worker."
         ),
         PoolSettings(
-            "publish", 2 + 2 * max(1, len(site.repositories)), "Short leases and commits: bound by the gateways."
+            "publish", 2 + 2 * max(1, len(settings.repositories)), "Short leases and commits: bound by the gateways."
         ),
         PoolSettings("control", 16, "Looking into indices and the ledger: light."),
         PoolSettings(BACKFILL, max(1, cores // 2), "All that backfills do: what they never take from the nights."),

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from include.errors import NightshiftError
 from include.settings.errors import BadConnection, MissingConnection
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 
 LEDGER_URL_VARIABLE = "NIGHTSHIFT_LEDGER_URL"
 
@@ -78,15 +78,15 @@ class LedgerAddress:
     password: str | None = field(default=None, repr=False)
 
 
-def ledger_address(site: Site, secrets: Secrets, environ: Mapping[str, str] | None = None) -> LedgerAddress:
+def ledger_address(settings: SiteSettings, secrets: Secrets, environ: Mapping[str, str] | None = None) -> LedgerAddress:
     """The ledger in force: `NIGHTSHIFT_LEDGER_URL`, else the file's `ledger` with its connection's login."""
     given = (os.environ if environ is None else environ).get(LEDGER_URL_VARIABLE)
     if given:
         return LedgerAddress(given)
-    if site.ledger_connection is None or site.ledger.startswith("sqlite"):
-        return LedgerAddress(site.ledger)
-    connection = secrets.get(site.ledger_connection)
-    return LedgerAddress(site.ledger, connection.login, connection.password)
+    if settings.ledger_connection is None or settings.ledger.startswith("sqlite"):
+        return LedgerAddress(settings.ledger)
+    connection = secrets.get(settings.ledger_connection)
+    return LedgerAddress(settings.ledger, connection.login, connection.password)
 
 
 class _Malformed(NightshiftError, ValueError):

@@ -62,14 +62,14 @@ def fill(ledger: Engine) -> None:
     _watched(ledger)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(secrets, "token_hex", lambda _: "0123456789abcdef")
-        site = connections(ledger)
+        site = site_of(ledger)
         freezes.freeze(site, FQRN, reason="disks are moved: é", who="shift@node", until=AT + HOUR, now=AT)
         freezes.thaw(site, FQRN, who="other@node", now=AT + HOUR / 2)
         for record in (PROVENANCE, LINK):
             assert note(site, record)
 
 
-def connections(ledger: Engine) -> Any:
+def site_of(ledger: Engine) -> Any:
     """As much of a site as freezes and provenance need, on one store in memory."""
     store, keys = MemoryStore(), SimpleNamespace(keys=keys_folder())
     return SimpleNamespace(
@@ -77,7 +77,7 @@ def connections(ledger: Engine) -> Any:
         manifest_store=lambda _: store,
         repository_store=lambda _: store,
         secrets=SimpleNamespace(get=lambda _: SimpleNamespace(login="worker", password=SECRET)),
-        site=SimpleNamespace(repository=lambda _: SimpleNamespace(gateway="gateway"), gateway=keys),
+        settings=SimpleNamespace(repository=lambda _: SimpleNamespace(gateway="gateway"), gateway=keys),
     )
 
 
@@ -149,7 +149,7 @@ def _watched(ledger: Engine) -> None:
     lost = Message("run-failed:x", NotifyEvent.RUN_FAILED, "error", "title", "text")
     claim(ledger, lost, now=AT, window=12 * HOUR)
     not_told(ledger, lost, "no answer")
-    note_fault(connections(ledger), RUN, Fault("plan", "IndexNotJson", "not JSON: é", FQRN), now=AT)
+    note_fault(site_of(ledger), RUN, Fault("plan", "IndexNotJson", "not JSON: é", FQRN), now=AT)
     append_note(ledger, "another", {"text": "kept"}, now=AT, limit=20)
     note_made(ledger, night_summary(), Path("/var/summaries/main/2026-11-21.html"), now=AT, fault=None)
 

@@ -63,10 +63,10 @@ def _literals(file: Path) -> Iterator[str]:
 
 
 def _settings() -> dict[str, list[str]]:
-    from include.settings.model import Site
+    from include.settings.model import SiteSettings
     from include.settings.pools import BACKFILL, NIGHTLY
 
-    return {"settings": list(_keys(Site, "")), "pools": [*NIGHTLY, BACKFILL]}
+    return {"settings": list(_keys(SiteSettings, "")), "pools": [*NIGHTLY, BACKFILL]}
 
 
 def _keys(model: type[BaseModel], above: str) -> Iterator[str]:
@@ -145,7 +145,7 @@ def _stored() -> dict[str, list[str]]:
     from include.nightlies.rules.links import LinkState
     from include.nightlies.rules.passes import Turn
     from include.nightlies.undo.plan import Instead
-    from include.publishers.stale_leases import Whose
+    from include.site.stale_leases import Whose
 
     values: Mapping[str, type[enum.Enum]] = {
         "states": states.State, "phases": states.Phase, "answers": approval.Answer, "questions": approval.QuestionKind,

@@ -30,9 +30,9 @@ from include.gateway.service.http.server import serve
 from include.lab.servers.weed import WeedServer
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.publication import Publication
-from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.options import Credentials
 from tests.fakes.builds import Build
@@ -48,7 +48,7 @@ class MiniSite:
     """What a test needs of the site: its clients, builds to drop, and what became of them."""
 
     folder: Path
-    connections: Connections
+    opened: Site
     gateway_url: str
     bag: DagBag
     environment: dict[str, str] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class MiniSite:
 
     def drop(self, build: Build) -> None:
         """Put a build into the store as a build system would: the index last."""
-        build.store_in(self.connections.store("builds"))
+        build.store_in(self.opened.store("builds"))
 
     def client(self) -> GatewayClient:
         return GatewayClient(self.gateway_url, *KEY)
@@ -73,7 +73,7 @@ class MiniSite:
             return [lease.full_path for lease in client.leases()]
 
     def revision(self) -> int:
-        return self.connections.repository(FQRN).manifest.revision
+        return self.opened.repository(FQRN).manifest.revision
 
     def run(self, dag_id: str, logical_date: datetime | None = None, **conf: object) -> Run:
         """Run a DAG as Airflow does, in this process; triggers run inline."""
@@ -135,7 +135,7 @@ class MiniSite:
             f"{ti.task_id}[{ti.map_index}]" if ti.map_index >= 0 else ti.task_id: str(ti.state)
             for ti in run.get_task_instances()
         }
-        found = publications_of_run(self.connections.ledger, name)
+        found = publications_of_run(self.opened.ledger, name)
         return Run(str(run.state), states, {one.destination: one for one in found}, name)
 
 
@@ -197,11 +197,11 @@ def site(weed: WeedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         with pytest.MonkeyPatch.context() as patch:
             for name, value in environment.items():
                 patch.setenv(name, value)
-            connections = Connections(load(), EnvSecrets({**os.environ}))
+            opened = Site(load(), EnvSecrets({**os.environ}))
             bag = read_dags()
         record(bag)
-        yield MiniSite(folder, connections, url, bag, environment)
-        connections.ledger.dispose()
+        yield MiniSite(folder, opened, url, bag, environment)
+        opened.ledger.dispose()
 
 
 @pytest.fixture(autouse=True)

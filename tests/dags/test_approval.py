@@ -19,9 +19,9 @@ from include.care.notify.message import NotifyEvent
 from include.care.notify.records import alerts_since
 from include.nightlies.records import questions
 from include.nightlies.rules.approval import Answer
-from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from tests.dags.conftest import FQRN, MiniSite, read_dags, record
 from tests.fakes.builds import Build, tree
 
@@ -38,10 +38,10 @@ def asking(site: MiniSite) -> Iterator[MiniSite]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in environment.items():
             patch.setenv(name, value)
-        connections, bag = Connections(load(), EnvSecrets({**os.environ})), read_dags()
+        opened, bag = Site(load(), EnvSecrets({**os.environ})), read_dags()
     record(bag)
-    yield MiniSite(site.folder, connections, site.gateway_url, bag, environment)
-    connections.ledger.dispose()
+    yield MiniSite(site.folder, opened, site.gateway_url, bag, environment)
+    opened.ledger.dispose()
     record(site.bag)
 
 
@@ -142,7 +142,7 @@ def test_a_night_publishes_what_was_approved_and_a_build_is_undone_after_a_yes_a
     assert (run.tasks["ask"], run.tasks["approve[0]"], run.tasks["reserve"]) == ("success",) * 3
     assert sorted(run.tasks[f"artifact.publish[{index}]"] for index in (0, 1)) == ["failed", "success"]
     assert (run.state, run.tasks["gate"]) == ("failed", "failed")
-    (question,) = questions.of_run(asking.connections.ledger, run.name)
+    (question,) = questions.of_run(asking.opened.ledger, run.name)
     assert (question.answer, question.answered_by, question.comment) == (Answer.APPROVED, "anna", "seen by anna")
     assert question.digest in shown.body
 
@@ -156,7 +156,7 @@ def test_a_night_publishes_what_was_approved_and_a_build_is_undone_after_a_yes_a
     with anna(asking, "Approve"):
         gone = asking.run("undo_build", **form)
     assert (gone.tasks["undo"], asking.revision()) == ("success", before + 1)
-    assert asking.connections.head(FQRN).revision.lookup("/nightlies/main/b20260601") is None
+    assert asking.opened.head(FQRN).revision.lookup("/nightlies/main/b20260601") is None
 
 
 def test_a_tree_by_hand_without_an_answer_is_skipped_with_the_reason_and_people_are_told(asking: MiniSite) -> None:
@@ -173,7 +173,7 @@ def test_a_tree_by_hand_without_an_answer_is_skipped_with_the_reason_and_people_
     assert publication.state.value == "skipped"
     assert "had no answer by its deadline" in publication.reason
     assert run.tasks["approve[0]"] == run.tasks["reserve"] == run.tasks["tree.publish"] == "skipped"
-    told = [one for one in alerts_since(asking.connections.ledger, begun) if one.event == NotifyEvent.APPROVAL.value]
+    told = [one for one in alerts_since(asking.opened.ledger, begun) if one.event == NotifyEvent.APPROVAL.value]
     (asked, refused) = sorted(told, key=lambda one: one.first_seen_at)
     assert "/by/hand/asked" in asked.text
     assert "had no answer by its deadline" in refused.text

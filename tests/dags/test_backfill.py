@@ -27,7 +27,7 @@ def test_a_date_publishes_its_build_and_the_same_date_again_is_unchanged_without
     assert (run.state, run.name) == ("success", f"{DAG}/backfill__{date}T01:00:00+00:00")
     (publication,) = run.publications.values()
     assert (publication.state.value, publication.build_id) == ("published", build.build_id)
-    assert site.connections.repository(FQRN).revision.read(f"{publication.destination}/lib/own.so") == b"of that night"
+    assert site.opened.repository(FQRN).revision.read(f"{publication.destination}/lib/own.so") == b"of that night"
     before = site.revision()
     again = site.clear(run, *site.dags[DAG].task_ids)  # as `--reprocess-behavior completed` does
     assert again.state == "success", again.tasks

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.server("weed")
 def test_an_index_that_cannot_be_used_fails_the_run_and_publishes_nothing(
     site: MiniSite, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    site.connections.store("builds").put("main/2026-10-04/index.json", b"{not json")
+    site.opened.store("builds").put("main/2026-10-04/index.json", b"{not json")
     before = site.revision()
     run = site.run("nightly_install_main", build_date="2026-10-04")
     assert (run.state, run.tasks["gate"]) == ("failed", "failed")
@@ -38,6 +38,6 @@ def test_an_unknown_slot_or_repository_is_refused_by_name(site: MiniSite) -> Non
     with pytest.raises(
         SettingsError, match=r"unknown slot 'weekly'; .* has: linked, main, required\. Use one of these"
     ):
-        site.connections.site.slot("weekly")
+        site.opened.settings.slot("weekly")
     with refused(SettingsError):
-        site.connections.repository("none")
+        site.opened.repository("none")

@@ -39,7 +39,7 @@ def test_a_busy_path_is_waited_for_in_the_triggerer_and_then_published(
     site.drop(build)
     place = build.destination("Busy", "x86_64")
     # reserving passes by what is reserved already, publishing does not
-    site.connections.publisher(FQRN).reserve([place], nested=[], holder="another run", now=clock())
+    site.opened.publisher(FQRN).reserve([place], nested=[], holder="another run", now=clock())
     leases: list[Lease] = []
     deferred: list[str] = []
     publish, defer = PublishArtifactsOperator.attempt, PublishArtifactsOperator.defer
@@ -65,26 +65,26 @@ def test_a_busy_path_is_waited_for_in_the_triggerer_and_then_published(
 
 
 def _prepared(site: MiniSite, run: str, path: str, content: bytes) -> Batch:
-    store = site.connections.store("builds")
+    store = site.opened.store("builds")
     store.put(f"{run}.tar.gz", tree({"file": content}))
     plan = plan_publication(
-        site.connections, attempt(run), PublicationRequest(FQRN, path, f"{store.url}/{run}.tar.gz", overwrite=True)
+        site.opened, attempt(run), PublicationRequest(FQRN, path, f"{store.url}/{run}.tar.gz", overwrite=True)
     )
     (batch,) = plan.batches
-    reserve_run(site.connections, attempt(holder=run), plan.batches)
-    outcome = prepare_batch(site.connections, attempt(), batch)
+    reserve_run(site.opened, attempt(holder=run), plan.batches)
+    outcome = prepare_batch(site.opened, attempt(), batch)
     assert outcome.failures == {}
     return batch
 
 
 def test_a_try_after_a_crash_finds_what_the_first_published_and_makes_no_revision(site: MiniSite) -> None:
     batch = _prepared(site, "crash", "/crash/1", b"x")
-    assert publish_batch(site.connections, attempt(holder="first"), batch).failures == {}
+    assert publish_batch(site.opened, attempt(holder="first"), batch).failures == {}
     # as if the process had died after its commit and before its last word to the ledger
     key = batch.key(batch.items[0])
     _forget_the_end(site, key)
     before = site.revision()
-    again = publish_batch(site.connections, attempt(holder="second", number=2), batch)
+    again = publish_batch(site.opened, attempt(holder="second", number=2), batch)
     assert again.failures == {}
     (done,) = again.done
     assert done.state is State.PUBLISHED
@@ -97,7 +97,7 @@ def _forget_the_end(site: MiniSite, key: records.PublicationKey) -> None:
 
     from include.nightlies.records.tables import publications
 
-    with site.connections.ledger.begin() as connection:
+    with site.opened.ledger.begin() as connection:
         connection.execute(
             update(publications).where(publications.c.run_id == key.run_id).values(state="publishing", ended_at=None)
         )
@@ -106,14 +106,14 @@ def _forget_the_end(site: MiniSite, key: records.PublicationKey) -> None:
 def test_a_process_that_outlived_its_task_cannot_turn_back_what_the_later_try_did(site: MiniSite) -> None:
     batch = _prepared(site, "outlived", "/outlived/1", b"x")
     key = batch.key(batch.items[0])
-    assert publish_batch(site.connections, attempt(holder="second", number=2), batch).failures == {}
-    late = publish_batch(site.connections, attempt(holder="first"), batch)
+    assert publish_batch(site.opened, attempt(holder="second", number=2), batch).failures == {}
+    late = publish_batch(site.opened, attempt(holder="first"), batch)
     assert late.failures == {}
-    found = records.publication(site.connections.ledger, key)
+    found = records.publication(site.opened.ledger, key)
     assert found is not None
     assert (found.state, found.publish_try) == (State.PUBLISHED, 2)
     with refused(StaleAttempt, try_number=1, recorded=2):
-        records.move(site.connections.ledger, key, Move(State.FAILED, Phase.PUBLISH, "late"), try_number=1, now=clock())
+        records.move(site.opened.ledger, key, Move(State.FAILED, Phase.PUBLISH, "late"), try_number=1, now=clock())
 
 
 def test_two_tries_at_once_make_one_revision(site: MiniSite) -> None:
@@ -123,7 +123,7 @@ def test_two_tries_at_once_make_one_revision(site: MiniSite) -> None:
 
     def publish(number: int) -> None:
         while True:
-            outcome = publish_batch(site.connections, attempt(holder=f"try {number}", number=number), batch)
+            outcome = publish_batch(site.opened, attempt(holder=f"try {number}", number=number), batch)
             if not outcome.busy:
                 outcomes.append(outcome)
                 return
@@ -136,7 +136,7 @@ def test_two_tries_at_once_make_one_revision(site: MiniSite) -> None:
         thread.join(60)
     assert len(outcomes) == 2
     assert site.revision() == before + 1
-    found = records.publication(site.connections.ledger, batch.key(batch.items[0]))
+    found = records.publication(site.opened.ledger, batch.key(batch.items[0]))
     assert found is not None
     assert found.state.good, found
     assert site.leases() == []
@@ -145,7 +145,7 @@ def test_two_tries_at_once_make_one_revision(site: MiniSite) -> None:
 def test_the_holder_of_a_lease_is_told_by_dag_run_task_and_try(site: MiniSite) -> None:
     batch = _prepared(site, "owner", "/owner/1", b"x")
     with site.client() as client, client.lease(FQRN, "/owner/1", hostname="dag/run/publish[3] try 2"):
-        outcome = publish_batch(site.connections, attempt(holder="me"), batch)
+        outcome = publish_batch(site.opened, attempt(holder="me"), batch)
     (busy,) = outcome.busy.values()
     assert busy.holder is not None
     assert busy.holder.hostname == "dag/run/publish[3] try 2"

@@ -24,14 +24,14 @@ pytestmark = pytest.mark.server("weed")
 @pytest.fixture
 def store(site: MiniSite) -> Iterator[MiniSite]:
     yield site
-    site.connections.repository_store(FQRN).delete([KEY])
+    site.opened.repository_store(FQRN).delete([KEY])
 
 
 def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite, monkeypatch: pytest.MonkeyPatch) -> None:
     site = store
     site.drop(Build("2026-08-01").add("Cold", "x86_64", tree({"a": b"a"})))
     before, now = site.revision(), datetime.now(UTC)
-    freezes.freeze(site.connections, FQRN, reason="disks are moved", who="op@host", until=None, now=now)
+    freezes.freeze(site.opened, FQRN, reason="disks are moved", who="op@host", until=None, now=now)
     seen: list[int] = []
     looked, thaw_check = threading.Event(), CHECKS["thaw"]
 
@@ -43,7 +43,7 @@ def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite, monkeypa
     def thaw() -> None:
         looked.wait(60)
         seen.append(site.revision())
-        freezes.thaw(site.connections, FQRN, who="op@host", now=datetime.now(UTC))
+        freezes.thaw(site.opened, FQRN, who="op@host", now=datetime.now(UTC))
 
     monkeypatch.setitem(cast("dict[str, WaitCheck]", CHECKS), "thaw", thaw_check._replace(look=looks))
     operator = threading.Thread(target=thaw)
@@ -54,11 +54,11 @@ def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite, monkeypa
     assert run.state == "success", run
     assert run.states() == {"Cold/x86_64": "published"}
     assert seen == [before]
-    (record,) = nearest(site.connections.ledger, FQRN, next(iter(run.publications)) + "/a")
+    (record,) = nearest(site.opened.ledger, FQRN, next(iter(run.publications)) + "/a")
     assert record[0].run_id == run.name
     assert record[0].artifact_sha256 == next(iter(run.publications.values())).artifact_sha256
-    assert check(site.connections, *record).verdict == "signed by gateway key worker"
-    rows = freezes.interventions_of(site.connections.ledger, FQRN, limit=2)
+    assert check(site.opened, *record).verdict == "signed by gateway key worker"
+    rows = freezes.interventions_of(site.opened.ledger, FQRN, limit=2)
     assert [(one.kind, one.who, one.reason) for one in rows] == [
         ("thaw", "op@host", "disks are moved"), ("freeze", "op@host", "disks are moved"),
     ]  # fmt: skip
@@ -67,6 +67,6 @@ def test_a_night_waits_for_the_thaw_and_then_publishes(store: MiniSite, monkeypa
 def test_who_publishes_by_hand_is_refused_before_anything_is_changed(store: MiniSite) -> None:
     now = datetime.now(UTC)
     until = now + timedelta(hours=1)
-    freezes.freeze(store.connections, FQRN, reason="audit", who="op@host", until=until, now=now)
+    freezes.freeze(store.opened, FQRN, reason="audit", who="op@host", until=until, now=now)
     with refused(RepositoryFrozen, fqrn=FQRN):
-        store.connections.publisher(FQRN)
+        store.opened.publisher(FQRN)

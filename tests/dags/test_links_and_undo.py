@@ -25,7 +25,7 @@ def _night(site: MiniSite, build: Build) -> Run:
 
 
 def _latest(site: MiniSite) -> str:
-    entry = site.connections.head(FQRN).revision.lookup(f"{FOLDER}/latest")
+    entry = site.opened.head(FQRN).revision.lookup(f"{FOLDER}/latest")
     return link_target(f"{FOLDER}/latest", entry.symlink) if entry else ""
 
 
@@ -43,7 +43,7 @@ def test_a_night_a_partial_one_and_one_build_undone(site: MiniSite) -> None:
     assert second.state == "success", second
     assert second.tasks["inherited"] == "success"
     assert second.states() == {"A/x86_64": "published", "B/x86_64": "published"}
-    reader = site.connections.repository(FQRN)
+    reader = site.opened.repository(FQRN)
     assert reader.revision.read(f"{FOLDER}/b20261103/A/x86_64/file") == b"A of 2"
     assert reader.revision.read(f"{FOLDER}/b20261103/B/x86_64/file") == b"B of 3"
     assert _latest(site) == f"{FOLDER}/b20261103"
@@ -59,5 +59,5 @@ def test_a_night_a_partial_one_and_one_build_undone(site: MiniSite) -> None:
     assert undone.state == "success"
     assert site.revision() == before + 1
     assert _latest(site) == f"{FOLDER}/b20261102"
-    assert site.connections.head(FQRN).revision.lookup(f"{FOLDER}/b20261103") is None
+    assert site.opened.head(FQRN).revision.lookup(f"{FOLDER}/b20261103") is None
     assert site.leases() == []

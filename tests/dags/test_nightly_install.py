@@ -30,7 +30,7 @@ def test_a_night_publishes_every_artifact_and_a_second_run_finds_all_of_it_uncha
     assert first.state == "success", first
     assert {one.build_id for one in first.publications.values()} == {"b20261108"}
     assert first.states() == {"Gaudi/x86_64": "published", "LHCb/x86_64": "published"}
-    repository = site.connections.repository(FQRN)
+    repository = site.opened.repository(FQRN)
     for project in ("Gaudi", "LHCb"):
         path = build.destination(project, "x86_64")
         assert repository.revision.read(f"{path}/lib/{project}.so") == project.encode() * 1000
@@ -46,13 +46,13 @@ def test_a_night_publishes_every_artifact_and_a_second_run_finds_all_of_it_uncha
 
 def test_a_dry_run_says_what_would_be_published_and_writes_nothing(site: MiniSite) -> None:
     site.drop(_build("2026-11-04"))
-    before, puts = site.revision(), {meta.key for meta in site.connections.repository_store(FQRN).list()}
+    before, puts = site.revision(), {meta.key for meta in site.opened.repository_store(FQRN).list()}
     run = site.run("nightly_install", slot="main", build_date="2026-11-04", dry_run=True)
     assert run.state == "success", run
     assert run.tasks["gate"] == "skipped"
     assert {one.reason.partition(",")[0] for one in run.publications.values()} == {"dry run: would publish 3 files"}
     assert site.revision() == before
-    assert {meta.key for meta in site.connections.repository_store(FQRN).list()} == puts
+    assert {meta.key for meta in site.opened.repository_store(FQRN).list()} == puts
     assert site.leases() == []
 
 

@@ -21,13 +21,13 @@ def _publish(site: MiniSite, path: str, source: str, **more: object) -> Run:
 
 
 def test_a_tarball_is_published_with_a_tag_and_a_second_run_changes_nothing(site: MiniSite) -> None:
-    data, store = tree({"readme": b"first"}), site.connections.store("builds")
+    data, store = tree({"readme": b"first"}), site.opened.store("builds")
     store.put("root-1.tar.gz", data)
     source = f"{store.url}/root-1.tar.gz"
     same = {"tag": "root-1", "sha256": hashlib.sha256(data).hexdigest()}
     run = _publish(site, "/software/root/1", source, **same)
     assert run.state == "success", run
-    repository = site.connections.repository(FQRN)
+    repository = site.opened.repository(FQRN)
     assert repository.revision.read("/software/root/1/readme") == b"first"
     assert repository.tag("root-1").revision == repository.manifest.revision
     again = _publish(site, "/software/root/1", source, **same)
@@ -46,20 +46,20 @@ def test_a_folder_is_looked_at_by_a_dry_run_and_published_by_a_run(site: MiniSit
     assert site.revision() == before
     run = _publish(site, "/data/1", folder.as_uri())
     assert run.state == "success", run
-    assert site.connections.repository(FQRN).revision.read("/data/1/deep/file") == b"from a folder"
+    assert site.opened.repository(FQRN).revision.read("/data/1/deep/file") == b"from a folder"
 
 
 def test_a_publication_that_fails_leaves_no_directory_that_it_made(site: MiniSite) -> None:
-    bad = _publish(site, "/never/deep/1", f"{site.connections.store('builds').url}/missing.tar.gz")
+    bad = _publish(site, "/never/deep/1", f"{site.opened.store('builds').url}/missing.tar.gz")
     assert bad.state == "failed"
     (publication,) = bad.publications.values()
     assert "or correct the source." in publication.reason
-    assert site.connections.repository(FQRN).revision.lookup("/never") is None
-    assert created.of_run(site.connections.ledger, publication.run_id, FQRN) == ()
+    assert site.opened.repository(FQRN).revision.lookup("/never") is None
+    assert created.of_run(site.opened.ledger, publication.run_id, FQRN) == ()
     assert site.leases() == []
 
 
 def test_what_cannot_be_planned_fails_before_anything_is_done(site: MiniSite) -> None:
-    run = _publish(site, "/a/../b", f"{site.connections.store('builds').url}/any.tar.gz")
+    run = _publish(site, "/a/../b", f"{site.opened.store('builds').url}/any.tar.gz")
     assert (run.state, run.tasks["plan"]) == ("failed", "failed")
     assert run.publications == {}

@@ -21,7 +21,7 @@ def test_a_sound_repository_passes_and_one_without_a_rule_keeps_its_tags(site: M
         "care.check[0]": "success",
     }
     assert site.revision() == revision
-    assert damage.of_repository(site.connections.ledger, FQRN) == ()
+    assert damage.of_repository(site.opened.ledger, FQRN) == ()
 
 
 def test_a_whitelist_that_ends_too_soon_fails_its_task_and_no_other(site: MiniSite) -> None:

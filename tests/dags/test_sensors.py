@@ -52,7 +52,7 @@ def test_what_comes_later_is_waited_for(site: MiniSite, monkeypatch: pytest.Monk
 
         def later() -> None:
             deferred["object"].wait(60)
-            site.connections.store("builds").put("sensed/it", b"x")
+            site.opened.store("builds").put("sensed/it", b"x")
             deferred["lease"].wait(10)
             client.drop(lease)
 
@@ -69,7 +69,7 @@ def test_what_comes_later_is_waited_for(site: MiniSite, monkeypatch: pytest.Monk
 
 
 def test_what_does_not_come_fails_in_time(site: MiniSite) -> None:
-    site.connections.store("builds").delete(["sensed/it"])
+    site.opened.store("builds").delete(["sensed/it"])
     with site.client() as client, client.lease(FQRN, "/sensed", hostname="somebody else"):
         found = states(waiting("waits_in_vain", timeout_s=0.5))
     assert found == {"object": "failed", "lease": "failed"}
@@ -79,7 +79,7 @@ def test_a_builder_waits_until_its_place_is_reserved_and_knows_at_once_that_it_i
     site: MiniSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, now = "/places/new", datetime.now(UTC)
-    publisher = site.connections.publisher(FQRN)
+    publisher = site.opened.publisher(FQRN)
 
     def builder(dag_id: str, path: str, **wanted: Any) -> DAG:
         with DAG(dag_id, schedule=None) as dag:

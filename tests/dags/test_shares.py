@@ -92,7 +92,7 @@ def scheduler(site: MiniSite) -> Iterator[Scheduler]:
 
     with create_session() as session:
         session.execute(update(DagModel).where(DagModel.dag_id == DAG_ID).values(is_paused=False))
-    for pool in pools(site.connections.site, cores=CORES):
+    for pool in pools(site.opened.settings, cores=CORES):
         Pool.create_or_update_pool(
             pool.name, slots=pool.slots, description=pool.description, include_deferred=pool.include_deferred
         )
@@ -125,7 +125,7 @@ def test_a_backfill_that_came_first_keeps_no_task_of_the_night_or_of_a_run_by_ha
 ) -> None:
     past = backfill(scheduler)
     scheduler.put("scheduled", [(run, task) for run in past for task in ("artifact.prepare", "artifact.publish")])
-    share = next(pool.slots for pool in pools(site.connections.site, cores=CORES) if pool.name == BACKFILL)
+    share = next(pool.slots for pool in pools(site.opened.settings, cores=CORES) if pool.name == BACKFILL)
     assert len(scheduler.take(SEVERAL)) == share, "more of a backfill runs than its share, even if nothing else does"
     others = [
         scheduler.begin("scheduled__tonight", "scheduled", TONIGHT),

@@ -32,16 +32,16 @@ def clock() -> datetime:
 
 def prepared(site: MiniSite, number: int) -> dict[str, Any]:
     """A batch as the plan hands it on, reserved and prepared."""
-    store, run = site.connections.store("builds"), f"three/{number}"
+    store, run = site.opened.store("builds"), f"three/{number}"
     store.put(f"three-{number}.tar.gz", tree({"file": b"of %d" % number, "lib/common": b"in all"}))
     plan = plan_publication(
-        site.connections,
+        site.opened,
         attempt(run),
         PublicationRequest(FQRN, f"/three/{number}", f"{store.url}/three-{number}.tar.gz"),
     )
-    reserve_run(site.connections, attempt(holder=run), plan.batches)
+    reserve_run(site.opened, attempt(holder=run), plan.batches)
     (batch,) = plan.batches
-    assert prepare_batch(site.connections, attempt(), batch).failures == {}
+    assert prepare_batch(site.opened, attempt(), batch).failures == {}
     return batch.to_json()
 
 
@@ -68,7 +68,7 @@ def test_three_publish_tasks_hold_their_leases_at_once_and_all_of_it_is_publishe
         outcomes = list(pool.map(publish, range(PUBLISHERS)))
     assert all(outcomes)
     assert leased == [[f"{FQRN}/three/{number}" for number in range(PUBLISHERS)]]
-    repository = site.connections.repository(FQRN)
+    repository = site.opened.repository(FQRN)
     assert before < repository.manifest.revision <= before + PUBLISHERS
     for number in range(PUBLISHERS):
         assert repository.revision.read(f"/three/{number}/file") == b"of %d" % number
@@ -77,9 +77,9 @@ def test_three_publish_tasks_hold_their_leases_at_once_and_all_of_it_is_publishe
 
 
 def test_pools_and_dags_let_three_publish_at_once(site: MiniSite) -> None:
-    slots = {pool.name: pool.slots for pool in pools(site.connections.site, cores=1)}
+    slots = {pool.name: pool.slots for pool in pools(site.opened.settings, cores=1)}
     assert min(slots["publish"], slots["prepare"]) >= PUBLISHERS
-    assert not any(pool.include_deferred for pool in pools(site.connections.site)), "who waits takes no slot"
+    assert not any(pool.include_deferred for pool in pools(site.opened.settings)), "who waits takes no slot"
     for name in ("nightly_install", "nightly_install_main"):
         dag = site.dags[name]
         assert dag.max_active_tasks >= PUBLISHERS

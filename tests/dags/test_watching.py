@@ -29,7 +29,7 @@ def test_a_gateway_key_that_is_wrong_fails_it_and_is_told_with_the_cure(
     monkeypatch.setitem(site.environment, "AIRFLOW_CONN_GATEWAY", json.dumps(wrong))
     run = site.run("preflight", slot="main")
     assert (run.state, run.tasks) == ("failed", {"look": "failed"})
-    (alert,) = [one for one in alerts_since(site.connections.ledger, began) if "key worker" in one.title]
+    (alert,) = [one for one in alerts_since(site.opened.ledger, began) if "key worker" in one.title]
     assert "Correct login and password of connection 'gateway'" in alert.text
     assert "not-it" not in alert.text
 
@@ -38,8 +38,8 @@ def test_a_night_that_airflow_never_began_is_told(site: MiniSite) -> None:
     began = clock()
     run = site.run("night_watch")
     assert run.state == "success", run
-    (tick,) = ticks(site.connections.site.slot("main"), began)
-    keys = {one.key for one in alerts_since(site.connections.ledger, began)}
+    (tick,) = ticks(site.opened.settings.slot("main"), began)
+    keys = {one.key for one in alerts_since(site.opened.ledger, began)}
     assert f"not-started:main:{tick.date}" in keys
     assert not [key for key in keys if key.startswith("stuck-lease")], FQRN
 
@@ -61,7 +61,7 @@ def test_a_run_by_hand_that_fails_sends_an_alert_with_its_cause(
     began = clock()
     run = site.run(dag_id, **conf)
     assert run.state == "failed", run
-    (alert,) = [one for one in alerts_since(site.connections.ledger, began) if one.event == "run-failed"]
+    (alert,) = [one for one in alerts_since(site.opened.ledger, began) if one.event == "run-failed"]
     assert alert.key == f"run-failed:{run.name}"
     assert alert.title.endswith(f"of {dag_id} failed: {why}")
     assert log_of(run.name) in alert.text

@@ -25,10 +25,10 @@ from include.lab.secrets import load_or_create
 from include.lab.supervise import end_marked
 from include.nightlies.records.publications import publications_of_run
 from include.nightlies.rules.publication import Publication
-from include.publishers.bootstrap import found_repository, found_stores
-from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from include.site.bootstrap import found_repository, found_stores
+from include.site.site import Site
 from tests.fakes.builds import Build
 from tests.fakes.faultproxy import FaultProxy
 from tests.week.place import slot_text
@@ -83,9 +83,9 @@ class Deployment:
         self.environment = self.lab.environment()
         # the tests themselves go to the store and the gateway directly
         direct = {**self.environment, "NIGHTSHIFT_TEST_S3": self.lab.s3_url}
-        self.site = load(environ=direct)
+        self.settings = load(environ=direct)
         self.secrets = EnvSecrets(direct)
-        self.connections = Connections(self.site, self.secrets)
+        self.site = Site(self.settings, self.secrets)
         self.api = AirflowApi(self.lab.airflow_url, ADMIN, self.lab.secrets.admin_password)
 
     def start(self) -> None:
@@ -94,10 +94,10 @@ class Deployment:
         self.gateway_proxy.__enter__()
         # the connection names the proxy's port, so the service itself knows its key from the file
         key = GatewayKey(self.lab.secrets.gateway_key_id, self.lab.secrets.gateway_key_secret)
-        save_gateway_key(self.site.gateway.keys, FQRN, key)
+        save_gateway_key(self.settings.gateway.keys, FQRN, key)
         lifecycle.up(self.lab, airflow=True, say=_say)
-        found_stores(self.connections, {"cvmfs", "builds"}, say=_say)
-        found_repository(self.connections, FQRN, say=_say)
+        found_stores(self.site, {"cvmfs", "builds"}, say=_say)
+        found_repository(self.site, FQRN, say=_say)
         for dag_id in ("nightly_install", "nightly_install_main", "publication"):
             self.api.wait_for_dag(dag_id, timeout_s=60)
 
@@ -105,7 +105,7 @@ class Deployment:
         """Let go what is held, and stop everything."""
         self.store_proxy.clear()
         self.gateway_proxy.clear()
-        self.connections.ledger.dispose()
+        self.site.ledger.dispose()
         try:
             lifecycle.down(self.lab, say=_say)
         finally:
@@ -117,7 +117,7 @@ class Deployment:
 
     def drop(self, build: Build) -> None:
         """Put a build into the store as a build system would: the index last."""
-        build.store_in(self.connections.store("builds"))
+        build.store_in(self.site.store("builds"))
 
     def trigger(self, dag_id: str, run_id: str, **conf: object) -> str:
         """Start a run by hand; returns its id."""
@@ -184,7 +184,7 @@ class Deployment:
 
     def publications(self, dag_id: str, run_id: str) -> dict[str, Publication]:
         """What the ledger says of a run: artifact -> publication."""
-        found = publications_of_run(self.connections.ledger, f"{dag_id}/{run_id}")
+        found = publications_of_run(self.site.ledger, f"{dag_id}/{run_id}")
         return {f"{one.project}/{one.platform}": one for one in found}
 
     def leases(self) -> list[str]:
@@ -192,11 +192,11 @@ class Deployment:
             return [f"{lease.full_path} held by {lease.hostname}" for lease in client.leases()]
 
     def revision(self) -> int:
-        return self.connections.repository(FQRN).manifest.revision
+        return self.site.repository(FQRN).manifest.revision
 
     def problems(self) -> tuple[str, ...]:
         """What a complete check of the repository finds, data objects included."""
-        return tuple(str(one) for one in check(self.connections.repository(FQRN)).problems)
+        return tuple(str(one) for one in check(self.site.repository(FQRN)).problems)
 
     # -- private
 

@@ -93,7 +93,7 @@ def late(asking: Deployment) -> Waiting:
 
 def dropped(deployment: Deployment, content: bytes) -> str:
     """The URL of a tarball in the store."""
-    store, name = deployment.connections.store("builds"), f"asked/{content.decode()}.tar.gz"
+    store, name = deployment.site.store("builds"), f"asked/{content.decode()}.tar.gz"
     store.put(name, tree({"a": content}))
     return f"{store.url}/{name}"
 
@@ -134,7 +134,7 @@ def answer(deployment: Deployment, run: str, map_index: int, given: str, comment
 
 
 def fate(deployment: Deployment, run: str) -> tuple[str, str]:
-    (one,) = publications_of_run(deployment.connections.ledger, f"{DAG}/{run}")
+    (one,) = publications_of_run(deployment.site.ledger, f"{DAG}/{run}")
     return one.state.value, one.reason
 
 
@@ -184,8 +184,8 @@ def test_a_no_then_a_yes_in_the_browser_to_the_question_asked_anew(asking: Deplo
     browser.leave()
     assert asking.follow(DAG, "answered").state == "success"
     assert fate(asking, "answered")[0] == "published"
-    assert asking.connections.repository(FQRN).revision.read("/asked/answered/a") == b"approved"
-    first, second = questions.of_run(asking.connections.ledger, f"{DAG}/answered")
+    assert asking.site.repository(FQRN).revision.read("/asked/answered/a") == b"approved"
+    first, second = questions.of_run(asking.site.ledger, f"{DAG}/answered")
     assert (first.answer, second.answer, second.comment) == (Answer.REJECTED, Answer.APPROVED, "")
 
 
@@ -195,8 +195,8 @@ def test_without_an_answer_by_its_deadline_a_tree_is_skipped_and_people_are_told
     assert asking.follow(DAG, late.run).state == "failed"
     assert "had no answer by its deadline" in fate(asking, late.run)[1]
     assert state(asking, late.run, "approve", 0) == "skipped"
-    assert asking.connections.head(FQRN).revision.lookup("/asked/late") is None
-    alerts = alerts_since(asking.connections.ledger, late.begun)
+    assert asking.site.head(FQRN).revision.lookup("/asked/late") is None
+    alerts = alerts_since(asking.site.ledger, late.begun)
     told = {one.title for one in alerts if one.event == NotifyEvent.APPROVAL.value}
     assert f"nobody answered: Publish /asked/late to {FQRN}?" in told
     assert asking.leases() == []

@@ -76,7 +76,7 @@ def test_a_night_started_by_its_form_succeeds(deployment: Deployment, browser: B
 
 
 def test_tasks_link_to_what_they_worked_on(deployment: Deployment, browser: Browser, night: Night) -> None:
-    repository = deployment.site.repository(FQRN).public_url
+    repository = deployment.settings.repository(FQRN).public_url
     for task, text, leads_to in (
         ("artifact.publish/mapped/0", "Repository", f"{repository}/.cvmfspublished"),
         ("artifact.prepare/mapped/0", "Artifact", f"{deployment.store_proxy.url}/builds/main/{DATE}/"),
@@ -110,7 +110,7 @@ def test_a_run_by_hand_that_fails_sends_an_alert_that_links_to_it(deployment: De
     # the DAG processor does it, after the run
     found: list[Alert] = []
     deployment.wait_until(
-        lambda: bool(found.extend(alerts_since(deployment.connections.ledger, begun)) or found), "an alert", RUN_S
+        lambda: bool(found.extend(alerts_since(deployment.site.ledger, begun)) or found), "an alert", RUN_S
     )
     (alert,) = found
     assert alert.key == "run-failed:publication/fails"

@@ -42,7 +42,7 @@ def test_a_commit_whose_supervisor_was_killed_is_made_once_by_the_retry_beside_i
     (publication,) = deployment.publications(DAG, RUN).values()
     assert (publication.state.value, publication.publish_try) == ("published", 2)
     assert publication.verified_at is not None
-    repository = deployment.connections.repository(FQRN)
+    repository = deployment.site.repository(FQRN)
     assert repository.manifest.revision == before + 2, "one for what was reserved, one for the artifact"
     path = build.destination(*ARTIFACT.split("/"))
     assert repository.revision.read(f"{path}/lib/own.so") == own_file(ARTIFACT)

@@ -32,7 +32,7 @@ def logs(deployment: Deployment) -> Iterator[dict[str, str]]:
 def watch(deployment: Deployment) -> dict[str, str]:
     """Holds each task where it is while its log is read."""
     store, gateway, secrets = deployment.store_proxy, deployment.gateway_proxy, deployment.lab.secrets
-    deployment.connections.store("builds").put("logs.tar.gz", tree({"file": CONTENT}))
+    deployment.site.store("builds").put("logs.tar.gz", tree({"file": CONTENT}))
     upload = store.hold(method="PUT", path=f"{FQRN}/{hash_bytes(compress(CONTENT)).key}")
     deployment.trigger(DAG, RUN, repository=FQRN, path=PLACE, source="s3://builds/logs.tar.gz")
     upload.wait(SOON_S)

@@ -30,7 +30,7 @@ class Night:
 def run(deployment: Deployment, day: date) -> Night:
     seen: list[Snapshot] = []
     viewer = Viewer(say=print, packed=print, run=seen.append)
-    report = run_night(deployment.lab, deployment.site, deployment.secrets, Wishes(SLOT, day), viewer)
+    report = run_night(deployment.lab, deployment.settings, deployment.secrets, Wishes(SLOT, day), viewer)
     return Night(report, max(one.busy for one in seen))
 
 

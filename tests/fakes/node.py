@@ -24,10 +24,10 @@ from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.directory import DirectorySource
 from include.lab.servers.sshd import SshServer
-from include.publishers.connect import Connections
 from include.publishers.server.publisher import ServerPublisher
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from include.storage.file import FileStore
 from tests.fakes.local import DIRECTORY
 from tests.fakes.site import FQRN, MASTER, PUBLIC_KEY, SIGNER
@@ -75,7 +75,7 @@ class PublisherNode:
     behind: str = "stock"
     ssh: SshServer = field(init=False)
     store: FileStore = field(init=False)
-    _made: list[Connections] = field(default_factory=list)
+    _made: list[Site] = field(default_factory=list)
     _socket: socket.socket = field(init=False)
     _thread: threading.Thread = field(init=False)
 
@@ -121,8 +121,8 @@ class PublisherNode:
 
     # -- the site that publishes there
 
-    def connections(self, server: Mapping[str, object] | None = None, **repository: object) -> Connections:
-        """A site's connections; ``server`` and ``repository`` change its settings."""
+    def site(self, server: Mapping[str, object] | None = None, **repository: object) -> Site:
+        """A site; ``server`` and ``repository`` change its settings."""
         settings: dict[str, object] = {
             "host": "127.0.0.1", "port": self.ssh.port, "user": self.ssh.user, "key": str(self.ssh.user_key),
             "known_hosts": str(self.ssh.known_hosts), "behind": self.behind, "busy_wait_s": 1, "time_limit_s": 60,
@@ -136,12 +136,12 @@ class PublisherNode:
                 server="".join(f"      {k}: {json.dumps(v)}\n" for k, v in settings.items() if v is not None),
             )
         )  # fmt: skip
-        made = Connections(load(file, environ={}), EnvSecrets({}))
+        made = Site(load(file, environ={}), EnvSecrets({}))
         self._made.append(made)
         return made
 
     def publisher(self, server: Mapping[str, object] | None = None, **repository: object) -> ServerPublisher:
-        return self.connections(server, **repository).server(FQRN)
+        return self.site(server, **repository).server(FQRN)
 
     # -- what happens on the node
 

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from include.publishers.connect import Connections
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 
 FQRN = "nights.example.org"
 
 
-def plain_site(folder: Path, **slot: Any) -> Connections:
+def plain_site(folder: Path, **slot: Any) -> Site:
     """Its slot is `main`, with these settings."""
-    return Connections(Site.model_validate(_settings(folder, ["main"], slot, {})), EnvSecrets({}))
+    return Site(SiteSettings.model_validate(_settings(folder, ["main"], slot, {})), EnvSecrets({}))
 
 
 def plain_file(

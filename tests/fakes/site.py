@@ -40,7 +40,7 @@ NESTED = ["/nightlies/main", BUILD]
 
 
 @dataclass
-class Site:
+class LiveSite:
     """What workers share: the store, the gateway's URL and the keys. Whoever makes one starts its gateway."""
 
     folder: Path
@@ -191,7 +191,7 @@ def _state(task: Path) -> str:
 
 
 @dataclass
-class ProcessSite(Site):
+class ProcessSite(LiveSite):
     """A site whose gateways and publishers are processes. ``storage``: how they reach the store, for their orders.
 
     ``behind``, ``to_store``, ``to_gateway``: URLs that stand between a gateway and the store, publishers and the store,

@@ -8,13 +8,13 @@ from typing import Any
 from include.publishers.native import NativePublisher
 from include.storage.store import Store
 from tests.fakes.orders import KEY_ID, SECRET
-from tests.fakes.site import FQRN, SIGNER, Site
+from tests.fakes.site import FQRN, SIGNER, LiveSite
 from tests.fakes.stockgateway import StockGateway
 from tests.fakes.stockreceiver import Receiver
 
 
 @dataclass
-class StockSite(Site):
+class StockSite(LiveSite):
     """``gateway`` runs from ``start`` to ``stop``."""
 
     gateway: StockGateway = field(init=False)

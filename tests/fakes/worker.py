@@ -33,9 +33,9 @@ from include.gateway.service.commits import committer
 from include.gateway.service.commits.points import DIE_AT
 from include.gateway.service.http.server import serve
 from include.gateway.service.log import log_to
-from include.publishers.connect import native_publisher
 from include.publishers.native import NativePublisher
 from include.settings.model import RepositorySettings
+from include.site.site import native_publisher
 from include.storage import retry, s3
 from include.storage.store import Store
 from tests.fakes.orders import KEY_ID, SECRET, Order, gateway_config, store_of

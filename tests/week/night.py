@@ -99,8 +99,8 @@ class Stage:
     # -- a slot's night
 
     def _slot(self, night: SlotNight) -> None:
-        site, api = self.deployment.connections, self.deployment.api()
-        slot = self.deployment.site.slot(night.slot)
+        site, api = self.deployment.site, self.deployment.api()
+        slot = self.deployment.settings.slot(night.slot)
         builder = Builder(site.store(slot.store), slot, night.day, night.build_id, night.base)
         builder.publish(night.stages[0], serial=1)
         first = run_of(night.day)
@@ -135,7 +135,7 @@ class Stage:
         self._wait_for(planned, f"pass {passes} of {night.slot} {night.day} is planned", PLANNED_S)
 
     def _rebuild(self, api: AirflowApi, night: SlotNight, again: Again) -> None:
-        site, slot = self.deployment.connections, self.deployment.site.slot(night.slot)
+        site, slot = self.deployment.site, self.deployment.settings.slot(night.slot)
         builder = Builder(site.store(slot.store), slot, again.day, again.build_id, again.partial_of)
         builder.publish(again.stage, serial=100)
         run_id = f"again__{again.day.isoformat()}"
@@ -219,7 +219,7 @@ class Stage:
         return found
 
     def _publications(self, dag_id: str, run_id: str) -> Iterable[Any]:
-        return publications_of_run(self.deployment.connections.ledger, f"{dag_id}/{run_id}")
+        return publications_of_run(self.deployment.site.ledger, f"{dag_id}/{run_id}")
 
     def _seconds(self, text: str | None) -> float:
         return round(datetime.fromisoformat(text).timestamp() - self._epoch, 1) if text else self.now()

@@ -21,11 +21,11 @@ from include.lab.environment import ADMIN, Lab, LabFolders
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.secrets import load_or_create
 from include.lab.supervise import Supervisor
-from include.publishers.bootstrap import found_repository, found_stores
-from include.publishers.connect import Connections
 from include.settings.load import load
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
+from include.site.bootstrap import found_repository, found_stores
+from include.site.site import Site
 from tests.week.plan import PLATFORMS, PROJECTS, SLOTS
 
 FQRN = "week.example.org"
@@ -64,8 +64,8 @@ class Deployment:
     """What the week works on. `environment`: of every command that is run on it."""
 
     lab: Lab
+    settings: SiteSettings
     site: Site
-    connections: Connections
     environment: dict[str, str]
     fqrn: str
 
@@ -86,11 +86,11 @@ class Deployment:
 
     @property
     def public_url(self) -> str:
-        return self.site.repository(self.fqrn).public_url
+        return self.settings.repository(self.fqrn).public_url
 
     @property
     def public_key(self) -> bytes:
-        return self.site.repository(self.fqrn).public_key.read_bytes()
+        return self.settings.repository(self.fqrn).public_key.read_bytes()
 
     def kill(self, program: str) -> tuple[int, int, float]:
         """`kill -9` a program of the lab; its old and its new process once the process manager started it again, and
@@ -118,23 +118,23 @@ def deployment(say: Callable[[str], None], *, keep: bool = False) -> Iterator[De
     base = {name: text for name, text in os.environ.items() if not name.startswith(("AIRFLOW", "NIGHTSHIFT"))}
     base |= {"NIGHTSHIFT_CONFIG": str(config), "NIGHTSHIFT_VAR": str(place.var)}
     lab = WeekLab(place, Ports.unused(), load_or_create(place.secrets), base)
-    connections = None
+    site = None
     try:
         lifecycle.up(lab, airflow=True, say=say)
         environment = lab.environment()
-        site = load(environ=environment)
-        connections = Connections(site, EnvSecrets(environment))
-        found_stores(connections, {"cvmfs", "builds"}, say=say)
-        found_repository(connections, FQRN, say=say)
-        made = Deployment(lab, site, connections, environment, FQRN)
+        settings = load(environ=environment)
+        site = Site(settings, EnvSecrets(environment))
+        found_stores(site, {"cvmfs", "builds"}, say=say)
+        found_repository(site, FQRN, say=say)
+        made = Deployment(lab, settings, site, environment, FQRN)
         api = made.api()
-        for slot in site.slots:
+        for slot in settings.slots:
             api.wait_for_dag(f"nightly_install_{slot}", timeout_s=DAG_APPEARS_S)
             api.unpause(f"nightly_install_{slot}")
         yield made
     finally:
-        if connections is not None:
-            connections.ledger.dispose()
+        if site is not None:
+            site.ledger.dispose()
         lifecycle.down(lab, say=say)
         if keep:
             say(f"logs and state stay in {folder}")

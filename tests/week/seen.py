@@ -113,7 +113,7 @@ def rows_of(deployment: Deployment) -> dict[tuple[str, date], Sequence[Row]]:
         .order_by(publications.c.updated_at.desc(), publications.c.id.desc())
     )  # fmt: skip
     found: dict[tuple[str, date], list[Row]] = {}
-    with reading(deployment.connections.ledger) as connection:
+    with reading(deployment.site.ledger) as connection:
         for row in connection.execute(query).mappings():
             one = Row(
                 pair=(row["project"], row["platform"]),
@@ -135,7 +135,7 @@ def listed_of(deployment: Deployment) -> dict[tuple[str, date], Iterable[Pair]]:
         artifacts, artifacts.c.build == builds.c.id
     )
     found: dict[tuple[str, date], list[Pair]] = {}
-    with reading(deployment.connections.ledger) as connection:
+    with reading(deployment.site.ledger) as connection:
         for slot, day, project, platform in connection.execute(query):
             found.setdefault((slot, day), []).append((project, platform))
     return dict(found)
@@ -151,13 +151,13 @@ def _under_way(deployment: Deployment) -> list[str]:
     api = deployment.api()
     return [
         f"{one['dag_run_id']} of {slot} is {one['state']}"
-        for slot in deployment.site.slots
+        for slot in deployment.settings.slots
         for one in api.runs(dag_of(slot), prefix="")
         if one["state"] not in ENDED
     ]
 
 
 def _checked(deployment: Deployment) -> list[str]:
-    key = str(deployment.site.repository(deployment.fqrn).public_key)
+    key = str(deployment.settings.repository(deployment.fqrn).public_key)
     said = deployment.command("repo", "check", deployment.public_url, "--key", key, "--contents", good=(0, 1, 2))
     return [] if "no problems found" in said else said.strip().splitlines()[-5:] or ["nothing was said"]

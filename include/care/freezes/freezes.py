@@ -17,7 +17,7 @@ from include.cvmfs.coordination.freeze import Changed, Freeze
 from include.cvmfs.errors import FormatError
 from include.gateway.errors import GatewayError
 from include.ledger.engine import Bind, reading, writing
-from include.publishers.connect import Connections
+from include.site.site import Site
 from include.storage.errors import StoreError
 
 FREEZE, THAW = "freeze", "thaw"
@@ -59,41 +59,39 @@ class FreezeState:
     unknown: str | None = None
 
 
-def freeze(
-    connections: Connections, fqrn: str, *, reason: str, who: str, until: datetime | None, now: datetime
-) -> Changed:
+def freeze(site: Site, fqrn: str, *, reason: str, who: str, until: datetime | None, now: datetime) -> Changed:
     """Freeze a repository, and have it in the ledger; nothing happens if it is frozen just so.
 
     Raises BadFreeze, SettingsError, Conflict if somebody else did the same in this moment, and what stores raise.
     """
-    store = connections.manifest_store(fqrn)
+    store = site.manifest_store(fqrn)
     try:
         wanted = Freeze(secrets.token_hex(8), reason.strip(), who, now, until)
     except ValueError as fault:
         raise BadFreeze(fqrn, str(fault)) from None
     done = document.freeze(store, wanted)
     if done.after is not None:
-        _record(connections.ledger, fqrn, FREEZE, done.after, who, now, always=done.changed)
+        _record(site.ledger, fqrn, FREEZE, done.after, who, now, always=done.changed)
     return done
 
 
-def thaw(connections: Connections, fqrn: str, *, who: str, now: datetime) -> Changed:
+def thaw(site: Site, fqrn: str, *, who: str, now: datetime) -> Changed:
     """End a repository's freeze, and have it in the ledger; nothing happens if none holds. Raises as `freeze`."""
-    done = document.thaw(connections.manifest_store(fqrn), now)
+    done = document.thaw(site.manifest_store(fqrn), now)
     if done.changed and done.after is not None:
-        _record(connections.ledger, fqrn, THAW, done.after, who, now, always=True)
+        _record(site.ledger, fqrn, THAW, done.after, who, now, always=True)
     return done
 
 
-def standings(connections: Connections, now: datetime) -> tuple[FreezeState, ...]:
+def standings(site: Site, now: datetime) -> tuple[FreezeState, ...]:
     """How every repository of the site stands; one whose store does not answer hides no other."""
-    return tuple(_standing(connections, fqrn, now) for fqrn in sorted(connections.site.repositories))
+    return tuple(_standing(site, fqrn, now) for fqrn in sorted(site.settings.repositories))
 
 
-def open_leases(connections: Connections, fqrn: str) -> list[str] | None:
+def open_leases(site: Site, fqrn: str) -> list[str] | None:
     """Who still is at work under leases that were granted before; None if the gateway does not say."""
     try:
-        with connections.gateway(fqrn) as client:
+        with site.gateway(fqrn) as client:
             held = [one for one in client.leases() if one.repository == fqrn]
     except GatewayError:
         return None
@@ -109,9 +107,9 @@ def interventions_of(bind: Bind, fqrn: str | None = None, *, limit: int = 100) -
         return [Intervention.from_row(row) for row in connection.execute(query).mappings()]
 
 
-def _standing(connections: Connections, fqrn: str, now: datetime) -> FreezeState:
+def _standing(site: Site, fqrn: str, now: datetime) -> FreezeState:
     try:
-        return FreezeState(fqrn, document.look(connections.repository_store(fqrn), now))
+        return FreezeState(fqrn, document.look(site.repository_store(fqrn), now))
     except (StoreError, FormatError) as error:
         return FreezeState(fqrn, unknown=str(error))
 

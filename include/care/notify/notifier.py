@@ -18,7 +18,7 @@ from include.care.notify.message import Message
 from include.care.notify.webhook import post
 from include.ledger.errors import LedgerError
 from include.settings.errors import SettingsError
-from include.settings.model import Notify, Site
+from include.settings.model import Notify, SiteSettings
 from include.settings.secrets import Secrets
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class NotifySite(Protocol):
     """Settings, secrets and ledger of a site."""
 
-    site: Site
+    settings: SiteSettings
     secrets: Secrets
 
     @property
@@ -52,9 +52,9 @@ class Notifier:
     ways: dict[str, Callable[[Message, datetime], None]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, connections: NotifySite) -> Notifier:
+    def of(cls, site: NotifySite) -> Notifier:
         """By what `notify:` of the configuration names."""
-        settings, secrets = connections.site.notify, connections.secrets
+        settings, secrets = site.settings.notify, site.secrets
         ways: dict[str, Callable[[Message, datetime], None]] = {}
         if (mail := settings.mail) is not None:
             ways["mail"] = lambda message, _: send_mail(mail, secrets.get(mail.connection), message)
@@ -62,7 +62,7 @@ class Notifier:
             ways["webhook"] = lambda message, now: post(
                 hook, secrets.get(hook.connection), message, now_s=int(now.timestamp())
             )
-        return cls(settings, connections.ledger, ways)
+        return cls(settings, site.ledger, ways)
 
     def tell(self, message: Message, *, now: datetime, window: timedelta | None = None) -> Said:
         """Tell people of a cause, unless they were told of it within the window. Raises nothing.

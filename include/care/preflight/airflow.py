@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from include.care.preflight.stores import TIMEOUT_S
 from include.settings.errors import SettingsError
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.settings.secrets import Secrets
 from include.settings.urls import base_url
 
@@ -19,24 +19,24 @@ Asked = Callable[[str], bool | None]
 """Whether Airflow has a connection of this id; None where it cannot be asked."""
 
 
-def ask_airflow(site: Site, secrets: Secrets, what: str, params: Mapping[str, Any]) -> dict[str, Any]:
+def ask_airflow(settings: SiteSettings, secrets: Secrets, what: str, params: Mapping[str, Any]) -> dict[str, Any]:
     """One list of Airflow's REST API. Raises SettingsError, PermissionError, requests.RequestException."""
-    reply = _get(site, secrets, what, params)
+    reply = _get(settings, secrets, what, params)
     reply.raise_for_status()
     answer: dict[str, Any] = reply.json()
     return answer
 
 
-def ask_api(site: Site, secrets: Secrets) -> Asked:
+def ask_api(settings: SiteSettings, secrets: Secrets) -> Asked:
     """Asks for connections; the user needs the right to read them."""
 
     def ask(name: str) -> bool | None:
         import requests
 
-        if site.airflow_connection is None:
+        if settings.airflow_connection is None:
             return None
         try:
-            reply = _get(site, secrets, f"connections/{quote(name, safe='')}", {})
+            reply = _get(settings, secrets, f"connections/{quote(name, safe='')}", {})
         except (requests.RequestException, SettingsError, PermissionError, KeyError, ValueError):
             return None
         return {200: True, 404: False}.get(reply.status_code)
@@ -44,10 +44,10 @@ def ask_api(site: Site, secrets: Secrets) -> Asked:
     return ask
 
 
-def _get(site: Site, secrets: Secrets, what: str, params: Mapping[str, Any]) -> requests.Response:
+def _get(settings: SiteSettings, secrets: Secrets, what: str, params: Mapping[str, Any]) -> requests.Response:
     import requests
 
-    found = secrets.get(site.airflow_connection or "")
+    found = secrets.get(settings.airflow_connection or "")
     url, login = base_url(found, port=8080), found.login or ""
     with requests.Session() as session:
         session.trust_env = False

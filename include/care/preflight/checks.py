@@ -15,64 +15,61 @@ from include.care.preflight.pools import look_at_pools
 from include.care.preflight.run import Check
 from include.ledger.engine import shown
 from include.ledger.migrate import version
-from include.publishers.connect import Connections
+from include.site.site import Site
 
 
 def checks_of(
-    connections: Connections,
+    site: Site,
     slot: str | None = None,
     *,
     logs: Path | None = None,
     asked: Asked = airflow_has_all,
 ) -> list[Check]:
-    """The checks for a site, or for one slot of it. Raises SettingsError for a slot that there is not.
+    """The checks for a settings, or for one slot of it. Raises SettingsError for a slot that there is not.
 
     `logs`: where Airflow keeps the logs of tasks; by default what the environment says. `asked`: whether Airflow has
     a connection that the secrets do not have.
     """
-    site = connections.site
-    chosen = [site.slot(slot)] if slot else list(site.slots.values())
-    fqrns = sorted({one.repository for one in chosen} if slot else site.repositories)
-    used = {one.store for one in chosen} | {site.repository(fqrn).store for fqrn in fqrns}
+    settings = site.settings
+    chosen = [settings.slot(slot)] if slot else list(settings.slots.values())
+    fqrns = sorted({one.repository for one in chosen} if slot else settings.repositories)
+    used = {one.store for one in chosen} | {settings.repository(fqrn).store for fqrn in fqrns}
     sources = {one.store for one in chosen}
     found = [
         Check(
             "connections",
             "",
-            partial(look_at_connections, site, connections.secrets, named(site, fqrns, sorted(used)), asked),
+            partial(look_at_connections, settings, site.secrets, named(settings, fqrns, sorted(used)), asked),
             "Define it.",
         ),
-        Check("ledger", site.ledger.partition("://")[0], partial(_ledger, connections), "Start its server."),
-        Check("disk", "", partial(folders.room, folders.written(site, used, logs)), "Correct `paths.var`."),
-        Check("pools", "", partial(look_at_pools, site, connections.secrets), "Start Airflow's API server."),
-        Check("paused", "", partial(look_at_paused, site, connections.secrets, [slot] if slot else None),
+        Check("ledger", settings.ledger.partition("://")[0], partial(_ledger, site), "Start its server."),
+        Check("disk", "", partial(folders.room, folders.written(settings, used, logs)), "Correct `paths.var`."),
+        Check("pools", "", partial(look_at_pools, settings, site.secrets), "Start Airflow's API server."),
+        Check("paused", "", partial(look_at_paused, settings, site.secrets, [slot] if slot else None),
               "Start Airflow's API server."),
     ]  # fmt: skip
     for name in sorted(used):
         cure = "Check its URL, endpoint and connection, and that it runs."
-        found.append(
-            Check("store", name, partial(stores.look_at_store, connections, name, source=name in sources), cure)
-        )
-        found.append(Check("clock", name, partial(stores.clock, site.store(name)), cure))
-        keeps = partial(stores.conditions, connections, name)
+        found.append(Check("store", name, partial(stores.look_at_store, site, name, source=name in sources), cure))
+        found.append(Check("clock", name, partial(stores.clock, settings.store(name)), cure))
+        keeps = partial(stores.conditions, site, name)
         found.append(Check("conditional writes", name, keeps, "Run: nightshift settings check"))
     for fqrn in fqrns:
-        settings = site.repository(fqrn)
         cure = "Start the gateway, or correct host and port of its connection."
         readable = "Check the public URL, the store behind it, and `public_key`."
         found += [
-            Check("roles", fqrn, partial(stores.roles, connections, fqrn), "See: nightshift settings roles"),
-            Check("gateway", fqrn, partial(gateways.look_at_gateway, connections, fqrn), cure),
-            Check("leases", fqrn, partial(gateways.leases, connections, fqrn), cure),
-            Check("repository", fqrn, partial(repositories.look_at_repository, connections, fqrn), readable),
-            Check("freeze", fqrn, partial(repositories.freeze, connections, fqrn), readable),
+            Check("roles", fqrn, partial(stores.roles, site, fqrn), "See: nightshift settings roles"),
+            Check("gateway", fqrn, partial(gateways.look_at_gateway, site, fqrn), cure),
+            Check("leases", fqrn, partial(gateways.leases, site, fqrn), cure),
+            Check("repository", fqrn, partial(repositories.look_at_repository, site, fqrn), readable),
+            Check("freeze", fqrn, partial(repositories.freeze, site, fqrn), readable),
         ]
-        if settings.server is not None:
-            node = partial(gateways.node, connections, fqrn)
+        if settings.repository(fqrn).server is not None:
+            node = partial(gateways.node, site, fqrn)
             found.append(Check("publisher node", fqrn, node, "See `server:` and docs/publishers.md."))
     return found
 
 
-def _ledger(connections: Connections) -> Iterator[Finding]:
-    engine = connections.ledger
+def _ledger(site: Site) -> Iterator[Finding]:
+    engine = site.ledger
     yield Finding("ledger", shown(engine.url), Severity.OK, f"answers, tables of version {version(engine)}")

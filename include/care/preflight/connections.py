@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from include.care.preflight.airflow import Asked
 from include.care.preflight.findings import Finding, Severity
 from include.settings.errors import MissingConnection, SettingsError
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.settings.secrets import Secrets
 
 CANNOT_ASK = "not defined here, and Airflow cannot be asked whether it has it"
@@ -19,7 +19,7 @@ def airflow_has_all(_: str) -> bool:
     return False
 
 
-def named(site: Site, fqrns: Iterable[str], stores: Iterable[str]) -> Mapping[str, str]:
+def named(settings: SiteSettings, fqrns: Iterable[str], stores: Iterable[str]) -> Mapping[str, str]:
     """Every connection that is needed, with what for."""
     found: dict[str, list[str]] = {}
 
@@ -28,25 +28,25 @@ def named(site: Site, fqrns: Iterable[str], stores: Iterable[str]) -> Mapping[st
             found.setdefault(name, []).append(what)
 
     for name in stores:
-        need(site.store(name).connection, f"store {name}")
-        need(site.store(name).gateway_connection, f"gateways to store {name}")
+        need(settings.store(name).connection, f"store {name}")
+        need(settings.store(name).gateway_connection, f"gateways to store {name}")
     for fqrn in fqrns:
-        settings = site.repository(fqrn)
-        need(settings.gateway, f"gateway of {fqrn}")
-        need(settings.gateway_admin, f"administrator of the gateway of {fqrn}")
-        need(settings.server.connection if settings.server else None, f"key of the node of {fqrn}")
-    need(site.ledger_connection, "ledger")
-    need(site.airflow_connection, "Airflow's API")
-    for name, what in _notifying(site).items():
+        repository = settings.repository(fqrn)
+        need(repository.gateway, f"gateway of {fqrn}")
+        need(repository.gateway_admin, f"administrator of the gateway of {fqrn}")
+        need(repository.server.connection if repository.server else None, f"key of the node of {fqrn}")
+    need(settings.ledger_connection, "ledger")
+    need(settings.airflow_connection, "Airflow's API")
+    for name, what in _notifying(settings).items():
         need(name, what)
     return {name: ", ".join(what) for name, what in sorted(found.items())}
 
 
 def look_at_connections(
-    site: Site, secrets: Secrets, names: Mapping[str, str], asked: Asked = airflow_has_all
+    settings: SiteSettings, secrets: Secrets, names: Mapping[str, str], asked: Asked = airflow_has_all
 ) -> Iterator[Finding]:
     """Whether each is defined. `asked`: whether Airflow has one that is not defined in this environment."""
-    notifying = _notifying(site)
+    notifying = _notifying(settings)
     for name, what in names.items():
         try:
             secrets.get(name)
@@ -68,9 +68,9 @@ def _missing(name: str, what: str, error: MissingConnection, there: bool | None,
     return Finding("connection", name, Severity.ERROR, f"for {what}: not usable", str(error))
 
 
-def _notifying(site: Site) -> Mapping[str, str]:
+def _notifying(settings: SiteSettings) -> Mapping[str, str]:
     """What only Airflow's tasks use."""
-    mail, webhook = site.notify.mail, site.notify.webhook
+    mail, webhook = settings.notify.mail, settings.notify.webhook
     used: dict[str, str] = {}
     if mail:
         used[mail.connection] = "mail"

@@ -10,22 +10,22 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from include.care.preflight.findings import Finding, Severity
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.storage.kinds import FILE, kind_of
 
 LOW_SHARE, LEAST_BYTES = 0.10, 2 << 30
 LOGS = "logs"
 
 
-def written(site: Site, stores: Iterable[str], logs: Path | None = None) -> dict[str, Path]:
+def written(settings: SiteSettings, stores: Iterable[str], logs: Path | None = None) -> dict[str, Path]:
     """The folders of this machine that a night writes to, by name. `logs`: Airflow's, if the caller knows it."""
-    found = {"var": site.paths.var, LOGS: logs or _log_folder(os.environ, site.paths.var)}
-    if site.ledger.startswith("sqlite:///"):
-        found["ledger"] = Path(site.ledger.removeprefix("sqlite:///")).parent
-    found["gateway state"] = site.gateway.state.parent
+    found = {"var": settings.paths.var, LOGS: logs or _log_folder(os.environ, settings.paths.var)}
+    if settings.ledger.startswith("sqlite:///"):
+        found["ledger"] = Path(settings.ledger.removeprefix("sqlite:///")).parent
+    found["gateway state"] = settings.gateway.state.parent
     found["spool"] = Path(tempfile.gettempdir())
     for name in sorted(stores):
-        url = site.store(name).url
+        url = settings.store(name).url
         if kind_of(url) is FILE:
             found[f"store {name}"] = Path(unquote(urlsplit(url).path))
     return found

@@ -12,17 +12,17 @@ from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import AccessRefused, PathBusy, RepositoryDisabled
 from include.gateway.holders import TaskName
 from include.gateway.protocol import API
-from include.publishers.connect import Connections
 from include.settings.urls import base_url
+from include.site.site import Site
 
 PROBE = ".nightshift-preflight"
 
 
-def look_at_gateway(connections: Connections, fqrn: str) -> Iterator[Finding]:
+def look_at_gateway(site: Site, fqrn: str) -> Iterator[Finding]:
     """It serves the repository, and takes a lease on a probe path with our key; an administrator's key ends it."""
-    settings = connections.site.repository(fqrn)
-    found = connections.secrets.get(settings.gateway)
-    url = base_url(found, port=connections.site.gateway.port)
+    settings = site.settings.repository(fqrn)
+    found = site.secrets.get(settings.gateway)
+    url = base_url(found, port=site.settings.gateway.port)
     with GatewayClient(url, found.login or "", found.password or "", timeout_s=TIMEOUT_S, retries=0) as client:
         known = {one.name: one for one in client.repositories()}
         if fqrn not in known:
@@ -33,7 +33,7 @@ def look_at_gateway(connections: Connections, fqrn: str) -> Iterator[Finding]:
         below = known[fqrn].keys.get(found.login or "", "/").rstrip("/")
         yield from _key(client, fqrn, settings.gateway, f"{below}/{PROBE}")
     if settings.gateway_admin is not None:
-        key = connections.secrets.get(settings.gateway_admin)
+        key = site.secrets.get(settings.gateway_admin)
         with GatewayClient(url, key.login or "", key.password or "", timeout_s=TIMEOUT_S, retries=0) as admin:
             try:
                 admin.drop_by_path(fqrn, f"/{PROBE}")  # where nobody's lease is
@@ -45,11 +45,11 @@ def look_at_gateway(connections: Connections, fqrn: str) -> Iterator[Finding]:
     yield from skew("gateway of", fqrn, f"{url}{API}")
 
 
-def leases(connections: Connections, fqrn: str) -> Iterator[Finding]:
+def leases(site: Site, fqrn: str) -> Iterator[Finding]:
     """Who holds a lease now, and since about when: a lease is held for moments."""
-    found = connections.secrets.get(connections.site.repository(fqrn).gateway)
-    url, now = base_url(found, port=connections.site.gateway.port), datetime.now(UTC)
-    longest_s = float(found.extra.get("max_lease_time_s", connections.site.gateway.max_lease_time_s))
+    found = site.secrets.get(site.settings.repository(fqrn).gateway)
+    url, now = base_url(found, port=site.settings.gateway.port), datetime.now(UTC)
+    longest_s = float(found.extra.get("max_lease_time_s", site.settings.gateway.max_lease_time_s))
     with GatewayClient(url, "", "", timeout_s=TIMEOUT_S, retries=0) as client:
         held = [one for one in client.leases() if one.repository == fqrn and PROBE not in one.path]
     if not held:
@@ -68,11 +68,11 @@ def judged_lease(lease: LeaseInfo, now: datetime, longest_s: float) -> Finding:
     return Finding("leases", lease.full_path, Severity.WARNING, seen, cure)
 
 
-def node(connections: Connections, fqrn: str) -> Iterator[Finding]:
+def node(site: Site, fqrn: str) -> Iterator[Finding]:
     """Whether we can log in to the repository's publisher node."""
     from include.publishers.server.connection import SshConnection
 
-    address = connections.server(fqrn).node.address
+    address = site.server(fqrn).node.address
     with SshConnection(address):
         yield Finding("publisher node", fqrn, Severity.OK, f"logged in as {address.name}")
 

@@ -7,37 +7,39 @@ from collections.abc import Iterable, Iterator, Mapping
 from include.care.preflight.airflow import ask_airflow
 from include.care.preflight.findings import Finding, Severity
 from include.nightlies.rules.begin import by_artifact
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.settings.secrets import Secrets
 
 UNPAUSE = "nightshift lab airflow dags unpause"
 
 
-def needed(site: Site, slots: Iterable[str] | None = None) -> dict[str, str]:
+def needed(settings: SiteSettings, slots: Iterable[str] | None = None) -> dict[str, str]:
     """The DAGs that have to be unpaused, with what does not happen while they are not; of these slots only."""
     found = {}
-    for name in sorted(site.slots if slots is None else slots):
-        slot = site.slot(name)
+    for name in sorted(settings.slots if slots is None else slots):
+        slot = settings.slot(name)
         if slot.schedule:
             found[f"nightly_install_{name}"] = f"no night of slot {name} begins"
         if by_artifact(slot):
             found[f"nightly_install_{name}"] = f"no night of slot {name} begins"
             found[f"index_events_{name}"] = f"no artifact begins a night of slot {name}"
-    if site.slots:
+    if settings.slots:
         found["night_watch"] = "no alert is sent for a night that is late or did not start"
         found["preflight"] = "nobody looks before a night whether it could run"
-    if site.repositories:
+    if settings.repositories:
         found["leases"] = "leases of dead tasks are not ended"
         found["repository_care"] = "no alert is sent for damage or for a whitelist that ends"
     return found
 
 
-def look_at_paused(site: Site, secrets: Secrets, slots: Iterable[str] | None = None) -> Iterator[Finding]:
+def look_at_paused(settings: SiteSettings, secrets: Secrets, slots: Iterable[str] | None = None) -> Iterator[Finding]:
     """Compare what has to be unpaused with what Airflow says. Where it cannot be asked, the check of pools says so."""
-    if site.airflow_connection is None:
+    if settings.airflow_connection is None:
         return
-    reply = ask_airflow(site, secrets, "dags", {"limit": 100, "exclude_stale": "true"})
-    yield from judged_paused(needed(site, slots), {str(one["dag_id"]): bool(one["is_paused"]) for one in reply["dags"]})
+    reply = ask_airflow(settings, secrets, "dags", {"limit": 100, "exclude_stale": "true"})
+    yield from judged_paused(
+        needed(settings, slots), {str(one["dag_id"]): bool(one["is_paused"]) for one in reply["dags"]}
+    )
 
 
 def judged_paused(wanted: Mapping[str, str], paused: Mapping[str, bool]) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from include.care.preflight.airflow import ask_airflow
 from include.care.preflight.findings import Finding, Severity
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.settings.pools import PoolSettings
 from include.settings.pools import pools as pools_of
 from include.settings.secrets import Secrets
@@ -14,14 +14,14 @@ from include.settings.secrets import Secrets
 CURE = "Run: nightshift settings pools --json > pools.json && nightshift lab airflow pools import pools.json"
 
 
-def look_at_pools(site: Site, secrets: Secrets) -> Iterator[Finding]:
+def look_at_pools(settings: SiteSettings, secrets: Secrets) -> Iterator[Finding]:
     """Compare the pools of the site with those that Airflow has."""
-    if site.airflow_connection is None:
+    if settings.airflow_connection is None:
         cure = "Name a connection to Airflow's API in `airflow_connection`."
         yield Finding("pools", "", Severity.WARNING, "not looked at: no way to ask Airflow is configured", cure)
         return
-    reply = ask_airflow(site, secrets, "pools", {"limit": 100})
-    yield from judged_pools(pools_of(site), {str(one["name"]): int(one["slots"]) for one in reply["pools"]})
+    reply = ask_airflow(settings, secrets, "pools", {"limit": 100})
+    yield from judged_pools(pools_of(settings), {str(one["name"]): int(one["slots"]) for one in reply["pools"]})
 
 
 def judged_pools(wanted: Iterable[PoolSettings], there: Mapping[str, int]) -> Iterator[Finding]:

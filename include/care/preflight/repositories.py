@@ -10,22 +10,22 @@ from include.care.preflight.stores import opened
 from include.cvmfs.commit.resign import expiry_warning
 from include.cvmfs.coordination.freeze import look
 from include.cvmfs.revision.repository import Repository
-from include.publishers.connect import Connections
+from include.site.site import Site
 
 FATAL = timedelta(days=1)
 """A whitelist that ends earlier than this may end within the night."""
 
 
-def look_at_repository(connections: Connections, fqrn: str) -> Iterator[Finding]:
+def look_at_repository(site: Site, fqrn: str) -> Iterator[Finding]:
     """What readers see by the public URL and what is in the store, both verified with the public key alone."""
-    settings, now = connections.site.repository(fqrn), datetime.now(UTC)
+    settings, now = site.settings.repository(fqrn), datetime.now(UTC)
     if not settings.public_key.is_file():
         cure = f"Create the repository (nightshift repo create {fqrn}), or copy its .pub file there."
         yield Finding("repository", fqrn, Severity.ERROR, f"there is no public key {settings.public_key}", cure)
         return
-    readers = connections.repository(fqrn)
+    readers = site.repository(fqrn)
     keys = [settings.public_key.read_bytes()]
-    head = Repository.open(opened(connections, settings.store).child(fqrn), fqrn=fqrn, public_keys=keys, now=now)
+    head = Repository.open(opened(site, settings.store).child(fqrn), fqrn=fqrn, public_keys=keys, now=now)
     theirs, ours = readers.manifest.revision, head.manifest.revision
     if theirs < ours:
         cure = "Wait a minute and look again; if it stays, look at the caches in front of the store."
@@ -51,9 +51,9 @@ def look_at_repository(connections: Connections, fqrn: str) -> Iterator[Finding]
         yield Finding("whitelist", fqrn, severity, f"ends in {days:.1f} days", cure)
 
 
-def freeze(connections: Connections, fqrn: str) -> Iterator[Finding]:
+def freeze(site: Site, fqrn: str) -> Iterator[Finding]:
     """Whether somebody froze it: then a night waits."""
-    found = look(opened(connections, connections.site.repository(fqrn).store).child(fqrn), datetime.now(UTC))
+    found = look(opened(site, site.settings.repository(fqrn).store).child(fqrn), datetime.now(UTC))
     if found is None:
         yield Finding("freeze", fqrn, Severity.OK, "not frozen")
     else:

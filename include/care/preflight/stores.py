@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from include.care.preflight.findings import Finding, Severity
-from include.publishers.connect import Connections
-from include.publishers.stores import connection_of, credentials_of, options_of
 from include.settings.model import StoreSettings
 from include.settings.traits import recorded_traits
+from include.site.site import Site
+from include.site.stores import connection_of, credentials_of, options_of
 from include.storage.errors import StoreError
 from include.storage.kinds import HTTP, kind_of
 from include.storage.open import open_store
@@ -24,27 +24,27 @@ SKEW_WARNING_S, SKEW_ERROR_S = 5.0, 300.0
 PROBE = ".nightshift-probe-preflight"
 
 
-def opened(connections: Connections, name: str, role: Role = Role.PUBLISHER) -> Store:
+def opened(site: Site, name: str, role: Role = Role.PUBLISHER) -> Store:
     """A store that is asked once and not for long, without what the ledger says of it."""
-    settings = connections.site.store(name)
+    settings = site.settings.store(name)
     bounded = settings.model_copy(update={"retries": 1, "timeout_s": min(settings.timeout_s, TIMEOUT_S)})
-    credentials = credentials_of(settings, connections.secrets, role)
+    credentials = credentials_of(settings, site.secrets, role)
     return open_store(settings.url, credentials=credentials, options=options_of(bounded))
 
 
-def look_at_store(connections: Connections, name: str, *, source: bool) -> Iterator[Finding]:
+def look_at_store(site: Site, name: str, *, source: bool) -> Iterator[Finding]:
     """Whether it answers. `source`: builds are read from here."""
-    settings = connections.site.store(name)
-    opened(connections, name).head("nightshift-preflight")
+    settings = site.settings.store(name)
+    opened(site, name).head("nightshift-preflight")
     what = "answers; builds are read from here" if source else "answers"
     yield Finding("store", name, Severity.OK, f"{settings.url} {what}")
 
 
-def roles(connections: Connections, fqrn: str) -> Iterator[Finding]:
+def roles(site: Site, fqrn: str) -> Iterator[Finding]:
     """Put, get and delete a probe in a repository's store, as the publisher, and as the gateway where that differs."""
-    settings = connections.site.store(connections.site.repository(fqrn).store)
+    settings = site.settings.store(site.settings.repository(fqrn).store)
     for role in (Role.PUBLISHER, Role.GATEWAY) if settings.gateway_connection else (Role.PUBLISHER,):
-        store, subject = opened(connections, settings.name, role).child(fqrn), f"{fqrn} as {role.value}"
+        store, subject = opened(site, settings.name, role).child(fqrn), f"{fqrn} as {role.value}"
         if not store.writable:
             what = f"store {settings.name} can only be read"
             yield Finding("roles", subject, Severity.ERROR, what, "Name a store with s3:// or file://.")
@@ -102,14 +102,14 @@ def judged_skew(name: str, seconds: float) -> Finding:
     return Finding("clock", name, severity, f"its clock {apart}", cure)
 
 
-def conditions(connections: Connections, name: str) -> Iterator[Finding]:
+def conditions(site: Site, name: str) -> Iterator[Finding]:
     """What `settings check` saw the store keep when writers raced, and what that means for its repositories."""
-    site, settings = connections.site, connections.site.store(name)
-    fqrns = [one for one in site.repositories.values() if one.store == name]
-    kind = kind_of(settings.url)
+    settings, store = site.settings, site.settings.store(name)
+    fqrns = [one for one in settings.repositories.values() if one.store == name]
+    kind = kind_of(store.url)
     if not fqrns or kind.is_local or not kind.writable:
         return
-    traits, check = recorded_traits(connections.ledger, settings), "conditional writes"
+    traits, check = recorded_traits(site.ledger, store), "conditional writes"
     if traits is None:
         cure = "Run: nightshift settings check"
         yield Finding(check, name, Severity.WARNING, "it was never tried whether racing writers are kept apart", cure)

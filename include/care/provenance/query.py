@@ -11,7 +11,7 @@ from include.care.provenance.records import CheckedRecord, check, nearest, unkno
 from include.cvmfs.errors import CvmfsError
 from include.cvmfs.format.paths import MOST_LINKS, ancestors, link_target
 from include.cvmfs.revision.repository import Repository
-from include.publishers.connect import Connections
+from include.site.site import Site
 from include.storage.errors import StoreError
 
 _ORIGINS = 100
@@ -55,7 +55,7 @@ class PathProvenance:
     stands: bool | None
 
 
-def ask(connections: Connections, fqrn: str, path: str, *, limit: int = 1) -> PathProvenance:
+def ask(site: Site, fqrn: str, path: str, *, limit: int = 1) -> PathProvenance:
     """Who published a path or the nearest tree above it, and what links on the way lead to; the newest first for each.
 
     Documents that the ledger does not have come last. A repository that cannot be read is no reason to say nothing:
@@ -63,7 +63,7 @@ def ask(connections: Connections, fqrn: str, path: str, *, limit: int = 1) -> Pa
     """
     head: Repository | None
     try:
-        head, fault = connections.head(fqrn), ""
+        head, fault = site.head(fqrn), ""
         ways, stands = _ways(head, path)
     except (CvmfsError, StoreError, OSError) as error:
         head, fault, ways, stands = None, str(error), [path], None
@@ -71,15 +71,13 @@ def ask(connections: Connections, fqrn: str, path: str, *, limit: int = 1) -> Pa
 
     def answer(way: str, record: ProvenanceRecord, key: str | None, checked: CheckedRecord) -> None:
         now = f"not known: {fault}" if head is None else _now(head, record)
-        answers.setdefault(
-            key or repr(record), PathRecord(way, record, key, checked, now, _origin(connections, record, way))
-        )
+        answers.setdefault(key or repr(record), PathRecord(way, record, key, checked, now, _origin(site, record, way)))
 
     for way in ways:
-        for record, key in nearest(connections.ledger, fqrn, way, limit=limit):
-            answer(way, record, key, check(connections, record, key))
+        for record, key in nearest(site.ledger, fqrn, way, limit=limit):
+            answer(way, record, key, check(site, record, key))
     for way in ways:
-        for record, key, worth in unknown_documents(connections, fqrn, way)[:limit]:
+        for record, key, worth in unknown_documents(site, fqrn, way)[:limit]:
             good = None if worth.good else worth.good
             answer(way, record, key, CheckedRecord(good, f"{worth.verdict}, and the ledger does not have it"))
     return PathProvenance(fqrn, path, tuple(answers.values()), stands)
@@ -104,16 +102,14 @@ def _ways(head: Repository, path: str) -> tuple[list[str], bool]:
     return found, False
 
 
-def _origin(connections: Connections, record: ProvenanceRecord, asked: str) -> ProvenanceRecord | None:
+def _origin(site: Site, record: ProvenanceRecord, asked: str) -> ProvenanceRecord | None:
     """Who published what a record took from elsewhere, through as many hands as it went."""
     origin, here = None, record
     rest = asked[len(record.path) :]
     for _ in range(_HANDS):
         if here.came_from is None:
             return origin
-        known = nearest(
-            connections.ledger, record.repository, here.came_from + rest, limit=_ORIGINS, until=here.revision
-        )
+        known = nearest(site.ledger, record.repository, here.came_from + rest, limit=_ORIGINS, until=here.revision)
         found = [one for one, _ in known if one.kind is not ChangeKind.REMOVED and one != here]
         same = [one for one in found if here.artifact_sha256 in (None, one.artifact_sha256)]
         if not same:

@@ -17,8 +17,8 @@ from include.cvmfs.format.keys import KeyFile, load_signer, public_key_of
 from include.cvmfs.format.paths import path_and_above
 from include.ledger.engine import Bind, reading, writing
 from include.ledger.errors import LedgerError
-from include.publishers.connect import Connections
 from include.settings.errors import SettingsError
+from include.site.site import Site
 from include.storage.errors import NotFound, StoreError
 
 log = logging.getLogger(__name__)
@@ -32,37 +32,35 @@ class CheckedRecord:
     verdict: str
 
 
-def note(connections: Connections, record: ProvenanceRecord) -> bool:
+def note(site: Site, record: ProvenanceRecord) -> bool:
     """Keep a record in the ledger, and its signed document in the store; the same record twice is one. Raises nothing.
 
     The publication stands whatever becomes of this: what could not be written is logged, and the ledger's row without
     a document says so. Returns whether both were written, or there before.
     """
     try:
-        row = _row_of(connections.ledger, record)
+        row = _row_of(site.ledger, record)
         if row["document"] is not None:
             return True
         record = _from_row(row)
-        sealed = _sealed(connections, record)
-        connections.repository_store(record.repository).put_if_absent(record.key, sealed.format())
-        _set_document(connections.ledger, int(row["id"]), record.key)
+        sealed = _sealed(site, record)
+        site.repository_store(record.repository).put_if_absent(record.key, sealed.format())
+        _set_document(site.ledger, int(row["id"]), record.key)
     except (LedgerError, StoreError, SettingsError, CvmfsError) as error:
         log.warning("who published %s%s is not recorded in full: %s", record.repository, record.path, error)
         return False
     return True
 
 
-def key_of(connections: Connections, fqrn: str) -> str:
+def key_of(site: Site, fqrn: str) -> str:
     """The id of the gateway's key with which a repository is published to; "" where its connection is not known."""
     try:
-        return connections.secrets.get(connections.site.repository(fqrn).gateway).login or ""
+        return site.secrets.get(site.settings.repository(fqrn).gateway).login or ""
     except SettingsError:
         return ""
 
 
-def begun(
-    connections: Connections, fqrn: str, *, revision: int, run_id: str, holder: str, at: datetime
-) -> ProvenanceRecord:
+def begun(site: Site, fqrn: str, *, revision: int, run_id: str, holder: str, at: datetime) -> ProvenanceRecord:
     """What all records of one change have in common; each needs its path yet."""
     return ProvenanceRecord(
         repository=fqrn,
@@ -70,8 +68,8 @@ def begun(
         revision=revision,
         run_id=run_id,
         holder=holder,
-        publisher=connections.site.repository(fqrn).publisher.value,
-        key_id=key_of(connections, fqrn),
+        publisher=site.settings.repository(fqrn).publisher.value,
+        key_id=key_of(site, fqrn),
         published_at=at,
     )
 
@@ -116,22 +114,20 @@ def links_by_path(bind: Bind, fqrn: str) -> dict[str, str]:
     return {path: leads_to or "" for path, leads_to in rows}
 
 
-def unknown_documents(
-    connections: Connections, fqrn: str, path: str
-) -> Sequence[tuple[ProvenanceRecord, str, CheckedRecord]]:
+def unknown_documents(site: Site, fqrn: str, path: str) -> Sequence[tuple[ProvenanceRecord, str, CheckedRecord]]:
     """Documents in the store of the path and those above it that the ledger does not have, the newest first.
 
     A folder that cannot be listed counts as empty. A document that is no record of its own path has a `CheckedRecord`
     that says so, and is left out if it cannot be read at all.
     """
-    store, found = connections.repository_store(fqrn), []
+    store, found = site.repository_store(fqrn), []
     for one in path_and_above(path.rstrip("/")):
         try:
             keys = {meta.key for meta in store.list(folder_of(one))}
         except StoreError as error:
             log.info("documents of %s%s cannot be listed: %s", fqrn, one, error)
             continue
-        with reading(connections.ledger) as connection:
+        with reading(site.ledger) as connection:
             known = connection.scalars(
                 select(provenance.c.document).where(provenance.c.place == _place(fqrn, one))
             ).all()
@@ -143,16 +139,16 @@ def unknown_documents(
                 log.warning("%s of %s: %s", key, fqrn, error)
                 continue
             if (record.repository, record.path, record.key) == (fqrn, one, key):
-                found.append((record, key, _worth(connections, fqrn, sealed)))
+                found.append((record, key, _worth(site, fqrn, sealed)))
     return sorted(found, key=lambda one: (one[0].revision, one[1]), reverse=True)
 
 
-def check(connections: Connections, record: ProvenanceRecord, key: str | None) -> CheckedRecord:
+def check(site: Site, record: ProvenanceRecord, key: str | None) -> CheckedRecord:
     """Read a record's document from the store and check its signatures with the keys that are at hand."""
     if key is None:
         return CheckedRecord(False, "no document in the store")
     try:
-        sealed = Sealed.parse(connections.repository_store(record.repository).get(key))
+        sealed = Sealed.parse(site.repository_store(record.repository).get(key))
         if sealed.record != record:
             return CheckedRecord(False, "the document in the store says otherwise than the ledger")
     except NotFound:
@@ -161,19 +157,19 @@ def check(connections: Connections, record: ProvenanceRecord, key: str | None) -
         return CheckedRecord(False, f"the document in the store cannot be read: {error}")
     except (StoreError, SettingsError) as error:
         return CheckedRecord(None, f"the document cannot be checked: {error}")
-    return _worth(connections, record.repository, sealed)
+    return _worth(site, record.repository, sealed)
 
 
-def _worth(connections: Connections, fqrn: str, sealed: Sealed) -> CheckedRecord:
+def _worth(site: Site, fqrn: str, sealed: Sealed) -> CheckedRecord:
     """What its signatures are worth. That of the repository's own key anybody can check; else the gateway's decides."""
     if not sealed.signatures:
         return CheckedRecord(False, "NOT signed at all")
     try:
-        trusted = connections.head(fqrn).trusted.certificate
+        trusted = site.head(fqrn).trusted.certificate
         by_own = sealed.is_by_repository_key(public_key_of(trusted)) if trusted is not None else None
         if by_own is not None:
             return CheckedRecord(by_own, f"{'signed' if by_own else 'NOT signed'} by the repository's own key")
-        found = connections.secrets.get(connections.site.repository(fqrn).gateway)
+        found = site.secrets.get(site.settings.repository(fqrn).gateway)
     except (StoreError, CvmfsError, SettingsError, OSError) as error:
         return CheckedRecord(None, f"the document cannot be checked: {error}")
     if found.login != sealed.key_id:
@@ -182,9 +178,9 @@ def _worth(connections: Connections, fqrn: str, sealed: Sealed) -> CheckedRecord
     return CheckedRecord(good, f"{'signed' if good else 'NOT signed'} by gateway key {sealed.key_id}")
 
 
-def _sealed(connections: Connections, record: ProvenanceRecord) -> Sealed:
-    found = connections.secrets.get(connections.site.repository(record.repository).gateway)
-    folder = connections.site.gateway.keys
+def _sealed(site: Site, record: ProvenanceRecord) -> Sealed:
+    found = site.secrets.get(site.settings.repository(record.repository).gateway)
+    folder = site.settings.gateway.keys
     own = KeyFile.REPOSITORY.path(folder, record.repository).exists()
     private = load_signer(folder, record.repository).private_key if own else None
     return seal(record, secret=found.password or "", private_key=private)

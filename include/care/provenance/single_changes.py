@@ -10,22 +10,22 @@ from include.care.provenance.document import ChangeKind, ProvenanceRecord
 from include.care.provenance.records import begun, note
 from include.cvmfs.errors import CvmfsError
 from include.publishers.base import Published
-from include.publishers.connect import Connections
-from include.publishers.single_changes import HandMade
+from include.site.single_changes import HandMade
+from include.site.site import Site
 from include.storage.errors import StoreError
 
 BY_HAND = "by hand"
 
 
-def note_by_hand(connections: Connections, done: HandMade, *, source: str, holder: str, now: datetime) -> None:
+def note_by_hand(site: Site, done: HandMade, *, source: str, holder: str, now: datetime) -> None:
     """Have a publication by hand in the ledger and signed in the store, if it changed anything. Raises nothing."""
     published, changeset = done.published, done.changeset
     if published is None or published.unchanged:
         return
     note(
-        connections,
+        site,
         replace(
-            _begun(connections, changeset.repository, published, holder, now),
+            _begun(site, changeset.repository, published, holder, now),
             path=published.path,
             nested_hash=str(published.nested_hash) if published.nested_hash else None,
             changeset=changeset.digest,
@@ -34,46 +34,42 @@ def note_by_hand(connections: Connections, done: HandMade, *, source: str, holde
     )
 
 
-def note_removed(
-    connections: Connections, fqrn: str, paths: Sequence[str], done: Published, *, holder: str, now: datetime
-) -> None:
+def note_removed(site: Site, fqrn: str, paths: Sequence[str], done: Published, *, holder: str, now: datetime) -> None:
     """Have it known who took places away. Raises nothing."""
     for path in paths if not done.unchanged else ():
         note(
-            connections,
-            replace(_begun(connections, fqrn, done, holder, now), path=_clean(path), kind=ChangeKind.REMOVED),
+            site,
+            replace(_begun(site, fqrn, done, holder, now), path=_clean(path), kind=ChangeKind.REMOVED),
         )
 
 
 def note_renamed(
-    connections: Connections, fqrn: str, source: str, target: str, done: Published, *, holder: str, now: datetime
+    site: Site, fqrn: str, source: str, target: str, done: Published, *, holder: str, now: datetime
 ) -> None:
     """Have it known who moved something, at both places. Raises nothing."""
     if done.unchanged:
         return
-    common = _begun(connections, fqrn, done, holder, now)
+    common = _begun(site, fqrn, done, holder, now)
     old, new = _clean(source), _clean(target)
-    note(connections, replace(common, path=old, kind=ChangeKind.REMOVED, leads_to=new))
+    note(site, replace(common, path=old, kind=ChangeKind.REMOVED, leads_to=new))
     try:
-        there = connections.head(fqrn).revision.nested_at(new)
+        there = site.head(fqrn).revision.nested_at(new)
     except (CvmfsError, StoreError, OSError):
         there = None  # told without its catalog's hash
     nested = str(there.hash) if there is not None else None
-    note(connections, replace(common, path=new, kind=ChangeKind.MOVED, came_from=old, nested_hash=nested))
+    note(site, replace(common, path=new, kind=ChangeKind.MOVED, came_from=old, nested_hash=nested))
 
 
-def note_linked(
-    connections: Connections, fqrn: str, path: str, target: str, done: Published, *, holder: str, now: datetime
-) -> None:
+def note_linked(site: Site, fqrn: str, path: str, target: str, done: Published, *, holder: str, now: datetime) -> None:
     """Have it known who set a link, and what it says, word for word. Raises nothing."""
     if not done.unchanged:
-        common = _begun(connections, fqrn, done, holder, now)
-        note(connections, replace(common, path=_clean(path), kind=ChangeKind.LINK, leads_to=target))
+        common = _begun(site, fqrn, done, holder, now)
+        note(site, replace(common, path=_clean(path), kind=ChangeKind.LINK, leads_to=target))
 
 
-def _begun(connections: Connections, fqrn: str, done: Published, holder: str, now: datetime) -> ProvenanceRecord:
+def _begun(site: Site, fqrn: str, done: Published, holder: str, now: datetime) -> ProvenanceRecord:
     common = begun(
-        connections, fqrn, revision=done.revision, run_id=f"{BY_HAND}/{now.isoformat()}", holder=holder, at=now
+        site, fqrn, revision=done.revision, run_id=f"{BY_HAND}/{now.isoformat()}", holder=holder, at=now
     )  # fmt: skip
     return replace(common, root_hash=str(done.root_hash))
 

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.notifier import Notifier
 from include.care.preflight.findings import Finding, PreflightReport, Severity
-from include.publishers.connect import Connections
+from include.site.site import Site
 
 _EVENTS = {"whitelist": NotifyEvent.WHITELIST, "leases": NotifyEvent.STUCK_LEASE}
 
 
-def tell(connections: Connections, report: PreflightReport) -> None:
+def tell(site: Site, report: PreflightReport) -> None:
     """One message for each error; of warnings only what nobody sees otherwise: whitelists that end."""
-    notifier = Notifier.of(connections)
+    notifier = Notifier.of(site)
     for one in report.findings:
         if one.severity is Severity.ERROR or (one.severity is Severity.WARNING and one.check == "whitelist"):
             notifier.tell(message(one), now=datetime.now(UTC))

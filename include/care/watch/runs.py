@@ -30,7 +30,7 @@ from include.nightlies.rules.approval import Answer
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import GateClosed, NotVerified
-from include.publishers.connect import Connections
+from include.site.site import Site
 
 SHOWN = 20
 """Faults of one run that a message names; the run's page has all of them."""
@@ -85,13 +85,13 @@ class FailedRun:
         return f"{self.dag_id}/{self.run_id}"
 
 
-def note_fault(connections: Connections, run: str, fault: Fault, *, now: datetime) -> None:
+def note_fault(site: Site, run: str, fault: Fault, *, now: datetime) -> None:
     """Keep why a task failed until its run has ended."""
-    append_note(connections.ledger, _notes(run), fault.to_json(), now=now, limit=SHOWN)
+    append_note(site.ledger, _notes(run), fault.to_json(), now=now, limit=SHOWN)
 
 
 def tell_failed_run(
-    connections: Connections,
+    site: Site,
     run: FailedRun,
     *,
     now: datetime,
@@ -105,7 +105,7 @@ def tell_failed_run(
     Returns:
         The messages, with what became of each.
     """
-    notifier, done = Notifier.of(connections), list[tuple[Message, Said]]()
+    notifier, done = Notifier.of(site), list[tuple[Message, Said]]()
 
     def tell(message: Message) -> Said:
         said = notifier.tell(message, now=now)
@@ -113,7 +113,7 @@ def tell_failed_run(
         return said
 
     try:
-        messages = _messages(connections, run, now, log_of, tell)
+        messages = _messages(site, run, now, log_of, tell)
     except LedgerError as error:
         messages = [_of_run(run, [Fault.of("", error, f"The ledger cannot be asked: {error}")])]
     url = log_of(run.name)
@@ -123,33 +123,33 @@ def tell_failed_run(
 
 
 def _messages(
-    connections: Connections,
+    site: Site,
     run: FailedRun,
     now: datetime,
     log_of: Callable[[str], str | None],
     tell: Callable[[Message], Said],
 ) -> list[Message]:
     """What to say of the run itself, after its artifacts' failures were told."""
-    ledger = connections.ledger
+    ledger = site.ledger
     faults = [Fault.from_json(one) for one in take_notes(ledger, _notes(run.name))]
     own = [one for one in faults if one.code not in OF_THE_GATE | TOLD_BY_THEMSELVES]
     published = records.publications_of_run(ledger, run.name)
-    if faults and not own and (len(faults) == _count(faults, TOLD_BY_THEMSELVES) or _was_refused(connections, run)):
+    if faults and not own and (len(faults) == _count(faults, TOLD_BY_THEMSELVES) or _was_refused(site, run)):
         return []
     if run.dag_id.startswith(NIGHT):
-        if _night_is_told(connections, run, published, now, log_of, tell, alone=not own):
+        if _night_is_told(site, run, published, now, log_of, tell, alone=not own):
             return []
     elif failed := [one for one in published if one.state is State.FAILED]:
         own = [Fault(one.destination, one.code or "", one.reason) for one in failed]
-    found = list(_of_faults(connections, run, own or faults, now))
+    found = list(_of_faults(site, run, own or faults, now))
     if all(one.key != f"run-failed:{run.name}" for one in found):
         # the watch knows only the run: its failure is reported by what follows
-        claim(ledger, _of_run(run, own), now=now, window=timedelta(hours=connections.site.notify.window_hours))
+        claim(ledger, _of_run(run, own), now=now, window=timedelta(hours=site.settings.notify.window_hours))
     return found
 
 
 def _night_is_told(
-    connections: Connections,
+    site: Site,
     run: FailedRun,
     published: Sequence[Publication],
     now: datetime,
@@ -164,19 +164,19 @@ def _night_is_told(
         alone: No task failed but those that repeat what is missing.
     """
     of_build = next((one for one in published if one.slot is not None and one.build_id is not None), None)
-    slot = connections.site.slots.get((of_build.slot if of_build else None) or run.dag_id.removeprefix(f"{NIGHT}_"))
+    slot = site.settings.slots.get((of_build.slot if of_build else None) or run.dag_id.removeprefix(f"{NIGHT}_"))
     if slot is None:
         return False
-    known = nights(connections, slot, now)
+    known = nights(site, slot, now)
     night = next((one for one in known if run.run_id in one.first_runs), None)
-    build = builds.build(connections.ledger, slot.name, of_build.build_id) if of_build and of_build.build_id else None
+    build = builds.build(site.ledger, slot.name, of_build.build_id) if of_build and of_build.build_id else None
     if build is not None:
         night = next((one for one in known if one.date == build.date), Tick(slot.name, now, build.date, now))
     if night is None:
         return False
-    seen = read_summary(connections.ledger, slot, night.date, now=now, log_of=log_of)
+    seen = read_summary(site.ledger, slot, night.date, now=now, log_of=log_of)
     lines = tuple(line for line in seen.lines if line.run == run.name)
-    tell_failures(connections, night, replace(seen, lines=lines), lambda _: True, now, tell)
+    tell_failures(site, night, replace(seen, lines=lines), lambda _: True, now, tell)
     if run.name in seen.troubled:
         return True
     late = list(alerts_of(night, seen, Runs(there=True), now, late=timedelta(0)))
@@ -187,7 +187,7 @@ def _night_is_told(
     return True
 
 
-def _of_faults(connections: Connections, run: FailedRun, faults: Sequence[Fault], now: datetime) -> Iterator[Message]:
+def _of_faults(site: Site, run: FailedRun, faults: Sequence[Fault], now: datetime) -> Iterator[Message]:
     """One message for each fault of the site or of a DAG that runs by itself; one for all others of the run."""
     others = list[Fault]()
     for code, same in groupby(sorted(faults, key=lambda one: one.code), lambda one: one.code):
@@ -196,7 +196,7 @@ def _of_faults(connections: Connections, run: FailedRun, faults: Sequence[Fault]
             yield _message(f"run-failed:{run.dag_id}", run, found, cure, code=code)
         elif run.by_itself and not run.dag_id.startswith(NIGHT):
             for one in found:
-                ends = whitelist_alerts(connections, one.subject, now) if one.task.endswith("whitelist") else []
+                ends = whitelist_alerts(site, one.subject, now) if one.task.endswith("whitelist") else []
                 yield from ends or [_message(f"run-failed:{run.dag_id}:{one.task}", run, [one], code=code)]
         else:
             others += found
@@ -226,9 +226,9 @@ def _message(key: str, run: FailedRun, faults: Sequence[Fault], cure: str = "", 
     )  # fmt: skip
 
 
-def _was_refused(connections: Connections, run: FailedRun) -> bool:
+def _was_refused(site: Site, run: FailedRun) -> bool:
     """Whether people answered no, or not in time; both are told as the answer."""
-    asked = questions.of_run(connections.ledger, run.name)
+    asked = questions.of_run(site.ledger, run.name)
     return bool(asked) and asked[-1].answer in {Answer.REJECTED, Answer.EXPIRED}
 
 

@@ -34,9 +34,9 @@ from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import GatewayError
 from include.gateway.holders import TaskName
 from include.nightlies.rules.begin import by_artifact
-from include.publishers.connect import Connections
 from include.settings.errors import SettingsError
 from include.settings.model import Slot
+from include.site.site import Site
 from include.storage.errors import StoreError
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Watched:
 
 
 def watch(
-    connections: Connections,
+    site: Site,
     *,
     now: datetime,
     airflow: Airflow = Unasked(),  # noqa: B008 - it has no state
@@ -67,44 +67,44 @@ def watch(
     ``logs``: where Airflow keeps the logs of tasks. A task that cannot write its log says nothing at all, so people are
     notified while there is still room.
     """
-    site, done = connections.site, Watched()
-    notifier = Notifier.of(connections)
+    settings, done = site.settings, Watched()
+    notifier = Notifier.of(site)
 
     def tell(message: Message, window: timedelta | None = None) -> Said:
         said = notifier.tell(message, now=now, window=window)
         done.told.append((message, said))
         return said
 
-    for finding in room(written(site, site.stores, logs)):
+    for finding in room(written(settings, settings.stores, logs)):
         if finding.severity is Severity.ERROR:
             tell(message_of(finding))
-    late = timedelta(minutes=site.notify.late_minutes)
-    for slot in site.slots.values():
-        for tick in nights(connections, slot, now):
-            seen = read_summary(connections.ledger, slot, tick.date, now=now, log_of=log_of)
-            tell_failures(connections, tick, seen, _left(airflow, now), now, tell)
+    late = timedelta(minutes=settings.notify.late_minutes)
+    for slot in settings.slots.values():
+        for tick in nights(site, slot, now):
+            seen = read_summary(site.ledger, slot, tick.date, now=now, log_of=log_of)
+            tell_failures(site, tick, seen, _left(airflow, now), now, tell)
             for message in alerts_of(tick, seen, airflow.runs_of(tick), now, late=late):
                 tell(message)
-            if summary_due(slot, tick, now) and not is_made(connections.ledger, slot.name, tick.date):
-                _send(connections, slot, seen, now, tell, done)
-    for alert in undelivered(connections.ledger, now - LOOK_BACK, NotifyEvent.RUN_FAILED):
+            if summary_due(slot, tick, now) and not is_made(site.ledger, slot.name, tick.date):
+                _send(site, slot, seen, now, tell, done)
+    for alert in undelivered(site.ledger, now - LOOK_BACK, NotifyEvent.RUN_FAILED):
         tell(Message(alert.key, NotifyEvent.RUN_FAILED, alert.severity, alert.title, alert.text))
-    for fqrn in site.repositories:
+    for fqrn in settings.repositories:
         for look in (whitelist_alerts, _leases):
             try:
-                for message in look(connections, fqrn, now):
+                for message in look(site, fqrn, now):
                     tell(message)
             except (CvmfsError, StoreError, GatewayError, SettingsError, OSError) as error:
                 done.faults.append(f"{fqrn}: {error}")
     return done
 
 
-def nights(connections: Connections, slot: Slot, now: datetime) -> list[Tick]:
+def nights(site: Site, slot: Slot, now: datetime) -> list[Tick]:
     """The nights of a slot that are watched."""
     scheduled = ticks(slot, now)
     if not by_artifact(slot):
         return scheduled
-    return scheduled + begun_by_artifact(slot, begun_since(connections.ledger, slot, now - LOOK_BACK), scheduled)
+    return scheduled + begun_by_artifact(slot, begun_since(site.ledger, slot, now - LOOK_BACK), scheduled)
 
 
 def _left(airflow: Airflow, now: datetime) -> Callable[[Line], bool]:
@@ -119,7 +119,7 @@ def _left(airflow: Airflow, now: datetime) -> Callable[[Line], bool]:
 
 
 def tell_failures(
-    connections: Connections,
+    site: Site,
     night: Tick,
     seen: Summary,
     left: Callable[[Line], bool],
@@ -127,26 +127,26 @@ def tell_failures(
     tell: Callable[[Message], Said],
 ) -> None:
     """Tell of what a pass has left failed: each cause once, and of an artifact's own failures each artifact once."""
-    window = timedelta(hours=connections.site.notify.window_hours)
+    window = timedelta(hours=site.settings.notify.window_hours)
     for cause in causes(seen, left):
         keys = [key for one in cause.lines for key in cause.keys_of(one)]
-        new = untold(cause, seen_of(connections.ledger, keys, now - window))
+        new = untold(cause, seen_of(site.ledger, keys, now - window))
         if new is None:
             continue
         if tell(new.message(until=night.until, now=now)) is not Said.FAILED:
             for one in new.lines:
-                seen_since(connections.ledger, cause.key_of(one), now, window)
+                seen_since(site.ledger, cause.key_of(one), now, window)
 
 
 def _send(
-    connections: Connections,
+    site: Site,
     slot: Slot,
     seen: Summary,
     now: datetime,
     tell: Callable[[Message, timedelta | None], Said],
     done: Watched,
 ) -> None:
-    file = store_summary(connections.site.paths.var, seen)
+    file = store_summary(site.settings.paths.var, seen)
     message = Message(
         key=f"summary:{slot.name}:{seen.date}",
         event=NotifyEvent.SUMMARY,
@@ -156,17 +156,17 @@ def _send(
         html=to_html(seen),
     )
     said = tell(message, timedelta(0))  # who may send it is settled by the ledger's row of summaries
-    note_made(connections.ledger, seen, file, now=now, fault="nobody could be told" if said is Said.FAILED else None)
+    note_made(site.ledger, seen, file, now=now, fault="nobody could be told" if said is Said.FAILED else None)
     done.summaries.append(seen.headline)
 
 
-def whitelist_alerts(connections: Connections, fqrn: str | None, now: datetime) -> list[Message]:
+def whitelist_alerts(site: Site, fqrn: str | None, now: datetime) -> list[Message]:
     """What there is to say of a repository's whitelist; nothing while it lasts for long enough."""
     if fqrn is None:
         return []
     cure = f"Where the master key is: nightshift repo resign {fqrn}"
     try:
-        whitelist = connections.repository(fqrn).trusted.whitelist
+        whitelist = site.repository(fqrn).trusted.whitelist
     except WhitelistExpired as over:
         what = f"whitelist of {fqrn} has ended"
         return [
@@ -177,7 +177,7 @@ def whitelist_alerts(connections: Connections, fqrn: str | None, now: datetime) 
     if whitelist is None:
         return []
     days = (whitelist.expires - now) / timedelta(days=1)
-    if days >= connections.site.notify.whitelist_days:
+    if days >= site.settings.notify.whitelist_days:
         return []
     return [
         Message(
@@ -189,12 +189,12 @@ def whitelist_alerts(connections: Connections, fqrn: str | None, now: datetime) 
     ]  # fmt: skip
 
 
-def _leases(connections: Connections, fqrn: str, now: datetime) -> list[Message]:
-    with connections.gateway(fqrn) as client:
+def _leases(site: Site, fqrn: str, now: datetime) -> list[Message]:
+    with site.gateway(fqrn) as client:
         held = [one for one in client.leases() if one.repository == fqrn]
-    limit, found = timedelta(minutes=connections.site.notify.stuck_lease_minutes), []
+    limit, found = timedelta(minutes=site.settings.notify.stuck_lease_minutes), []
     for lease in held:
-        since = seen_since(connections.ledger, f"lease:{lease.full_path}:{lease.key_id}:{lease.hostname}", now, GAP)
+        since = seen_since(site.ledger, f"lease:{lease.full_path}:{lease.key_id}:{lease.hostname}", now, GAP)
         if now - since >= limit:
             found.append(stuck(lease, since, now))
     return found

@@ -26,8 +26,8 @@ from include.nightlies.rules.publication import Move, Publication
 from include.nightlies.rules.states import Phase, Skip, State
 from include.nightlies.steps.errors import PreparedTooLongAgo
 from include.nightlies.steps.values import Batch, Item, all_items
-from include.publishers.connect import Connections
 from include.settings.model import Approval
+from include.site.site import Site
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +44,7 @@ class ApprovalRequest:
     why: str
 
 
-def ask_run(
-    connections: Connections, attempt: Attempt, batches: Sequence[Batch], *, earlier: Sequence[str] = ()
-) -> ApprovalRequest:
+def ask_run(site: Site, attempt: Attempt, batches: Sequence[Batch], *, earlier: Sequence[str] = ()) -> ApprovalRequest:
     """Record the question of a run, if its repository asks for approval and anything of it is prepared.
 
     `earlier`: the runs of the passes of this night before it: what was approved or rejected there is not asked again,
@@ -55,43 +53,43 @@ def ask_run(
     """
     if not batches:
         return ApprovalRequest(None, False, "there is nothing to publish")
-    first, ledger = batches[0], connections.ledger
-    settings = connections.site.repository(first.repository).approval
+    first, ledger = batches[0], site.ledger
+    settings = site.settings.repository(first.repository).approval
     if settings is None:
         return ApprovalRequest(None, True, f"{first.repository} asks for no approval")
     if first.dry_run:
         return ApprovalRequest(None, True, "dry run: nothing is published, and no approval is asked for")
-    waiting = _waiting(connections.ledger, batches)
+    waiting = _waiting(site.ledger, batches)
     if not waiting:
         return ApprovalRequest(None, False, "nothing is prepared that awaits an approval")
-    begun = _bound(connections, first.repository, waiting, attempt.clock())
+    begun = _bound(site, first.repository, waiting, attempt.clock())
     before = {} if questions.of_run(ledger, first.run) else questions.newest(ledger, earlier, list(begun))
     taken = {digest: one for digest, one in before.items() if one.answer in (Answer.APPROVED, Answer.REJECTED)}
     for answered in sorted(set(taken.values()), key=lambda one: one.id):
         again = {digest: begun.pop(digest) for digest, one in taken.items() if one == answered}
-        _take_over(connections.ledger, attempt, first.run, answered, _wanted(first, settings, again))
+        _take_over(site.ledger, attempt, first.run, answered, _wanted(first, settings, again))
     if not begun:
         said = {one.answer for one in taken.values()}
         return ApprovalRequest(None, Answer.APPROVED in said, "an earlier pass of this night asked about all of it")
     wanted, now = _wanted(first, settings, begun), attempt.clock()
     until = _deadline(first.run, wanted.expires, settings.deadline_minutes, now)
     question = questions.ask(ledger, first.run, wanted, now=now, deadline=until)
-    _revive(connections.ledger, attempt, question)
+    _revive(site.ledger, attempt, question)
     for line in (*wanted.lines, *(one.line for one in wanted.bound)):
         log.info("%s", line)
     return ApprovalRequest(question, True, f"{len(wanted.bound)} to approve, digest {wanted.digest}")
 
 
-def open_question(connections: Connections, attempt: Attempt, question_id: int) -> Question:
+def open_question(site: Site, attempt: Attempt, question_id: int) -> Question:
     """Begin to wait for the answer to a question; one that was answered before is open again.
 
     Raises QuestionSettled for one that was asked anew, PreparedTooLongAgo if there is no time left for an answer.
     """
-    found, now = questions.question(connections.ledger, question_id), attempt.clock()
-    minutes = settings_of(connections, found.repository).deadline_minutes
+    found, now = questions.question(site.ledger, question_id), attempt.clock()
+    minutes = settings_of(site, found.repository).deadline_minutes
     until = _deadline(found.run_id, found.expires_at, minutes, now)
-    question = questions.ask_again(connections.ledger, question_id, now=now, deadline=until)
-    _revive(connections.ledger, attempt, question)
+    question = questions.ask_again(site.ledger, question_id, now=now, deadline=until)
+    _revive(site.ledger, attempt, question)
     return question
 
 
@@ -113,10 +111,10 @@ def settle_question(
     return question
 
 
-def require_approved(connections: Connections, run: str, fqrn: str, name: str, digest: str) -> None:
+def require_approved(site: Site, run: str, fqrn: str, name: str, digest: str) -> None:
     """Raises NotApproved unless the run's last answer about exactly this is a yes, or the repository wants none."""
-    if connections.site.repository(fqrn).approval is not None:
-        require_answer(connections.ledger, run, name, digest)
+    if site.settings.repository(fqrn).approval is not None:
+        require_answer(site.ledger, run, name, digest)
 
 
 def require_answer(ledger: Bind, run: str, name: str, digest: str) -> None:
@@ -128,12 +126,12 @@ def require_answer(ledger: Bind, run: str, name: str, digest: str) -> None:
         raise NotApproved(name, last.said, last.answer)
 
 
-def settings_of(connections: Connections, fqrn: str) -> Approval:
+def settings_of(site: Site, fqrn: str) -> Approval:
     """How a repository asks for approval; by default where somebody asks for one without it."""
-    return connections.site.repository(fqrn).approval or Approval()
+    return site.settings.repository(fqrn).approval or Approval()
 
 
-def tell_asked(connections: Connections, question: Question, *, url: str | None, now: datetime) -> None:
+def tell_asked(site: Site, question: Question, *, url: str | None, now: datetime) -> None:
     """Tell people that they are asked. Raises nothing."""
     message = Message(
         f"approval:{question.run_id}:{question.number}:{question.turn}", NotifyEvent.APPROVAL, "warning",
@@ -141,10 +139,10 @@ def tell_asked(connections: Connections, question: Question, *, url: str | None,
         f"Answer by {question.deadline:%Y-%m-%d %H:%M} UTC, in Airflow under Required Actions; the list is there.",
         {"question": url} if url else {},
     )  # fmt: skip
-    Notifier.of(connections).tell(message, now=now)
+    Notifier.of(site).tell(message, now=now)
 
 
-def tell_refused(connections: Connections, question: Question, *, url: str | None, now: datetime) -> None:
+def tell_refused(site: Site, question: Question, *, url: str | None, now: datetime) -> None:
     """Tell people that a question had no answer in time, or a no. Raises nothing."""
     missed = question.answer is Answer.EXPIRED
     message = Message(
@@ -155,7 +153,7 @@ def tell_refused(connections: Connections, question: Question, *, url: str | Non
         "To be asked again, clear the task of that run that asks (`ask`, or `look` of undo_build) and what follows it.",
         {"question": url} if url else {},
     )  # fmt: skip
-    Notifier.of(connections).tell(message, now=now)
+    Notifier.of(site).tell(message, now=now)
 
 
 def tree_digest_of(fqrn: str, destination: str, source_sha256: str | None, root: object) -> str:
@@ -187,11 +185,9 @@ def _awaits(one: Publication) -> bool:
     return after.get(one.state) is one.phase
 
 
-def _bound(
-    connections: Connections, fqrn: str, waiting: Sequence[tuple[Item, Publication]], now: datetime
-) -> dict[str, _Begun]:
-    made = questions.prepared(connections.ledger, [one.changeset for _, one in waiting if one.changeset])
-    head = connections.head(fqrn) if any(item.linked for item, _ in waiting) else None
+def _bound(site: Site, fqrn: str, waiting: Sequence[tuple[Item, Publication]], now: datetime) -> dict[str, _Begun]:
+    made = questions.prepared(site.ledger, [one.changeset for _, one in waiting if one.changeset])
+    head = site.head(fqrn) if any(item.linked for item, _ in waiting) else None
     found = {}
     for item, one in waiting:
         if head is not None and item.linked:

@@ -20,8 +20,8 @@ from include.nightlies.rules.passes import Pass, PassDecision, SeenBuild, decide
 from include.nightlies.rules.requirements import is_taken
 from include.nightlies.steps.sources import index_version, read_index
 from include.nightlies.steps.values import Night
-from include.publishers.connect import Connections
 from include.settings.model import Slot
+from include.site.site import Site
 from include.storage.errors import Forbidden, Unavailable
 
 LASTING = (BuildMissing, BadIndex, BadIndexKey, BuildMoved, Unavailable, Forbidden)
@@ -52,7 +52,7 @@ class Watch:
     :param connect: gives the site as it is configured at that moment.
     """
 
-    connect: Callable[[], Connections]
+    connect: Callable[[], Site]
     night: Night
     turn: Pass
     _version: object = None
@@ -62,10 +62,10 @@ class Watch:
 
     def look(self, now: datetime) -> PassDecision:
         """What the night does next. Raises SettingsError once the slot is not configured any more."""
-        connections = self.connect()
-        slot = connections.site.slot(self.night.slot)
+        site = self.connect()
+        slot = site.settings.slot(self.night.slot)
         try:
-            seen = self._seen(connections, slot, now)
+            seen = self._seen(site, slot, now)
         except LASTING as error:
             seen = SeenBuild(problem=str(error))
         if not seen.fresh:
@@ -77,21 +77,21 @@ class Watch:
         gather = timedelta(seconds=slot.gather_s) if whole else None
         return decide(seen, now=now, until=self.turn.until, fresh_since=self._fresh_since, gather=gather)
 
-    def _seen(self, connections: Connections, slot: Slot, now: datetime) -> SeenBuild:
+    def _seen(self, site: Site, slot: Slot, now: datetime) -> SeenBuild:
         before = self._index
         # the version first: what is written between the two is seen by the next look
-        version = index_version(connections, slot, self.night.date)
+        version = index_version(site, slot, self.night.date)
         if self._index is None or version is None or version != self._version:
-            read, _ = read_index(connections, slot, self.night.date)
+            read, _ = read_index(site, slot, self.night.date)
             index, wrong = without_wrong_time(read, now)
             self._notes = [wrong] if wrong else []
             if before is not None and index.build_id == before.build_id and older(index, before.serial, before.created):
                 self._notes.append("an older index than the last one was read, and is left aside")
                 index = before
             self._index, self._version = index, version
-        recorded = builds.build(connections.ledger, slot.name, self._index.build_id)
+        recorded = builds.build(site.ledger, slot.name, self._index.build_id)
         found = compared(self._index, recorded)
-        sorted_out = fresh_artifacts(connections.ledger, slot, self.night, found.index, recorded, now)
+        sorted_out = fresh_artifacts(site.ledger, slot, self.night, found.index, recorded, now)
         settled, failed, elsewhere = map(len, (sorted_out.settled, sorted_out.failed, sorted_out.elsewhere))
         fresh, held = len(sorted_out.fresh), len(sorted_out.held)
         notes = (*self._notes, *found.notes[:SHOWN], *list(sorted_out.held.values())[:SHOWN])
@@ -109,7 +109,7 @@ class FirstArtifacts:
     :param connect: gives the site as it is configured at that moment.
     """
 
-    connect: Callable[[], Connections]
+    connect: Callable[[], Site]
     slot: str
     _seen: dict[date, object] = field(default_factory=dict)
     _told: set[date] = field(default_factory=set)
@@ -120,17 +120,17 @@ class FirstArtifacts:
         An index that did not change is not read again, one that cannot be read is looked at again once it did. Raises
         SettingsError once the slot is not configured any more, StoreError.
         """
-        connections = self.connect()
-        slot = connections.site.slot(self.slot)
+        site = self.connect()
+        slot = site.settings.slot(self.slot)
         wanted, found = dates(slot, now), list[date]()
         self._told &= {*wanted}
         for day in wanted:
-            version = None if day in self._told else index_version(connections, slot, day)
+            version = None if day in self._told else index_version(site, slot, day)
             if version is None or self._seen.get(day) == version:
                 continue
             self._seen[day] = version
             try:
-                index, url = read_index(connections, slot, day)
+                index, url = read_index(site, slot, day)
             except LASTING as error:
                 log.warning("slot %s, %s: %s", slot.name, day, error)
                 continue

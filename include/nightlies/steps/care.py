@@ -13,9 +13,9 @@ from include.nightlies.attempt import Attempt
 from include.nightlies.records import damage
 from include.nightlies.steps.errors import NotWell
 from include.publishers.capabilities import Operation
-from include.publishers.connect import Connections
-from include.publishers.direct_switch import switching
 from include.settings.model import TagRule
+from include.site.direct_switch import switching
+from include.site.site import Site
 from include.storage.store import Unfinished
 from include.storage.unfinished_writes import remove_abandoned
 
@@ -37,13 +37,13 @@ class Pruned:
         return tuple(one.tag.name for one in self.decisions if one.remove)
 
 
-def look_at_whitelist(connections: Connections, attempt: Attempt, fqrn: str) -> float:
+def look_at_whitelist(site: Site, attempt: Attempt, fqrn: str) -> float:
     """How many days the whitelist lasts that readers see. Nothing is signed here: the master key is on no worker.
 
     Raises NotWell when fewer than the repository's ``care.whitelist_days`` are left, WhitelistExpired when none are.
     """
-    now, least = attempt.clock(), timedelta(days=connections.site.repository(fqrn).care.whitelist_days)
-    whitelist = connections.repository(fqrn).trusted.whitelist
+    now, least = attempt.clock(), timedelta(days=site.settings.repository(fqrn).care.whitelist_days)
+    whitelist = site.repository(fqrn).trusted.whitelist
     if whitelist is None:
         raise NotWell(fqrn, ["its whitelist was not verified; give its public key in the configuration"])
     warning = expiry_warning(whitelist, now, soon=least)
@@ -54,41 +54,41 @@ def look_at_whitelist(connections: Connections, attempt: Attempt, fqrn: str) -> 
     return days
 
 
-def prune_tags(connections: Connections, attempt: Attempt, fqrn: str, *, dry_run: bool | None) -> Pruned | None:
+def prune_tags(site: Site, attempt: Attempt, fqrn: str, *, dry_run: bool | None) -> Pruned | None:
     """Take away the tags that the repository's rule does not keep; None if it has no rule.
 
     ``dry_run``: None does as the rule says. Raises KeyFileError where the signing key is not, TagError, StoreError.
     """
-    rule = connections.site.repository(fqrn).care.tags
+    rule = site.settings.repository(fqrn).care.tags
     if rule is None:
         return None
     now = attempt.clock()
-    decisions = tuple(decide(connections.head(fqrn).tags(), _rule(rule), now))
+    decisions = tuple(decide(site.head(fqrn).tags(), _rule(rule), now))
     done = Pruned(decisions, not (dry_run if dry_run is not None else not rule.apply))
     if done.done and done.names:
-        with switching(connections, fqrn, Operation.TAG_REMOVE, holder=attempt.holder) as (store, signer):
+        with switching(site, fqrn, Operation.TAG_REMOVE, holder=attempt.holder) as (store, signer):
             done = Pruned(tuple(prune_by_rule(store, fqrn, _rule(rule), signer=signer, now=now)), done=True)
     for one in done.decisions:
         log.info("tag %s of %s %s: %s", one.tag.name, fqrn, "goes" if one.remove else "stays", one.reason)
     return done
 
 
-def remove_unfinished(connections: Connections, attempt: Attempt, fqrn: str, *, dry_run: bool) -> list[Unfinished]:
+def remove_unfinished(site: Site, attempt: Attempt, fqrn: str, *, dry_run: bool) -> list[Unfinished]:
     """Remove what killed writers left in a store in a folder more than a day ago; in a dry run, only name it."""
-    found = remove_abandoned(connections.repository_store(fqrn), attempt.clock(), dry_run=dry_run)
+    found = remove_abandoned(site.repository_store(fqrn), attempt.clock(), dry_run=dry_run)
     for one in found:
         log.info("%s of %s, %s bytes: %s", one.name, fqrn, one.size, "would be removed" if dry_run else "removed")
     return found
 
 
-def check_quickly(connections: Connections, attempt: Attempt, fqrn: str) -> CheckReport:
+def check_quickly(site: Site, attempt: Attempt, fqrn: str) -> CheckReport:
     """Check what the manifest names and all catalogs; lost ones come into the ledger's list of damage.
 
     Raises NotWell with every problem, and what opening a repository raises.
     """
     now = attempt.clock()
-    report = check(connections.head(fqrn), quick=True, now=now)
-    damage.note_report(connections.ledger, report, everything=False, now=now)
+    report = check(site.head(fqrn), quick=True, now=now)
+    damage.note_report(site.ledger, report, everything=False, now=now)
     for warning in report.warnings[:SHOWN]:
         log.warning("%s: %s", fqrn, warning)
     if not report.ok:

@@ -19,8 +19,8 @@ from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import GateClosed
 from include.nightlies.steps.links import build_taken, keep_links
 from include.nightlies.steps.values import Night
-from include.publishers.connect import Connections
 from include.settings.model import Slot
+from include.site.site import Site
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Passed:
 
 
 def gate(
-    connections: Connections,
+    site: Site,
     attempt: Attempt,
     *,
     night: Night | None = None,
@@ -63,9 +63,9 @@ def gate(
     also the reason why the slot's links stay.
     """
     run, dry_run = attempt.run, dry_run or (night is not None and night.dry_run)
-    publications = records.publications_of_run(connections.ledger, run)
-    slot = connections.site.slot(night.slot) if night is not None else None
-    build = build_taken(connections.ledger, night, publications) if night is not None else None
+    publications = records.publications_of_run(site.ledger, run)
+    slot = site.settings.slot(night.slot) if night is not None else None
+    build = build_taken(site.ledger, night, publications) if night is not None else None
     lines: list[str] = [cause] if cause else []
     lacking: list[str] = []
     for one in publications:
@@ -75,7 +75,7 @@ def gate(
         lines += missing_of_build(slot, night, build, publications)
         lacking += optional_of_build(slot, night, build, publications)
     if night is not None and slot is not None and build is not None:
-        every = records.publications_of_build(connections.ledger, build.id)
+        every = records.publications_of_build(site.ledger, build.id)
         lines += withdrawn_from_build(slot, night, build, publications, every)
     if not publications and not lines:
         nothing = None if build is None else f"build {build.build_id}: its index lists nothing that the run takes"
@@ -83,7 +83,7 @@ def gate(
     if lines:
         closed = GateClosed(run, lines)
         if night is not None and build is not None and not dry_run:
-            keep_links(connections, attempt, night, build, str(BuildIncomplete(build.build_id, lines)))
+            keep_links(site, attempt, night, build, str(BuildIncomplete(build.build_id, lines)))
         raise closed
     for line in lacking:
         log.warning("optional and missing: %s", line)

@@ -25,8 +25,8 @@ from include.nightlies.steps.publish import PublishOutcome, publish_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.set_links import LinkChange, set_links
 from include.nightlies.steps.values import Batch, BatchOutcome, Item
-from include.publishers.connect import Connections
-from include.publishers.single_changes import contents_of
+from include.site.single_changes import contents_of
+from include.site.site import Site
 
 _PREPARE = ((State.PREPARING, Phase.PREPARE), (State.PREPARED, Phase.PREPARE))
 _PUBLISH = ((State.PUBLISHING, Phase.PUBLISH),)
@@ -34,24 +34,22 @@ _PUBLISH = ((State.PUBLISHING, Phase.PUBLISH),)
 log = logging.getLogger(__name__)
 
 
-def prepare_inherited(connections: Connections, attempt: Attempt, batch: Batch) -> BatchOutcome:
+def prepare_inherited(site: Site, attempt: Attempt, batch: Batch) -> BatchOutcome:
     """What there is to do before somebody can be asked for approval: trees become changesets; links wait as they are.
 
     One that fails is recorded with its reason and stops no other; an outage that the attempt outlasts is raised.
     """
     trees, linked = _parted(batch)
-    outcome = prepare_batch(connections, attempt, trees)
+    outcome = prepare_batch(site, attempt, trees)
     if not batch.dry_run:
         for item in linked.items:
-            found = records.publication(connections.ledger, batch.key(item))
+            found = records.publication(site.ledger, batch.key(item))
             if found is not None and found.state in (State.PLANNED, State.PREPARING):
-                _move(connections.ledger, attempt, batch, item, _PREPARE)
+                _move(site.ledger, attempt, batch, item, _PREPARE)
     return outcome
 
 
-def inherit_batch(
-    connections: Connections, attempt: Attempt, batch: Batch, *, prepared: bool = False
-) -> PublishOutcome:
+def inherit_batch(site: Site, attempt: Attempt, batch: Batch, *, prepared: bool = False) -> PublishOutcome:
     """Take everything of the batch; neither a busy path nor a failure stops the others.
 
     `prepared`: `prepare_inherited` did its part, and somebody may have been asked since. A tree's catalogs are written
@@ -63,19 +61,19 @@ def inherit_batch(
     if trees.items:
         made = BatchOutcome()
         if not prepared:
-            made = prepare_batch(connections, attempt, trees)
+            made = prepare_batch(site, attempt, trees)
         outcome.failures |= made.failures
         if batch.dry_run:
             outcome.done += made.done
         else:
-            reserve_run(connections, attempt, [trees])
+            reserve_run(site, attempt, [trees])
             good = replace(trees, items=tuple(one for one in trees.items if one.name not in made.failures))
-            published = publish_batch(connections, attempt, good)
+            published = publish_batch(site, attempt, good)
             outcome.done += published.done
             outcome.failures |= published.failures
             outcome.busy |= published.busy
     if linked.items:
-        _link(connections, attempt, linked, outcome)
+        _link(site, attempt, linked, outcome)
     return outcome
 
 
@@ -85,13 +83,13 @@ def _parted(batch: Batch) -> tuple[Batch, Batch]:
     return replace(batch, items=trees), replace(batch, items=tuple(item for item in batch.items if item.linked))
 
 
-def _link(connections: Connections, attempt: Attempt, batch: Batch, outcome: PublishOutcome) -> None:
-    ledger = connections.ledger
+def _link(site: Site, attempt: Attempt, batch: Batch, outcome: PublishOutcome) -> None:
+    ledger = site.ledger
     items: dict[str, Item] = {}
     for item in batch.items:
         found = records.publication(ledger, batch.key(item))
         if found is not None and (found.state.good or found.state is State.SKIPPED):
-            vouch(connections, attempt, batch, item, found)
+            vouch(site, attempt, batch, item, found)
             outcome.done.append(found)
         else:
             items[item.destination] = item
@@ -104,7 +102,7 @@ def _link(connections: Connections, attempt: Attempt, batch: Batch, outcome: Pub
             entry, there = view.lookup(place), view.nested_at(source)
             if there is None:
                 refused[place] = DestinationError(source, "nothing stands there (any more) that a link could lead to")
-            elif (unasked := _not_approved(connections, batch, items[place], str(there.hash))) is not None:
+            elif (unasked := _not_approved(site, batch, items[place], str(there.hash))) is not None:
                 refused[place] = unasked
             elif entry is not None and not entry.is_symlink:
                 refused[place] = DestinationError(place, "something that is no link stands there; remove it first")
@@ -114,14 +112,14 @@ def _link(connections: Connections, attempt: Attempt, batch: Batch, outcome: Pub
 
     try:
         for place in items:
-            require_native(connections, batch.repository, place)
+            require_native(site, batch.repository, place)
         if batch.dry_run:
-            head = connections.head(batch.repository)
+            head = site.head(batch.repository)
             wanted(head.revision, list(items))
         else:
-            connections.require_thawed(batch.repository)
+            site.require_thawed(batch.repository)
             _begin(ledger, attempt, replace(batch, items=tuple(items.values())))
-            set_links(connections, attempt, batch.repository, LinkChange(list(items), wanted, nested=batch.nested))
+            set_links(site, attempt, batch.repository, LinkChange(list(items), wanted, nested=batch.nested))
     except PathBusy as busy:
         outcome.busy |= {item.name: busy for item in items.values()}
         return
@@ -134,9 +132,9 @@ def _link(connections: Connections, attempt: Attempt, batch: Batch, outcome: Pub
         refused |= dict.fromkeys(items, error)
     for place, item in items.items():
         try:
-            done = _settled(connections, attempt, batch, item, refused.get(place))
+            done = _settled(site, attempt, batch, item, refused.get(place))
             outcome.done.append(done)
-            vouch(connections, attempt, batch, item, done)
+            vouch(site, attempt, batch, item, done)
         except Exception as error:  # noqa: BLE001 - as for artifacts of the build's own
             outcome.failures[item.name] = error
             log.warning("%s: %s", item.name, error)
@@ -159,29 +157,27 @@ def _move(ledger: Bind, attempt: Attempt, batch: Batch, item: Item, steps: Seque
         attempt.move(ledger, batch.key(item), Move(state, phase, reason))
 
 
-def _not_approved(connections: Connections, batch: Batch, item: Item, root: str) -> NotApproved | None:
+def _not_approved(site: Site, batch: Batch, item: Item, root: str) -> NotApproved | None:
     """Why this link must not be set to the tree that stands there now; None if it may be."""
     if batch.dry_run:
         return None
     digest = link_digest(batch.repository, item.destination, target=item.inherits or "", root=root)
     try:
-        require_approved(connections, batch.run, batch.repository, item.name, digest)
+        require_approved(site, batch.run, batch.repository, item.name, digest)
     except NotApproved as error:
         return error
     return None
 
 
-def _settled(
-    connections: Connections, attempt: Attempt, batch: Batch, item: Item, fault: Exception | None
-) -> Publication:
-    ledger, key, phase = connections.ledger, batch.key(item), Phase.PREPARE if batch.dry_run else Phase.PUBLISH
+def _settled(site: Site, attempt: Attempt, batch: Batch, item: Item, fault: Exception | None) -> Publication:
+    ledger, key, phase = site.ledger, batch.key(item), Phase.PREPARE if batch.dry_run else Phase.PUBLISH
     if fault is not None:
         attempt.move(ledger, key, Move.failed(phase, fault))
         raise fault
     if batch.dry_run:
         reason = f"dry run: would be a link to {item.inherits}"
         return attempt.move(ledger, key, Move(State.SKIPPED, phase, reason, skip=Skip.DRY_RUN))
-    head = connections.head(batch.repository)
+    head = site.head(batch.repository)
     source = item.inherits or ""
     there = head.revision.nested_at(source)
     inside = contents_of(head.revision, source)

@@ -14,15 +14,15 @@ from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.revision.repository import Repository
 from include.nightlies.steps.values import Item
 from include.publishers.capabilities import Operation
-from include.publishers.connect import Connections
 from include.publishers.errors import NotSupported
 from include.settings.model import PublisherKind
+from include.site.site import Site
 
 log = logging.getLogger(__name__)
 
 
 def rebased_changeset(
-    connections: Connections, repository: Repository, seen: Look, item: Item, *, now: datetime, dry_run: bool
+    site: Site, repository: Repository, seen: Look, item: Item, *, now: datetime, dry_run: bool
 ) -> Changeset:
     """Write the catalogs of the tree at ``item.inherits`` for the item's destination, and store them.
 
@@ -30,7 +30,7 @@ def rebased_changeset(
     for a repository with a publisher node, and what reading catalogs and storing raise.
     """
     fqrn, source = repository.fqrn, item.inherits or ""
-    require_native(connections, fqrn, item.destination)
+    require_native(site, fqrn, item.destination)
     there = repository.revision.nested_at(source)
     if there is None:
         raise DestinationError(source, f"nothing stands there (any more) that {item.name} could be taken from")
@@ -42,7 +42,7 @@ def rebased_changeset(
     layout = repository.revision.root.layout
     tree = rebase(repository.catalogs, there, item.destination, keep, layout=layout)
     if not dry_run:
-        store_all(connections.repository_store(fqrn), packed)
+        store_all(site.repository_store(fqrn), packed)
     return Changeset(
         repository=fqrn,
         destination=item.destination,
@@ -65,8 +65,8 @@ def rebased_changeset(
     )
 
 
-def require_native(connections: Connections, fqrn: str, path: str) -> None:
+def require_native(site: Site, fqrn: str, path: str) -> None:
     """Raises NotSupported where catalogs cannot be written by us, before anything is done."""
-    if connections.site.repository(fqrn).publisher is PublisherKind.CVMFS_SERVER:
+    if site.settings.repository(fqrn).publisher is PublisherKind.CVMFS_SERVER:
         what = f"{path}: {Operation.RENAME.value}: cvmfs_server works on files and knows no catalogs"
         raise NotSupported(fqrn, f"{what}; use publisher: native, or let the index list all artifacts", path=path)

@@ -27,9 +27,9 @@ from include.nightlies.steps.provenance import SetLink, vouch_links
 from include.nightlies.steps.set_links import LinkChange, set_links
 from include.nightlies.steps.values import Night
 from include.publishers.base import Published
-from include.publishers.connect import Connections
 from include.settings.model import Slot
 from include.settings.templates import fill
+from include.site.site import Site
 
 log = logging.getLogger(__name__)
 
@@ -48,40 +48,40 @@ class Linked:
         return {"revision": self.revision, "links": said}
 
 
-def link_night(connections: Connections, attempt: Attempt, night: Night, build: BuildRecord) -> Linked:
+def link_night(site: Site, attempt: Attempt, night: Night, build: BuildRecord) -> Linked:
     """Let the slot's links lead to the build and name the revision, if the build is whole and the links may move.
 
     Whatever is decided is in the ledger with its reason. The same build again changes nothing. Raises PathBusy, and
     what a commit raises.
     """
-    slot = connections.site.slot(night.slot)
+    slot = site.settings.slot(night.slot)
     paths, target = links_of(slot, build.date), build_directory(slot, build.build_id, build_date=build.date)
     name = _tag_name(slot, build)
     if not paths and name is None:
         return Linked()
-    completeness, decisions = Completeness(connections.ledger, slot, build), dict[str, LinkDecision]()
+    completeness, decisions = Completeness(site.ledger, slot, build), dict[str, LinkDecision]()
     before: dict[str, str | None] = {}
 
     def wanted(view: Revision, places: Sequence[str]) -> Mapping[str, str]:
         if missing := completeness.lacking(view):
             raise BuildIncomplete(build.build_id, missing)
         for path in places:
-            present = _present(connections.ledger, slot, view, path)
+            present = _present(site.ledger, slot, view, path)
             decisions[path], before[path] = decide(path, build.key, target, present), present.target
         return {path: target for path in places if decisions[path].state is LinkState.MOVED}
 
-    head = connections.head(slot.repository)
+    head = site.head(slot.repository)
     taken = name is not None and any(one.name == name for one in head.tags())
     tag = None if name is None or taken else NewTag(name, f"{slot.name}, {build.key}")
     done: tuple[Published, ...]
     try:
         beside = paths[0] if paths else target
-        done = _set(connections, attempt, slot.repository, LinkChange(paths, wanted, beside, tag=tag))
+        done = _set(site, attempt, slot.repository, LinkChange(paths, wanted, beside, tag=tag))
     except BuildIncomplete as incomplete:
-        return keep_links(connections, attempt, night, build, str(incomplete))
+        return keep_links(site, attempt, night, build, str(incomplete))
     made = max((one.revision for one in done if not one.unchanged), default=None)
     outcome = Linked(tuple(decisions[path] for path in paths), _tag_decision(name, taken=taken, revision=made), made)
-    recorded = _recorded(connections.ledger, attempt, slot, build, outcome)
+    recorded = _recorded(site.ledger, attempt, slot, build, outcome)
     set_now = [
         SetLink(
             one.path, target, before[one.path], one.reason, _revision_of(done, one.path, head.manifest.revision),
@@ -89,18 +89,18 @@ def link_night(connections: Connections, attempt: Attempt, night: Night, build: 
         )
         for one in outcome.links if one.state in (LinkState.MOVED, LinkState.UNCHANGED)
     ]  # fmt: skip
-    vouch_links(connections, attempt, slot, set_now)
+    vouch_links(site, attempt, slot, set_now)
     return recorded
 
 
-def keep_links(connections: Connections, attempt: Attempt, night: Night, build: BuildRecord, reason: str) -> Linked:
+def keep_links(site: Site, attempt: Attempt, night: Night, build: BuildRecord, reason: str) -> Linked:
     """Record why the slot's links do not lead to a build, and that its revision gets no name."""
-    slot = connections.site.slot(night.slot)
+    slot = site.settings.slot(night.slot)
     target = build_directory(slot, build.build_id, build_date=build.date)
     name = _tag_name(slot, build)
     tag = None if name is None else LinkDecision(name, target, LinkState.STAYED, reason)
     outcome = Linked(stayed(links_of(slot, build.date), target, reason), tag)
-    return _recorded(connections.ledger, attempt, slot, build, outcome)
+    return _recorded(site.ledger, attempt, slot, build, outcome)
 
 
 def build_of_night(ledger: Bind, night: Night) -> BuildRecord:
@@ -119,14 +119,14 @@ def build_taken(ledger: Bind, night: Night, publications: Iterable[Publication])
     return next(iter(builds.builds_of(ledger, night.slot, night.date)), None)
 
 
-def _set(connections: Connections, attempt: Attempt, fqrn: str, change: LinkChange) -> tuple[Published, ...]:
+def _set(site: Site, attempt: Attempt, fqrn: str, change: LinkChange) -> tuple[Published, ...]:
     try:
-        return set_links(connections, attempt, fqrn, change)
+        return set_links(site, attempt, fqrn, change)
     except TagRefused:
-        if change.tag is None or all(one.name != change.tag.name for one in connections.head(fqrn).tags()):
+        if change.tag is None or all(one.name != change.tag.name for one in site.head(fqrn).tags()):
             raise
         # another run of the same build was quicker
-        return set_links(connections, attempt, fqrn, replace(change, tag=None))
+        return set_links(site, attempt, fqrn, replace(change, tag=None))
 
 
 def _revision_of(done: Sequence[Published], path: str, seen: int) -> int:

@@ -34,9 +34,9 @@ from include.nightlies.steps.base import Inherited, inherited
 from include.nightlies.steps.build_status import fresh_artifacts
 from include.nightlies.steps.sources import absolute, locate, read_again
 from include.nightlies.steps.values import Batch, Item, Night, Plan, PublicationRequest
-from include.publishers.connect import Connections
 from include.settings.model import Slot
 from include.settings.templates import fields
+from include.site.site import Site
 
 MAX_MAPPED = 200
 """Mapped tasks of one run: more cost the scheduler more than they bring."""
@@ -46,7 +46,7 @@ OVERTAKEN = 10
 log = logging.getLogger(__name__)
 
 
-def plan_night(connections: Connections, attempt: Attempt, night: Night, *, max_mapped: int = MAX_MAPPED) -> Plan:
+def plan_night(site: Site, attempt: Attempt, night: Night, *, max_mapped: int = MAX_MAPPED) -> Plan:
     """Read the index, record the build, and have a publication in the ledger for every artifact that the run takes.
 
     The last pass of a night takes all; one before it only what is new, and nothing of the build that a partial one
@@ -55,17 +55,17 @@ def plan_night(connections: Connections, attempt: Attempt, night: Night, *, max_
     being read again. Raises SettingsError, BuildMissing, BadIndex, UnknownChoice, BuildMoved, BaseUnusable,
     BuildOvertaken, or what a store raises; nothing is recorded then.
     """
-    slot = connections.site.slot(night.slot)
-    seen = _looked_at(connections, attempt, slot, night)
+    slot = site.settings.slot(night.slot)
+    seen = _looked_at(site, attempt, slot, night)
     repository, index, record, taken = seen.repository, seen.index, seen.record, seen.taken
     notes, parts = list(seen.notes), [one.artifact for one in taken]
     chosen, more = _chosen([*index.artifacts, *parts], index, slot, night)
     if not night.last:
-        arrived = fresh_artifacts(connections.ledger, slot, night, index, record, attempt.clock())
+        arrived = fresh_artifacts(site.ledger, slot, night, index, record, attempt.clock())
         fresh = set(arrived.fresh)
         chosen = tuple(one for one in chosen if one.name in fresh)
         notes += [f"{name}: {why}" for name, why in arrived.held.items()]
-    items, refused = _items(connections, slot, index, chosen, ordered=not more)
+    items, refused = _items(site, slot, index, chosen, ordered=not more)
     notes += more + [f"{name} is refused: {error}" for name, error in refused.items()]
     from_base = {one.artifact.name: one.path for one in taken}
     links = slot.partial == "link"
@@ -74,11 +74,11 @@ def plan_night(connections: Connections, attempt: Attempt, night: Night, *, max_
         for one in items
     ]
     batch = Batch(night.run, slot.repository, tuple(items), nested_directories(slot, index), dry_run=night.dry_run)
-    undone_before = undone.of_build(connections.ledger, record.id)
+    undone_before = undone.of_build(site.ledger, record.id)
     open_items, settled = [], []
     artifacts = {one.artifact.name: one for one in record.artifacts}
     planned = plan_many(
-        connections.ledger,
+        site.ledger,
         {
             batch.key(item): Planned(
                 one.id if (one := artifacts.get(item.name)) else None, item.sha256, _reason(index, night, item)
@@ -88,17 +88,17 @@ def plan_night(connections: Connections, attempt: Attempt, night: Night, *, max_
         try_number=attempt.number,
         now=attempt.clock(),
     )
-    damages = damage.of_repository(connections.ledger, slot.repository)
+    damages = damage.of_repository(site.ledger, slot.repository)
     for item in items:
         artifact, publication = artifacts.get(item.name), planned[batch.key(item)]
         if publication.state.good:
             settled.append(publication)
         elif item.name in refused:
-            settled.append(_refuse(connections.ledger, attempt, publication, refused[item.name]))
+            settled.append(_refuse(site.ledger, attempt, publication, refused[item.name]))
         elif artifact and (gone := undone_before.get((artifact.id, artifact.artifact.sha256))) is not None:
-            settled.append(_skip(connections.ledger, attempt, publication, str(gone)))
-        elif (held := held_already(connections.ledger, repository, publication, damages)) is not None:
-            settled.append(_settle(connections.ledger, attempt, publication, held, repository))
+            settled.append(_skip(site.ledger, attempt, publication, str(gone)))
+        elif (held := held_already(site.ledger, repository, publication, damages)) is not None:
+            settled.append(_settle(site.ledger, attempt, publication, held, repository))
         else:
             open_items.append(item)
     own = [item for item in open_items if item.inherits is None]
@@ -116,21 +116,21 @@ def plan_night(connections: Connections, attempt: Attempt, night: Night, *, max_
     return plan
 
 
-def plan_publication(connections: Connections, attempt: Attempt, request: PublicationRequest) -> Plan:
+def plan_publication(site: Site, attempt: Attempt, request: PublicationRequest) -> Plan:
     """One tree or tarball by hand, as a run of one batch.
 
     Raises SettingsError, SourceNotAllowed, DestinationError or TagError before anything is done.
     """
     fqrn, source, tag = request.repository, request.source, request.tag
-    connections.site.repository(fqrn)
-    locate(connections, source)
+    site.settings.repository(fqrn)
+    locate(site, source)
     where = checked_destination(request.path.rstrip("/") or "/")
     item = Item(name=request.path, destination=where, source=source, sha256=request.sha256)
     batch = Batch(attempt.run, fqrn, (item,), replace=request.overwrite, tag=tag, dry_run=request.dry_run)
     if tag is not None:
-        _require_tag(connections, batch, item, tag)
+        _require_tag(site, batch, item, tag)
     planned, now = Planned(reason=f"by hand from {source}"), attempt.clock()
-    records.plan(connections.ledger, batch.key(item), planned, try_number=attempt.number, now=now)
+    records.plan(site.ledger, batch.key(item), planned, try_number=attempt.number, now=now)
     return Plan((batch,))
 
 
@@ -184,26 +184,26 @@ class _LookedAt:
     notes: tuple[str, ...]
 
 
-def _looked_at(connections: Connections, attempt: Attempt, slot: Slot, night: Night) -> _LookedAt:
+def _looked_at(site: Site, attempt: Attempt, slot: Slot, night: Night) -> _LookedAt:
     """Read the index and record its build; anew if another run recorded one meanwhile, whose index may be later."""
     for _ in range(OVERTAKEN - 1):
         try:
-            return _look_once(connections, attempt, slot, night)
+            return _look_once(site, attempt, slot, night)
         except BuildOvertaken as overtaken:
             log.info("%s", overtaken)
-    return _look_once(connections, attempt, slot, night)
+    return _look_once(site, attempt, slot, night)
 
 
-def _look_once(connections: Connections, attempt: Attempt, slot: Slot, night: Night) -> _LookedAt:
-    ledger = connections.ledger
+def _look_once(site: Site, attempt: Attempt, slot: Slot, night: Night) -> _LookedAt:
+    ledger = site.ledger
     recorded = builds.seen_of(ledger, slot.name, night.date)
-    read, url = read_again(connections, slot, night.date)
-    repository = connections.head(slot.repository)
+    read, url = read_again(site, slot, night.date)
+    repository = site.head(slot.repository)
     before = builds.build(ledger, slot.name, read.build_id)
     trusted, wrong = without_wrong_time(read, attempt.clock())
     found = compared(trusted, before)
     index = found.index
-    taken, lacking = inherited(connections.ledger, slot, index, before, repository.revision) if night.last else ((), ())
+    taken, lacking = inherited(site.ledger, slot, index, before, repository.revision) if night.last else ((), ())
     parts = [one.artifact for one in taken]
     record = builds.record_build(ledger, index, index_url=url, now=attempt.clock(), inherited=parts, seen=recorded)
     rejected = (f"{one.name} is rejected: {one.reason}" for one in index.rejected)
@@ -211,20 +211,20 @@ def _look_once(connections: Connections, attempt: Attempt, slot: Slot, night: Ni
     return _LookedAt(repository, index, record, taken, notes)
 
 
-def _require_tag(connections: Connections, batch: Batch, item: Item, tag: str) -> None:
+def _require_tag(site: Site, batch: Batch, item: Item, tag: str) -> None:
     """Raise TagError for a name that cannot be given to the new revision.
 
     One that is taken may only name a revision with this very tree, as an earlier try or the same artifact left it.
     """
     check_tag_name(tag)
-    repository = connections.head(batch.repository)
+    repository = site.head(batch.repository)
     taken = next((one for one in repository.tags() if one.name == tag), None)
     if taken is None:
         return
-    before = records.publication(connections.ledger, batch.key(item))
+    before = records.publication(site.ledger, batch.key(item))
     ours = {before.nested_hash if before is not None else None}
     if item.sha256 is not None:
-        ours.add(records.recorded_nested_hash(connections.ledger, batch.repository, item.destination, item.sha256))
+        ours.add(records.recorded_nested_hash(site.ledger, batch.repository, item.destination, item.sha256))
     there = repository.at(taken.hash).nested_at(item.destination)
     if there is None or str(there.hash) not in ours:
         what = f"names revision {taken.revision} of {batch.repository} already"
@@ -256,14 +256,14 @@ def _chosen(
 
 
 def _items(
-    connections: Connections, slot: Slot, index: BuildIndex, chosen: Sequence[Artifact], *, ordered: bool
+    site: Site, slot: Slot, index: BuildIndex, chosen: Sequence[Artifact], *, ordered: bool
 ) -> tuple[list[Item], dict[str, NightlyError]]:
     items: list[Item] = []
     refused: dict[str, NightlyError] = {}
     names = {one.name for one in chosen}
     rejected = {one.name: one.reason for one in index.rejected}
     for one in chosen:
-        source = absolute(connections, slot.store, one.url)
+        source = absolute(site, slot.store, one.url)
         where = destination_of(slot, index, one)
         needs = [f"{name}/{one.platform}" for name in one.dependencies]
         wanted = tuple(n for n in needs if ordered and n in names)
@@ -272,7 +272,7 @@ def _items(
             if name in rejected:
                 refused[one.name] = PLAN_REFUSED(f"blocked: it depends on {name}, which is rejected: {rejected[name]}")
         try:
-            locate(connections, source, slot.store)
+            locate(site, source, slot.store)
         except NightlyError as error:
             refused[one.name] = error
     for above, below in overlapping(item.destination for item in items):

@@ -26,18 +26,16 @@ from include.nightlies.steps.errors import FailedBefore
 from include.nightlies.steps.inherited_changeset import rebased_changeset
 from include.nightlies.steps.sources import opened, source_limits
 from include.nightlies.steps.values import Batch, BatchOutcome, Item
-from include.publishers.connect import Connections
 from include.publishers.destinations import is_free, is_tree, missing_directories, occupied
-from include.publishers.preparing import TreeToPrepare, journal_of, prepare_for
+from include.site.preparing import TreeToPrepare, journal_of, prepare_for
+from include.site.site import Site
 
 Progress = Callable[[Item, PrepareProgress], None]
 
 log = logging.getLogger(__name__)
 
 
-def prepare_batch(
-    connections: Connections, attempt: Attempt, batch: Batch, *, progress: Progress | None = None
-) -> BatchOutcome:
+def prepare_batch(site: Site, attempt: Attempt, batch: Batch, *, progress: Progress | None = None) -> BatchOutcome:
     """Prepare every item that is not prepared yet; one that fails is recorded with its reason, and the others go on.
 
     Raises an outage that the attempt outlasts.
@@ -45,7 +43,7 @@ def prepare_batch(
     outcome = BatchOutcome()
     preparation: Preparation | None = None
     for item in batch.items:
-        publication = records.publication(connections.ledger, batch.key(item))
+        publication = records.publication(site.ledger, batch.key(item))
         try:
             if publication is None:
                 raise PublicationUnknown(str(batch.key(item)))
@@ -55,7 +53,7 @@ def prepare_batch(
                 log.info("%s: %s already, %s", item.name, publication.state.value, publication.reason)
                 outcome.done.append(publication)
                 continue
-            preparation = preparation or Preparation.begin(connections, attempt, batch, progress)
+            preparation = preparation or Preparation.begin(site, attempt, batch, progress)
             outcome.done.append(_prepare_one(preparation, item, publication))
         except Exception as error:
             if attempt.outlasts(error):
@@ -74,7 +72,7 @@ def _nothing_to_do(publication: Publication) -> bool:
 class Preparation:
     """What an attempt prepares the items of a batch with. ``seen`` was read before ``head``."""
 
-    connections: Connections
+    site: Site
     attempt: Attempt
     batch: Batch
     seen: Look
@@ -82,13 +80,11 @@ class Preparation:
     progress: Progress | None = None
 
     @classmethod
-    def begin(
-        cls, connections: Connections, attempt: Attempt, batch: Batch, progress: Progress | None = None
-    ) -> Preparation:
+    def begin(cls, site: Site, attempt: Attempt, batch: Batch, progress: Progress | None = None) -> Preparation:
         """Read the repository's state as it is now. Raises what opening a repository raises."""
         # in this order: what a manifest read later preserves was not collected before
-        seen = look(connections.repository_store(batch.repository))
-        return cls(connections, attempt, batch, seen, connections.head(batch.repository), progress)
+        seen = look(site.repository_store(batch.repository))
+        return cls(site, attempt, batch, seen, site.head(batch.repository), progress)
 
     def changeset_of(self, item: Item, publication: Publication, lost: Collection[str] = ()) -> Changeset:
         """Make an item's changeset and keep it in the ledger.
@@ -100,14 +96,14 @@ class Preparation:
         now, dry_run = self.attempt.clock(), self.batch.dry_run
         if item.inherits is not None:
             return self._kept(
-                rebased_changeset(self.connections, self.head, self.seen, item, now=now, dry_run=dry_run)
+                rebased_changeset(self.site, self.head, self.seen, item, now=now, dry_run=dry_run)
             )  # fmt: skip
-        fqrn, ledger = self.batch.repository, self.connections.ledger
-        settings = self.connections.site.repository(fqrn)
+        fqrn, ledger = self.batch.repository, self.site.ledger
+        settings = self.site.settings.repository(fqrn)
         damages = damage.of_repository(ledger, fqrn) if settings.server is None else ()
         tree = TreeToPrepare(
             item.destination,
-            opened(self.connections, item, settings.limits),
+            opened(self.site, item, settings.limits),
             now,
             known_from=records.earlier_destinations(ledger, publication),
             damaged={*lost, *(found.key for found in damages)},
@@ -115,9 +111,9 @@ class Preparation:
             progress=partial(self.progress, item) if self.progress else None,
             dry_run=dry_run,
         )
-        journal = journal_of(self.connections, fqrn, self.seen, tree, item.source, item.sha256)
+        journal = journal_of(self.site, fqrn, self.seen, tree, item.source, item.sha256)
         with journal or nullcontext():
-            changeset = self._kept(prepare_for(self.connections, self.head, self.seen, tree, journal))
+            changeset = self._kept(prepare_for(self.site, self.head, self.seen, tree, journal))
             self._mended(changeset, damages)
             if journal is not None:
                 journal.remove()
@@ -128,17 +124,17 @@ class Preparation:
         if changeset.stored and damages:
             needed = objects_of(changeset, self.head.catalogs)
             sent = [found for found in damages if found.identity in needed]
-            damage.look_again(self.connections.ledger, changeset.repository, self.head.store, sent)
+            damage.look_again(self.site.ledger, changeset.repository, self.head.store, sent)
 
     def _kept(self, changeset: Changeset) -> Changeset:
         if changeset.stored:
-            builds.save_changeset(self.connections.ledger, _record(changeset))
+            builds.save_changeset(self.site.ledger, _record(changeset))
         return changeset
 
 
 def _prepare_one(preparation: Preparation, item: Item, publication: Publication) -> Publication:
     attempt, batch, head = preparation.attempt, preparation.batch, preparation.head
-    ledger, key = preparation.connections.ledger, batch.key(item)
+    ledger, key = preparation.site.ledger, batch.key(item)
     attempt.move(ledger, key, Move(State.PREPARING, Phase.PREPARE, f"try {attempt.number}"))
     started = time.monotonic()
     try:

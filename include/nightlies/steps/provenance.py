@@ -14,8 +14,8 @@ from include.nightlies.records import builds
 from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 from include.nightlies.steps.values import Batch, Item
-from include.publishers.connect import Connections
 from include.settings.model import Slot
+from include.site.site import Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +31,17 @@ class SetLink:
     moved: bool = True
 
 
-def vouch(connections: Connections, attempt: Attempt, batch: Batch, item: Item, done: Publication) -> None:
+def vouch(site: Site, attempt: Attempt, batch: Batch, item: Item, done: Publication) -> None:
     """Have it in the ledger and signed in the store, if this run published it. Raises nothing: what stands stands."""
     if done.state is not State.PUBLISHED or done.revision_after is None:
         return
     at, base = done.ended_at or attempt.clock(), None
     if item.inherits is not None and done.artifact is not None:
         with suppress(LedgerError):  # which `note` tells
-            base = builds.taken_from(connections.ledger, done.artifact)
-    record = begun(
-        connections, batch.repository, revision=done.revision_after, run_id=batch.run, holder=attempt.holder, at=at
-    )
+            base = builds.taken_from(site.ledger, done.artifact)
+    record = begun(site, batch.repository, revision=done.revision_after, run_id=batch.run, holder=attempt.holder, at=at)
     note(
-        connections,
+        site,
         replace(
             record,
             path=item.destination,
@@ -64,7 +62,7 @@ def vouch(connections: Connections, attempt: Attempt, batch: Batch, item: Item, 
     )
 
 
-def vouch_links(connections: Connections, attempt: Attempt, slot: Slot, links: Iterable[SetLink]) -> None:
+def vouch_links(site: Site, attempt: Attempt, slot: Slot, links: Iterable[SetLink]) -> None:
     """Have it known who moved links of a slot. Raises LedgerUnavailable.
 
     One that an earlier try moved before it could say so is told as found.
@@ -73,13 +71,13 @@ def vouch_links(connections: Connections, attempt: Attempt, slot: Slot, links: I
     for one in links:
         reason = one.reason
         if not one.moved:
-            last = newest(connections.ledger, fqrn, one.path)
+            last = newest(site.ledger, fqrn, one.path)
             if last is not None and last.leads_to == one.target:
                 continue
             reason = "found so; who moved it did not come to say it"
-        record = begun(connections, fqrn, revision=one.revision, run_id=attempt.run, holder=attempt.holder, at=now)
+        record = begun(site, fqrn, revision=one.revision, run_id=attempt.run, holder=attempt.holder, at=now)
         note(
-            connections,
+            site,
             replace(
                 record, path=one.path, kind=ChangeKind.LINK, leads_to=one.target, before=one.before, reason=reason,
                 slot=slot.name, build_id=one.build_id,

@@ -28,7 +28,7 @@ from include.nightlies.steps.provenance import vouch
 from include.nightlies.steps.reserve import reserve_again
 from include.nightlies.steps.values import Batch, BatchOutcome, Item
 from include.publishers.base import Published, Publisher
-from include.publishers.connect import Connections
+from include.site.site import Site
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class PublishOutcome(BatchOutcome):
     busy: dict[str, PathBusy | DependencyPending] = field(default_factory=dict)
 
 
-def publish_batch(connections: Connections, attempt: Attempt, batch: Batch) -> PublishOutcome:
+def publish_batch(site: Site, attempt: Attempt, batch: Batch) -> PublishOutcome:
     """Publish every item that is prepared and not published yet; neither a busy path nor a failure stops the others.
 
     An item whose dependencies are not published yet is among the busy ones; one with a dependency that failed is
@@ -52,26 +52,26 @@ def publish_batch(connections: Connections, attempt: Attempt, batch: Batch) -> P
     attempt outlasts.
     """
     outcome = PublishOutcome()
-    publisher = connections.publisher(batch.repository)
+    publisher = site.publisher(batch.repository)
     for item in batch.items:
-        publication = records.publication(connections.ledger, batch.key(item))
+        publication = records.publication(site.ledger, batch.key(item))
         try:
             if publication is None:
                 raise PublicationUnknown(str(batch.key(item)))
             if publication.state.good or publication.state is State.SKIPPED:
                 log.info("%s: %s already, %s", item.name, publication.state.value, publication.reason)
-                vouch(connections, attempt, batch, item, publication)
+                vouch(site, attempt, batch, item, publication)
                 outcome.done.append(publication)
                 continue
             if publication.changeset is None or _given_up(publication, attempt.number):
                 raise FailedBefore(item.name, publication.reason)
-            if (skipped := _skipped(connections.ledger, attempt, batch, item, publication)) is not None:
+            if (skipped := _skipped(site.ledger, attempt, batch, item, publication)) is not None:
                 outcome.done.append(skipped)
                 continue
-            connections.require_thawed(batch.repository)
-            done = _publish_one(connections, attempt, publisher, batch, item, publication)
+            site.require_thawed(batch.repository)
+            done = _publish_one(site, attempt, publisher, batch, item, publication)
             outcome.done.append(done)
-            vouch(connections, attempt, batch, item, done)
+            vouch(site, attempt, batch, item, done)
         except (RepositoryFrozen, RepositoryDisabled):
             raise  # nothing is wrong with the artifact: the caller waits, and calls again
         except (PathBusy, DependencyPending) as busy:
@@ -142,19 +142,19 @@ def _given_up(publication: Publication, try_number: int) -> bool:
 
 
 def _publish_one(
-    connections: Connections,
+    site: Site,
     attempt: Attempt,
     publisher: Publisher,
     batch: Batch,
     item: Item,
     publication: Publication,
 ) -> Publication:
-    ledger, key = connections.ledger, batch.key(item)
+    ledger, key = site.ledger, batch.key(item)
     interrupted = publication.state is State.PUBLISHING and publication.publish_try < attempt.number
 
     def hang(changeset: Changeset) -> Published:
         digest = tree_digest_of(batch.repository, item.destination, changeset.source_sha256, changeset.root)
-        require_approved(connections, batch.run, batch.repository, item.name, digest)
+        require_approved(site, batch.run, batch.repository, item.name, digest)
         # written before anything is done: a process that outlived its task finds here that it was replaced
         attempt.move(ledger, key, Move(State.PUBLISHING, Phase.PUBLISH, f"try {attempt.number}"))
         tag = NewTag(batch.tag, f"{item.destination} from {printable(item.source)}") if batch.tag else None
@@ -170,18 +170,18 @@ def _publish_one(
         except NotReserved as missing:
             # removed after the artifact had failed; it was mended since
             log.info("%s: %s", item.name, missing)
-            reserve_again(connections, attempt, batch, item)
+            reserve_again(site, attempt, batch, item)
             return swap()
 
     again: Again | None = None
     try:
-        changeset = _changeset(connections.ledger, publication)
+        changeset = _changeset(site.ledger, publication)
         try:
             done = hang(changeset)
         except (PrepareAgain, BaseChanged, BaseMoved) as stale:
             if not _is_for_us(stale, publication):
                 raise
-            again = _prepared_again(connections, attempt, batch, item, publication, stale)
+            again = _prepared_again(site, attempt, batch, item, publication, stale)
             done = hang(again.changeset)
     except (PathBusy, RepositoryFrozen, RepositoryDisabled):
         raise
@@ -218,7 +218,7 @@ class Again:
 
 
 def _prepared_again(
-    connections: Connections,
+    site: Site,
     attempt: Attempt,
     batch: Batch,
     item: Item,
@@ -231,8 +231,8 @@ def _prepared_again(
     if isinstance(stale, ObjectsLost):
         lost = stale.keys
         found = [Damage(key, item.destination, "sent, acknowledged, and not in the store") for key in lost]
-        damage.note(connections.ledger, batch.repository, found, now=attempt.clock())
-    changeset = Preparation.begin(connections, attempt, batch).changeset_of(item, publication, lost)
+        damage.note(site.ledger, batch.repository, found, now=attempt.clock())
+    changeset = Preparation.begin(site, attempt, batch).changeset_of(item, publication, lost)
     return Again(changeset, str(stale), time.monotonic() - started)
 
 

@@ -15,8 +15,8 @@ from include.nightlies.rules.states import Phase
 from include.nightlies.steps.errors import ReserveFailed
 from include.nightlies.steps.values import Batch, Item, all_items
 from include.publishers.base import Reserved
-from include.publishers.connect import Connections
 from include.publishers.destinations import missing_directories
+from include.site.site import Site
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Reservation:
     refused: dict[str, str] = field(default_factory=dict)
 
 
-def reserve_run(connections: Connections, attempt: Attempt, batches: Sequence[Batch]) -> Reservation:
+def reserve_run(site: Site, attempt: Attempt, batches: Sequence[Batch]) -> Reservation:
     """Reserve everything that the run still has to publish; nothing to create means no lease and no commit.
 
     A destination that cannot be one fails its own artifact, in the ledger, and the others are reserved. A dry run only
@@ -41,7 +41,7 @@ def reserve_run(connections: Connections, attempt: Attempt, batches: Sequence[Ba
     if not batches:
         return outcome
     wanted = []
-    planned = {one.key: one for one in records.publications_of_run(connections.ledger, batches[0].run)}
+    planned = {one.key: one for one in records.publications_of_run(site.ledger, batches[0].run)}
     for batch, item in all_items(batches):
         publication = planned.get(batch.key(item))
         # what the plan settled or refused, and what an earlier try refused here, needs no place
@@ -50,7 +50,7 @@ def reserve_run(connections: Connections, attempt: Attempt, batches: Sequence[Ba
     if not wanted:
         return outcome
     first = batches[0]
-    reserve = _looking(connections, first) if first.dry_run else _reserving(connections, attempt, first)
+    reserve = _looking(site, first) if first.dry_run else _reserving(site, attempt, first)
     while wanted:
         try:
             done = reserve([path for path, _ in wanted])
@@ -61,7 +61,7 @@ def reserve_run(connections: Connections, attempt: Attempt, batches: Sequence[Ba
             for path, key in refused:
                 outcome.refused[path] = str(error)
                 log.warning("%s", error)
-                attempt.move(connections.ledger, key, Move.failed(Phase.PUBLISH, error))
+                attempt.move(site.ledger, key, Move.failed(Phase.PUBLISH, error))
             wanted = [one for one in wanted if one not in refused]
             continue
         outcome.revision, outcome.created, outcome.lease_held_s = done.revision, done.created, done.lease_held_s
@@ -78,20 +78,20 @@ def reserve_run(connections: Connections, attempt: Attempt, batches: Sequence[Ba
     return outcome
 
 
-def reserve_again(connections: Connections, attempt: Attempt, batch: Batch, item: Item) -> Reserved:
+def reserve_again(site: Site, attempt: Attempt, batch: Batch, item: Item) -> Reserved:
     """Reserve one destination whose reservation was taken away. Raises PathBusy, DestinationError, or what it meets."""
-    done = _reserving(connections, attempt, batch)([item.destination])
+    done = _reserving(site, attempt, batch)([item.destination])
     log.info("%s: reserved again in revision %d, lease held %.3f s", item.name, done.revision, done.lease_held_s)
     return done
 
 
-def _reserving(connections: Connections, attempt: Attempt, batch: Batch) -> Callable[[Sequence[str]], Reserved]:
-    publisher = connections.publisher(batch.repository)
+def _reserving(site: Site, attempt: Attempt, batch: Batch) -> Callable[[Sequence[str]], Reserved]:
+    publisher = site.publisher(batch.repository)
 
     def reserve(paths: Sequence[str]) -> Reserved:
         def remember(directories: Sequence[str]) -> None:
             above = [path for path in directories if path not in paths]
-            created.note(connections.ledger, batch.run, batch.repository, above, now=attempt.clock())
+            created.note(site.ledger, batch.run, batch.repository, above, now=attempt.clock())
 
         return publisher.reserve(
             paths, nested=batch.nested, holder=attempt.holder, now=attempt.clock(), on_create=remember
@@ -100,8 +100,8 @@ def _reserving(connections: Connections, attempt: Attempt, batch: Batch) -> Call
     return reserve
 
 
-def _looking(connections: Connections, batch: Batch) -> Callable[[Sequence[str]], Reserved]:
-    repository = connections.head(batch.repository)
+def _looking(site: Site, batch: Batch) -> Callable[[Sequence[str]], Reserved]:
+    repository = site.head(batch.repository)
     view = repository.revision
 
     def look(paths: Sequence[str]) -> Reserved:

@@ -16,7 +16,7 @@ from include.gateway.errors import PathBusy
 from include.nightlies.attempt import Attempt
 from include.nightlies.rules.links import relative
 from include.publishers.base import Published
-from include.publishers.connect import Connections
+from include.site.site import Site
 
 Decide = Callable[[Revision, Sequence[str]], Mapping[str, str]]
 """Given a revision and places: which links are to be set there, and the absolute path that each leads to."""
@@ -41,7 +41,7 @@ class LinkChange:
     tag: NewTag | None = None
 
 
-def set_links(connections: Connections, attempt: Attempt, fqrn: str, change: LinkChange) -> tuple[Published, ...]:
+def set_links(site: Site, attempt: Attempt, fqrn: str, change: LinkChange) -> tuple[Published, ...]:
     """Set the links; under each lease ``decide`` is asked again, of what is there then.
 
     One lease on the directory above all of them and one revision; if somebody holds a lease below it, one lease on each
@@ -49,7 +49,7 @@ def set_links(connections: Connections, attempt: Attempt, fqrn: str, change: Lin
     commit raises.
     """
     now, holder, tag = attempt.clock(), attempt.holder, change.tag
-    publisher, entry = connections.publisher(fqrn), _DIRECTORY.changed(mtime=int(now.timestamp()))
+    publisher, entry = site.publisher(fqrn), _DIRECTORY.changed(mtime=int(now.timestamp()))
 
     def setting(paths: Sequence[str]) -> Callable[[Edit], None]:
         def apply(edit: Edit) -> None:
@@ -61,7 +61,7 @@ def set_links(connections: Connections, attempt: Attempt, fqrn: str, change: Lin
 
         return apply
 
-    head = connections.head(fqrn)
+    head = site.head(fqrn)
     view = head.revision
     moving = list(change.decide(view, change.places))
     if not moving:
@@ -77,7 +77,7 @@ def set_links(connections: Connections, attempt: Attempt, fqrn: str, change: Lin
             log.info("%d links one by one, since %s", len(moving), busy)
     done = []
     for number, path in enumerate(moving, 1):
-        head = connections.head(fqrn)
+        head = site.head(fqrn)
         lease = _topmost_missing(head.revision, path)
         last = tag if number == len(moving) else None
         done.append(publisher.change(lease, setting([path]), holder=holder, now=now, tag=last))

@@ -16,44 +16,44 @@ from include.nightlies.rules.index import MAX_INDEX_BYTES, BuildIndex
 from include.nightlies.rules.signatures import MAX_SIGNATURE_BYTES, public_key, require_signature
 from include.nightlies.steps.errors import ArtifactDirectory, ArtifactMissing, ArtifactSize, SourceNotAllowed
 from include.nightlies.steps.values import Item
-from include.publishers.connect import Connections
 from include.settings.model import ArtifactLimits, Slot
 from include.settings.templates import fill
+from include.site.site import Site
 from include.storage.errors import NotFound
 from include.storage.file import FileStore
 from include.storage.kinds import FILE, kind_of
 from include.storage.store import Store
 
 
-def absolute(connections: Connections, store: str, url: str) -> str:
+def absolute(site: Site, store: str, url: str) -> str:
     """An artifact's URL as a full one: relative ones start at the store of their index."""
-    return url if urlsplit(url).scheme else f"{connections.site.store(store).url}/{url}"
+    return url if urlsplit(url).scheme else f"{site.settings.store(store).url}/{url}"
 
 
-def locate(connections: Connections, url: str, only: str | None = None) -> tuple[Store, str]:
+def locate(site: Site, url: str, only: str | None = None) -> tuple[Store, str]:
     """The store of the configuration that holds `url`, and the key in it; SourceNotAllowed if none does.
 
     With several, the one that names it most closely counts; with ``only``, no store but that one. This also keeps a
     worker's other files out of reach.
     """
-    stores = connections.site.stores if only is None else {only: connections.site.store(only)}
+    stores = site.settings.stores if only is None else {only: site.settings.store(only)}
     found = [
         (len(settings.url), name) for name, settings in stores.items() if url.startswith(settings.url.rstrip("/") + "/")
     ]
     if not found:
         raise SourceNotAllowed(url, sorted(settings.url for settings in stores.values()), only)
     _, name = max(found)
-    key = url[len(connections.site.store(name).url.rstrip("/")) + 1 :].rstrip("/")
-    return connections.store(name), unquote(key) if kind_of(url) is FILE else key
+    key = url[len(site.settings.store(name).url.rstrip("/")) + 1 :].rstrip("/")
+    return site.store(name), unquote(key) if kind_of(url) is FILE else key
 
 
-def opened(connections: Connections, item: Item, limits: ArtifactLimits) -> TreeSource:
+def opened(site: Site, item: Item, limits: ArtifactLimits) -> TreeSource:
     """The tree of an item, to be read once; looks first whether it is there in the announced size.
 
     A directory has neither size nor sum: it is read only where none was announced. Raises SourceNotAllowed,
     ArtifactDirectory, ArtifactMissing or ArtifactSize.
     """
-    store, key = locate(connections, item.source, item.store)
+    store, key = locate(site, item.source, item.store)
     where = f"{store.url}/{key}"
     folder = _folder(store, key)
     if folder is not None:
@@ -95,13 +95,13 @@ def index_place(slot: Slot, build_date: date) -> str:
     return fill(slot.index, {"slot": slot.name, "date": build_date.isoformat()})
 
 
-def read_index(connections: Connections, slot: Slot, wanted: date) -> tuple[BuildIndex, str]:
+def read_index(site: Site, slot: Slot, wanted: date) -> tuple[BuildIndex, str]:
     """The build of a slot's date and the URL of its index.
 
     Raises BuildMissing, BadIndex (where the slot asks for a signature, also for a missing or wrong one), or
     StoreError.
     """
-    store, key = connections.store(slot.store), index_place(slot, wanted)
+    store, key = site.store(slot.store), index_place(slot, wanted)
     url = f"{store.url}/{key}"
     try:
         data = _bounded(store, key, MAX_INDEX_BYTES)
@@ -115,25 +115,25 @@ def read_index(connections: Connections, slot: Slot, wanted: date) -> tuple[Buil
             what = f"has no signature at {url}{signer.suffix}"
             raise BadIndex(url, what, "Let the builder sign it, and write both.") from None
         require_signature(data, signature, public_key(signer.public_key), file=url)
-    within = connections.site.store(slot.store).url
+    within = site.settings.store(slot.store).url
     return BuildIndex.parse(data, slot=slot.name, build_date=wanted, file=url, store=within), url
 
 
 def read_again(
-    connections: Connections, slot: Slot, wanted: date, *, pause: Callable[[float], object] = time.sleep
+    site: Site, slot: Slot, wanted: date, *, pause: Callable[[float], object] = time.sleep
 ) -> tuple[BuildIndex, str]:
     """As `read_index`, but one that cannot be used is looked at again: it may be written in this very moment."""
     for _ in range(LOOKS - 1):
         try:
-            return read_index(connections, slot, wanted)
+            return read_index(site, slot, wanted)
         except BadIndex:
             pause(PAUSE_S)
-    return read_index(connections, slot, wanted)
+    return read_index(site, slot, wanted)
 
 
-def index_version(connections: Connections, slot: Slot, wanted: date) -> object:
+def index_version(site: Site, slot: Slot, wanted: date) -> object:
     """What changes whenever the index or its signature is written anew; None while there is no index."""
-    store, key = connections.store(slot.store), index_place(slot, wanted)
+    store, key = site.store(slot.store), index_place(slot, wanted)
     keys = [key] if slot.index_signature is None else [key, key + slot.index_signature.suffix]
     found = [store.head(one) for one in keys]
     return None if found[0] is None else tuple((one.version, one.size, one.modified) if one else None for one in found)

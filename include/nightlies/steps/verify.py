@@ -26,8 +26,8 @@ from include.nightlies.rules.publication import Publication
 from include.nightlies.rules.states import State
 from include.nightlies.steps.errors import NotVerified
 from include.nightlies.steps.values import Batch
-from include.publishers.connect import Connections
 from include.publishers.errors import PublisherError
+from include.site.site import Site
 from include.storage.errors import StoreError
 
 T = TypeVar("T")
@@ -57,20 +57,20 @@ class _Reader:
     read: set[ObjectHash] = field(default_factory=set)
 
 
-def verify_run(connections: Connections, attempt: Attempt, *, sample: int = SAMPLE_FILES) -> tuple[ReadBack, ...]:
+def verify_run(site: Site, attempt: Attempt, *, sample: int = SAMPLE_FILES) -> tuple[ReadBack, ...]:
     """Walk every destination of the run that is published, and read a sample of its files, each object once.
 
     What reads back is noted in the ledger, and so are objects that do not. Raises NotVerified with every problem once
     all were looked at; an outage that the attempt outlasts as it is, and then nothing is noted as read.
     """
-    good = [one for one in records.publications_of_run(connections.ledger, attempt.run) if one.state.good]
+    good = [one for one in records.publications_of_run(site.ledger, attempt.run) if one.state.good]
     problems: list[str] = []
     done: list[ReadBack] = []
     read: list[Publication] = []
     readers: dict[str, _Reader | Exception] = {}
     for name in {one.repository for one in good}:
         try:
-            readers[name] = _Reader(connections.repository(name))
+            readers[name] = _Reader(site.repository(name))
         except (CvmfsError, StoreError) as error:
             readers[name] = error
 
@@ -92,15 +92,15 @@ def verify_run(connections: Connections, attempt: Attempt, *, sample: int = SAMP
             problems.append(f"{publication.destination}: {found}")
             if isinstance(found, ObjectError):
                 lost = Damage(found.key, publication.destination, str(found))
-                damage.note(connections.ledger, publication.repository, [lost], now=attempt.clock())
-    many.note_verified(connections.ledger, [one.key for one in read], now=attempt.clock())
+                damage.note(site.ledger, publication.repository, [lost], now=attempt.clock())
+    many.note_verified(site.ledger, [one.key for one in read], now=attempt.clock())
     if problems:
         raise NotVerified(attempt.run, problems)
     log.info("read back %d destinations, %d files sampled", len(done), sum(one.sampled for one in done))
     return tuple(done)
 
 
-def tidy_run(connections: Connections, attempt: Attempt, batches: Sequence[Batch]) -> tuple[str, ...]:
+def tidy_run(site: Site, attempt: Attempt, batches: Sequence[Batch]) -> tuple[str, ...]:
     """Take away what was reserved for artifacts that came to nothing, so that nothing of them stays to be seen.
 
     Directories above go with the last of them, if this run created them or they are the build's own. What another run
@@ -111,26 +111,26 @@ def tidy_run(connections: Connections, attempt: Attempt, batches: Sequence[Batch
     if not batches or batches[0].dry_run:
         return ()
     batch = batches[0]
-    planned = records.publications_of_run(connections.ledger, batch.run)
+    planned = records.publications_of_run(site.ledger, batch.run)
     # all tasks before this one have ended: what is under way in the ledger was given up with its task
-    lost = [one.destination for one in planned if not one.state.good and not _is_for_another(connections.ledger, one)]
-    above = created.of_run(connections.ledger, batch.run, batch.repository)
-    for path, other in records.open_elsewhere(connections.ledger, batch.run, batch.repository, lost).items():
+    lost = [one.destination for one in planned if not one.state.good and not _is_for_another(site.ledger, one)]
+    above = created.of_run(site.ledger, batch.run, batch.repository)
+    for path, other in records.open_elsewhere(site.ledger, batch.run, batch.repository, lost).items():
         log.info("%s: left reserved for run %s, which has it to publish", path, other)
         lost.remove(path)
         inherited = [directory for directory in above if is_below(path, directory)]
-        created.note(connections.ledger, other, batch.repository, inherited, now=attempt.clock())
+        created.note(site.ledger, other, batch.repository, inherited, now=attempt.clock())
     if not lost:
-        created.forget(connections.ledger, batch.run, batch.repository)
+        created.forget(site.ledger, batch.run, batch.repository)
         return ()
     floor = batch.nested[-1] if batch.nested else None
     try:
-        publisher = connections.publisher(batch.repository)
+        publisher = site.publisher(batch.repository)
         done = publisher.release(lost, floor=floor, created=above, holder=attempt.holder, now=attempt.clock())
     except (PathBusy, DestinationError, CommitError, CommitFailed, PublisherError) as error:
         log.warning("what was reserved and stays empty is left for the next run: %s", error)
         return ()
-    created.forget(connections.ledger, batch.run, batch.repository)
+    created.forget(site.ledger, batch.run, batch.repository)
     for path in done.removed:
         log.info("%s: taken away again, since nothing of it could be installed", path)
     return done.removed

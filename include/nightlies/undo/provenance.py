@@ -13,14 +13,14 @@ from include.nightlies.attempt import Attempt
 from include.nightlies.records import publications as records
 from include.nightlies.rules.build import ArtifactRecord
 from include.nightlies.rules.destinations import destination_of
-from include.publishers.connect import Connections
+from include.site.site import Site
 
 if TYPE_CHECKING:
     from include.nightlies.undo.plan import Predecessor, UndoPlan
 
 
 def vouch_undone(
-    connections: Connections,
+    site: Site,
     attempt: Attempt,
     plan: UndoPlan,
     found: Sequence[tuple[ArtifactRecord, Predecessor | None]],
@@ -33,15 +33,15 @@ def vouch_undone(
     `found`: what a try had taken back that died before it could say so, each with what stands there instead; of these
     only what is not told yet.
     """
-    slot, build = connections.site.slot(plan.wish.slot), plan.build
+    slot, build = site.settings.slot(plan.wish.slot), plan.build
     revision, holder = revision or plan.revision, attempt.holder
-    record = begun(connections, plan.repository, revision=revision, run_id=attempt.run, holder=holder, at=now)
+    record = begun(site, plan.repository, revision=revision, run_id=attempt.run, holder=holder, at=now)
     common = replace(record, slot=slot.name, reason=plan.wish.reason)
     for link in plan.links:
         leads = replace(common, path=link.path, before=link.was, reason=f"{build.key} is undone: {plan.wish.reason}")
         if link.build is not None:
             leads = replace(leads, kind=ChangeKind.LINK, leads_to=link.target, build_id=link.build.build_id)
-        note(connections, leads if link.build is not None else replace(leads, kind=ChangeKind.REMOVED))
+        note(site, leads if link.build is not None else replace(leads, kind=ChangeKind.REMOVED))
 
     def removal(removed: ArtifactRecord, before: Predecessor | None) -> ProvenanceRecord:
         artifact = removed.artifact
@@ -51,15 +51,15 @@ def vouch_undone(
         )  # fmt: skip
         if before is None:
             return replace(own, kind=ChangeKind.REMOVED, artifact_sha256=artifact.sha256)
-        known = records.recorded_nested_hash(connections.ledger, plan.repository, where, before.sha256)
+        known = records.recorded_nested_hash(site.ledger, plan.repository, where, before.sha256)
         return replace(
             own, artifact_sha256=before.sha256, nested_hash=known, came_from=before.path, from_build=before.build_id
         )  # fmt: skip
 
     for one in plan.taken:
-        note(connections, replace(removal(one.artifact, one.instead), before=one.held or None))
+        note(site, replace(removal(one.artifact, one.instead), before=one.held or None))
     for removed, before in found:
         late = removal(removed, before)
-        last = newest(connections.ledger, late.repository, late.path)
+        last = newest(site.ledger, late.repository, late.path)
         if last is not None and (last.kind, last.nested_hash) != (late.kind, late.nested_hash):
-            note(connections, late)
+            note(site, late)

@@ -37,33 +37,33 @@ from include.nightlies.undo.links_to_build import MovedLink, leading_into, leadi
 from include.nightlies.undo.plan import Instead, Predecessor, UndoneDestination, UndoPlan, Wish
 from include.nightlies.undo.provenance import vouch_undone
 from include.publishers.base import Published
-from include.publishers.connect import Connections
 from include.publishers.destinations import is_reserved
-from include.publishers.single_changes import contents_of
 from include.publishers.unused_directories import topmost
 from include.settings.model import Slot
+from include.site.single_changes import contents_of
+from include.site.site import Site
 
 _TAGS = 5  # of those that may have what stood before a rebuild
 
 log = logging.getLogger(__name__)
 
 
-def plan_undo(connections: Connections, wish: Wish) -> UndoPlan:
+def plan_undo(site: Site, wish: Wish) -> UndoPlan:
     """What undoing would do to the current revision. Raises SettingsError, BuildUnknown, UnknownChoice."""
-    slot = connections.site.slot(wish.slot)
-    build = builds.build(connections.ledger, slot.name, wish.build_id)
+    slot = site.settings.slot(wish.slot)
+    build = builds.build(site.ledger, slot.name, wish.build_id)
     if build is None:
         raise BuildUnknown(slot.name, wish.build_id)
-    head = connections.head(slot.repository)
+    head = site.head(slot.repository)
     chosen = select([one.artifact for one in build.artifacts], projects=wish.projects, platforms=wish.platforms)
     names = {one.name for one in chosen}
     taken, absent, notes, refused = [], [], [], []
-    earlier = builds.earlier_builds(connections.ledger, slot.name, build.key)
+    earlier = builds.earlier_builds(site.ledger, slot.name, build.key)
     replacing = earlier if wish.instead is Instead.PREDECESSOR else None
     for record in build.artifacts:
         if record.artifact.name not in names:
             continue
-        found = _look(connections.ledger, slot, build, record, head, replacing)
+        found = _look(site.ledger, slot, build, record, head, replacing)
         if isinstance(found, UndoneDestination):
             taken.append(found)
         elif found.refused:
@@ -75,11 +75,11 @@ def plan_undo(connections: Connections, wish: Wish) -> UndoPlan:
     links: list[MovedLink] = []
     places = {one.destination for one in taken}
     if wish.instead is Instead.PREDECESSOR:
-        notes += shown_by_links(connections.ledger, slot, head.revision, places)
+        notes += shown_by_links(site.ledger, slot, head.revision, places)
     elif taken or head.revision.lookup(build_directory(slot, build.build_id, build_date=build.date)) is None:
         # a link to what is gone entirely is put right, too, whoever took that away
-        links, more = links_of_slot(connections.ledger, slot, build, head.revision, earlier, move=wish.move_links)
-        refused += more + leading_into(connections.ledger, slot, build, head.revision, places)
+        links, more = links_of_slot(site.ledger, slot, build, head.revision, earlier, move=wish.move_links)
+        refused += more + leading_into(site.ledger, slot, build, head.revision, places)
     return UndoPlan(
         wish, slot.repository, head.manifest.revision, build, tuple(taken), tuple(links), tuple(notes), tuple(refused),
         tuple(absent),
@@ -87,7 +87,7 @@ def plan_undo(connections: Connections, wish: Wish) -> UndoPlan:
 
 
 def undo(
-    connections: Connections,
+    site: Site,
     attempt: Attempt,
     wish: Wish,
     *,
@@ -99,7 +99,7 @@ def undo(
     again what is undone; ``redo`` lets it. Raises UndoRefused before anything is changed, DestinationError for what was
     published meanwhile, PathBusy, and what a commit raises.
     """
-    plan = plan_undo(connections, wish)
+    plan = plan_undo(site, wish)
     if plan.refused:
         raise UndoRefused(wish.build_id, plan.refused)
     if require is not None and (plan.taken or plan.links):
@@ -108,21 +108,21 @@ def undo(
         log.info("%s", line)
     revision = None
     if plan.taken or plan.links:
-        connections.require_thawed(plan.repository)
-        revision = _change(connections, attempt, plan).revision
-    _record(connections, attempt, plan, revision)
+        site.require_thawed(plan.repository)
+        revision = _change(site, attempt, plan).revision
+    _record(site, attempt, plan, revision)
     return plan, revision
 
 
-def redo(connections: Connections, wish: Wish, *, now: datetime) -> int:
+def redo(site: Site, wish: Wish, *, now: datetime) -> int:
     """Let the next run of the build install again what was undone; how many artifacts that is. Changes nothing else."""
-    slot = connections.site.slot(wish.slot)
-    build = builds.build(connections.ledger, slot.name, wish.build_id)
+    slot = site.settings.slot(wish.slot)
+    build = builds.build(site.ledger, slot.name, wish.build_id)
     if build is None:
         raise BuildUnknown(slot.name, wish.build_id)
     chosen = select([one.artifact for one in build.artifacts], projects=wish.projects, platforms=wish.platforms)
     names = {one.name for one in chosen}
-    return undone.lift(connections.ledger, [one.id for one in build.artifacts if one.artifact.name in names], now=now)
+    return undone.lift(site.ledger, [one.id for one in build.artifacts if one.artifact.name in names], now=now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +209,9 @@ def _predecessor(
     return None
 
 
-def _change(connections: Connections, attempt: Attempt, plan: UndoPlan) -> Published:
+def _change(site: Site, attempt: Attempt, plan: UndoPlan) -> Published:
     now = attempt.clock()
-    head, slot = connections.head(plan.repository), connections.site.slot(plan.wish.slot)
+    head, slot = site.head(plan.repository), site.settings.slot(plan.wish.slot)
     top = build_directory(slot, plan.build.build_id, build_date=plan.build.date).rstrip("/")
     made: dict[str, Rebased] = {}
     written: list[tuple[str, bytes]] = []
@@ -226,7 +226,7 @@ def _change(connections: Connections, attempt: Attempt, plan: UndoPlan) -> Publi
             )
             # known before it stands there, so that a death right after the commit leaves nothing that looks strange
             records.note_installed(
-                connections.ledger, plan.repository, one.destination, one.instead.sha256, str(tree.reference.hash),
+                site.ledger, plan.repository, one.destination, one.instead.sha256, str(tree.reference.hash),
                 now=now,
             )  # fmt: skip
 
@@ -242,11 +242,11 @@ def _change(connections: Connections, attempt: Attempt, plan: UndoPlan) -> Publi
             if link.build is None or link.target is None:
                 edit.remove(link.path)
                 continue
-            if Completeness(connections.ledger, slot, link.build).lacking(edit):
+            if Completeness(site.ledger, slot, link.build).lacking(edit):
                 raise DestinationError(link.target, "was whole when it was looked at; undo the build again")
             edit.symlink(link.path, relative(link.path, link.target), now=int(now.timestamp()))
         if plan.wish.instead is Instead.NOTHING:
-            _require_unneeded(connections.ledger, slot, plan, edit, top)
+            _require_unneeded(site.ledger, slot, plan, edit, top)
         edit.bring(written)
         for one in plan.taken:
             if one.instead is not None:
@@ -255,7 +255,7 @@ def _change(connections: Connections, attempt: Attempt, plan: UndoPlan) -> Publi
             edit.remove(path)
 
     lease = common_top([top, *(link.path for link in plan.links)]) if plan.links else _narrowest(plan, top)
-    return connections.publisher(plan.repository).change(lease, apply, holder=attempt.holder, now=now)
+    return site.publisher(plan.repository).change(lease, apply, holder=attempt.holder, now=now)
 
 
 def _require_unneeded(ledger: Bind, slot: Slot, plan: UndoPlan, edit: Edit, top: str) -> None:
@@ -287,16 +287,16 @@ def _narrowest(plan: UndoPlan, top: str) -> str:
     return plan.taken[0].destination if len(plan.taken) == 1 and plan.taken[0].instead else top
 
 
-def _record(connections: Connections, attempt: Attempt, plan: UndoPlan, revision: int | None) -> None:
+def _record(site: Site, attempt: Attempt, plan: UndoPlan, revision: int | None) -> None:
     now, run = attempt.clock(), attempt.run
-    slot = connections.site.slot(plan.wish.slot)
-    before = undone.of_build(connections.ledger, plan.build.id)
+    slot = site.settings.slot(plan.wish.slot)
+    before = undone.of_build(site.ledger, plan.build.id)
     gone = [(one.artifact, one.held, one.instead.build_id if one.instead else None) for one in plan.taken]
     # what stood there no more was undone by a try that died before it could say so, or is to stay away all the same
     found = [(one, it) for one, it in plan.absent if (one.id, one.artifact.sha256) not in before]
     gone += [(one, "", it.build_id if it else None) for one, it in found]
     undone.record(
-        connections.ledger,
+        site.ledger,
         [
             Undone(
                 one.id, one.artifact.sha256, plan.repository, destination_of(slot, plan.build, one.artifact), held,
@@ -306,7 +306,7 @@ def _record(connections: Connections, attempt: Attempt, plan: UndoPlan, revision
         ],
     )  # fmt: skip
     linked.record(
-        connections.ledger,
+        site.ledger,
         [
             LinkRecord(
                 LINK, plan.repository, link.path, slot.name, (link.build or plan.build).build_id,
@@ -316,4 +316,4 @@ def _record(connections: Connections, attempt: Attempt, plan: UndoPlan, revision
             for link in plan.links
         ],
     )  # fmt: skip
-    vouch_undone(connections, attempt, plan, found, revision=revision, now=now)
+    vouch_undone(site, attempt, plan, found, revision=revision, now=now)

@@ -32,7 +32,7 @@ from include.nightlies.steps.values import Batch, BatchOutcome, Item, Night
 from include.nightlies.undo.approval import digest_of
 from include.nightlies.undo.links_to_build import MovedLink
 from include.nightlies.undo.plan import Predecessor, UndoneDestination, UndoPlan, Wish
-from include.publishers.stale_leases import LeaseFinding, Whose
+from include.site.stale_leases import LeaseFinding, Whose
 from tests.compat.corpus import Document, compact, keys_folder, newest, shape
 from tests.compat.keys import BUILDER, FQRN, builder
 from tests.compat.writers.store import AT, OLDER, PLACE, ROOT, WHOLE

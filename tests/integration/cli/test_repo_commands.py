@@ -16,7 +16,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from include.cli.repo import app
-from include.cli.repo_open import connections
+from include.cli.repo_open import open_site
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, read_head, switch
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.unify_layout import Sender, Unifier
@@ -32,13 +32,13 @@ from include.nightlies.rules.states import Phase, State
 from include.storage.file import FileStore
 from tests.fakes.local import read_folder
 from tests.fakes.orders import KEY_ID, SECRET
-from tests.fakes.site import FQRN, MASTER, SIGNER, Site
+from tests.fakes.site import FQRN, MASTER, SIGNER, LiveSite
 
 
 class Commands:
     """`nightshift repo` at a site of its own, as whoever types it."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: LiveSite) -> None:
         self.site = site
 
     def __call__(self, *words: str, code: int = 0) -> Result:
@@ -64,7 +64,7 @@ class Commands:
 def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Commands]:
     store = FileStore(tmp_path / "store" / FQRN)
     algorithm = getattr(request, "param", Algorithm.SHA1)
-    site = Site(tmp_path, store, (tmp_path / "store" / FQRN).as_uri(), algorithm=algorithm)
+    site = LiveSite(tmp_path, store, (tmp_path / "store" / FQRN).as_uri(), algorithm=algorithm)
     site.create()
     keys = tmp_path / "keys"
     save_signer(keys, FQRN, SIGNER)
@@ -368,7 +368,7 @@ def test_catalogs_of_several_layouts_are_named_and_brought_to_one(
     edit = Edit(catalogs, head.manifest.root)
     edit.hang(other, catalogs.open(other.hash).root_entry, catalogs.totals(other))
     switch(store, head, edit.finish(1), signer=SIGNER, now=1)
-    ledger, sha256 = connections().ledger, "ab" * 32
+    ledger, sha256 = open_site().ledger, "ab" * 32
     records.note_installed(ledger, FQRN, "/sw/app/v1", sha256, str(other.hash), now=now)
     for number, layout in enumerate((Layout.MTIME_NS, Layout.PLAIN)):
         made = repo.site.prepared(f"/sw/app/w{number}", {"f": b"f"}, layout=layout)

@@ -18,7 +18,7 @@ from include.storage.file import FileStore
 from include.storage.store import Store
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.refused import refused
-from tests.fakes.site import DESTINATIONS, FQRN, Site
+from tests.fakes.site import DESTINATIONS, FQRN, LiveSite
 from tests.fakes.stockpublisher import DIRECTORY, StockPanic, StockPublisher, StockWire
 from tests.integration.publishers.conftest import ThreadSite
 
@@ -43,11 +43,11 @@ def _running(site: ThreadSite) -> Iterator[ThreadSite]:
     site.stop()
 
 
-def stock(site: Site) -> StockPublisher:
+def stock(site: LiveSite) -> StockPublisher:
     return StockPublisher(FQRN, StockWire(site.url, KEY_ID, SECRET), site.readers)
 
 
-def contents(site: Site, base: str = "") -> dict[str, bytes]:
+def contents(site: LiveSite, base: str = "") -> dict[str, bytes]:
     """All files below a path as readers get them, chunks put together."""
     repository, found = site.readers(), {}
     pending = [base]

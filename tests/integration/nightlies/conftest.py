@@ -29,9 +29,9 @@ from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.publish import PublishOutcome, publish_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.values import Batch, BatchOutcome, Night, PublicationRequest
-from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from include.storage.file import FileStore
 from include.storage.probe import probe
 from include.storage.store import Store, Traits
@@ -72,7 +72,7 @@ def now() -> datetime:
 class Nights:
     """``environment``: what another process needs to work on the same site."""
 
-    connections: Connections
+    site: Site
     environment: Mapping[str, str]
 
     def plan(self, day: int, projects: Mapping[str, Mapping[str, bytes]], run: str = "") -> Batch:
@@ -80,20 +80,20 @@ class Nights:
         build = Build(f"2026-11-{day:02}")
         for project, files in projects.items():
             build.add(project, "x86_64", tree(files))
-        build.store_in(self.connections.store("cvmfs"))
+        build.store_in(self.site.store("cvmfs"))
         return self.planned(day, run)
 
     def planned(self, day: int, run: str = "") -> Batch:
         night = Night(run or f"night/{day}", "main", date(2026, 11, day), "test")
-        (batch,) = plan_night(self.connections, attempt(), night, max_mapped=1).batches
+        (batch,) = plan_night(self.site, attempt(), night, max_mapped=1).batches
         return batch
 
     def prepare(self, batch: Batch, try_number: int = 1) -> BatchOutcome:
-        return prepare_batch(self.connections, attempt(number=try_number), batch)
+        return prepare_batch(self.site, attempt(number=try_number), batch)
 
     def publish(self, batch: Batch, try_number: int = 1) -> PublishOutcome:
-        reserve_run(self.connections, attempt(), [batch])
-        return publish_batch(self.connections, attempt(number=try_number), batch)
+        reserve_run(self.site, attempt(), [batch])
+        return publish_batch(self.site, attempt(number=try_number), batch)
 
     def night(self, day: int, projects: Mapping[str, Mapping[str, bytes]]) -> dict[str, Publication]:
         """A whole night; what became of each project."""
@@ -106,10 +106,10 @@ class Nights:
 
     def by_hand(self, path: str, data: bytes, **wanted: Any) -> Publication:
         """Publish a tarball by hand, as a run of its own as far as its steps let it; what became of it."""
-        store, run = self.connections.store("cvmfs"), f"publication/{next(_runs)}"
+        store, run = self.site.store("cvmfs"), f"publication/{next(_runs)}"
         store.put(f"{run}.tar.gz", data)
         plan = plan_publication(
-            self.connections, attempt(run), PublicationRequest(FQRN, path, f"{store.url}/{run}.tar.gz", **wanted)
+            self.site, attempt(run), PublicationRequest(FQRN, path, f"{store.url}/{run}.tar.gz", **wanted)
         )
         (batch,) = plan.batches
         if not self.prepare(batch).failures and not batch.dry_run:
@@ -122,7 +122,7 @@ class Nights:
         return found
 
     def publications(self, run: str) -> tuple[Publication, ...]:
-        return tuple(publications_of_run(self.connections.ledger, run))
+        return tuple(publications_of_run(self.site.ledger, run))
 
     def reason(self, batch: Batch, name: str) -> str:
         """Why the publication of an artifact is in the state it is in."""
@@ -131,10 +131,10 @@ class Nights:
 
     @property
     def store(self) -> Store:
-        return self.connections.repository_store(FQRN)
+        return self.site.repository_store(FQRN)
 
     def check(self) -> CheckReport:
-        return check(self.connections.head(FQRN), contents=True)
+        return check(self.site.head(FQRN), contents=True)
 
     def collector(self) -> Collector:
         def barrier() -> None:
@@ -143,7 +143,7 @@ class Nights:
         return Collector(self.store, FQRN, barrier=barrier, now=now())
 
     def client(self) -> GatewayClient:
-        return self.connections.gateway(FQRN)
+        return self.site.gateway(FQRN)
 
 
 @dataclass
@@ -200,9 +200,9 @@ def nights(place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    connections = Connections(load(), EnvSecrets())
-    yield Nights(connections, environment)
-    connections.ledger.dispose()
+    site = Site(load(), EnvSecrets())
+    yield Nights(site, environment)
+    site.ledger.dispose()
     stop.set()
     thread.join(20)
 

@@ -33,7 +33,7 @@ from include.nightlies.steps.publish import publish_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.verify import verify_run
 from include.publishers.native import NativePublisher
-from include.publishers.preparing import SENT
+from include.site.preparing import SENT
 from include.storage.errors import Unavailable
 from tests.fakes.attempts import attempt
 from tests.fakes.refused import refused
@@ -46,7 +46,7 @@ NIGHT = {"Gaudi": FILES}
 def forget_the_first(nights: Nights) -> None:
     """The current revision needs nothing of the first night any more."""
     with nights.client():
-        nights.connections.publisher(FQRN).remove("/nightlies/main/b20261101", holder="test", now=now())
+        nights.site.publisher(FQRN).remove("/nightlies/main/b20261101", holder="test", now=now())
 
 
 def test_a_tree_whose_objects_were_collected_is_prepared_again_by_the_step(nights: Nights) -> None:
@@ -93,27 +93,27 @@ def test_an_outage_that_is_waited_out_leaves_no_trace_and_the_same_try_goes_on(
     def unreachable(*_: object, **__: object) -> None:
         raise GatewayUnreachable("no connection")
 
-    connections, batch = nights.connections, nights.plan(1, {**NIGHT, "LHCb": FILES})
+    site, batch = nights.site, nights.plan(1, {**NIGHT, "LHCb": FILES})
     with monkeypatch.context() as patch:
         patch.setattr(prepare_step, "opened", away)
         with pytest.raises(Unavailable):
-            prepare_batch(connections, attempt(outlast=True), batch)
-    assert not prepare_batch(connections, attempt(outlast=True), batch).failures
-    reserve_run(connections, attempt(), [batch])
+            prepare_batch(site, attempt(outlast=True), batch)
+    assert not prepare_batch(site, attempt(outlast=True), batch).failures
+    reserve_run(site, attempt(), [batch])
     with monkeypatch.context() as patch:
         patch.setattr(NativePublisher, "publish", unreachable)
         with pytest.raises(GatewayUnreachable):
-            publish_batch(connections, attempt(outlast=True), batch)
-    states = {one.state for one in publications_of_run(connections.ledger, batch.run)}
+            publish_batch(site, attempt(outlast=True), batch)
+    states = {one.state for one in publications_of_run(site.ledger, batch.run)}
     assert states == {State.PREPARED, State.PUBLISHING}, "nothing failed"
-    outcome = publish_batch(connections, attempt(outlast=True), batch)
+    outcome = publish_batch(site, attempt(outlast=True), batch)
     assert not outcome.failures
     assert {one.state for one in outcome.done} == {State.PUBLISHED}
     with monkeypatch.context() as patch:
         patch.setattr(Revision, "walk", away)
         with pytest.raises(Unavailable):
-            verify_run(connections, attempt(batch.run, outlast=True))
-    assert len(verify_run(connections, attempt(batch.run, outlast=True))) == 2
+            verify_run(site, attempt(batch.run, outlast=True))
+    assert len(verify_run(site, attempt(batch.run, outlast=True))) == 2
 
 
 def test_an_outage_that_nobody_waits_for_is_recorded_with_each_artifact(
@@ -132,7 +132,7 @@ def test_an_outage_that_nobody_waits_for_is_recorded_with_each_artifact(
 def test_a_changeset_of_yesterday_is_prepared_again(nights: Nights) -> None:
     batch = nights.plan(1, NIGHT)
     nights.prepare(batch)
-    ledger, digest = nights.connections.ledger, nights.publication(batch).changeset
+    ledger, digest = nights.site.ledger, nights.publication(batch).changeset
     record = builds.changeset(ledger, digest or "")
     assert record is not None
     old = replace(Changeset.parse(record.body), created=now() - timedelta(hours=30))
@@ -150,13 +150,13 @@ def test_a_changeset_of_yesterday_is_prepared_again(nights: Nights) -> None:
 def test_a_catalog_that_the_store_lost_is_sent_again_by_the_step(nights: Nights) -> None:
     batch = nights.plan(1, {"Gaudi": {**FILES, "share/.cvmfscatalog": b"", "share/doc": b"read me"}})
     nights.prepare(batch)
-    record = builds.changeset(nights.connections.ledger, nights.publication(batch).changeset or "")
+    record = builds.changeset(nights.site.ledger, nights.publication(batch).changeset or "")
     assert record is not None
     nights.store.delete([Changeset.parse(record.body).root.key])
     (done,) = nights.publish(batch).done
     assert done.state is State.PUBLISHED
     assert nights.check().problems == ()
-    assert damage.of_repository(nights.connections.ledger, FQRN) == ()
+    assert damage.of_repository(nights.site.ledger, FQRN) == ()
 
 
 def test_another_publication_in_between_is_seen_and_the_next_try_derives_from_it(
@@ -167,22 +167,22 @@ def test_another_publication_in_between_is_seen_and_the_next_try_derives_from_it
     nights.prepare(rebuilt)
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "by-hand").write_bytes(b"a rival's")
-    manifest = nights.connections.head(FQRN).manifest
+    manifest = nights.site.head(FQRN).manifest
     rival = prepare(
         DirectorySource(tmp_path / "tree"), store=nights.store, fqrn=FQRN, destination=first.destination,
         now=now(), base=Base(manifest.root, manifest.revision),
     )  # fmt: skip
-    nights.connections.publisher(FQRN).publish(rival, holder="rival", now=now())
+    nights.site.publisher(FQRN).publish(rival, holder="rival", now=now())
 
     (failure,) = nights.publish(rebuilt, try_number=1).failures.values()
     assert isinstance(failure, BaseChanged)
     assert failure.retryable
-    assert nights.connections.head(FQRN).revision.read(f"{first.destination}/by-hand") == b"a rival's"
+    assert nights.site.head(FQRN).revision.read(f"{first.destination}/by-hand") == b"a rival's"
 
     (done,) = nights.publish(rebuilt, try_number=2).done
     assert done.state is State.PUBLISHED
     assert "prepared again, since" in done.reason
-    assert nights.connections.head(FQRN).revision.read(f"{first.destination}/new") == b"rebuilt"
+    assert nights.site.head(FQRN).revision.read(f"{first.destination}/new") == b"rebuilt"
     assert nights.check().problems == ()
 
 
@@ -191,21 +191,21 @@ def test_what_was_derived_from_comes_back_and_the_same_changeset_is_published(ni
     (first,) = nights.night(1, NIGHT).values()
     rebuilt = nights.plan(1, {"Gaudi": {**FILES, "new": b"rebuilt"}}, "night/rebuilt")
     nights.prepare(rebuilt)
-    publisher = nights.connections.publisher(FQRN)
-    ledger = nights.connections.ledger
+    publisher = nights.site.publisher(FQRN)
+    ledger = nights.site.ledger
     record = builds.latest_changeset(ledger, FQRN, first.destination, first.artifact_sha256 or "")
     assert record is not None
     before = Changeset.parse(record.body)
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "other").write_bytes(b"a rival's")
-    manifest = nights.connections.head(FQRN).manifest
+    manifest = nights.site.head(FQRN).manifest
     rival = prepare(
         DirectorySource(tmp_path / "tree"), store=nights.store, fqrn=FQRN, destination=first.destination,
         now=now(), base=Base(manifest.root, manifest.revision),
     )  # fmt: skip
     publisher.publish(rival, holder="rival", now=now())
     assert nights.publish(rebuilt, try_number=1).failures
-    head = nights.connections.head(FQRN).manifest
+    head = nights.site.head(FQRN).manifest
     publisher.publish(replace(before, base_root=head.root, base_revision=head.revision), holder="rival", now=now())
     (done,) = nights.publish(rebuilt, try_number=2).done
     assert "prepared again" not in done.reason
@@ -214,7 +214,7 @@ def test_what_was_derived_from_comes_back_and_the_same_changeset_is_published(ni
 
 def test_lost_objects_are_found_by_a_check_and_sent_again_by_the_next_night(nights: Nights) -> None:
     (first,) = nights.night(1, NIGHT).values()
-    tree = nights.connections.head(FQRN)
+    tree = nights.site.head(FQRN)
     entry = tree.revision.entry(f"{first.destination}/lib/common.so")
     assert entry.hash is not None
     nights.store.delete([entry.hash.key])
@@ -223,20 +223,20 @@ def test_lost_objects_are_found_by_a_check_and_sent_again_by_the_next_night(nigh
     assert unaware.objects_reused, "what is believed to be there is not sent"
     report = nights.check()
     assert report.problem_count
-    damage.note_report(nights.connections.ledger, report, everything=True, now=now())
+    damage.note_report(nights.site.ledger, report, everything=True, now=now())
 
     assert nights.night(3, NIGHT)
     assert nights.check().problems == ()
-    assert damage.of_repository(nights.connections.ledger, FQRN) == ()
+    assert damage.of_repository(nights.site.ledger, FQRN) == ()
 
 
 def test_an_object_whose_bytes_rotted_leaves_the_list_once_it_was_sent_again_and_no_sooner(nights: Nights) -> None:
     (first,) = nights.night(1, NIGHT).values()
-    entry = nights.connections.head(FQRN).revision.entry(f"{first.destination}/lib/common.so")
+    entry = nights.site.head(FQRN).revision.entry(f"{first.destination}/lib/common.so")
     assert entry.hash is not None
     whole = nights.store.get(entry.hash.key)
     nights.store.put(entry.hash.key, bytes([whole[0] ^ 1]) + whole[1:])
-    ledger, report = nights.connections.ledger, nights.check()
+    ledger, report = nights.site.ledger, nights.check()
     damage.note_report(ledger, report, everything=True, now=now())
     (rotten,) = damage.of_repository(ledger, FQRN)
     assert (rotten.key, rotten.size) == (entry.hash.key, len(whole))
@@ -249,19 +249,19 @@ def test_an_object_whose_bytes_rotted_leaves_the_list_once_it_was_sent_again_and
 
 def test_what_does_not_read_back_after_a_night_is_noted_and_the_same_build_run_again_mends_it(nights: Nights) -> None:
     (first,) = nights.night(1, NIGHT).values()
-    entry = nights.connections.head(FQRN).revision.entry(f"{first.destination}/lib/common.so")
+    entry = nights.site.head(FQRN).revision.entry(f"{first.destination}/lib/common.so")
     assert entry.hash is not None
     nights.store.delete([entry.hash.key])
     with refused(NotVerified):
-        verify_run(nights.connections, attempt(first.run_id))
-    assert [one.key for one in damage.of_repository(nights.connections.ledger, FQRN)] == [entry.hash.key]
+        verify_run(nights.site, attempt(first.run_id))
+    assert [one.key for one in damage.of_repository(nights.site.ledger, FQRN)] == [entry.hash.key]
     again = nights.planned(1, "night/again")
     nights.prepare(again)
     (done,) = nights.publish(again).done
     assert done.state is State.UNCHANGED
     assert nights.check().problems == ()
-    assert damage.of_repository(nights.connections.ledger, FQRN) == ()
-    assert len(history(nights.connections.ledger, FQRN, first.destination)) == 2
+    assert damage.of_repository(nights.site.ledger, FQRN) == ()
+    assert len(history(nights.site.ledger, FQRN, first.destination)) == 2
 
 
 # -- a preparation that was killed
@@ -271,7 +271,7 @@ import itertools, json, os, signal, sys
 from include.cvmfs.ingest.upload_journal import UploadJournal
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.values import Batch
-from include.publishers.connect import Connections
+from include.site.site import Site
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from tests.fakes.attempts import attempt
@@ -284,7 +284,7 @@ def dies(self, key):
         os.kill(os.getpid(), signal.SIGKILL)
 
 UploadJournal.note = dies
-batch, site = Batch.from_json(json.loads(sys.stdin.read())), Connections(load(), EnvSecrets())
+batch, site = Batch.from_json(json.loads(sys.stdin.read())), Site(load(), EnvSecrets())
 prepare_batch(site, attempt(), batch)
 """
 
@@ -300,7 +300,7 @@ def test_a_killed_preparation_goes_on_where_it_was_and_another_process_publishes
         env={**os.environ, **nights.environment},
     )  # fmt: skip
     assert died.returncode == -signal.SIGKILL, died.stderr
-    journal = nights.connections.site.paths.var / SENT
+    journal = nights.site.settings.paths.var / SENT
     (entries,) = journal.iterdir()
     written = entries.stat().st_size // RECORD_BYTES - 10
     assert written >= 250

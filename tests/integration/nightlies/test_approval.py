@@ -25,9 +25,9 @@ from include.nightlies.steps.values import Batch, Night, PublicationRequest
 from include.nightlies.undo.approval import ask_undo, require_undo_approved
 from include.nightlies.undo.plan import UndoPlan, Wish
 from include.nightlies.undo.undo import plan_undo, undo
-from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
 from tests.fakes.refused import refused
@@ -48,20 +48,18 @@ def configured(nights: Nights, folder: Path, approval: str, slot: str = "") -> N
     file = folder / "site.yaml"
     text = file.read_text().replace("    gateway: gateway\n", f"    gateway: gateway\n    {approval}\n")
     file.write_text(text.replace("store: cvmfs}", f"store: cvmfs{slot}}}"))
-    nights.connections.ledger.dispose()
-    return Nights(Connections(load(), EnvSecrets()), nights.environment)
+    nights.site.ledger.dispose()
+    return Nights(Site(load(), EnvSecrets()), nights.environment)
 
 
 def ask(nights: Nights, *batches: Batch, earlier: tuple[str, ...] = ()) -> ApprovalRequest:
-    return ask_run(nights.connections, attempt(), batches, earlier=earlier)
+    return ask_run(nights.site, attempt(), batches, earlier=earlier)
 
 
 def answer(nights: Nights, asked: ApprovalRequest, given: Answer = Answer.APPROVED) -> Question:
     assert asked.question is not None, asked.why
     by = None if given is Answer.EXPIRED else "shift"
-    return settle_question(
-        nights.connections.ledger, attempt(), asked.question.id, given, by=by, comment="looked at it"
-    )
+    return settle_question(nights.site.ledger, attempt(), asked.question.id, given, by=by, comment="looked at it")
 
 
 def prepared(nights: Nights, day: int, trees: Mapping[str, Mapping[str, bytes]] = TREES, run: str = "") -> Batch:
@@ -71,16 +69,16 @@ def prepared(nights: Nights, day: int, trees: Mapping[str, Mapping[str, bytes]] 
 
 
 def states(nights: Nights, run: str) -> dict[str, State]:
-    return {str(one.project): one.state for one in publications_of_run(nights.connections.ledger, run)}
+    return {str(one.project): one.state for one in publications_of_run(nights.site.ledger, run)}
 
 
 def revision(nights: Nights) -> int:
-    return nights.connections.head(FQRN).manifest.revision
+    return nights.site.head(FQRN).manifest.revision
 
 
 def test_nothing_is_published_before_a_yes_and_all_that_was_asked_about_after_it(asking: Nights) -> None:
     batch, before = prepared(asking, 2), revision(asking)
-    unasked = publish_batch(asking.connections, attempt(), batch)
+    unasked = publish_batch(asking.site, attempt(), batch)
     assert {type(one) for one in unasked.failures.values()} == {NotApproved}
     assert {one.answer for one in unasked.failures.values()} == {None}
     asked = ask(asking, batch)
@@ -96,7 +94,7 @@ def test_nothing_is_published_before_a_yes_and_all_that_was_asked_about_after_it
     outcome = asking.publish(batch, try_number=3)
     assert not outcome.failures
     assert set(states(asking, batch.run).values()) == {State.PUBLISHED}
-    first, second = questions.of_run(asking.connections.ledger, batch.run)
+    first, second = questions.of_run(asking.site.ledger, batch.run)
     assert (first.answer, second.answer, second.answered_by, second.comment) == (
         Answer.REPLACED, Answer.APPROVED, "shift", "looked at it",
     )  # fmt: skip
@@ -115,7 +113,7 @@ def test_without_a_yes_it_is_skipped_with_the_reason_which_the_gate_repeats_and_
     assert revision(asking) == before
     night = Night(batch.run, "main", date(2026, 11, 2), "test")
     with pytest.raises(GateClosed) as closed:
-        gate(asking.connections, attempt(batch.run), night=night)
+        gate(asking.site, attempt(batch.run), night=night)
     assert missing(closed.value) == ["A/x86_64", "B/x86_64"]
     assert all(said in line for line in closed.value.missing)
     answer(asking, ask(asking, batch))
@@ -128,7 +126,7 @@ def test_the_same_question_may_be_opened_again_and_the_last_answer_counts(asking
     asked = ask(asking, batch)
     answer(asking, asked, Answer.REJECTED)
     assert asked.question is not None
-    again = open_question(asking.connections, attempt(), asked.question.id)
+    again = open_question(asking.site, attempt(), asked.question.id)
     assert again.answer is Answer.OPEN
     assert set(states(asking, batch.run).values()) == {State.PREPARED}
     answer(asking, asked)
@@ -176,7 +174,7 @@ def test_one_that_fails_keeps_no_other_from_being_asked_about_and_published(aski
     build = Build("2026-11-02")
     for project in "AB":
         build.add(project, "x86_64", tree({"file": project.encode()}))
-    build.lose("A", "x86_64").store_in(asking.connections.store("cvmfs"))
+    build.lose("A", "x86_64").store_in(asking.site.store("cvmfs"))
     batch = asking.planned(2)
     assert list(asking.prepare(batch).failures) == ["A/x86_64"]
     asked = ask(asking, batch)
@@ -218,13 +216,13 @@ def test_an_answer_is_waited_for_no_longer_than_the_oldest_changeset_may_live(as
     batch = prepared(asking, 2, {"A": {"file": b"a"}})
     begun = datetime.now(UTC)
     late = begun + timedelta(hours=22)
-    asked = ask_run(asking.connections, attempt(clock=lambda: late), [batch])
+    asked = ask_run(asking.site, attempt(clock=lambda: late), [batch])
     assert asked.question is not None
     assert abs(asked.question.deadline - (begun + timedelta(hours=24) - MARGIN)) < timedelta(minutes=1)
     with pytest.raises(PreparedTooLongAgo):
-        ask_run(asking.connections, attempt(clock=lambda: begun + timedelta(hours=23)), [batch])
+        ask_run(asking.site, attempt(clock=lambda: begun + timedelta(hours=23)), [batch])
     with pytest.raises(PreparedTooLongAgo):
-        open_question(asking.connections, attempt(clock=lambda: begun + timedelta(hours=23)), asked.question.id)
+        open_question(asking.site, attempt(clock=lambda: begun + timedelta(hours=23)), asked.question.id)
 
 
 def test_what_asks_for_nothing_goes_on_unasked(asking: Nights, tmp_path: Path) -> None:
@@ -234,18 +232,18 @@ def test_what_asks_for_nothing_goes_on_unasked(asking: Nights, tmp_path: Path) -
     assert (asked.question, asked.go) == (None, True)
     file = tmp_path / "site.yaml"
     file.write_text(file.read_text().replace("approval: {deadline_minutes: 240}", ""))
-    plain = Nights(Connections(load(), EnvSecrets()), asking.environment)
+    plain = Nights(Site(load(), EnvSecrets()), asking.environment)
     assert not plain.prepare(batch).failures
     assert (ask(plain, batch).question, ask(plain, batch).go) == (None, True)
     assert not plain.publish(batch).failures
 
 
 def test_a_tree_by_hand_is_asked_about_with_the_name_of_its_revision(asking: Nights) -> None:
-    build_of(2, {"A": b"a"}).store_in(asking.connections.store("cvmfs"))
-    url = asking.connections.site.store("cvmfs").url
-    source = next(one.key for one in asking.connections.store("cvmfs").list() if "tar" in one.key)
+    build_of(2, {"A": b"a"}).store_in(asking.site.store("cvmfs"))
+    url = asking.site.settings.store("cvmfs").url
+    source = next(one.key for one in asking.site.store("cvmfs").list() if "tar" in one.key)
     (batch,) = plan_publication(
-        asking.connections,
+        asking.site,
         attempt("publication/1"),
         PublicationRequest(FQRN, "/by/hand", f"{url}/{source}", tag="by-hand"),
     ).batches
@@ -260,27 +258,27 @@ def test_a_tree_by_hand_is_asked_about_with_the_name_of_its_revision(asking: Nig
 @pytest.mark.parametrize("how", ["copy", "link"])
 def test_what_a_partial_build_takes_from_another_is_asked_about_too(asking: Nights, tmp_path: Path, how: str) -> None:
     asking = configured(asking, tmp_path, "", slot=f", partial: {how}")
-    store = asking.connections.store("cvmfs")
+    store = asking.site.store("cvmfs")
     whole = prepared(asking, 2)
     answer(asking, ask(asking, whole))
     asking.publish(whole)
     build_of(3, {"B": b"newer"}, partial=True, base={"build_id": "b20261102", "date": "2026-11-02"}).store_in(store)
-    plan = plan_night(asking.connections, attempt(), night_of(3), max_mapped=1)
+    plan = plan_night(asking.site, attempt(), night_of(3), max_mapped=1)
     assert plan.inherited is not None
     (batch,), taken = plan.batches, plan.inherited
     asking.prepare(batch)
-    assert not prepare_inherited(asking.connections, attempt(), taken).failures
-    refused = inherit_batch(asking.connections, attempt(), taken, prepared=True)
+    assert not prepare_inherited(asking.site, attempt(), taken).failures
+    refused = inherit_batch(asking.site, attempt(), taken, prepared=True)
     assert [type(one) for one in refused.failures.values()] == [NotApproved]
     asked = ask(asking, batch, taken)
     assert asked.question is not None
     assert "A/x86_64" in asked.question.body
     answer(asking, asked)
     assert not asking.publish(batch).failures
-    done = inherit_batch(asking.connections, attempt(number=2), taken, prepared=True)
+    done = inherit_batch(asking.site, attempt(number=2), taken, prepared=True)
     assert not done.failures
     assert set(states(asking, batch.run).values()) == {State.PUBLISHED}
-    assert asking.connections.head(FQRN).revision.lookup("/nightlies/main/b20261103/A/x86_64") is not None
+    assert asking.site.head(FQRN).revision.lookup("/nightlies/main/b20261103/A/x86_64") is not None
 
 
 def test_a_build_is_undone_only_as_it_was_when_somebody_said_yes(asking: Nights) -> None:
@@ -291,13 +289,13 @@ def test_a_build_is_undone_only_as_it_was_when_somebody_said_yes(asking: Nights)
     wish = Wish("main", "b20261103", "it crashes")
 
     def look(run: str, wished: bool = False) -> ApprovalRequest:
-        return ask_undo(asking.connections, attempt(run), plan_undo(asking.connections, wish), wished=wished)
+        return ask_undo(asking.site, attempt(run), plan_undo(asking.site, wish), wished=wished)
 
     def take_back(run: str) -> int | None:
         def require(plan: UndoPlan) -> None:
-            require_undo_approved(asking.connections, plan, run, wished=False)
+            require_undo_approved(asking.site, plan, run, wished=False)
 
-        return undo(asking.connections, attempt(run), wish, require=require)[1]
+        return undo(asking.site, attempt(run), wish, require=require)[1]
 
     before = revision(asking)
     with pytest.raises(NotApproved):
@@ -323,13 +321,13 @@ def test_a_build_is_undone_only_as_it_was_when_somebody_said_yes(asking: Nights)
 
 
 def test_whoever_undoes_may_wish_to_be_asked_where_the_repository_does_not(nights: Nights) -> None:
-    build_of(2, {"A": b"a"}).store_in(nights.connections.store("cvmfs"))
+    build_of(2, {"A": b"a"}).store_in(nights.site.store("cvmfs"))
     publish(nights, night_of(2))
-    plan = plan_undo(nights.connections, Wish("main", "b20261102", "it crashes"))
-    assert ask_undo(nights.connections, attempt("undo/1"), plan, wished=False).question is None
-    require_undo_approved(nights.connections, plan, "undo/1", wished=False)
-    asked = ask_undo(nights.connections, attempt("undo/1"), plan, wished=True)
+    plan = plan_undo(nights.site, Wish("main", "b20261102", "it crashes"))
+    assert ask_undo(nights.site, attempt("undo/1"), plan, wished=False).question is None
+    require_undo_approved(nights.site, plan, "undo/1", wished=False)
+    asked = ask_undo(nights.site, attempt("undo/1"), plan, wished=True)
     with pytest.raises(NotApproved):
-        require_undo_approved(nights.connections, plan, "undo/1", wished=True)
+        require_undo_approved(nights.site, plan, "undo/1", wished=True)
     answer(nights, asked)
-    require_undo_approved(nights.connections, plan, "undo/1", wished=True)
+    require_undo_approved(nights.site, plan, "undo/1", wished=True)

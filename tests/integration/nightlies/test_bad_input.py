@@ -130,8 +130,8 @@ REJECTED = {
 
 
 def planned(nights: Nights, build: Build, night: Night = NIGHT) -> Plan:
-    build.store_in(nights.connections.store("cvmfs"))
-    return plan_night(nights.connections, attempt(), night, max_mapped=1)
+    build.store_in(nights.site.store("cvmfs"))
+    return plan_night(nights.site, attempt(), night, max_mapped=1)
 
 
 def test_each_bad_artifact_fails_alone_with_its_reason_and_leaves_nothing_to_be_seen(
@@ -157,12 +157,12 @@ def test_each_bad_artifact_fails_alone_with_its_reason_and_leaves_nothing_to_be_
     for project, one in bad.items():
         reason = nights.reason(batch, f"{project}/x86_64")
         assert re.match(one.says(f"{project}/x86_64"), reason), (project, reason)
-    tidy_run(nights.connections, attempt(), plan.batches)
-    verify_run(nights.connections, attempt(NIGHT.run))
+    tidy_run(nights.site, attempt(), plan.batches)
+    verify_run(nights.site, attempt(NIGHT.run))
     with pytest.raises(GateClosed) as closed:
-        gate(nights.connections, attempt(NIGHT.run), night=NIGHT)
+        gate(nights.site, attempt(NIGHT.run), night=NIGHT)
     assert len(closed.value.missing) == len(bad) + len(REJECTED)
-    head = nights.connections.head(FQRN)
+    head = nights.site.head(FQRN)
     assert head.revision.read(f"{build.destination('Good', 'x86_64')}/lib/good.so") == b"good" * 100
     assert head.revision.lookup(f"{build.destination('Longest', 'x86_64')}/lib/{BELOW_LIB}") is not None
     listed = [entry.name for entry in head.revision.listing("/nightlies/main/b20261101")]
@@ -180,7 +180,7 @@ def test_links_out_of_the_tree_are_kept_and_setuid_bits_are_stripped_and_that_is
     (batch,) = planned(nights, build).batches
     assert not nights.prepare(batch).failures
     assert not nights.publish(batch).failures
-    head, path = nights.connections.head(FQRN), build.destination("Odd", "x86_64")
+    head, path = nights.site.head(FQRN), build.destination("Odd", "x86_64")
     link, program = head.revision.lookup(f"{path}/out"), head.revision.lookup(f"{path}/bin")
     assert link is not None
     assert (link.is_symlink, link.symlink) == (True, "../../../../etc/passwd")
@@ -202,9 +202,9 @@ def test_links_out_of_the_tree_are_kept_and_setuid_bits_are_stripped_and_that_is
     ids=["no JSON", "a list", "half of it", "another slot"],
 )
 def test_an_index_that_cannot_be_used_plans_nothing(nights: Nights, document: bytes) -> None:
-    nights.connections.store("cvmfs").put("main/2026-11-01/index.json", document)
+    nights.site.store("cvmfs").put("main/2026-11-01/index.json", document)
     with refused(BadIndex):
-        plan_night(nights.connections, attempt(), NIGHT)
+        plan_night(nights.site, attempt(), NIGHT)
     assert nights.publications(NIGHT.run) == ()
 
 
@@ -215,7 +215,7 @@ def test_chosen_projects_and_platforms_are_taken_alone_and_unknown_ones_name_wha
     for kind, known in {"platform": ("arm", "x86_64"), "project": ("Good", "Other")}.items():
         chosen = replace(NIGHT, **{f"{kind}s": ("riscv",)})  # type: ignore[arg-type]
         with refused(UnknownChoice, kind=kind, names=("riscv",), known=known):
-            plan_night(nights.connections, attempt(), chosen)
+            plan_night(nights.site, attempt(), chosen)
 
 
 def test_the_next_night_sends_only_what_changed(nights: Nights) -> None:
@@ -224,15 +224,12 @@ def test_the_next_night_sends_only_what_changed(nights: Nights) -> None:
     second = nights.night(2, {"Gaudi": {**same, "new": b"a file of the second"}})["Gaudi"]
     assert (second.objects_reused or 0) >= len(same)
     assert second.objects_new == 2  # the file and the catalog
-    assert (
-        nights.connections.head(FQRN).revision.read("/nightlies/main/b20261102/Gaudi/x86_64/new")
-        == b"a file of the second"
-    )
+    assert nights.site.head(FQRN).revision.read("/nightlies/main/b20261102/Gaudi/x86_64/new") == b"a file of the second"
 
 
 def test_a_dry_run_of_a_night_names_what_is_in_the_way_of_which_artifact(nights: Nights) -> None:
     nights.by_hand("/nightlies/main/b20261101/Good", tree({"x86_64": b""}))
-    before = nights.connections.head(FQRN).manifest.revision
+    before = nights.site.head(FQRN).manifest.revision
     build = Build("2026-11-01").add("Good", "x86_64", GOOD).add("Fine", "x86_64", GOOD)
     (batch,) = planned(nights, build, replace(NIGHT, dry_run=True)).batches
     assert nights.prepare(batch).failures.keys() == {"Good/x86_64"}
@@ -242,6 +239,6 @@ def test_a_dry_run_of_a_night_names_what_is_in_the_way_of_which_artifact(nights:
         "Fine": State.SKIPPED,
     }
     with pytest.raises(GateClosed) as closed:
-        gate(nights.connections, attempt(NIGHT.run), night=replace(NIGHT, dry_run=True))
+        gate(nights.site, attempt(NIGHT.run), night=replace(NIGHT, dry_run=True))
     assert missing(closed.value) == ["Good/x86_64"]
-    assert nights.connections.head(FQRN).manifest.revision == before
+    assert nights.site.head(FQRN).manifest.revision == before

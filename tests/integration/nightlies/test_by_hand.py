@@ -21,11 +21,11 @@ from include.nightlies.steps.errors import SourceNotAllowed
 from include.nightlies.steps.plan import plan_publication
 from include.nightlies.steps.prepare import prepare_batch
 from include.nightlies.steps.values import Batch, PublicationRequest
-from include.publishers.connect import Connections
-from include.publishers.preparing import SENT, TreeToPrepare
-from include.publishers.single_changes import publish_tree
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from include.site.preparing import SENT, TreeToPrepare
+from include.site.single_changes import publish_tree
+from include.site.site import Site
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import tree
 from tests.fakes.refused import refused
@@ -35,7 +35,7 @@ ONE, TWO = tree({"readme": b"one"}), tree({"readme": b"two"})
 
 
 def revision(nights: Nights) -> int:
-    return nights.connections.head(FQRN).manifest.revision
+    return nights.site.head(FQRN).manifest.revision
 
 
 def test_a_destination_that_holds_something_is_refused_and_replaced_only_if_asked_for(nights: Nights) -> None:
@@ -43,9 +43,9 @@ def test_a_destination_that_holds_something_is_refused_and_replaced_only_if_aske
     refused = nights.by_hand("/fit/1", TWO)
     assert refused.state is State.FAILED
     assert "holds something already" in refused.reason
-    assert nights.connections.head(FQRN).revision.read("/fit/1/readme") == b"one"
+    assert nights.site.head(FQRN).revision.read("/fit/1/readme") == b"one"
     assert nights.by_hand("/fit/1", TWO, overwrite=True).state is State.PUBLISHED
-    assert nights.connections.head(FQRN).revision.read("/fit/1/readme") == b"two"
+    assert nights.site.head(FQRN).revision.read("/fit/1/readme") == b"two"
     assert nights.client().leases() == []
 
 
@@ -87,18 +87,18 @@ def test_a_source_is_taken_only_from_a_configured_store(nights: Nights, tmp_path
     (trees / "data").mkdir(parents=True)
     (trees / "way-out").symlink_to("/etc")
     config.write_text(config.read_text().replace("stores:\n", f"stores:\n  trees: {{url: 'file://{trees}'}}\n"))
-    connections = Connections(load(), EnvSecrets())
+    on_site = Site(load(), EnvSecrets())
 
     def planned(source: str) -> Batch:
-        plan = plan_publication(connections, attempt("publication/1"), PublicationRequest(FQRN, "/data/1", source))
+        plan = plan_publication(on_site, attempt("publication/1"), PublicationRequest(FQRN, "/data/1", source))
         return plan.batches[0]
 
     for source in ("file:///etc", "s3://other/x.tar"):
         with pytest.raises(SourceNotAllowed):
             planned(source)
-    around = prepare_batch(connections, attempt(), planned(f"file://{trees}/way-out/ssl"))
+    around = prepare_batch(on_site, attempt(), planned(f"file://{trees}/way-out/ssl"))
     assert [type(error) for error in around.failures.values()] == [SourceNotAllowed]
-    connections.ledger.dispose()
+    on_site.ledger.dispose()
 
 
 # -- a command that was interrupted
@@ -123,10 +123,10 @@ def test_an_interrupted_command_does_not_send_again_what_is_there(nights: Nights
     folder.mkdir()
     for number in range(250):
         (folder / f"{number:03}").write_bytes(content.randbytes(2000))
-    tree, site = TreeToPrepare("/tools/x", Torn(folder), datetime.now(UTC)), nights.connections
+    tree, site = TreeToPrepare("/tools/x", Torn(folder), datetime.now(UTC)), nights.site
     with pytest.raises(SourceError):
         publish_tree(site, FQRN, tree, holder="me")
-    (entries,) = (site.site.paths.var / SENT).iterdir()
+    (entries,) = (site.settings.paths.var / SENT).iterdir()
     sent = entries.stat().st_size // RECORD_BYTES - 10
     assert sent >= 100
     asked = nights.store.counters.heads
@@ -134,5 +134,5 @@ def test_an_interrupted_command_does_not_send_again_what_is_there(nights: Nights
     assert done.published is not None
     assert done.changeset.objects_reused >= sent
     assert nights.store.counters.heads - asked <= 260 - sent, "nor is it asked for"
-    assert list((site.site.paths.var / SENT).iterdir()) == []
+    assert list((site.settings.paths.var / SENT).iterdir()) == []
     assert not nights.check().problems

@@ -16,16 +16,16 @@ from include.cvmfs.format.keys import save_signer
 from include.nightlies.records import damage
 from include.nightlies.steps.care import check_quickly, look_at_whitelist, prune_tags, remove_unfinished
 from include.nightlies.steps.errors import NotWell
-from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from include.storage.file import FileStore
 from tests.fakes.attempts import attempt
 from tests.fakes.local import LocalRepository, make_folder
 from tests.fakes.minirepo import FQRN, NOW, master_key, public_key, signer
 from tests.fakes.refused import refused
 
-Open = Callable[[str], Connections]
+Open = Callable[[str], Site]
 NODE = {"kind": "file", "mode": 0o644, "mtime_ns": 0, "content": b"x", "link": False}
 
 
@@ -52,7 +52,7 @@ def site(tmp_path: Path, local: LocalRepository, monkeypatch: pytest.MonkeyPatch
     save_signer(tmp_path / "keys", FQRN, signer())
     opened = []
 
-    def open_with(care: str = "{}") -> Connections:
+    def open_with(care: str = "{}") -> Site:
         (tmp_path / "site.yaml").write_text(
             f"""
 ledger: "sqlite:///{tmp_path}/ledger.db"
@@ -68,16 +68,16 @@ repositories:
     care: {care}
 """
         )
-        opened.append(Connections(load(tmp_path / "site.yaml"), EnvSecrets({})))
+        opened.append(Site(load(tmp_path / "site.yaml"), EnvSecrets({})))
         return opened[-1]
 
     yield open_with
-    for connections in opened:
-        connections.ledger.dispose()
+    for on_site in opened:
+        on_site.ledger.dispose()
 
 
-def tags(connections: Connections) -> set[str]:
-    return {tag.name for tag in connections.head(FQRN).tags()}
+def tags(on_site: Site) -> set[str]:
+    return {tag.name for tag in on_site.head(FQRN).tags()}
 
 
 ALL = {"trunk", "trunk-previous", "nightly-1", "nightly-2", "nightly-3"}
@@ -108,50 +108,50 @@ def test_without_a_rule_no_tag_is_looked_at(site: Open) -> None:
 def test_tags_go_by_the_rule_if_it_says_so_or_the_run_does(
     site: Open, apply: str, dry_run: bool | None, goes: bool
 ) -> None:
-    connections = site(f'{{tags: {{keep: 1, match: "nightly-*", apply: {apply}}}}}')
-    pruned = prune_tags(connections, attempt(), FQRN, dry_run=dry_run)
+    on_site = site(f'{{tags: {{keep: 1, match: "nightly-*", apply: {apply}}}}}')
+    pruned = prune_tags(on_site, attempt(), FQRN, dry_run=dry_run)
     assert pruned is not None
     assert pruned.names == ("nightly-2", "nightly-1")
     assert pruned.done is goes
-    assert tags(connections) == (ALL - {"nightly-1", "nightly-2"} if goes else ALL)
-    assert check_quickly(connections, attempt(), FQRN).ok
+    assert tags(on_site) == (ALL - {"nightly-1", "nightly-2"} if goes else ALL)
+    assert check_quickly(on_site, attempt(), FQRN).ok
 
 
 def test_where_the_signing_key_is_not_no_tag_goes_and_this_is_said(site: Open, tmp_path: Path) -> None:
     key = tmp_path / "keys" / f"{FQRN}.key"
     key.unlink()
-    connections = site("{tags: {older_than_days: 1, apply: true}}")
+    on_site = site("{tags: {older_than_days: 1, apply: true}}")
     with refused(KeyFileError, path=str(key)):
-        prune_tags(connections, attempt(), FQRN, dry_run=None)
-    assert tags(connections) == ALL
+        prune_tags(on_site, attempt(), FQRN, dry_run=None)
+    assert tags(on_site) == ALL
 
 
 def test_what_a_killed_writer_left_is_warned_of_and_removed_unless_it_is_a_dry_run(
     site: Open, local: LocalRepository, caplog: pytest.LogCaptureFixture
 ) -> None:
-    connections = site()
+    on_site = site()
     left = Path(local.store.url.removeprefix("file://")) / "data/.~left"
     left.write_bytes(b"half")
     old = (clock() - timedelta(days=2)).timestamp()
     os.utime(left, (old, old))
-    assert check_quickly(connections, attempt(), FQRN).warning_count == 1
+    assert check_quickly(on_site, attempt(), FQRN).warning_count == 1
     assert "store: 1 unfinished file of 0.0 MB of killed writers" in caplog.text
-    assert [one.name for one in remove_unfinished(connections, attempt(), FQRN, dry_run=True)] == ["data/.~left"]
+    assert [one.name for one in remove_unfinished(on_site, attempt(), FQRN, dry_run=True)] == ["data/.~left"]
     assert left.exists()
-    remove_unfinished(connections, attempt(), FQRN, dry_run=False)
+    remove_unfinished(on_site, attempt(), FQRN, dry_run=False)
     assert not left.exists()
-    assert check_quickly(connections, attempt(), FQRN).warning_count == 0
+    assert check_quickly(on_site, attempt(), FQRN).warning_count == 0
 
 
 def test_a_lost_catalog_is_named_and_comes_into_the_ledger(site: Open, local: LocalRepository) -> None:
-    connections = site()
-    report = check_quickly(connections, attempt(), FQRN)
+    on_site = site()
+    report = check_quickly(on_site, attempt(), FQRN)
     assert (report.ok, report.catalogs) == (True, 4)
-    lost = connections.head(FQRN).revision.nested_at("/sw/2")
+    lost = on_site.head(FQRN).revision.nested_at("/sw/2")
     assert lost is not None
     key = lost.hash.with_suffix("C").key
     local.store.delete([key])
     with refused(NotWell, repository=FQRN) as told:
-        check_quickly(connections, attempt(), FQRN)
+        check_quickly(on_site, attempt(), FQRN)
     assert len(told.value.problems) == 1
-    assert [(one.key, one.path) for one in damage.of_repository(connections.ledger, FQRN)] == [(key, "/sw/2")]
+    assert [(one.key, one.path) for one in damage.of_repository(on_site.ledger, FQRN)] == [(key, "/sw/2")]

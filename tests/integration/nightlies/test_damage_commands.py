@@ -21,13 +21,13 @@ def run(*words: str) -> tuple[int, str]:
 
 
 def lost(nights: Nights) -> list[str]:
-    return [one.path for one in damage.of_repository(nights.connections.ledger, FQRN)]
+    return [one.path for one in damage.of_repository(nights.site.ledger, FQRN)]
 
 
 def test_what_a_check_finds_is_noted_and_a_tree_that_has_it_mends_it(nights: Nights, tmp_path: Path) -> None:
     (done,) = nights.night(1, {"Gaudi": FILES}).values()
     at = done.destination
-    head = nights.connections.head(FQRN)
+    head = nights.site.head(FQRN)
     keys = [head.revision.entry(f"{at}/{name}").hash for name in FILES]
     nights.store.delete([one.key for one in keys if one is not None])
 
@@ -54,7 +54,7 @@ def test_what_a_check_finds_is_noted_and_a_tree_that_has_it_mends_it(nights: Nig
 
 def test_a_lost_catalog_is_made_again_at_its_destination(nights: Nights, tmp_path: Path) -> None:
     (done,) = nights.night(1, {"Gaudi": FILES}).values()
-    nested = nights.connections.head(FQRN).revision.nested_at(done.destination)
+    nested = nights.site.head(FQRN).revision.nested_at(done.destination)
     assert nested is not None
     nights.store.delete([nested.hash.with_suffix("C").key])
     assert run("check", FQRN)[0] == 1

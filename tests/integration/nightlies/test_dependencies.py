@@ -30,10 +30,10 @@ HOUR = timedelta(hours=1)
 
 def planned(nights: Nights, build: Build, run: str | None = None) -> dict[str, Batch]:
     """A batch for each artifact, as Airflow maps them."""
-    build.store_in(nights.connections.store("cvmfs"))
+    build.store_in(nights.site.store("cvmfs"))
     night = night_of(2)
-    plan = plan_night(nights.connections, attempt(), replace(night, run=run or night.run))
-    reserve_run(nights.connections, attempt(), plan.batches)
+    plan = plan_night(nights.site, attempt(), replace(night, run=run or night.run))
+    reserve_run(nights.site, attempt(), plan.batches)
     return {batch.items[0].name: batch for batch in plan.batches}
 
 
@@ -52,12 +52,12 @@ def test_what_comes_too_early_waits_until_what_it_depends_on_is_published(nights
         assert not nights.prepare(batch).failures
     before = revision(nights)
     for name in ("C/x86_64", "B/x86_64"):
-        (busy,) = publish_batch(nights.connections, attempt(), batches[name]).busy.values()
+        (busy,) = publish_batch(nights.site, attempt(), batches[name]).busy.values()
         assert isinstance(busy, DependencyPending)
         assert busy.time_remaining_s > 3600
     assert revision(nights) == before
     for batch in batches.values():
-        (done,) = publish_batch(nights.connections, attempt(), batch).done
+        (done,) = publish_batch(nights.site, attempt(), batch).done
         assert done.state is State.PUBLISHED
 
 
@@ -68,19 +68,19 @@ def test_a_failed_dependency_may_come_yet_and_at_the_last_try_all_that_need_it_a
     assert nights.prepare(batches["A/x86_64"]).failures
     for name in ("B/x86_64", "C/x86_64", "D/x86_64"):
         assert not nights.prepare(batches[name]).failures
-    early = publish_batch(nights.connections, attempt(last=False), batches["B/x86_64"])
+    early = publish_batch(nights.site, attempt(last=False), batches["B/x86_64"])
     (later,) = early.failures.values()
     assert isinstance(later, DependencyFailed)
     assert later.retryable
     for name in ("B/x86_64", "C/x86_64"):
-        (done,) = publish_batch(nights.connections, attempt(number=2), batches[name]).done
+        (done,) = publish_batch(nights.site, attempt(number=2), batches[name]).done
         assert done.state is State.SKIPPED
     assert "blocked: it depends on B/x86_64, which was skipped: blocked: it depends on A/x86_64" in done.reason
-    (other,) = publish_batch(nights.connections, attempt(), batches["D/x86_64"]).done
+    (other,) = publish_batch(nights.site, attempt(), batches["D/x86_64"]).done
     assert other.state is State.PUBLISHED
     # the artifact comes, and a run that is planned anew installs all of it
-    three().store_in(nights.connections.store("cvmfs"))
-    again = plan_night(nights.connections, attempt(number=2), night_of(2), max_mapped=1)
+    three().store_in(nights.site.store("cvmfs"))
+    again = plan_night(nights.site, attempt(number=2), night_of(2), max_mapped=1)
     (batch,) = again.batches
     assert not nights.prepare(batch, 2).failures
     assert [one.state for one in nights.publish(batch, 3).done] == [State.PUBLISHED] * 3
@@ -91,15 +91,15 @@ def test_what_is_blocked_leaves_no_more_to_be_seen_than_what_failed(nights: Nigh
     assert nights.prepare(batches.pop("A/x86_64")).failures
     for batch in batches.values():
         assert not nights.prepare(batch).failures
-        publish_batch(nights.connections, attempt(), batch)
-    tidy_run(nights.connections, attempt(), list(batches.values()))
-    there = nights.connections.head(FQRN)
+        publish_batch(nights.site, attempt(), batch)
+    tidy_run(nights.site, attempt(), list(batches.values()))
+    there = nights.site.head(FQRN)
     assert [name for name in "ABCD" if there.revision.lookup(f"/nightlies/main/b20261102/{name}")] == ["D"]
     # they come, and another run installs them
     batches = planned(nights, three().add("D", "x86_64", tree({"file": b"d"})), "night/next")
     for batch in batches.values():
         assert not nights.prepare(batch).failures
-        (done,) = publish_batch(nights.connections, attempt(), batch).done
+        (done,) = publish_batch(nights.site, attempt(), batch).done
         assert done.state is State.PUBLISHED
     assert not nights.check().problems
 
@@ -109,7 +109,7 @@ def test_a_dependency_that_the_index_spoilt_blocks_what_needs_it_before_anything
     build.artifacts["A/x86_64"]["sha256"] = "no sum"
     batches = planned(nights, build)
     assert list(batches) == ["C/x86_64"]
-    found = {one.project: one for one in records.publications_of_run(nights.connections.ledger, "night/2")}
+    found = {one.project: one for one in records.publications_of_run(nights.site.ledger, "night/2")}
     assert found["B"].state is State.FAILED
     assert "blocked: it depends on A/x86_64, which is rejected" in found["B"].reason
 
@@ -118,8 +118,8 @@ def test_a_dependency_that_the_index_spoilt_blocks_what_needs_it_before_anything
 def test_a_late_artifact_whose_dependency_failed_in_an_earlier_pass_waits_for_the_last_one(
     nights: Nights, comes: bool
 ) -> None:
-    store = nights.connections.store("cvmfs")
-    slot = nights.connections.site.slot("main")
+    store = nights.site.store("cvmfs")
+    slot = nights.site.settings.slot("main")
     runs = [f"night/pass{number}" for number in (1, 2, 3)]
 
     def night_of_pass(number: int) -> Night:
@@ -129,7 +129,7 @@ def test_a_late_artifact_whose_dependency_failed_in_an_earlier_pass_waits_for_th
 
     def waits_for(number: int) -> PassDecision:
         """What the watch of a pass says of the index as it is, when there was time for all to gather."""
-        watch = Watch(lambda: nights.connections, night_of_pass(number), Pass("x", number, until=now() + HOUR))
+        watch = Watch(lambda: nights.site, night_of_pass(number), Pass("x", number, until=now() + HOUR))
         watch.look(now())
         return watch.look(now() + HOUR / 2)
 
@@ -138,11 +138,11 @@ def test_a_late_artifact_whose_dependency_failed_in_an_earlier_pass_waits_for_th
         build.store_in(store)
         assert waits_for(number).turn is (Turn.LAST if number == len(runs) else Turn.GO)
         night = night_of_pass(number)
-        plan = plan_night(nights.connections, attempt(), night, max_mapped=1)
+        plan = plan_night(nights.site, attempt(), night, max_mapped=1)
         for batch in plan.batches:
             nights.prepare(batch)
             nights.publish(batch)
-        rows = records.publications_of_run(nights.connections.ledger, night.run)
+        rows = records.publications_of_run(nights.site.ledger, night.run)
         return {f"{one.project}": one.state.value for one in rows}, {f"{one.project}": one.reason for one in rows}
 
     def build(*projects: str, complete: bool = False) -> Build:
@@ -170,7 +170,7 @@ def test_a_late_artifact_whose_dependency_failed_in_an_earlier_pass_waits_for_th
 
 def summary_of(nights: Nights, slot: Slot) -> dict[str, str]:
     """What the summary says of each project at this moment."""
-    seen = read_summary(nights.connections.ledger, slot, date(2026, 11, 2), now=now())
+    seen = read_summary(nights.site.ledger, slot, date(2026, 11, 2), now=now())
     return {one.project: one.reason for one in seen.lines}
 
 
@@ -178,7 +178,7 @@ def test_a_backfill_of_rebuilds_replaces_every_tree_once_and_latest_never_moves_
     nights: Nights, tmp_path: Path
 ) -> None:
     slots = with_slots(nights, tmp_path, SLOT.format(fqrn=FQRN))
-    store = slots.connections.store("cvmfs")
+    store = slots.site.store("cvmfs")
     for day in (2, 3, 4):
         build_of(day, {"A": b"%d" % day, "B": b"the same"}).store_in(store)
         whole_night(slots, night_of(day))
@@ -188,7 +188,7 @@ def test_a_backfill_of_rebuilds_replaces_every_tree_once_and_latest_never_moves_
         whole_night(slots, night_of(day, f"backfill/{day}"))
         assert leads_to(slots, "latest") == "/nightlies/main/b20261104"
     assert revision(slots) == before + 3
-    head = slots.connections.head(FQRN)
+    head = slots.site.head(FQRN)
     for day in (2, 3, 4):
         assert head.revision.read(f"/nightlies/main/b2026110{day}/A/x86_64/file") == b"%d rebuilt" % day
     assert slots.check().problems == ()

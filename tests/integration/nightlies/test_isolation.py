@@ -29,27 +29,27 @@ def drop(nights: Nights, *projects: str, complete: bool = True) -> None:
     build = Build(DAY.isoformat(), index={"complete": complete})
     for project in projects:
         build.add(project, "x86_64", tree({"lib.so": project.encode() * 100}))
-    build.store_in(nights.connections.store("cvmfs"))
+    build.store_in(nights.site.store("cvmfs"))
 
 
 def plan(nights: Nights, run: str, **more: object) -> tuple[Batch, ...]:
     night = Night(run, "main", DAY, "test", **more)  # type: ignore[arg-type]
-    return plan_night(nights.connections, attempt(), night).batches
+    return plan_night(nights.site, attempt(), night).batches
 
 
 def install(nights: Nights, run: str, batches: tuple[Batch, ...]) -> None:
     """The steps of a run, each path that is busy tried again as the operators do."""
     for _ in range(TRIES):
         try:
-            reserve_run(nights.connections, attempt(holder=run), batches)
+            reserve_run(nights.site, attempt(holder=run), batches)
         except PathBusy:  # another run's lease on the build's directory
             threading.Event().wait(0.05)
         else:
             break
     for batch in batches:
-        assert not prepare_batch(nights.connections, attempt(), batch).failures
+        assert not prepare_batch(nights.site, attempt(), batch).failures
         for _ in range(TRIES):
-            outcome = publish_batch(nights.connections, attempt(holder=run), batch)
+            outcome = publish_batch(nights.site, attempt(holder=run), batch)
             assert not outcome.failures
             if not outcome.busy:
                 break
@@ -57,14 +57,14 @@ def install(nights: Nights, run: str, batches: tuple[Batch, ...]) -> None:
 
 
 def states(nights: Nights, *runs: str) -> list[tuple[str | None, State]]:
-    found = [one for run in runs for one in publications_of_run(nights.connections.ledger, run)]
+    found = [one for run in runs for one in publications_of_run(nights.site.ledger, run)]
     return [(one.project, one.state) for one in found]
 
 
 def test_two_runs_of_one_date_at_once_publish_each_artifact_once(nights: Nights) -> None:
     drop(nights, *PROJECTS)
     planned = {run: plan(nights, run) for run in ("schedule/1", "hand/1")}
-    before = nights.connections.head(FQRN).manifest.revision
+    before = nights.site.head(FQRN).manifest.revision
     failed: list[BaseException] = []
 
     def work(run: str) -> None:
@@ -84,7 +84,7 @@ def test_two_runs_of_one_date_at_once_publish_each_artifact_once(nights: Nights)
     assert {state for _, state in done} <= {State.PUBLISHED, State.UNCHANGED}
     assert sorted(project for project, state in done if state is State.PUBLISHED) == sorted(PROJECTS)
     # one skeleton, and at most one revision for each artifact, however many runs there were
-    assert nights.connections.head(FQRN).manifest.revision <= before + 1 + len(PROJECTS)
+    assert nights.site.head(FQRN).manifest.revision <= before + 1 + len(PROJECTS)
     assert not nights.check().problems
     assert nights.client().leases() == []
 
@@ -93,7 +93,7 @@ def test_a_pass_leaves_alone_what_another_run_is_at_and_takes_the_rest(nights: N
     drop(nights, "Gaudi", "LHCb", complete=False)
     by_hand = plan(nights, "hand/2", projects=("Gaudi",))
     for batch in by_hand:
-        assert not prepare_batch(nights.connections, attempt(), batch).failures
+        assert not prepare_batch(nights.site, attempt(), batch).failures
     batches = plan(nights, "schedule/2", last=False)
     assert [item.name for batch in batches for item in batch.items] == ["LHCb/x86_64"]
     install(nights, "schedule/2", batches)
@@ -110,10 +110,10 @@ def test_late_artifacts_go_in_once_pass_by_pass_and_the_last_pass_finds_all_of_t
         runs.append(f"night/{number}")
     assert states(nights, *runs) == [(project, State.PUBLISHED) for project in PROJECTS]
     drop(nights, *PROJECTS)
-    revision = nights.connections.head(FQRN).manifest.revision
+    revision = nights.site.head(FQRN).manifest.revision
     assert plan(nights, "night/4", number=4, earlier=tuple(runs)) == ()
     assert states(nights, "night/4") == [(project, State.UNCHANGED) for project in PROJECTS]
-    assert nights.connections.head(FQRN).manifest.revision == revision
+    assert nights.site.head(FQRN).manifest.revision == revision
 
 
 def test_an_index_that_shrinks_takes_nothing_back(nights: Nights) -> None:
@@ -121,15 +121,15 @@ def test_an_index_that_shrinks_takes_nothing_back(nights: Nights) -> None:
     install(nights, "night/1", plan(nights, "night/1", last=False))
     drop(nights, "Gaudi")
     plan(nights, "night/2", number=2, earlier=("night/1",))
-    tree_of = nights.connections.head(FQRN).revision.nested_at
+    tree_of = nights.site.head(FQRN).revision.nested_at
     assert tree_of(Build(DAY.isoformat()).destination("LHCb", "x86_64")) is not None
 
 
 def spoilt(nights: Nights, run: str, *spoilt: str) -> tuple[Batch, ...]:
     """A run that reserved its places and prepared nothing of ``spoilt``."""
     batches = plan(nights, run)
-    reserve_run(nights.connections, attempt(holder=run), batches)
-    failures = [prepare_batch(nights.connections, attempt(), batch).failures for batch in batches]
+    reserve_run(nights.site, attempt(holder=run), batches)
+    failures = [prepare_batch(nights.site, attempt(), batch).failures for batch in batches]
     assert sorted(name for found in failures for name in found) == sorted(f"{project}/x86_64" for project in spoilt)
     return batches
 
@@ -137,7 +137,7 @@ def spoilt(nights: Nights, run: str, *spoilt: str) -> tuple[Batch, ...]:
 def lose(nights: Nights, *projects: str) -> None:
     for project in projects:
         key = f"main/{DAY.isoformat()}/b{DAY.isoformat().replace('-', '')}/{project}-x86_64.tar.gz"
-        nights.connections.store("cvmfs").delete([key])
+        nights.site.store("cvmfs").delete([key])
 
 
 @pytest.mark.parametrize("others", [(), ("Rec",)], ids=["nothing of the build is left", "the rest is in"])
@@ -148,15 +148,15 @@ def test_what_is_mended_after_its_reservation_was_tidied_away_goes_in_by_its_own
     lose(nights, "Gaudi")
     batches = spoilt(nights, "night/1", "Gaudi")
     for batch in batches:
-        publish_batch(nights.connections, attempt(holder="night/1"), batch)
-    assert len(tidy_run(nights.connections, attempt(holder="night/1"), batches)) == 1
+        publish_batch(nights.site, attempt(holder="night/1"), batch)
+    assert len(tidy_run(nights.site, attempt(holder="night/1"), batches)) == 1
     drop(nights, "Gaudi", *others)
     (batch,) = [one for one in batches if one.items[0].name == "Gaudi/x86_64"]
-    assert not prepare_batch(nights.connections, attempt(number=2), batch).failures
-    outcome = publish_batch(nights.connections, attempt(holder="night/1", number=2), batch)
+    assert not prepare_batch(nights.site, attempt(number=2), batch).failures
+    outcome = publish_batch(nights.site, attempt(holder="night/1", number=2), batch)
     assert not outcome.failures
     assert states(nights, "night/1") == [(project, State.PUBLISHED) for project in sorted(["Gaudi", *others])]
-    head = nights.connections.head(FQRN)
+    head = nights.site.head(FQRN)
     build = f"/nightlies/main/b{DAY.isoformat().replace('-', '')}"
     above = (build, "/nightlies/main")
     assert [path for path in above if not head.revision.lookup(path).mountpoint] == []
@@ -170,12 +170,12 @@ def test_tidying_leaves_what_another_run_has_to_publish_and_that_one_tidies_in_i
     first = spoilt(nights, "night/1", "Gaudi", "LHCb")
     drop(nights, "Gaudi")
     second = plan(nights, "night/2")
-    reserve_run(nights.connections, attempt(holder="night/2"), second)
+    reserve_run(nights.site, attempt(holder="night/2"), second)
     lhcb, gaudi = (Build(DAY.isoformat()).destination(project, "x86_64") for project in ("LHCb", "Gaudi"))
-    assert tidy_run(nights.connections, attempt(holder="night/1"), first) == (lhcb.rpartition("/")[0],)
-    assert nights.connections.head(FQRN).revision.nested_at(gaudi) is not None
+    assert tidy_run(nights.site, attempt(holder="night/1"), first) == (lhcb.rpartition("/")[0],)
+    assert nights.site.head(FQRN).revision.nested_at(gaudi) is not None
     lose(nights, "Gaudi")
     for batch in second:
-        assert prepare_batch(nights.connections, attempt(), batch).failures
-    assert tidy_run(nights.connections, attempt(holder="night/2"), second) == ("/nightlies",)
+        assert prepare_batch(nights.site, attempt(), batch).failures
+    assert tidy_run(nights.site, attempt(holder="night/2"), second) == ("/nightlies",)
     assert not nights.check().problems

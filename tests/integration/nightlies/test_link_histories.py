@@ -77,12 +77,12 @@ class Story:
     def an_undo(self) -> str:
         _, build_id = self.chance.choice(self.runs)
         wish = Wish("main", build_id, "it is bad", move_links=True)
-        undo(self.nights.connections, attempt("undo"), wish)
+        undo(self.nights.site, attempt("undo"), wish)
         return f"undo of {build_id}"
 
     def a_redo(self) -> str:
         _, build_id = self.chance.choice(self.runs)
-        redo(self.nights.connections, Wish("main", build_id, "it was good"), now=now())
+        redo(self.nights.site, Wish("main", build_id, "it was good"), now=now())
         return f"redo of {build_id}"
 
     def _install(self, day: int, build_id: str, content: bytes, *, lost: bool = False) -> None:
@@ -91,14 +91,14 @@ class Story:
             build.add(project, "x86_64", tree({"file": project.encode() + content}))
         if lost:
             build.artifacts["B/x86_64"]["size"] += 1
-        build.store_in(self.nights.connections.store("cvmfs"))
+        build.store_in(self.nights.site.store("cvmfs"))
         night = Night(f"night/{len(self.runs)}", "main", date(2026, 11, day), "test")
         self.runs.append((night, build_id))
         publish(self.nights, night)
         self._end(night, build_id)
 
     def _end(self, night: Night, build_id: str) -> None:
-        site = self.nights.connections
+        site = self.nights.site
         try:
             verify_run(site, attempt(night.run))
             gate(site, attempt(night.run), night=night)
@@ -110,8 +110,8 @@ class Story:
         link_night(site, attempt(night.run), night, build)
 
     def links(self) -> dict[str, BuildKey | None]:
-        site, found = self.nights.connections, dict[str, BuildKey | None]()
-        slot, head = site.site.slot("main"), site.head(FQRN)
+        site, found = self.nights.site, dict[str, BuildKey | None]()
+        slot, head = site.settings.slot("main"), site.head(FQRN)
         for path in all_links_of(slot):
             target = leads_to(self.nights, path.rpartition("/")[2])
             found[path] = builds.key_of_directory(site.ledger, slot, target) if target else None
@@ -121,7 +121,7 @@ class Story:
         return found
 
     def tags(self) -> dict[str, int]:
-        return {one.name: one.revision for one in self.nights.connections.head(FQRN).tags() if one.name[:4] == "main"}
+        return {one.name: one.revision for one in self.nights.site.head(FQRN).tags() if one.name[:4] == "main"}
 
 
 @pytest.mark.parametrize("seed", [0, 2, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 3))])

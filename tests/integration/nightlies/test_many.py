@@ -34,28 +34,28 @@ def test_more_artifacts_than_airflow_maps_over_pass_through_in_batches(nights: N
     for platform in range(PLATFORMS):
         for project in range(PROJECTS):
             build.add(f"P{project:03}", f"x86_64-{platform}", tree({"version": f"{project} {platform}".encode()}))
-    build.store_in(nights.connections.store("cvmfs"))
+    build.store_in(nights.site.store("cvmfs"))
     night = Night("night/many", "main", date(2026, 11, 20), "test")
-    batches = plan_night(nights.connections, attempt(), night, max_mapped=MAPPED).batches
+    batches = plan_night(nights.site, attempt(), night, max_mapped=MAPPED).batches
     assert sum(len(batch.items) for batch in batches) == PROJECTS * PLATFORMS > MAPPED
     assert len(batches) == MAPPED
-    reserve_run(nights.connections, attempt(), batches)
+    reserve_run(nights.site, attempt(), batches)
 
     def publish(batch: Batch) -> None:
-        assert not prepare_batch(nights.connections, attempt(), batch).failures
-        outcome = publish_batch(nights.connections, attempt(), batch)
+        assert not prepare_batch(nights.site, attempt(), batch).failures
+        outcome = publish_batch(nights.site, attempt(), batch)
         assert not outcome.failures
         assert not outcome.busy
 
     with ThreadPoolExecutor(AT_ONCE) as tasks:
         list(tasks.map(publish, batches))
-    verify_run(nights.connections, attempt(night.run))
-    passed = gate(nights.connections, attempt(night.run), night=night)
+    verify_run(nights.site, attempt(night.run))
+    passed = gate(nights.site, attempt(night.run), night=night)
     assert passed.counts == {State.PUBLISHED.value: PROJECTS * PLATFORMS}
-    done = publications_of_run(nights.connections.ledger, night.run)
+    done = publications_of_run(nights.site.ledger, night.run)
     assert len({one.destination for one in done}) == PROJECTS * PLATFORMS
     assert nights.client().leases() == []
-    revision = nights.connections.head(FQRN).manifest.revision
+    revision = nights.site.head(FQRN).manifest.revision
     again = Night("night/again", "main", night.date, "test")
-    assert plan_night(nights.connections, attempt(), again).batches == ()
-    assert nights.connections.head(FQRN).manifest.revision == revision
+    assert plan_night(nights.site, attempt(), again).batches == ()
+    assert nights.site.head(FQRN).manifest.revision == revision

@@ -17,9 +17,9 @@ from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.values import Batch, Night
 from include.nightlies.steps.verify import tidy_run, verify_run
 from include.publishers.capabilities import Loss
-from include.publishers.connect import Connections
 from include.publishers.errors import Lossy
 from include.publishers.server.errors import SYNC_FAILED, NodeBusy
+from include.site.site import Site
 from tests.fakes.archives import archive, file, hardlink
 from tests.fakes.attempts import attempt
 from tests.fakes.builds import Build, tree
@@ -44,7 +44,7 @@ def node(tmp_path: Path, need: Callable[[str], str]) -> Iterator[PublisherNode]:
     made.stop()
 
 
-def planned(site: Connections, artifacts: Mapping[str, bytes], *, dry_run: bool = False) -> list[Batch]:
+def planned(site: Site, artifacts: Mapping[str, bytes], *, dry_run: bool = False) -> list[Batch]:
     """Drop a build of these tarballs by project, and plan its night: one batch an artifact."""
     build = Build("2026-11-20")
     for project, data in artifacts.items():
@@ -54,12 +54,12 @@ def planned(site: Connections, artifacts: Mapping[str, bytes], *, dry_run: bool 
     return list(plan_night(site, attempt(), night, max_mapped=10).batches)
 
 
-def states(site: Connections) -> dict[str, State]:
+def states(site: Site) -> dict[str, State]:
     return {str(one.project): one.state for one in publications_of_run(site.ledger, "night/20")}
 
 
 def test_a_night_is_prepared_published_and_verified_and_what_came_to_nothing_is_tidied(node: PublisherNode) -> None:
-    site = node.connections()
+    site = node.site()
     batches = planned(site, {"Gaudi": tree(GAUDI), "Rec": tree(REC), "Broken": b"no tarball"})
     reservation = reserve_run(site, attempt(holder="reserve"), batches)
     assert len(reservation.created) > 3
@@ -85,7 +85,7 @@ def test_a_night_is_prepared_published_and_verified_and_what_came_to_nothing_is_
 
 
 def test_a_dry_run_asks_nothing_of_the_node(node: PublisherNode) -> None:
-    site = node.connections()
+    site = node.site()
     batches = planned(site, {"Gaudi": tree(GAUDI)}, dry_run=True)
     reserve_run(site, attempt(holder="reserve"), batches)
     outcome = prepare_batch(site, attempt(), batches[0])
@@ -96,7 +96,7 @@ def test_a_dry_run_asks_nothing_of_the_node(node: PublisherNode) -> None:
 
 
 def test_a_worker_that_did_not_pack_the_tree_packs_it_again(node: PublisherNode) -> None:
-    site = node.connections()
+    site = node.site()
     batches = planned(site, {"Gaudi": tree(GAUDI)})
     reserve_run(site, attempt(holder="reserve"), batches)
     prepare_batch(site, attempt(), batches[0])
@@ -110,7 +110,7 @@ def test_a_worker_that_did_not_pack_the_tree_packs_it_again(node: PublisherNode)
 
 
 def test_a_failure_on_the_node_is_recorded_and_the_next_try_does_it(node: PublisherNode) -> None:
-    site = node.connections()
+    site = node.site()
     batches = planned(site, {"Gaudi": tree(GAUDI)})
     reserve_run(site, attempt(holder="reserve"), batches)
     prepare_batch(site, attempt(), batches[0])
@@ -126,7 +126,7 @@ def test_a_failure_on_the_node_is_recorded_and_the_next_try_does_it(node: Publis
 
 
 def test_a_node_that_another_task_has_makes_the_artifact_busy_and_no_failure(node: PublisherNode) -> None:
-    site = node.connections()
+    site = node.site()
     batches = planned(site, {"Gaudi": tree(GAUDI)})
     reserve_run(site, attempt(holder="reserve"), batches)
     prepare_batch(site, attempt(), batches[0])
@@ -141,7 +141,7 @@ def test_a_node_that_another_task_has_makes_the_artifact_busy_and_no_failure(nod
 
 def test_what_would_be_lost_on_the_way_is_refused_when_it_is_prepared(node: PublisherNode) -> None:
     linked = archive([file("lib/a", b"content"), hardlink("lib/b", "lib/a")])
-    site = node.connections()
+    site = node.site()
     batches = planned(site, {"Gaudi": linked})
     outcome = prepare_batch(site, attempt(), batches[0])
     (failure,) = outcome.failures.values()

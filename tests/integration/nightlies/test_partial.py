@@ -38,17 +38,17 @@ def base_of(day: int) -> dict[str, object]:
 
 def run(nights: Nights, night: Night) -> PublishOutcome | None:
     """A night to its gate; what it took from another build."""
-    plan = plan_night(nights.connections, attempt(), night, max_mapped=1)
+    plan = plan_night(nights.site, attempt(), night, max_mapped=1)
     taken = None
     if plan.inherited is not None:
-        taken = inherit_batch(nights.connections, attempt(), plan.inherited)
+        taken = inherit_batch(nights.site, attempt(), plan.inherited)
         assert not taken.failures
         assert not taken.busy
     for batch in plan.batches:
         nights.prepare(batch)
         assert not nights.publish(batch).failures
-    verify_run(nights.connections, attempt(night.run))
-    gate(nights.connections, attempt(night.run), night=night)
+    verify_run(nights.site, attempt(night.run))
+    gate(nights.site, attempt(night.run), night=night)
     return taken
 
 
@@ -58,7 +58,7 @@ def data_objects(nights: Nights) -> set[str]:
 
 
 def test_a_chain_of_partial_builds_is_three_whole_stacks_and_sends_only_what_changed(slots: Nights) -> None:
-    store = slots.connections.store("cvmfs")
+    store = slots.site.store("cvmfs")
     build_of(2, FULL).store_in(store)
     run(slots, night_of(2))
     before = data_objects(slots)
@@ -71,9 +71,9 @@ def test_a_chain_of_partial_builds_is_three_whole_stacks_and_sends_only_what_cha
     build_of(4, {"C": b"newest" * 1000}, **base_of(3)).store_in(store)
     run(slots, night_of(4))
     assert len(data_objects(slots) - before) == 2
-    head = slots.connections.repository(FQRN)
+    head = slots.site.repository(FQRN)
     place = f"{FOLDER}/b20261104"
-    if slots.connections.site.slot("main").partial == "copy":
+    if slots.site.settings.slot("main").partial == "copy":
         for project, content in {"A": FULL["A"], "B": b"newer" * 1000, "C": b"newest" * 1000}.items():
             assert head.revision.read(f"{place}/{project}/x86_64/file") == content
     else:
@@ -88,13 +88,13 @@ def test_a_chain_of_partial_builds_is_three_whole_stacks_and_sends_only_what_cha
 
 
 def test_the_same_partial_build_again_takes_nothing_and_makes_no_revision(slots: Nights) -> None:
-    store = slots.connections.store("cvmfs")
+    store = slots.site.store("cvmfs")
     build_of(2, FULL).store_in(store)
     run(slots, night_of(2))
     build_of(3, {"B": b"newer"}, **base_of(2)).store_in(store)
     run(slots, night_of(3))
     before = revision(slots)
-    plan = plan_night(slots.connections, attempt(), night_of(3, "night/again"), max_mapped=1)
+    plan = plan_night(slots.site, attempt(), night_of(3, "night/again"), max_mapped=1)
     assert plan.inherited is None
     assert plan.batches == ()
     assert {one.state for one in plan.settled} == {State.UNCHANGED}
@@ -104,28 +104,28 @@ def test_the_same_partial_build_again_takes_nothing_and_makes_no_revision(slots:
 @pytest.mark.parametrize("slots", ["copy"], indirect=True)
 def test_what_stands_once_is_not_copied_again_under_another_revision_of_its_catalogs(slots: Nights) -> None:
     """The same tree at the same place has the same hash, so a copy that is made twice is the same objects."""
-    store = slots.connections.store("cvmfs")
+    store = slots.site.store("cvmfs")
     build_of(2, FULL).store_in(store)
     run(slots, night_of(2))
     build_of(3, {"B": b"newer"}, **base_of(2)).store_in(store)
     run(slots, night_of(3))
-    head = slots.connections.head(FQRN)
+    head = slots.site.head(FQRN)
     first = head.revision.nested_at(f"{FOLDER}/b20261103/A/x86_64")
-    slots.connections.publisher(FQRN).remove(f"{FOLDER}/b20261103/A/x86_64", holder="test", now=now())
+    slots.site.publisher(FQRN).remove(f"{FOLDER}/b20261103/A/x86_64", holder="test", now=now())
     run(slots, night_of(3, "night/again"))
-    assert slots.connections.head(FQRN).revision.nested_at(f"{FOLDER}/b20261103/A/x86_64") == first
+    assert slots.site.head(FQRN).revision.nested_at(f"{FOLDER}/b20261103/A/x86_64") == first
 
 
 def test_a_base_that_is_missing_failed_or_not_complete_is_named_before_anything_is_changed(slots: Nights) -> None:
-    store = slots.connections.store("cvmfs")
+    store = slots.site.store("cvmfs")
     build_of(3, {"B": b"newer"}, **base_of(2)).store_in(store)
 
     def refused(says: str) -> None:
         before = revision(slots)
         with pytest.raises(BaseUnusable, match=says):
-            plan_night(slots.connections, attempt(), night_of(3))
+            plan_night(slots.site, attempt(), night_of(3))
         assert revision(slots) == before
-        assert builds.build(slots.connections.ledger, "main", "b20261103") is None
+        assert builds.build(slots.site.ledger, "main", "b20261103") is None
 
     refused("which the ledger does not have")
     build_of(2, FULL, complete=False).store_in(store)
@@ -139,48 +139,48 @@ def test_a_base_that_is_missing_failed_or_not_complete_is_named_before_anything_
 
 
 def test_a_tree_that_goes_between_plan_and_taking_fails_that_one_with_its_reason(slots: Nights) -> None:
-    store = slots.connections.store("cvmfs")
+    store = slots.site.store("cvmfs")
     build_of(2, FULL).store_in(store)
     run(slots, night_of(2))
     build_of(3, {"B": b"newer"}, **base_of(2)).store_in(store)
-    plan = plan_night(slots.connections, attempt(), night_of(3), max_mapped=1)
-    slots.connections.publisher(FQRN).remove(f"{FOLDER}/b20261102/A/x86_64", holder="operator", now=now())
+    plan = plan_night(slots.site, attempt(), night_of(3), max_mapped=1)
+    slots.site.publisher(FQRN).remove(f"{FOLDER}/b20261102/A/x86_64", holder="operator", now=now())
     assert plan.inherited is not None
-    taken = inherit_batch(slots.connections, attempt(), plan.inherited)
+    taken = inherit_batch(slots.site, attempt(), plan.inherited)
     assert [type(one) for one in taken.failures.values()] == [DestinationError]
     assert [one.project for one in taken.done] == ["C"]
     assert taken.failures["A/x86_64"].path == f"{FOLDER}/b20261102/A/x86_64"
 
 
 def test_while_the_build_is_leased_the_taking_is_busy_and_goes_on_later(slots: Nights) -> None:
-    store = slots.connections.store("cvmfs")
+    store = slots.site.store("cvmfs")
     build_of(2, FULL).store_in(store)
     run(slots, night_of(2))
     build_of(3, {"B": b"newer"}, **base_of(2)).store_in(store)
-    plan = plan_night(slots.connections, attempt(), night_of(3), max_mapped=1)
+    plan = plan_night(slots.site, attempt(), night_of(3), max_mapped=1)
     batch = plan.inherited
     assert batch is not None
-    nights, linked = slots, slots.connections.site.slot("main").partial == "link"
+    nights, linked = slots, slots.site.settings.slot("main").partial == "link"
     nights.publish(plan.batches[0])  # reserves the build's skeleton
     with slots.client() as client, client.lease(FQRN, f"{FOLDER}/b20261103", hostname="somebody"):
         if linked:
-            assert set(inherit_batch(slots.connections, attempt(), batch).busy) == {
+            assert set(inherit_batch(slots.site, attempt(), batch).busy) == {
                 "A/x86_64", "C/x86_64",
             }  # fmt: skip
-    taken = inherit_batch(slots.connections, attempt(), batch)
+    taken = inherit_batch(slots.site, attempt(), batch)
     assert {one.state for one in taken.done} == {State.PUBLISHED}
 
 
 def test_a_dry_run_says_what_would_be_taken_and_writes_nothing(slots: Nights) -> None:
-    store = slots.connections.store("cvmfs")
+    store = slots.site.store("cvmfs")
     build_of(2, FULL).store_in(store)
     run(slots, night_of(2))
     build_of(3, {"B": b"newer"}, **base_of(2)).store_in(store)
     before, objects = revision(slots), {one.key for one in slots.store.list()}
     night = Night("night/dry", "main", date(2026, 11, 3), "test", dry_run=True)
-    plan = plan_night(slots.connections, attempt(), night)
+    plan = plan_night(slots.site, attempt(), night)
     assert plan.inherited is not None
-    taken = inherit_batch(slots.connections, attempt(), plan.inherited)
+    taken = inherit_batch(slots.site, attempt(), plan.inherited)
     assert {one.state for one in taken.done} == {State.SKIPPED}
     assert all(one.reason.startswith("dry run: would") for one in taken.done)
     assert revision(slots) == before

@@ -36,20 +36,20 @@ def slots(nights: Nights, tmp_path: Path, request: pytest.FixtureRequest) -> Nig
 
 
 def store(nights: Nights, build: Build) -> None:
-    build.store_in(nights.connections.store("cvmfs"))
+    build.store_in(nights.site.store("cvmfs"))
 
 
 def refused(nights: Nights, day: int, says: str) -> None:
     before = revision(nights)
     with pytest.raises(BaseUnusable, match=says):
-        plan_night(nights.connections, attempt(), night_of(day))
+        plan_night(nights.site, attempt(), night_of(day))
     assert revision(nights) == before
-    assert builds.build(nights.connections.ledger, "main", f"b202611{day:02}") is None
+    assert builds.build(nights.site.ledger, "main", f"b202611{day:02}") is None
 
 
 def read(nights: Nights, day: int) -> dict[str, bytes]:
     """What readers find of a build, links followed."""
-    seen, found = nights.connections.repository(FQRN), {}
+    seen, found = nights.site.repository(FQRN), {}
     for project in ("A", "B", "C"):
         place = f"{FOLDER}/b202611{day:02}/{project}/x86_64"
         entry = seen.revision.lookup(place)
@@ -81,7 +81,7 @@ def test_what_the_base_itself_refused_is_missed_unless_it_is_optional_or_listed(
     store(slots, build_of(4, {"B": b"b4"}, **base_of(3)))
     refused(slots, 4, r"lacks 1 of its artifacts(.|\n)*C/x86_64: rejected: ")
     store(slots, build_of(4, {"B": b"b4", "C": b"c4"}, **base_of(3)))
-    plan = plan_night(slots.connections, attempt(), night_of(4))
+    plan = plan_night(slots.site, attempt(), night_of(4))
     assert any("Extra/x86_64 is not taken from" in note for note in plan.notes)
 
 
@@ -90,7 +90,7 @@ def test_what_was_undone_of_the_base_is_named_with_who_did_it_and_why(slots: Nig
     store(slots, build_of(3, {"A": b"a3", "B": b"b3", "C": b"c3"}))
     run(slots, night_of(3))
     wish = Wish("main", "b20261103", "it crashes", projects=("A",), instead=instead)
-    undo(slots.connections, attempt("by hand/op", holder="op"), wish)
+    undo(slots.site, attempt("by hand/op", holder="op"), wish)
     store(slots, build_of(4, {"B": b"b4"}, **base_of(3)))
     refused(slots, 4, r"A/x86_64: undone at .* by by hand/op.*: it crashes")
     store(slots, build_of(4, {"A": b"a4", "B": b"b4"}, **base_of(3)))
@@ -111,14 +111,14 @@ def test_a_base_of_another_slot_and_the_build_itself_are_none(slots: Nights) -> 
     refused(slots, 4, "which the ledger does not have")
     store(slots, build_of(4, {"B": b"b4"}, **base_of(4)))
     with pytest.raises(BadIndex):
-        plan_night(slots.connections, attempt(), night_of(4))
+        plan_night(slots.site, attempt(), night_of(4))
 
 
 def test_builds_that_name_each_other_end_and_take_what_there_is(slots: Nights) -> None:
     store(slots, build_of(3, {"B": b"b3"}, **base_of(2)))
     run(slots, night_of(3))
     store(slots, build_of(2, {"A": FULL["A"]}, **base_of(3)))
-    plan = plan_night(slots.connections, attempt(), night_of(2, "night/circle"))
+    plan = plan_night(slots.site, attempt(), night_of(2, "night/circle"))
     assert plan.batches == ()
     assert {one.state for one in plan.settled} == {State.UNCHANGED}
 
@@ -129,7 +129,7 @@ def test_a_base_with_other_platforms_gives_all_of_them(slots: Nights) -> None:
     run(slots, night_of(3))
     store(slots, build_of(4, {"A:riscv": b"new", "B": b"b4"}, **base_of(3)))
     run(slots, night_of(4))
-    head = slots.connections.head(FQRN)
+    head = slots.site.head(FQRN)
     assert {one.name for one in head.revision.listing(f"{FOLDER}/b20261104/A")} >= {"x86_64", "arm", "riscv"}
     assert {one.state for one in link(slots, night_of(4)).links} == {LinkState.MOVED}
     assert slots.check().problems == ()
@@ -141,13 +141,13 @@ def test_nothing_is_sent_and_a_base_that_is_rebuilt_leaves_a_copy_as_it_was(slot
     before = data_objects(slots)
     run(slots, night_of(3))
     assert len(data_objects(slots) - before) == 1
-    for done in publications_of_run(slots.connections.ledger, "night/3"):
+    for done in publications_of_run(slots.site.ledger, "night/3"):
         assert (done.objects_new or 0) <= (2 if done.project == "B" else 1), done.project  # its catalog, and a file
     link(slots, night_of(3))
     assert read(slots, 3) == {**FULL, "B": b"b3"}
     store(slots, build_of(2, {**FULL, "A": b"rebuilt"}))
     run(slots, night_of(2, "night/rebuilt"))
-    by_copy = slots.connections.site.slot("main").partial == "copy"
+    by_copy = slots.site.settings.slot("main").partial == "copy"
     assert read(slots, 3)["A"] == (FULL["A"] if by_copy else b"rebuilt")
     run(slots, night_of(3, "night/again"))
     assert read(slots, 3)["A"] == b"rebuilt"

@@ -31,17 +31,17 @@ def slots(nights: Nights, tmp_path: Path, request: pytest.FixtureRequest) -> Nig
 
 def a_night(nights: Nights, day: int, projects: dict[str, bytes], run: str = "", **index: object) -> None:
     build = build_of(day, projects, **index)
-    build.store_in(nights.connections.store("cvmfs"))
+    build.store_in(nights.site.store("cvmfs"))
     to_the_gate(nights, night_of(day, run))
     set_links(nights, night_of(day, run))
 
 
 def who(nights: Nights, path: str, limit: int = 1) -> list[dict[str, Any]]:
     """Every answer; each of which its document in the store has to bear out."""
-    asked = ask(nights.connections, FQRN, path, limit=limit)
+    asked = ask(nights.site, FQRN, path, limit=limit)
     for one in asked.answers:
         assert one.checked.verdict == f"signed by gateway key {KEY.id}"
-        assert check(nights.connections, one.record, one.document).good
+        assert check(nights.site, one.record, one.document).good
     return [one.to_json() for one in asked.answers]
 
 
@@ -57,7 +57,7 @@ def test_a_link_says_which_run_moved_it_when_from_where_and_what_stood_before(sl
     assert (latest["kind"], latest["run_id"], latest["holder"]) == ("link", "night/3", "test")
     assert (latest["leads_to"], latest["before"]) == (f"{FOLDER}/b20261103", f"{FOLDER}/b20261102")
     assert (latest["build_id"], latest["now"]) == ("b20261103", "this very link")
-    assert latest["revision"] == slots.connections.head(FQRN).manifest.revision
+    assert latest["revision"] == slots.site.head(FQRN).manifest.revision
     assert latest["reason"] == "from build b20261102 of 2026-11-02"
     assert latest["published_at"].startswith(str(now().date()))
     (monday,) = [one for one in who(slots, f"{FOLDER}/Mon") if one["kind"] == "link"]
@@ -95,7 +95,7 @@ def test_what_a_partial_build_took_names_it_and_the_build_that_its_artifact_was_
     assert taken["artifact_sha256"] == taken["origin"]["artifact_sha256"] == first
     assert (taken["origin"]["build_id"], taken["origin"]["run_id"]) == ("b20261102", "night/2")
     assert taken["origin"]["path"] == f"{FOLDER}/b20261102/A/x86_64"
-    if slots.connections.site.slot("main").partial == "link":
+    if slots.site.settings.slot("main").partial == "link":
         assert (taken["kind"], taken["leads_to"]) == ("link", f"{FOLDER}/b20261102/A/x86_64")
         assert taken["now"] == "this very link"
     else:
@@ -110,7 +110,7 @@ def test_what_a_partial_build_took_names_it_and_the_build_that_its_artifact_was_
 
 def undone(nights: Nights, **changes: object) -> None:
     wish = Wish("main", "b20261103", "it crashes", **changes)  # type: ignore[arg-type]
-    undo(nights.connections, attempt("by hand/op", holder="op@host"), wish)
+    undo(nights.site, attempt("by hand/op", holder="op@host"), wish)
 
 
 def test_what_was_taken_back_says_who_did_why_and_what_its_links_became(slots: Nights) -> None:
@@ -124,7 +124,7 @@ def test_what_was_taken_back_says_who_did_why_and_what_its_links_became(slots: N
     )  # fmt: skip
     assert (gone["artifact_sha256"], gone["before"]) == (crashed, was["nested_hash"])
     assert (gone["build_id"], gone["now"]) == ("b20261103", "nothing, as it was left")
-    assert gone["revision"] == slots.connections.head(FQRN).manifest.revision
+    assert gone["revision"] == slots.site.head(FQRN).manifest.revision
     latest = who(slots, f"{FOLDER}/latest")[0]
     assert (latest["leads_to"], latest["before"]) == (f"{FOLDER}/b20261102", f"{FOLDER}/b20261103")
     assert "is undone: it crashes" in latest["reason"]
@@ -172,7 +172,7 @@ def test_what_was_taken_back_by_a_try_that_died_is_told_by_the_next_and_once(
 def test_a_link_that_a_try_moved_and_died_is_not_claimed_by_the_next(
     slots: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build_of(2, {"A": b"2"}).store_in(slots.connections.store("cvmfs"))
+    build_of(2, {"A": b"2"}).store_in(slots.site.store("cvmfs"))
     to_the_gate(slots, night_of(2))
     with monkeypatch.context() as patch:
         patch.setattr(link_step, "_recorded", die)
@@ -188,11 +188,11 @@ def test_a_link_that_a_try_moved_and_died_is_not_claimed_by_the_next(
 
 def test_what_others_published_and_what_nobody_did(slots: Nights) -> None:
     whole_night(slots, _stored(slots, 2))
-    assert ask(slots.connections, FQRN, "/nightlies").answers == ()
-    assert ask(slots.connections, FQRN, "/nightlies").stands is True
-    assert ask(slots.connections, FQRN, "/elsewhere").stands is False
+    assert ask(slots.site, FQRN, "/nightlies").answers == ()
+    assert ask(slots.site, FQRN, "/nightlies").stands is True
+    assert ask(slots.site, FQRN, "/elsewhere").stands is False
 
 
 def _stored(nights: Nights, day: int) -> Any:
-    build_of(day, {"A": b"x"}).store_in(nights.connections.store("cvmfs"))
+    build_of(day, {"A": b"x"}).store_in(nights.site.store("cvmfs"))
     return night_of(day)

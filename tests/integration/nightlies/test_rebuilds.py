@@ -26,12 +26,12 @@ def drop(nights: Nights, *, complete: bool = True, **projects: bytes) -> None:
     build = Build(DAY.isoformat(), index={"complete": complete})
     for project, content in projects.items():
         build.add(project, "x86_64", tree({"file": content}))
-    build.store_in(nights.connections.store("cvmfs"))
+    build.store_in(nights.site.store("cvmfs"))
 
 
 def planned(nights: Nights, run: str, **more: object) -> Batch | None:
     night = Night(run, "main", DAY, "test", **more)  # type: ignore[arg-type]
-    batches = plan_night(nights.connections, attempt(), night, max_mapped=1).batches
+    batches = plan_night(nights.site, attempt(), night, max_mapped=1).batches
     return batches[0] if batches else None
 
 
@@ -40,15 +40,15 @@ def install(nights: Nights, run: str, **more: object) -> dict[str, State]:
     if batch is not None:
         assert not nights.prepare(batch).failures
         assert not nights.publish(batch).failures
-    return {str(one.project): one.state for one in publications_of_run(nights.connections.ledger, run)}
+    return {str(one.project): one.state for one in publications_of_run(nights.site.ledger, run)}
 
 
 def stands(nights: Nights, project: str) -> bytes:
-    return nights.connections.head(FQRN).revision.read(f"{FOLDER}/{project}/x86_64/file")
+    return nights.site.head(FQRN).revision.read(f"{FOLDER}/{project}/x86_64/file")
 
 
 def revision(nights: Nights) -> int:
-    return nights.connections.head(FQRN).manifest.revision
+    return nights.site.head(FQRN).manifest.revision
 
 
 @pytest.mark.parametrize("tries", [1, 3])
@@ -64,7 +64,7 @@ def test_a_run_that_is_overtaken_by_a_rebuild_does_not_put_the_earlier_bytes_bac
         assert not nights.publish(slow, try_number=number).failures
     assert stands(nights, "A") == b"rebuilt"
     assert revision(nights) == before
-    found = {one.project: one for one in publications_of_run(nights.connections.ledger, "night/slow")}
+    found = {one.project: one for one in publications_of_run(nights.site.ledger, "night/slow")}
     assert {name: one.state for name, one in found.items()} == {"A": State.SKIPPED, "B": State.UNCHANGED}
     assert "superseded: build b20261109 lists it with another sum now" in found["A"].reason
     assert not nights.check().problems
@@ -105,7 +105,7 @@ def test_a_rebuild_that_comes_while_the_earlier_one_goes_in_replaces_it(nights: 
     for thread in threads:
         thread.join(90)
     assert stands(nights, "A") == b"rebuilt", ended
-    (last,) = publications_of_run(nights.connections.ledger, "night/2")
+    (last,) = publications_of_run(nights.site.ledger, "night/2")
     assert last.state is State.PUBLISHED
     assert not nights.check().problems
 
@@ -131,7 +131,7 @@ def test_a_plan_that_read_its_index_before_a_rebuild_was_recorded_reads_it_again
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drop(nights, A=b"first")
-    head, meanwhile = nights.connections.head, ["night/quick"]
+    head, meanwhile = nights.site.head, ["night/quick"]
 
     def slowly(fqrn: str) -> object:
         """Between an index that is read and its build that is recorded, another run does both of a later one."""
@@ -141,10 +141,10 @@ def test_a_plan_that_read_its_index_before_a_rebuild_was_recorded_reads_it_again
             planned(nights, run)
         return head(fqrn)
 
-    monkeypatch.setattr(nights.connections, "head", slowly)
+    monkeypatch.setattr(nights.site, "head", slowly)
     batch = planned(nights, "night/slow")
     assert batch is not None
-    recorded = builds.build(nights.connections.ledger, "main", "b20261109")
+    recorded = builds.build(nights.site.ledger, "main", "b20261109")
     assert recorded is not None
     artifact = recorded.artifact("A", "x86_64")
     assert artifact is not None

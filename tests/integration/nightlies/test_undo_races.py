@@ -17,7 +17,7 @@ from include.nightlies.steps.plan import plan_night
 from include.nightlies.undo import undo as step
 from include.nightlies.undo.plan import Instead, UndoPlan, Wish
 from include.nightlies.undo.undo import plan_undo, redo
-from include.publishers.single_changes import linking
+from include.site.single_changes import linking
 from tests.fakes.attempts import attempt
 from tests.fakes.refused import refused
 from tests.integration.nightlies.conftest import FQRN, Nights, now
@@ -49,7 +49,7 @@ def slots(nights: Nights, tmp_path: Path, request: pytest.FixtureRequest) -> Nig
 
 
 def install(nights: Nights, day: int, projects: dict[str, bytes], run: str = "", **index: object) -> None:
-    build_of(day, projects, **index).store_in(nights.connections.store("cvmfs"))
+    build_of(day, projects, **index).store_in(nights.site.store("cvmfs"))
     to_the_gate(nights, night_of(day, run))
     link(nights, night_of(day, run))
 
@@ -57,8 +57,8 @@ def install(nights: Nights, day: int, projects: dict[str, bytes], run: str = "",
 def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
     """Between the look at what is to be undone and the doing of it."""
 
-    def look(connections: object, wanted: Wish) -> UndoPlan:
-        plan = plan_undo(connections, wanted)  # type: ignore[arg-type]
+    def look(site: object, wanted: Wish) -> UndoPlan:
+        plan = plan_undo(site, wanted)  # type: ignore[arg-type]
         happens()
         return plan
 
@@ -68,7 +68,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) ->
 def test_a_link_that_came_to_lead_there_meanwhile_stops_the_undoing(
     slots: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build_of(4, {"A": b"a4"}).store_in(slots.connections.store("cvmfs"))
+    build_of(4, {"A": b"a4"}).store_in(slots.site.store("cvmfs"))
     to_the_gate(slots, night_of(4))
     meanwhile(monkeypatch, lambda: link(slots, night_of(4)))
     with refused(DestinationError, path=f"{FOLDER}/latest"):
@@ -78,7 +78,7 @@ def test_a_link_that_came_to_lead_there_meanwhile_stops_the_undoing(
 
 
 def test_a_link_does_not_move_to_what_was_undone_meanwhile(slots: Nights, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked = plan_undo(slots.connections, wish(move_links=True))
+    looked = plan_undo(slots.site, wish(move_links=True))
     assert looked.links[0].target == f"{FOLDER}/b20261102"
     taken_back(slots, wish("b20261102", move_links=True))
     assert leads_to(slots, "Mon") == ""
@@ -90,8 +90,8 @@ def test_a_link_does_not_move_to_what_was_undone_meanwhile(slots: Nights, monkey
 
 
 def test_a_link_to_what_is_gone_altogether_is_put_right_by_undoing_it(slots: Nights) -> None:
-    slots.connections.publisher(FQRN).remove(f"{FOLDER}/b20261103", holder="operator", now=now())
-    with refused(UndoRefused, reasons=plan_undo(slots.connections, wish()).refused):
+    slots.site.publisher(FQRN).remove(f"{FOLDER}/b20261103", holder="operator", now=now())
+    with refused(UndoRefused, reasons=plan_undo(slots.site, wish()).refused):
         taken_back(slots, wish())
     _, made = taken_back(slots, wish(move_links=True))
     assert made is not None
@@ -106,21 +106,21 @@ def test_a_link_set_by_hand_into_what_goes_is_named(slots: Nights) -> None:
         ("/other", "nightlies/main/b20261102"),
         (f"{FOLDER}/gone", "b20261103"),
     ):
-        done = linking(path, target, now=now()).commit(slots.connections, FQRN, holder="op", now=now())
-        note_linked(slots.connections, FQRN, path, target, done, holder="op", now=now())
-    slots.connections.publisher(FQRN).remove(f"{FOLDER}/gone", holder="op", now=now())
-    refused = plan_undo(slots.connections, wish(move_links=True)).refused
+        done = linking(path, target, now=now()).commit(slots.site, FQRN, holder="op", now=now())
+        note_linked(slots.site, FQRN, path, target, done, holder="op", now=now())
+    slots.site.publisher(FQRN).remove(f"{FOLDER}/gone", holder="op", now=now())
+    refused = plan_undo(slots.site, wish(move_links=True)).refused
     assert sorted(line.split(",")[0] for line in refused) == ["/nightlies/main/stable", "/one"]
     assert all("set by hand, leads to" in line for line in refused)
-    (only_a,) = plan_undo(slots.connections, wish(projects=("A",), move_links=True)).refused
+    (only_a,) = plan_undo(slots.site, wish(projects=("A",), move_links=True)).refused
     assert only_a.startswith("/one")
     for path in (f"{FOLDER}/stable", "/one"):
-        slots.connections.publisher(FQRN).remove(path, holder="op", now=now())
+        slots.site.publisher(FQRN).remove(path, holder="op", now=now())
     assert taken_back(slots, wish(move_links=True))[1] == revision(slots)
 
 
 def test_a_night_under_way_does_not_install_what_was_undone_since_it_was_planned(slots: Nights) -> None:
-    build_of(4, {"A": b"a4", "B": b"b4"}).store_in(slots.connections.store("cvmfs"))
+    build_of(4, {"A": b"a4", "B": b"b4"}).store_in(slots.site.store("cvmfs"))
     batch = slots.planned(4)
     assert not slots.prepare(batch).failures
     taken_back(slots, wish("b20261104", projects=("A",)))
@@ -153,9 +153,9 @@ def test_a_rebuilt_tree_is_replaced_by_what_stood_there_before_and_nothing_is_se
     assert taken_back(slots, wanted)[1] is None
     assert slots.check().problems == ()
     # the rebuild does not come back by itself; what is let come again, does
-    plan_again = plan_night(slots.connections, attempt(), night_of(3, "night/again"))
+    plan_again = plan_night(slots.site, attempt(), night_of(3, "night/again"))
     assert plan_again.batches == ()
-    assert redo(slots.connections, wish(projects=("A",)), now=now()) == 1
+    assert redo(slots.site, wish(projects=("A",)), now=now()) == 1
     install(slots, 3, {"A": b"rebuilt", "B": b"b3"}, "night/let")
     assert files(slots)[place] == b"rebuilt"
 
@@ -164,12 +164,12 @@ def test_bytes_that_were_undone_themselves_are_no_predecessor_and_untagged_ones_
     taken_back(slots, wish(projects=("A",), instead=Instead.PREDECESSOR))
     install(slots, 3, {"A": b"rebuilt", "B": b"b3"}, "night/rebuilt")
     # b20261103's first A crashed: its predecessor is another build's
-    plan = plan_undo(slots.connections, wish(projects=("A",), instead=Instead.PREDECESSOR))
+    plan = plan_undo(slots.site, wish(projects=("A",), instead=Instead.PREDECESSOR))
     assert plan.taken[0].instead is not None
     assert plan.taken[0].instead.build_id == "b20261102"
     install(slots, 3, {"A": b"rebuilt", "B": b"second"}, "night/second")
     install(slots, 3, {"A": b"rebuilt", "B": b"third"}, "night/third")
-    only_b = plan_undo(slots.connections, wish(projects=("B",), instead=Instead.PREDECESSOR)).taken[0].instead
+    only_b = plan_undo(slots.site, wish(projects=("B",), instead=Instead.PREDECESSOR)).taken[0].instead
     assert only_b is not None
     assert only_b.tag == "main-b20261103"
 
@@ -178,7 +178,7 @@ def test_bytes_that_were_undone_themselves_are_no_predecessor_and_untagged_ones_
 def test_a_base_that_is_undone_leaves_copies_whole_and_is_refused_where_links_lead_to_it(slots: Nights) -> None:
     install(slots, 4, {"B": b"b4"}, **base_of(3))
     wanted = wish(move_links=True)
-    if slots.connections.site.slot("main").partial == "copy":
+    if slots.site.settings.slot("main").partial == "copy":
         taken_back(slots, wanted)
         found = files(slots)
         assert (found[f"{FOLDER}/b20261104/A/x86_64/file"], found[f"{FOLDER}/b20261104/B/x86_64/file"]) == (
@@ -197,7 +197,7 @@ def test_a_base_that_is_undone_leaves_copies_whole_and_is_refused_where_links_le
         assert any(
             "b20261104 of 2026-11-04 leads to" in one and "shows what takes its place" in one for one in plan.notes
         )
-        head = slots.connections.head(FQRN)
+        head = slots.site.head(FQRN)
         assert head.revision.read(f"{FOLDER}/b20261103/A/x86_64/file") == b"a2"
         assert head.revision.nested_at(f"{FOLDER}/b20261103/A/x86_64") is not None
     assert slots.check().problems == ()
@@ -206,13 +206,13 @@ def test_a_base_that_is_undone_leaves_copies_whole_and_is_refused_where_links_le
 def test_a_link_of_a_partial_build_that_comes_meanwhile_stops_the_undoing(
     slots: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    build_of(4, {"B": b"b4"}, **base_of(3)).store_in(slots.connections.store("cvmfs"))
-    plan = plan_night(slots.connections, attempt(), night_of(4), max_mapped=1)
+    build_of(4, {"B": b"b4"}, **base_of(3)).store_in(slots.site.store("cvmfs"))
+    plan = plan_night(slots.site, attempt(), night_of(4), max_mapped=1)
     batch = plan.inherited
     assert batch is not None
 
     def inherit() -> None:
-        taken = inherit_batch(slots.connections, attempt(), batch)
+        taken = inherit_batch(slots.site, attempt(), batch)
         assert not taken.failures
         assert not taken.busy
 
@@ -227,10 +227,10 @@ def test_a_project_of_a_partial_build_goes_comes_again_and_the_base_keeps_its_ow
     install(slots, 4, {"B": b"b4"}, **base_of(3))
     for project in "AB":
         taken_back(slots, wish("b20261104", projects=(project,), move_links=True))
-    assert slots.connections.head(FQRN).revision.lookup(f"{FOLDER}/b20261104") is None
+    assert slots.site.head(FQRN).revision.lookup(f"{FOLDER}/b20261104") is None
     assert leads_to(slots, "latest") == f"{FOLDER}/b20261103"
     assert files(slots)[f"{FOLDER}/b20261103/A/x86_64/file"] == b"a3"
-    assert redo(slots.connections, wish("b20261104"), now=now()) == 2
+    assert redo(slots.site, wish("b20261104"), now=now()) == 2
     install(slots, 4, {"B": b"b4"}, "night/let", **base_of(3))
     done = link(slots, night_of(4))
     assert {one.state for one in done.links} == {LinkState.UNCHANGED}

@@ -22,10 +22,10 @@ from include.care.notify.notifier import Notifier, Said
 from include.care.notify.records import alerts_since
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
-from include.publishers.connect import Connections
 from include.settings.errors import BadConnection
-from include.settings.model import Mail, Notify, Site, Webhook
+from include.settings.model import Mail, Notify, SiteSettings, Webhook
 from include.settings.secrets import ConnectionSecrets, EnvSecrets
+from include.site.site import Site
 from tests.integration.notify.conftest import HookServer, MailServer
 
 NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
@@ -52,14 +52,14 @@ def ledger(tmp_path: Path) -> Iterator[Engine]:
 
 
 def notifier(ledger: Engine, mail: MailServer | None = None, hook: HookServer | None = None) -> Notifier:
-    connections: dict[str, dict[str, Any]] = {}
+    told: dict[str, dict[str, Any]] = {}
     if mail:
-        connections["SMTP"] = {"host": "127.0.0.1", "port": mail.server_address[1]}
+        told["SMTP"] = {"host": "127.0.0.1", "port": mail.server_address[1]}
     if hook:
-        connections["HOOK"] = {"host": hook.url, "password": SECRET}
-    environ = {f"AIRFLOW_CONN_{name}": json.dumps({"conn_type": "x", **value}) for name, value in connections.items()}
+        told["HOOK"] = {"host": hook.url, "password": SECRET}
+    environ = {f"AIRFLOW_CONN_{name}": json.dumps({"conn_type": "x", **value}) for name, value in told.items()}
     settings = Notify(mail=MAIL if mail else None, webhook=HOOK if hook else None)
-    on_site = Connections(Site(notify=settings), EnvSecrets(environ))
+    on_site = Site(SiteSettings(notify=settings), EnvSecrets(environ))
     on_site.ledger = ledger
     return Notifier.of(on_site)
 

@@ -13,11 +13,11 @@ from include.gateway.service.config import AcceptedKey, RepositoryConfig, Servic
 from include.gateway.service.http.server import serve
 from include.storage.store import Store
 from tests.fakes.orders import KEY_ID, SECRET
-from tests.fakes.site import FQRN, SIGNER, Site
+from tests.fakes.site import FQRN, SIGNER, LiveSite
 
 
 @dataclass
-class ThreadSite(Site):
+class ThreadSite(LiveSite):
     """A site whose gateway is a thread."""
 
     max_lease_time_s: float = 30.0

@@ -13,7 +13,7 @@ from include.cvmfs.errors import DestinationError
 from include.cvmfs.format.dirent import Dirent
 from include.gateway.errors import MERGE_FAILED, PathBusy
 from tests.fakes.refused import refused
-from tests.fakes.site import BUILD, DESTINATIONS, Site
+from tests.fakes.site import BUILD, DESTINATIONS, LiveSite
 from tests.integration.conftest import AGAIN_ON_S3
 
 pytestmark = AGAIN_ON_S3
@@ -22,7 +22,7 @@ FILES = {"bin/tool": b"#!/bin/sh\n", "lib/a": b"a" * 100, "lib/.cvmfscatalog": b
 
 
 @pytest.fixture
-def built(site: Site) -> Site:
+def built(site: LiveSite) -> LiveSite:
     site.reserve()
     for place in DESTINATIONS[:2]:
         site.worker().publish(site.prepared(place, FILES), holder="test", now=now())
@@ -33,11 +33,11 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def change(site: Site, lease: str, apply: Any, **fields: Any) -> Any:
+def change(site: LiveSite, lease: str, apply: Any, **fields: Any) -> Any:
     return site.worker().change(lease, apply, holder="test", now=now(), **fields)
 
 
-def test_a_subtree_moves_without_its_data(built: Site) -> None:
+def test_a_subtree_moves_without_its_data(built: LiveSite) -> None:
     before = {meta.key for meta in built.store.list("data/") if meta.key[-1] not in "CH"}
     done = change(built, BUILD, lambda edit: edit.move(DESTINATIONS[0], f"{BUILD}/moved"))
     assert done.revision == done.revision_before + 1
@@ -50,7 +50,7 @@ def test_a_subtree_moves_without_its_data(built: Site) -> None:
     built.assert_sound()
 
 
-def test_several_places_go_in_one_revision(built: Site) -> None:
+def test_several_places_go_in_one_revision(built: LiveSite) -> None:
     def apply(edit: Edit) -> None:
         for place in DESTINATIONS:
             edit.remove(place)
@@ -64,7 +64,7 @@ def test_several_places_go_in_one_revision(built: Site) -> None:
     built.assert_sound()
 
 
-def test_nothing_to_do_makes_no_revision_and_takes_no_lease(built: Site) -> None:
+def test_nothing_to_do_makes_no_revision_and_takes_no_lease(built: LiveSite) -> None:
     link = f"{BUILD}/latest"
     first = change(built, link, lambda edit: edit.symlink(link, "alpha", now=1))
     with built.client().lease("nights.example.org", link, hostname="another"):
@@ -75,7 +75,7 @@ def test_nothing_to_do_makes_no_revision_and_takes_no_lease(built: Site) -> None
     assert built.readers().tag("linked").revision == tagged.revision
 
 
-def test_a_publication_in_between_is_kept(built: Site) -> None:
+def test_a_publication_in_between_is_kept(built: LiveSite) -> None:
     calls: list[int] = []
 
     def apply(edit: Edit) -> None:
@@ -91,7 +91,7 @@ def test_a_publication_in_between_is_kept(built: Site) -> None:
     built.assert_sound()
 
 
-def test_a_busy_place_and_a_bad_change_leave_everything_as_it_was(built: Site) -> None:
+def test_a_busy_place_and_a_bad_change_leave_everything_as_it_was(built: LiveSite) -> None:
     before = built.head().manifest
     with built.client().lease("nights.example.org", DESTINATIONS[1], hostname="another"), pytest.raises(PathBusy):
         change(built, BUILD, lambda edit: edit.move(DESTINATIONS[0], f"{BUILD}/moved"))
@@ -101,7 +101,7 @@ def test_a_busy_place_and_a_bad_change_leave_everything_as_it_was(built: Site) -
     built.assert_sound()
 
 
-def test_what_is_outside_of_the_lease_is_refused(built: Site) -> None:
+def test_what_is_outside_of_the_lease_is_refused(built: LiveSite) -> None:
     with refused(MERGE_FAILED, path=DESTINATIONS[0]):
         change(built, DESTINATIONS[0], lambda edit: edit.remove(DESTINATIONS[1]))
     assert built.readers().revision.lookup(DESTINATIONS[1]) is not None

@@ -17,7 +17,7 @@ from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.needed_objects import known_objects
 from include.cvmfs.sources.directory import DirectorySource
 from include.gateway.client.values import Lease
-from include.publishers.preparing import leave_condemned
+from include.site.preparing import leave_condemned
 from tests.fakes.collector import Collector
 from tests.fakes.refused import refused
 from tests.fakes.site import DESTINATIONS, FQRN, NESTED, SIGNER

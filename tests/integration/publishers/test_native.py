@@ -12,20 +12,20 @@ from include.gateway.errors import PathBusy
 from tests.fakes.faultproxy import FaultProxy
 from tests.fakes.refused import refused
 from tests.fakes.site import BUILD, DESTINATIONS, NESTED
-from tests.integration.publishers.conftest import ThreadSite as Site
+from tests.integration.publishers.conftest import ThreadSite as SiteSettings
 
 NOW = datetime.now(UTC)
 
 
-def reserve(site: Site, destinations: list[str] = DESTINATIONS) -> int:
+def reserve(site: SiteSettings, destinations: list[str] = DESTINATIONS) -> int:
     return site.reserve(destinations)
 
 
-def assert_sound(site: Site) -> None:
+def assert_sound(site: SiteSettings) -> None:
     site.assert_sound()
 
 
-def test_reserve_makes_one_revision_and_a_second_one_none(site: Site) -> None:
+def test_reserve_makes_one_revision_and_a_second_one_none(site: SiteSettings) -> None:
     assert reserve(site) == 1
     again = site.worker().reserve(DESTINATIONS, nested=NESTED, holder="test", now=NOW)
     assert (again.revision, again.created, again.lease_held_s) == (1, (), 0.0)
@@ -34,7 +34,7 @@ def test_reserve_makes_one_revision_and_a_second_one_none(site: Site) -> None:
     assert_sound(site)
 
 
-def test_a_published_tree_is_read_back_through_the_public_url(site: Site) -> None:
+def test_a_published_tree_is_read_back_through_the_public_url(site: SiteSettings) -> None:
     reserve(site)
     changeset = site.prepared(DESTINATIONS[0], {"bin/run": b"#!/bin/sh\n", "lib/data": b"x" * 100_000})
     done = site.worker().publish(changeset, holder="test", now=NOW, tag=NewTag("b1"))
@@ -46,7 +46,7 @@ def test_a_published_tree_is_read_back_through_the_public_url(site: Site) -> Non
     assert_sound(site)
 
 
-def test_publishing_again_is_unchanged_and_makes_no_revision(site: Site) -> None:
+def test_publishing_again_is_unchanged_and_makes_no_revision(site: SiteSettings) -> None:
     reserve(site)
     changeset = site.prepared(DESTINATIONS[0], {"f": b"1"})
     first = site.worker().publish(changeset, holder="test", now=NOW)
@@ -55,7 +55,7 @@ def test_publishing_again_is_unchanged_and_makes_no_revision(site: Site) -> None
     assert_sound(site)
 
 
-def test_three_workers_publish_disjoint_paths_at_once_and_nothing_is_lost(site: Site) -> None:
+def test_three_workers_publish_disjoint_paths_at_once_and_nothing_is_lost(site: SiteSettings) -> None:
     reserve(site)
     base = site.head()
     changesets = [site.prepared(path, {"f": path.encode(), "d/g": b"g"}, base) for path in DESTINATIONS]
@@ -75,7 +75,7 @@ def test_three_workers_publish_disjoint_paths_at_once_and_nothing_is_lost(site: 
     assert_sound(site)
 
 
-def test_a_stale_change_to_a_destination_that_moved_on_is_refused_and_reverts_nothing(site: Site) -> None:
+def test_a_stale_change_to_a_destination_that_moved_on_is_refused_and_reverts_nothing(site: SiteSettings) -> None:
     reserve(site)
     base = site.head()
     old = site.prepared(DESTINATIONS[0], {"f": b"old"}, base)
@@ -87,7 +87,7 @@ def test_a_stale_change_to_a_destination_that_moved_on_is_refused_and_reverts_no
     assert_sound(site)
 
 
-def test_a_rebuild_derived_from_what_stands_replaces_it(site: Site) -> None:
+def test_a_rebuild_derived_from_what_stands_replaces_it(site: SiteSettings) -> None:
     reserve(site)
     site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"1", "gone": b""}), holder="one", now=NOW)
     site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"2"}), holder="one", now=NOW)
@@ -99,21 +99,21 @@ def test_a_rebuild_derived_from_what_stands_replaces_it(site: Site) -> None:
     assert_sound(site)
 
 
-def test_an_unreserved_destination_is_refused_without_a_lease(site: Site) -> None:
+def test_an_unreserved_destination_is_refused_without_a_lease(site: SiteSettings) -> None:
     changeset = site.prepared("/nowhere/yet", {"f": b"1"})
     with refused(NotReserved, path="/nowhere/yet"):
         site.worker().publish(changeset, holder="test", now=NOW)
     assert site.client().leases() == []
 
 
-def test_a_file_in_the_way_is_refused(site: Site) -> None:
+def test_a_file_in_the_way_is_refused(site: SiteSettings) -> None:
     reserve(site)
     site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"1"}), holder="test", now=NOW)
     with refused(DestinationError, path=f"{DESTINATIONS[0]}/f/x"):
         reserve(site, [f"{DESTINATIONS[0]}/f/x"])
 
 
-def test_a_busy_path_names_its_holder_and_the_time_left(site: Site) -> None:
+def test_a_busy_path_names_its_holder_and_the_time_left(site: SiteSettings) -> None:
     reserve(site)
     changeset = site.prepared(DESTINATIONS[0], {"f": b"1"})
     with (
@@ -128,7 +128,7 @@ def test_a_busy_path_names_its_holder_and_the_time_left(site: Site) -> None:
     assert_sound(site)
 
 
-def test_removing_a_build_gives_the_old_counters_back(site: Site) -> None:
+def test_removing_a_build_gives_the_old_counters_back(site: SiteSettings) -> None:
     reserve(site)
     before = site.readers()
     site.worker().publish(site.prepared(DESTINATIONS[0], {"a/b/c": b"1"}), holder="test", now=NOW)
@@ -141,7 +141,7 @@ def test_removing_a_build_gives_the_old_counters_back(site: Site) -> None:
     assert_sound(site)
 
 
-def test_a_lost_reply_to_the_commit_is_settled_and_publishes_once(site: Site) -> None:
+def test_a_lost_reply_to_the_commit_is_settled_and_publishes_once(site: SiteSettings) -> None:
     reserve(site)
     changeset = site.prepared(DESTINATIONS[0], {"f": b"1"})
     with FaultProxy(site.url) as proxy:
@@ -153,7 +153,7 @@ def test_a_lost_reply_to_the_commit_is_settled_and_publishes_once(site: Site) ->
     assert_sound(site)
 
 
-def test_a_restarted_gateway_keeps_what_was_acknowledged_and_goes_on(site: Site) -> None:
+def test_a_restarted_gateway_keeps_what_was_acknowledged_and_goes_on(site: SiteSettings) -> None:
     reserve(site)
     site.worker().publish(site.prepared(DESTINATIONS[0], {"f": b"1"}), holder="test", now=NOW)
     site.stop()

@@ -9,11 +9,11 @@ import pytest
 
 from include.cli.roles import policies
 from include.lab.servers.s3 import S3Server
-from include.publishers.bootstrap import found_repository, found_stores
-from include.publishers.connect import Connections
-from include.publishers.stores import try_store
 from include.settings.load import parse
 from include.settings.secrets import EnvSecrets
+from include.site.bootstrap import found_repository, found_stores
+from include.site.site import Site
+from include.site.stores import try_store
 from include.storage.buckets import admin_client, ensure_bucket
 from include.storage.errors import Forbidden
 from include.storage.options import Credentials
@@ -35,7 +35,7 @@ def connection(keys: Credentials) -> str:
 
 
 @pytest.fixture
-def connections(s3_server: S3Server, s3_prefix: str, tmp_path: Path) -> Connections:
+def on_site(s3_server: S3Server, s3_prefix: str, tmp_path: Path) -> Site:
     """Of a site in a bucket whose owner has set what `nightshift settings roles` prints."""
     url = f"s3://site-{s3_prefix}/repositories"
     public = s3_server.public_url(*url.removeprefix("s3://").split("/"))
@@ -51,14 +51,14 @@ def connections(s3_server: S3Server, s3_prefix: str, tmp_path: Path) -> Connecti
         "AIRFLOW_CONN_MAIN_GATEWAY": connection(USERS["gateway"]),
         "AIRFLOW_CONN_GW": connection(Credentials("key1", "not-a-secret")),
     }
-    return Connections(site, EnvSecrets(secrets))
+    return Site(site, EnvSecrets(secrets))
 
 
-def test_the_gateway_founds_and_switches_and_a_publisher_cannot(connections: Connections, s3_server: S3Server) -> None:
-    found_stores(connections, {"main"}, say=print)
-    assert found_repository(connections, FQRN, say=print)
-    assert connections.repository(FQRN).verified
-    publisher, gateway = connections.repository_store(FQRN), connections.manifest_store(FQRN)
+def test_the_gateway_founds_and_switches_and_a_publisher_cannot(on_site: Site, s3_server: S3Server) -> None:
+    found_stores(on_site, {"main"}, say=print)
+    assert found_repository(on_site, FQRN, say=print)
+    assert on_site.repository(FQRN).verified
+    publisher, gateway = on_site.repository_store(FQRN), on_site.manifest_store(FQRN)
     data, version = publisher.get_versioned(".cvmfspublished")
     publisher.put("data/ab/cd", b"object")
     for forbidden in (
@@ -71,7 +71,7 @@ def test_the_gateway_founds_and_switches_and_a_publisher_cannot(connections: Con
     newer = gateway.replace(".cvmfspublished", data + b"x", expected=version)
     assert publisher.get_versioned(".cvmfspublished") == (data + b"x", newer)
 
-    traits = try_store(connections.site, connections.secrets, "main")
+    traits = try_store(on_site.settings, on_site.secrets, "main")
     assert traits is not None
     assert (traits.put_if_absent, traits.replace, traits.anonymous_read) == (True, True, True)
     assert traits.bulk_delete is (s3_server.kind is not PolicyServer.RADOSGW)

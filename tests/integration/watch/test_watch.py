@@ -15,7 +15,7 @@ import pytest
 from include.care.preflight import folders
 from include.care.watch.alerts import Runs, Tick, ticks
 from include.care.watch.watch import Watched, watch
-from include.cli.repo_open import connections as of_environment
+from include.cli.repo_open import open_site as of_environment
 from include.gateway.client.client import GatewayClient
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
@@ -24,7 +24,7 @@ from include.nightlies.rules.passes import Pass
 from include.nightlies.rules.publication import Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.errors import ArtifactMissing
-from include.publishers.connect import Connections
+from include.site.site import Site
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN
 from tests.integration.cli.test_interventions import nightshift
@@ -36,9 +36,7 @@ HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
-def site(
-    repo: Commands, tmp_path: Path, hook_server: HookServer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Connections]:
+def site(repo: Commands, tmp_path: Path, hook_server: HookServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A slot whose night began an hour and a half ago, and a service that is told."""
     began = datetime.now(UTC) - timedelta(minutes=90)
     file = tmp_path / "site.yaml"
@@ -81,9 +79,9 @@ def keys(done: Watched, said: str = "TOLD") -> list[str]:
     return [message.key.partition(":")[0] for message, how in done.told if how.name == said]
 
 
-def test_a_night_that_no_one_began_is_told_once(site: Connections, hook_server: HookServer) -> None:
+def test_a_night_that_no_one_began_is_told_once(site: Site, hook_server: HookServer) -> None:
     now = datetime.now(UTC)
-    today = ticks(site.site.slot("main"), now)[0].date
+    today = ticks(site.settings.slot("main"), now)[0].date
     airflow = Airflow(away=today)
     done = watch(site, now=now, airflow=airflow)
     assert keys(done) == ["not-started"]
@@ -93,7 +91,7 @@ def test_a_night_that_no_one_began_is_told_once(site: Connections, hook_server: 
 
 
 def test_a_log_disk_that_is_nearly_full_is_told_once(
-    site: Connections, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, logs = datetime.now(UTC), tmp_path / "logs"
     logs.mkdir()
@@ -109,7 +107,7 @@ def test_a_log_disk_that_is_nearly_full_is_told_once(
     assert keys(watch(site, now=now, airflow=Airflow(), logs=logs)) == []
 
 
-def test_a_lease_that_stays_is_told_when_it_has_been_seen_for_long(site: Connections, repo: Commands) -> None:
+def test_a_lease_that_stays_is_told_when_it_has_been_seen_for_long(site: Site, repo: Commands) -> None:
     now = datetime.now(UTC)
     with GatewayClient(repo.site.url, KEY_ID, SECRET) as client, client.lease(FQRN, "/a", hostname="somebody"):
         asked = {"airflow": Airflow()}
@@ -121,10 +119,10 @@ def test_a_lease_that_stays_is_told_when_it_has_been_seen_for_long(site: Connect
 
 
 def test_the_summary_is_sent_once_at_its_hour_and_says_what_the_ledger_says(
-    site: Connections, hook_server: HookServer, tmp_path: Path
+    site: Site, hook_server: HookServer, tmp_path: Path
 ) -> None:
     now = datetime.now(UTC)
-    tick = ticks(site.site.slot("main"), now)[0]
+    tick = ticks(site.settings.slot("main"), now)[0]
     artifacts = tuple(Artifact(name, "x86", f"{name}.tar", 10, "a" * 64) for name in ("A", "B"))
     index = BuildIndex(slot="main", build_id="b1", date=tick.date, complete=True, artifacts=artifacts, rejected=())
     build = builds.record_build(site.ledger, index, index_url="u", now=now)
@@ -151,10 +149,10 @@ def test_the_summary_is_sent_once_at_its_hour_and_says_what_the_ledger_says(
 
 
 def test_what_a_pass_left_failed_is_told_when_the_pass_ends_once_and_a_later_failure_alone(
-    site: Connections, hook_server: HookServer
+    site: Site, hook_server: HookServer
 ) -> None:
     now = datetime.now(UTC)
-    tick = ticks(site.site.slot("main"), now)[0]
+    tick = ticks(site.settings.slot("main"), now)[0]
     artifacts = tuple(Artifact(name, "x86", f"{name}.tar", 10, name.lower() * 64) for name in ("A", "B", "C"))
     index = BuildIndex(slot="main", build_id="b1", date=tick.date, complete=False, artifacts=artifacts, rejected=())
     build = builds.record_build(site.ledger, index, index_url="u", now=now)
@@ -192,16 +190,16 @@ def test_what_a_pass_left_failed_is_told_when_the_pass_ends_once_and_a_later_fai
 
 
 def test_a_whitelist_that_has_ended_is_told_though_nothing_can_be_read_any_more(
-    site: Connections, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from include.publishers import connect
+    from include.site import site as composition
 
     class Later(datetime):
         @classmethod
         def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
             return datetime.now(tz) + timedelta(days=4000)
 
-    monkeypatch.setattr(connect, "datetime", Later)
+    monkeypatch.setattr(composition, "datetime", Later)
     done = watch(site, now=datetime.now(UTC), airflow=Airflow())
     (message,) = [one for one, _ in done.told if one.key.startswith("whitelist")]
     assert message.key == f"whitelist:{FQRN}:ended"

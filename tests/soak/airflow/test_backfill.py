@@ -74,7 +74,7 @@ def again(deployment: Deployment, first: Pass) -> Pass:
 def test_three_dates_publish_three_builds(deployment: Deployment, first: Pass) -> None:
     assert first.states == dict.fromkeys(DATES, "success")
     assert {date: one.state.value for date, one in first.publications.items()} == dict.fromkeys(DATES, "published")
-    repository = deployment.connections.repository(first.publications[DATES[0]].repository)
+    repository = deployment.site.repository(first.publications[DATES[0]].repository)
     for date, one in first.publications.items():
         assert one.build_id == f"b{date.replace('-', '')}"
         assert repository.revision.read(f"{one.destination}/lib/own.so") == date.encode() * 100

@@ -142,7 +142,7 @@ def test_there_is_exactly_one_revision_per_artifact(story: Story) -> None:
 
 
 def test_nothing_is_doubled_reverted_or_damaged(deployment: Deployment, story: Story) -> None:
-    repository = deployment.connections.repository(FQRN)
+    repository = deployment.site.repository(FQRN)
     for name in story.publications:
         path = story.build.destination(*name.split("/"))
         assert repository.revision.read(f"{path}/lib/own.so") == own_file(name)

@@ -61,7 +61,7 @@ def test_each_artifact_is_written_once_and_found_by_the_others(deployment: Deplo
     assert sorted(str(one.project) for one in done if one.state.value == "published") == sorted(PROJECTS)
     revisions = [one.revision_after for one in done if one.state.value == "published"]
     assert all(revision is not None for revision in revisions)
-    repository = deployment.connections.repository(FQRN)
+    repository = deployment.site.repository(FQRN)
     for project in PROJECTS:
         assert (
             repository.revision.read(f"{Build(DATE).destination(project, 'x86_64')}/lib.so") == project.encode() * 500

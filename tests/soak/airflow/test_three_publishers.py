@@ -46,7 +46,7 @@ def test_three_publish_tasks_of_a_night_overlap_and_nothing_is_lost(deployment: 
     assert {name: one.state.value for name, one in publications.items()} == {
         f"{project}/x86_64": "published" for project in PROJECTS
     }
-    repository = deployment.connections.repository(FQRN)
+    repository = deployment.site.repository(FQRN)
     assert before < repository.manifest.revision <= before + 1 + len(PROJECTS)
     for project in PROJECTS:
         assert repository.revision.read(f"{build.destination(project, 'x86_64')}/lib/own.so") == project.encode() * 100

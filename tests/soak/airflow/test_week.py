@@ -37,9 +37,7 @@ def seen(deployment: Deployment) -> Seen:
     planned = next(one for one in week(1, 1).slot_nights() if one.slot == SLOT)
     night = Night(MONDAY, (planned,))
     comes_to = expected(Week(1, (night,)))
-    there = place.Deployment(
-        deployment.lab, deployment.site, deployment.connections, dict(deployment.environment), FQRN
-    )
+    there = place.Deployment(deployment.lab, deployment.settings, deployment.site, dict(deployment.environment), FQRN)
     reader = Reader(open_store(there.public_url), there.public_key, FQRN, link_paths(), wanted(comes_to))
     stage = Stage(there, lambda: reader.now_s, print)
     deployment.api.unpause(f"nightly_install_{SLOT}")
@@ -66,7 +64,7 @@ def test_the_reader_sees_links_to_a_whole_build_only(seen: Seen) -> None:
 
 
 def test_every_path_is_there_once(seen: Seen) -> None:
-    found = tree_of(seen.there.connections.repository(FQRN).revision)
+    found = tree_of(seen.there.site.repository(FQRN).revision)
     ours = {path: what for path, what in found.items() if path.startswith(f"/nightlies/{SLOT}")}
     wanted_paths = {path: what for path, what in seen.comes_to.paths().items() if path != "/nightlies"}
     assert checks.paths_are_there_once(ours, wanted_paths) == []

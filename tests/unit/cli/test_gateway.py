@@ -10,14 +10,14 @@ import pytest
 from include.cli.gateway import ADMIN_KEY, service_config
 from include.cvmfs.format.keys import GatewayKey, save_gateway_key
 from include.settings.load import load
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 
 FQRN = "nights.example.org"
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path) -> SiteSettings:
     file = tmp_path / "site.yaml"
     file.write_text(
         f'ledger: "sqlite:///{tmp_path}/ledger.db"\n'
@@ -33,7 +33,9 @@ def connection(login: str, password: str, **more: object) -> str:
     return json.dumps({"conn_type": "cvmfs_gateway", "login": login, "password": password, **more})
 
 
-def test_the_administrator_s_key_comes_from_the_connection_that_a_repository_names(site: Site, tmp_path: Path) -> None:
+def test_the_administrator_s_key_comes_from_the_connection_that_a_repository_names(
+    site: SiteSettings, tmp_path: Path
+) -> None:
     publishers = connection("worker", "of-all", host="127.0.0.1", port=4929)
     secrets = EnvSecrets({"AIRFLOW_CONN_GATEWAY": publishers, "AIRFLOW_CONN_CHIEF": connection("chief", "of-one")})
     config = service_config(site, secrets)
@@ -43,7 +45,7 @@ def test_the_administrator_s_key_comes_from_the_connection_that_a_repository_nam
     assert [key.id for key in service_config(site, secrets).keys] == ["root", "chief"]
 
 
-def test_without_that_connection_the_gateway_serves_all_the_same(site: Site) -> None:
+def test_without_that_connection_the_gateway_serves_all_the_same(site: SiteSettings) -> None:
     publishers = connection("worker", "of-all", host="127.0.0.1", port=4929)
     assert service_config(site, EnvSecrets({"AIRFLOW_CONN_GATEWAY": publishers})).keys == ()
 
@@ -77,7 +79,7 @@ def test_repositories_that_are_not_served_are_named_with_the_reason(tmp_path: Pa
     }
 
 
-def test_what_a_payload_may_be_comes_from_the_site_s_configuration(site: Site) -> None:
+def test_what_a_payload_may_be_comes_from_the_site_s_configuration(site: SiteSettings) -> None:
     secrets = EnvSecrets({"AIRFLOW_CONN_GATEWAY": connection("worker", "of-all", host="127.0.0.1", port=4929)})
     config = service_config(site, secrets)
     assert (config.max_payload_bytes, config.payloads_at_once) == (4 << 30, 8)

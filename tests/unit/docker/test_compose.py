@@ -15,7 +15,7 @@ from include.lab.ports import Ports
 from include.lab.servers.weed_command import EVERYWHERE, weed_command
 from include.lab.services import resolved, weed_ports
 from include.settings.load import load
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets, ledger_address
 from tests.fakes import compose
 
@@ -35,7 +35,7 @@ IMAGE = {"NIGHTSHIFT_HOME": str(ROOT), "NIGHTSHIFT_VAR": "/var/lib/nightshift"}
 KEYS = "/var/lib/nightshift/keys"
 
 
-def site(container: str) -> Site:
+def site(container: str) -> SiteSettings:
     """The configuration as a program in that container reads it."""
     return load(ROOT / "config/site.yaml", environ={**IMAGE, **CONTAINERS[container]["environment"]})
 

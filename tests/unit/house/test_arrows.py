@@ -19,6 +19,7 @@ RANKS = (
     ("include.nightlies.rules",),
     ("include.nightlies",),
     ("include.care.freezes", "include.care.provenance"),
+    ("include.site",),
     ("include.publishers",),
     ("include.gateway.service.http",),
     ("include.gateway.service.commits",),

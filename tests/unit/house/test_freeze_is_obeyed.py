@@ -120,8 +120,8 @@ def test_the_search_finds_those_that_are_known_to_write_and_none_that_only_looks
 
 
 def test_every_gate_of_the_search_asks_for_the_freeze() -> None:
-    assert "require_thawed" in set(called(functions("include.publishers.direct_switch")["switching"]))
-    assert "require_thawed" in set(called(functions("include.publishers.connect")["publisher"]))
+    assert "require_thawed" in set(called(functions("include.site.direct_switch")["switching"]))
+    assert "require_thawed" in set(called(functions("include.site.site")["publisher"]))
 
 
 def test_the_search_sees_through_functions_that_call_others() -> None:

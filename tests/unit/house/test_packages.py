@@ -29,7 +29,7 @@ SMALL = {
     "include.lab.connections": "the lab's connections as Airflow reads them",
     "include.nightlies.rules.batching": "a rule is pure and has a module",
     "include.nightlies.undo.approval": "imports the steps of an approval, which the rest of undo does not need",
-    "include.publishers.path_state": "asks store and gateway; a check of the triggerer only calls it",
+    "include.site.path_state": "asks store and gateway; a check of the triggerer only calls it",
     "operators.preflight": STORED,
     "operators.reserve": STORED,
     "operators.verify": STORED,

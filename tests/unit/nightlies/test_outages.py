@@ -18,12 +18,12 @@ from include.gateway.errors import (
 )
 from include.nightlies.rules.outages import FIRST_PAUSE_S, LONGEST_PAUSE_S, is_outage, pauses
 from include.publishers.server.errors import NodeUnreachable
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.storage.errors import Forbidden, Unavailable
 
 
 def test_by_default_an_outage_of_half_an_hour_is_waited_out_with_pauses_that_grow() -> None:
-    planned = pauses(Site().outage_minutes * 60)
+    planned = pauses(SiteSettings().outage_minutes * 60)
     assert sum(planned) >= 30 * 60
     assert planned[0] == FIRST_PAUSE_S
     assert all(later in (2 * earlier, LONGEST_PAUSE_S) for earlier, later in pairwise(planned))

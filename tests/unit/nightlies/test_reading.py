@@ -13,9 +13,9 @@ import pytest
 from include.nightlies.errors import BadIndex, BuildMissing
 from include.nightlies.rules.index import MAX_INDEX_BYTES
 from include.nightlies.steps.sources import LOOKS, read_again, read_index
-from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from tests.fakes.plainsite import plain_file
 from tests.fakes.refused import refused
 
@@ -34,24 +34,24 @@ def place(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def connections(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connections:
+def site(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(plain_file(tmp_path)))
-    return Connections(load(), EnvSecrets({}))
+    return Site(load(), EnvSecrets({}))
 
 
-def test_a_directory_in_the_place_of_an_index_is_no_build(connections: Connections, place: Path) -> None:
+def test_a_directory_in_the_place_of_an_index_is_no_build(site: Site, place: Path) -> None:
     place.mkdir()
     with refused(BuildMissing, slot="main", wanted=DAY):
-        read_index(connections, connections.site.slot("main"), DAY)
+        read_index(site, site.settings.slot("main"), DAY)
 
 
 @pytest.mark.slow
-def test_of_an_endless_index_no_more_is_read_than_an_index_may_have(connections: Connections, place: Path) -> None:
+def test_of_an_endless_index_no_more_is_read_than_an_index_may_have(site: Site, place: Path) -> None:
     place.touch()
     os.truncate(place, 1 << 40)  # sparse: takes no room
-    store = connections.store("builds")
+    store = site.store("builds")
     with refused(BadIndex):
-        read_index(connections, connections.site.slot("main"), DAY)
+        read_index(site, site.settings.slot("main"), DAY)
     assert store.counters.bytes_got <= MAX_INDEX_BYTES + (1 << 20)
 
 
@@ -61,9 +61,9 @@ def test_of_an_endless_index_no_more_is_read_than_an_index_may_have(connections:
     ids=["truncated", "empty", "appended to", "preallocated", "half of it zeros"],
 )
 def test_an_index_that_is_just_written_is_looked_at_again_and_then_taken_or_refused_whole(
-    connections: Connections, place: Path, half: bytes
+    site: Site, place: Path, half: bytes
 ) -> None:
-    slot, waited = connections.site.slot("main"), list[float]()
+    slot, waited = site.settings.slot("main"), list[float]()
 
     def then(data: bytes) -> Callable[[float], None]:
         def pause(seconds: float) -> None:
@@ -73,9 +73,9 @@ def test_an_index_that_is_just_written_is_looked_at_again_and_then_taken_or_refu
         return pause
 
     place.write_bytes(half)
-    assert read_again(connections, slot, DAY, pause=then(WHOLE))[0].build_id == "b1"
+    assert read_again(site, slot, DAY, pause=then(WHOLE))[0].build_id == "b1"
     assert len(waited) == 1
     place.write_bytes(half)
     with pytest.raises(BadIndex):
-        read_again(connections, slot, DAY, pause=then(half))
+        read_again(site, slot, DAY, pause=then(half))
     assert len(waited) == LOOKS

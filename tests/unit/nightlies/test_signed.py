@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from include.nightlies.errors import BadIndex, BadIndexKey
 from include.nightlies.rules.signatures import public_key, require_signature
 from include.nightlies.steps.sources import index_version, read_again, read_index
-from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from tests.fakes.refused import refused
 
 DATA = b'{"format": 1, "slot": "main", "build_id": "b1", "date": "2026-11-21", "complete": true, "artifacts": []}'
@@ -72,7 +72,7 @@ def test_a_key_that_is_none_is_refused_by_its_path(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connections:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A slot that believes the builder's key, on a folder."""
     pem(tmp_path / "builder.pem", BUILDER)
     file = tmp_path / "site.yaml"
@@ -86,25 +86,25 @@ def connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connections:
     )
     monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
     (tmp_path / "builds").mkdir()
-    return Connections(load(), EnvSecrets({}))
+    return Site(load(), EnvSecrets({}))
 
 
-def test_a_slot_with_a_key_reads_only_what_is_signed(connections: Connections) -> None:
-    slot, store = connections.site.slot("main"), connections.store("builds")
+def test_a_slot_with_a_key_reads_only_what_is_signed(site: Site) -> None:
+    slot, store = site.settings.slot("main"), site.store("builds")
     store.put("main/2026-11-21/index.json", DATA)
     with refused(BadIndex):
-        read_index(connections, slot, DAY)
-    unsigned = index_version(connections, slot, DAY)
+        read_index(site, slot, DAY)
+    unsigned = index_version(site, slot, DAY)
     store.put("main/2026-11-21/index.json.sig", BUILDER.sign(DATA))
-    assert read_index(connections, slot, DAY)[0].build_id == "b1"
-    assert index_version(connections, slot, DAY) != unsigned, "a watch looks again when only the signature came"
+    assert read_index(site, slot, DAY)[0].build_id == "b1"
+    assert index_version(site, slot, DAY) != unsigned, "a watch looks again when only the signature came"
     store.put("main/2026-11-21/index.json", DATA.replace(b"b1", b"b2"))
     with refused(BadIndex):
-        read_index(connections, slot, DAY)
+        read_index(site, slot, DAY)
 
 
-def test_an_index_that_is_written_at_this_moment_is_looked_at_again(connections: Connections) -> None:
-    slot, store = connections.site.slot("main"), connections.store("builds")
+def test_an_index_that_is_written_at_this_moment_is_looked_at_again(site: Site) -> None:
+    slot, store = site.settings.slot("main"), site.store("builds")
     store.put("main/2026-11-21/index.json", DATA)
     waited: list[float] = []
 
@@ -112,5 +112,5 @@ def test_an_index_that_is_written_at_this_moment_is_looked_at_again(connections:
         waited.append(seconds)
         store.put("main/2026-11-21/index.json.sig", BUILDER.sign(DATA))
 
-    assert read_again(connections, slot, DAY, pause=pause)[0].build_id == "b1"
+    assert read_again(site, slot, DAY, pause=pause)[0].build_id == "b1"
     assert len(waited) == 1

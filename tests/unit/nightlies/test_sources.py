@@ -12,10 +12,10 @@ import pytest
 from include.nightlies.steps.errors import ArtifactDirectory, SourceNotAllowed
 from include.nightlies.steps.sources import opened, read_index
 from include.nightlies.steps.values import Item
-from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.model import ArtifactLimits
 from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from tests.fakes.builds import Build, tree
 from tests.fakes.refused import refused
 
@@ -23,7 +23,7 @@ DATA = tree({"file": b"whole"})
 
 
 @pytest.fixture
-def connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connections:
+def on_site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
     """A slot whose store has another store inside it, and a third beside it."""
     file = tmp_path / "site.yaml"
     stores = {name: {"url": f"file://{tmp_path}/{name}"} for name in ("builds", "builds/inner", "other")}
@@ -36,11 +36,11 @@ def connections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Connections:
     }
     file.write_text(json.dumps(site))
     monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(file))
-    return Connections(load(), EnvSecrets({}))
+    return Site(load(), EnvSecrets({}))
 
 
-def item(connections: Connections, key: str, store: str = "builds") -> Item:
-    url = f"{connections.site.store(store).url}/{key}"
+def item(on_site: Site, key: str, store: str = "builds") -> Item:
+    url = f"{on_site.settings.store(store).url}/{key}"
     return Item("A/x", "/d", url, sha256="ab" * 32, size=len(DATA), store="builds")
 
 
@@ -51,38 +51,34 @@ def directory(folder: Path) -> None:
 
 @pytest.mark.parametrize("unknown", [(), ("size",), ("sha256",)])
 def test_a_directory_in_the_place_of_an_announced_file_is_refused(
-    connections: Connections, tmp_path: Path, unknown: tuple[str, ...]
+    on_site: Site, tmp_path: Path, unknown: tuple[str, ...]
 ) -> None:
     directory(tmp_path / "builds" / "a.tar.gz")
-    announced = replace(item(connections, "a.tar.gz"), **dict.fromkeys(unknown))  # type: ignore[arg-type]
+    announced = replace(item(on_site, "a.tar.gz"), **dict.fromkeys(unknown))  # type: ignore[arg-type]
     with refused(ArtifactDirectory, artifact=announced.name):
-        opened(connections, announced, ArtifactLimits())
+        opened(on_site, announced, ArtifactLimits())
 
 
-def test_a_directory_published_by_hand_without_size_and_sum_is_read(connections: Connections, tmp_path: Path) -> None:
+def test_a_directory_published_by_hand_without_size_and_sum_is_read(on_site: Site, tmp_path: Path) -> None:
     directory(tmp_path / "other" / "tree")
     by_hand = Item("/d", "/d", f"file://{tmp_path}/other/tree")
-    entries = {entry.path for entry, _ in opened(connections, by_hand, ArtifactLimits()).entries()}
+    entries = {entry.path for entry, _ in opened(on_site, by_hand, ArtifactLimits()).entries()}
     assert entries == {"", "evil.sh"}
 
 
-def test_an_artifact_is_read_from_the_store_of_its_slot_and_from_no_other(
-    connections: Connections, tmp_path: Path
-) -> None:
-    elsewhere = item(connections, "a.tar.gz", store="other")
+def test_an_artifact_is_read_from_the_store_of_its_slot_and_from_no_other(on_site: Site, tmp_path: Path) -> None:
+    elsewhere = item(on_site, "a.tar.gz", store="other")
     with refused(SourceNotAllowed, source=elsewhere.source):
-        opened(connections, elsewhere, ArtifactLimits())
-    connections.store("builds").put("inner/a.tar.gz", DATA)
-    opened(connections, item(connections, "inner/a.tar.gz"), ArtifactLimits())
-    looks = [connections.store(name).counters.heads for name in ("builds", "builds-inner")]
+        opened(on_site, elsewhere, ArtifactLimits())
+    on_site.store("builds").put("inner/a.tar.gz", DATA)
+    opened(on_site, item(on_site, "inner/a.tar.gz"), ArtifactLimits())
+    looks = [on_site.store(name).counters.heads for name in ("builds", "builds-inner")]
     assert looks == [1, 0], "read with the login of another store"
 
 
-def test_an_index_that_names_a_file_of_another_store_has_that_artifact_rejected(
-    connections: Connections, tmp_path: Path
-) -> None:
+def test_an_index_that_names_a_file_of_another_store_has_that_artifact_rejected(on_site: Site, tmp_path: Path) -> None:
     build = Build("2026-11-21").add("A", "x", DATA).add("B", "x", DATA, url=f"file://{tmp_path}/other/b.tar.gz")
-    build.store_in(connections.store("builds"))
-    index, _ = read_index(connections, connections.site.slot("main"), date(2026, 11, 21))
+    build.store_in(on_site.store("builds"))
+    index, _ = read_index(on_site, on_site.settings.slot("main"), date(2026, 11, 21))
     assert [artifact.name for artifact in index.artifacts] == ["A/x"]
     assert "outside the store of the index" in index.rejected[0].reason

@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowSkipException, DagRunTriggerException
 
 from include.nightlies.rules.passes import Pass
-from include.publishers.connect import Connections
+from include.site.site import Site
 from operators import begin
 from operators.begin import BeginNightOperator, ReadIndexEventsOperator, index_asset
 from operators.night import CheckCompletenessOperator
@@ -29,7 +29,7 @@ SLOTS = {
 }
 
 
-def site(kind: str) -> Connections:
+def site(kind: str) -> Site:
     return plain_site(Path("/nowhere"), timezone="Europe/Zurich", **SLOTS[kind])
 
 
@@ -40,7 +40,7 @@ def at_night(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def on_site(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     for one in (ReadIndexEventsOperator, BeginNightOperator, BuildSensor):
-        monkeypatch.setattr(one, "connections", lambda _: site(kind))
+        monkeypatch.setattr(one, "site", lambda _: site(kind))
 
 
 def heard(*extras: Any, begun: tuple[datetime, ...] = ()) -> list[str]:
@@ -101,4 +101,4 @@ def test_a_scheduled_run_leaves_its_night_to_the_run_that_an_artifact_began_and_
 
 @pytest.mark.parametrize(("kind", "watchers"), [("schedule", 0), ("either", 1), ("artifact", 1)])
 def test_a_watcher_looks_for_first_artifacts_only_where_they_begin_nights(kind: str, watchers: int) -> None:
-    assert len(index_asset(site(kind).site.slot("main")).watchers) == watchers
+    assert len(index_asset(site(kind).settings.slot("main")).watchers) == watchers

@@ -80,7 +80,7 @@ def test_the_task_that_finds_a_build_leaves_its_reason(monkeypatch: pytest.Monke
     def unknown(_: object) -> None:
         raise AirflowFailException(MISSING)
 
-    monkeypatch.setattr(BuildSensor, "connections", unknown)
+    monkeypatch.setattr(BuildSensor, "site", unknown)
     for way in (lambda one, it: one.execute(it), lambda one, it: one.found(it, {"error": "gone"})):
         xcoms: dict[tuple[str, str], Any] = {}
         with pytest.raises(AirflowFailException):

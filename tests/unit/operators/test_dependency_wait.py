@@ -9,9 +9,9 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from include.nightlies.steps.errors import DEPENDENCY_WAIT_S, DependencyPending
-from include.publishers.connect import Connections
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from operators.lease import Done, LeaseTaskOperator, WaitedTooLong, Waiting
 from tests.fakes.refused import refused
 from tests.fakes.taskcontext import task_context
@@ -26,10 +26,10 @@ class Waiter(LeaseTaskOperator):
         super().__init__(task_id="waiter", patience_s=0.0, **kwargs)
         self.why = ""
 
-    def connections(self) -> Connections:
-        return Connections(Site.model_validate({"gateway": {"max_lease_time_s": 120}}), EnvSecrets({}))
+    def site(self) -> Site:
+        return Site(SiteSettings.model_validate({"gateway": {"max_lease_time_s": 120}}), EnvSecrets({}))
 
-    def attempt(self, context: Any, connections: Any) -> Done | Waiting:
+    def attempt(self, context: Any, site: Any) -> Done | Waiting:
         return Waiting({"B/x": PENDING}, self.given_up)
 
     def given_up(self, name: str, why: str) -> None:

@@ -10,10 +10,10 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import PathBusy
-from include.publishers.connect import Connections
 from include.publishers.server.errors import NodeBusy
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from operators.lease import MARGIN_S, NODE_PAUSE_S, Done, Killed, LeaseTaskOperator, WaitedTooLong, Waiting
 from tests.fakes.taskcontext import task_context
 from triggers.poll import PollTrigger
@@ -36,10 +36,10 @@ class Waiter(LeaseTaskOperator):
         self.remaining_s = remaining_s
         self.given_up: list[str] = []
 
-    def connections(self) -> Connections:
-        return Connections(Site.model_validate({"gateway": {"max_lease_time_s": 120}}), EnvSecrets({}))
+    def site(self) -> Site:
+        return Site(SiteSettings.model_validate({"gateway": {"max_lease_time_s": 120}}), EnvSecrets({}))
 
-    def attempt(self, context: Any, connections: Any) -> Done | Waiting:
+    def attempt(self, context: Any, site: Any) -> Done | Waiting:
         self.times -= 1
         if self.times < 0:
             return Done("published")
@@ -63,7 +63,7 @@ def test_a_path_that_stays_busy_is_left_to_the_trigger_which_is_told_no_secret()
 def test_a_publisher_node_that_is_busy_is_looked_at_again_after_a_pause() -> None:
     waiter = Waiter(times=99, patience_s=0.0)
     taken = NodeBusy("the node is busy", time_remaining_s=7200, repository="nights.example.org", path="/a/b")
-    waiter.attempt = lambda context, connections: Waiting({"A/x": taken})  # type: ignore[method-assign]
+    waiter.attempt = lambda context, site: Waiting({"A/x": taken})  # type: ignore[method-assign]
     with pytest.raises(TaskDeferred) as deferred:
         waiter.execute(task_context())
     _, row = deferred.value.trigger.serialize()
@@ -107,7 +107,7 @@ def test_a_killed_task_gives_its_lease_back_and_stops() -> None:
     dropped: list[str] = []
 
     class Dies(Waiter):
-        def attempt(self, context: Any, connections: Any) -> Done | Waiting:
+        def attempt(self, context: Any, site: Any) -> Done | Waiting:
             self.on_lease(lambda: dropped.append("lease"))
             self.on_kill()  # as the signal handler does, on top of what runs
             raise AssertionError("went on")

@@ -15,7 +15,7 @@ from include.nightlies.rules.outages import pauses
 from include.nightlies.steps import inherit, links, plan, prepare, publish, reserve, verify
 from include.nightlies.steps import sources as reading
 from include.nightlies.steps.values import Batch, Item
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.storage.errors import Unavailable
 from operators.inherit import InheritArtifactsOperator, PrepareInheritedOperator
 from operators.night import PlanNightOperator, PlanPublicationOperator, SetLinksOperator
@@ -59,7 +59,7 @@ class Works(Exception):
 def step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[Any, Any]:
     """An operator, and how to say what its work meets."""
     operator, module, name, error = STEPS[request.param]
-    monkeypatch.setattr(type(operator), "connections", lambda _: plain_site(tmp_path))
+    monkeypatch.setattr(type(operator), "site", lambda _: plain_site(tmp_path))
     monkeypatch.setattr(operator, "_pauses", 0)
 
     def meets(met: Exception) -> None:
@@ -82,7 +82,7 @@ def test_a_step_waits_out_half_an_hour_in_pauses_that_grow_and_then_fails_with_t
     operator, _ = step
     waited: list[int] = []
     work: Any = operator.execute
-    for _ in pauses(Site().outage_minutes * 60):
+    for _ in pauses(SiteSettings().outage_minutes * 60):
         with pytest.raises(TaskDeferred) as deferred:
             work(context())
         _, row = deferred.value.trigger.serialize()
@@ -121,7 +121,7 @@ def test_what_is_no_outage_fails_at_once(step: tuple[Any, Any]) -> None:
 def test_another_outage_after_long_work_is_waited_for_from_the_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    operator, connections = PlanNightOperator(task_id="plan", night=NIGHT), plain_site(tmp_path)
+    operator, site = PlanNightOperator(task_id="plan", night=NIGHT), plain_site(tmp_path)
     times = iter([0.0, outage.RECOVERED_S + 1])
     monkeypatch.setattr(outage.time, "monotonic", lambda: next(times))
     monkeypatch.setattr(operator, "_pauses", 3)
@@ -130,5 +130,5 @@ def test_another_outage_after_long_work_is_waited_for_from_the_start(
         raise AWAY
 
     with pytest.raises(TaskDeferred) as deferred:
-        operator.outlasting(connections, work)
+        operator.outlasting(site, work)
     assert deferred.value.kwargs == {"number": 1}

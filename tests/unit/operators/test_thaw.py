@@ -26,10 +26,10 @@ THAWED = {"found": True, "reason": "it is frozen no more"}
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
     """A frozen repository, as every operator here sees it."""
-    connections = plain_site(tmp_path)
-    store = connections.repository_store(FQRN)
+    site = plain_site(tmp_path)
+    store = site.repository_store(FQRN)
     freeze(store, Freeze("f1", "disks are moved", "op@host", clock()))
-    monkeypatch.setattr(WritingOperator, "connections", lambda _: connections)
+    monkeypatch.setattr(WritingOperator, "site", lambda _: site)
     return store
 
 

@@ -16,12 +16,12 @@ from include.care.preflight.connections import look_at_connections, named
 from include.care.preflight.findings import Severity
 from include.lab.connections import in_database
 from include.settings.load import load
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path) -> SiteSettings:
     file = tmp_path / "site.yaml"
     file.write_text(
         f'ledger: "sqlite:///{tmp_path}/l.db"\nairflow_connection: api\n'
@@ -41,7 +41,7 @@ def site(tmp_path: Path) -> Site:
     ],
 )
 def test_what_a_missing_connection_means_depends_on_who_uses_it_and_what_airflow_says(
-    site: Site, answer: bool | None, store: Severity, notify: Severity
+    site: SiteSettings, answer: bool | None, store: Severity, notify: Severity
 ) -> None:
     names = named(site, [], site.stores)
     assert names == {"api": "Airflow's API", "hook": "webhook", "smtp": "mail", "store_main": "store main"}
@@ -86,7 +86,7 @@ def api() -> Iterator[str]:
         thread.join(10)
 
 
-def test_airflow_is_asked_by_its_api_and_a_refusal_is_no_answer(site: Site, api: str) -> None:
+def test_airflow_is_asked_by_its_api_and_a_refusal_is_no_answer(site: SiteSettings, api: str) -> None:
     def asked(password: str) -> Asked:
         connection = json.dumps({"host": api, "login": "viewer", "password": password})
         return ask_api(site, EnvSecrets({"AIRFLOW_CONN_API": connection}))

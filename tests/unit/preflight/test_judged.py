@@ -22,7 +22,7 @@ from include.care.preflight.schedule import FALLBACK, hour_before_first
 from include.care.preflight.stores import judged_skew
 from include.gateway.client.values import LeaseInfo
 from include.settings.load import load
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.settings.pools import PoolSettings
 
 NOW = datetime(2026, 11, 21, 4, tzinfo=UTC)
@@ -50,7 +50,7 @@ def test_room_is_needed(free: int, severity: Severity) -> None:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path) -> SiteSettings:
     """A site that writes to many folders."""
     file = tmp_path / "site.yaml"
     file.write_text(
@@ -62,7 +62,7 @@ def site(tmp_path: Path) -> Site:
 
 
 def test_every_folder_that_is_written_to_is_looked_at(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: SiteSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", f"{tmp_path}/spool")
     monkeypatch.setenv("AIRFLOW_HOME", f"{tmp_path}/airflow")
@@ -128,7 +128,7 @@ def test_pools_that_are_missing_or_small_are_named() -> None:
 
 
 def test_dags_that_have_to_run_by_themselves_and_are_paused_are_named_with_what_does_not_happen() -> None:
-    site = Site.model_validate(
+    site = SiteSettings.model_validate(
         {
             "stores": {"s": {"url": "file:///s"}},
             "repositories": {

@@ -23,13 +23,13 @@ from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.trust import fetch_trusted
 from include.nightlies.steps.sources import opened
 from include.nightlies.steps.values import Item
-from include.publishers.bootstrap import found_stores
 from include.publishers.capabilities import Operation
-from include.publishers.connect import Connections
-from include.publishers.direct_switch import switching
 from include.settings.load import load
 from include.settings.model import ArtifactLimits
 from include.settings.secrets import EnvSecrets
+from include.site.bootstrap import found_stores
+from include.site.direct_switch import switching
+from include.site.site import Site
 from include.storage.errors import StoreError
 from include.storage.roles import bucket_policy
 from tests.fakes.archives import archive, file
@@ -44,7 +44,7 @@ def far(monkeypatch: pytest.MonkeyPatch) -> FarStore:
 
 
 @pytest.fixture
-def connections(far: FarStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Connections]:
+def site(far: FarStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     """A site whose one store is of the new scheme."""
     path = tmp_path / "site.yaml"
     path.write_text(
@@ -54,7 +54,7 @@ def connections(far: FarStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
     monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(path))
     key = json.dumps({"conn_type": "object_store", "login": "key", "password": "not-a-secret"})
-    made = Connections(load(path, environ={}), EnvSecrets({"AIRFLOW_CONN_KEY": key}))
+    made = Site(load(path, environ={}), EnvSecrets({"AIRFLOW_CONN_KEY": key}))
     yield made
     made.ledger.dispose()
 
@@ -68,8 +68,8 @@ def test_it_is_never_read_without_a_key(far: FarStore) -> None:
     assert Repository.open("far://pool", fqrn=FQRN, public_keys=[public_key()], now=NOW).verified
 
 
-def test_its_manifest_is_switched_under_a_lease(connections: Connections, monkeypatch: pytest.MonkeyPatch) -> None:
-    save_signer(connections.site.gateway.keys, FQRN, signer())
+def test_its_manifest_is_switched_under_a_lease(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_signer(site.settings.gateway.keys, FQRN, signer())
     leased: list[str] = []
 
     @contextlib.contextmanager
@@ -78,28 +78,28 @@ def test_its_manifest_is_switched_under_a_lease(connections: Connections, monkey
         yield
 
     gateway = SimpleNamespace(judges_bases=lambda: True, lease=lease)
-    monkeypatch.setattr(connections, "gateway", lambda _: gateway)
-    with switching(connections, FQRN, Operation.TAG_ADD, holder="me") as (store, _):
+    monkeypatch.setattr(site, "gateway", lambda _: gateway)
+    with switching(site, FQRN, Operation.TAG_ADD, holder="me") as (store, _):
         assert store.url == f"far://pool/{FQRN}"
         assert leased == [f"{FQRN} me"]
 
 
-def test_its_conditions_are_not_taken_for_granted(connections: Connections) -> None:
-    (finding,) = conditions(connections, "main")
+def test_its_conditions_are_not_taken_for_granted(site: Site) -> None:
+    (finding,) = conditions(site, "main")
     assert finding.severity is Severity.WARNING
     assert "never tried" in finding.seen
 
 
-def test_it_is_no_folder_of_this_machine(connections: Connections, far: FarStore) -> None:
-    assert "store main" not in written(connections.site, ["main"])
+def test_it_is_no_folder_of_this_machine(site: Site, far: FarStore) -> None:
+    assert "store main" not in written(site.settings, ["main"])
     far.put("a.tar", archive([file("a", b"1")]))
-    source = opened(connections, Item("A/x", "/d", "far://pool/a.tar", store="main"), ArtifactLimits())
+    source = opened(site, Item("A/x", "/d", "far://pool/a.tar", store="main"), ArtifactLimits())
     assert [entry.path for entry, _ in source.entries()] == ["a"]
 
 
-def test_it_is_given_no_bucket_and_no_policy(connections: Connections) -> None:
+def test_it_is_given_no_bucket_and_no_policy(site: Site) -> None:
     said: list[str] = []
-    found_stores(connections, {"main"}, say=said.append)
+    found_stores(site, {"main"}, say=said.append)
     assert said == []
     with refused(StoreError):
         bucket_policy("far://pool", [FQRN], {})

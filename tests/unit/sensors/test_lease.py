@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import TaskDeferred
 from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import BadLeasePath, GatewayError, GatewayUnreachable
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 from include.settings.secrets import ConnectionSecrets
 from sensors.lease import LeaseFreeSensor
 from sensors.objects import NotThere
@@ -29,13 +29,13 @@ class Sensor(LeaseFreeSensor):
     def __init__(self, *, path: str = "/a/b", **kwargs: Any) -> None:
         super().__init__(task_id="wait", repository=FQRN, path=path, **kwargs)
 
-    def connections(self) -> Any:
-        site = Site()
+    def site(self) -> Any:
+        site = SiteSettings()
         settings = SimpleNamespace(
             repository=lambda _: SimpleNamespace(gateway="gw"), gateway=site.gateway, outage_minutes=site.outage_minutes
         )
         secrets = SimpleNamespace(get=lambda name: ConnectionSecrets(id=name, host="127.0.0.1", password="hidden"))
-        return SimpleNamespace(site=settings, secrets=secrets)
+        return SimpleNamespace(settings=settings, secrets=secrets)
 
 
 class Holders:

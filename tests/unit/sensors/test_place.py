@@ -10,8 +10,8 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from include.cvmfs.errors import DestinationError
-from include.publishers import path_state
-from include.publishers.path_state import SeenPlace, WantedPlace
+from include.site import path_state
+from include.site.path_state import SeenPlace, WantedPlace
 from sensors.objects import NotThere
 from sensors.place import PlaceSensor
 from tests.fakes.refused import refused
@@ -25,7 +25,7 @@ BUSY = SeenPlace("/a/b", False, "/a is leased by 'somebody'", 3)
 
 
 class Sensor(PlaceSensor):
-    def connections(self) -> Any:
+    def site(self) -> Any:
         return None
 
 

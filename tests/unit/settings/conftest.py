@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from include.settings.load import parse
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 
 GOOD = """\
 ledger: "sqlite:///${NIGHTSHIFT_VAR:-var}/ledger.db"
@@ -35,10 +35,10 @@ slots:
 
 
 @pytest.fixture
-def parsed(tmp_path: Path) -> Callable[..., Site]:
+def parsed(tmp_path: Path) -> Callable[..., SiteSettings]:
     """Loads `GOOD` with pieces of it replaced."""
 
-    def parse_with(*changes: tuple[str, str], text: str = GOOD, **environ: str) -> Site:
+    def parse_with(*changes: tuple[str, str], text: str = GOOD, **environ: str) -> SiteSettings:
         for old, new in changes:
             assert old in text
             text = text.replace(old, new, 1)

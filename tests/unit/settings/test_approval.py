@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from include.settings.errors import InvalidSettings
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 
 BEFORE = "gateway: gw\n"
 
 
-def test_without_a_word_nobody_is_asked_and_a_word_of_it_suffices(parsed: Callable[..., Site]) -> None:
+def test_without_a_word_nobody_is_asked_and_a_word_of_it_suffices(parsed: Callable[..., SiteSettings]) -> None:
     assert {one.approval for one in parsed().repositories.values()} == {None}
     site = parsed((BEFORE, f"{BEFORE}    approval: {{}}\n"))
     (asked,) = {one.approval for one in site.repositories.values() if one.approval}
@@ -34,7 +34,7 @@ def test_without_a_word_nobody_is_asked_and_a_word_of_it_suffices(parsed: Callab
         ("approval: true", "approval", "Write a block of keys below it."),
     ],
 )
-def test_a_mistake_is_named_with_its_key(parsed: Callable[..., Site], block: str, key: str, says: str) -> None:
+def test_a_mistake_is_named_with_its_key(parsed: Callable[..., SiteSettings], block: str, key: str, says: str) -> None:
     with pytest.raises(InvalidSettings) as caught:
         parsed((BEFORE, f"{BEFORE}    {block}\n"))
     assert caught.value.problems

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import pytest
 
 from include.settings.errors import InvalidSettings
-from include.settings.model import Site
+from include.settings.model import SiteSettings
 
 PROJECTS = "projects: [Gaudi, LHCb]\n"
 
 
-def test_links_tag_and_what_is_optional_are_read(parsed: Callable[..., Site]) -> None:
+def test_links_tag_and_what_is_optional_are_read(parsed: Callable[..., SiteSettings]) -> None:
     block = 'projects: [Gaudi, LHCb]\n    links: {weekdays: false}\n    tag: "{slot}-{date}"\n'
     slot = parsed((PROJECTS, block + "    optional: {projects: [LHCb]}\n")).slot("main")
     assert slot.links is not None
@@ -30,7 +30,7 @@ def test_links_tag_and_what_is_optional_are_read(parsed: Callable[..., Site]) ->
     ],
 )
 def test_a_mistake_is_named_with_its_key_and_the_cure(
-    parsed: Callable[..., Site], block: str, key: str, says: str
+    parsed: Callable[..., SiteSettings], block: str, key: str, says: str
 ) -> None:
     with pytest.raises(InvalidSettings) as caught:
         parsed((PROJECTS, f"{PROJECTS}    {block}\n"))
@@ -38,7 +38,7 @@ def test_a_mistake_is_named_with_its_key_and_the_cure(
     assert (problem.key, says in str(problem)) == (key, True), problem
 
 
-def test_links_in_a_repository_with_a_publisher_node_are_refused(parsed: Callable[..., Site]) -> None:
+def test_links_in_a_repository_with_a_publisher_node_are_refused(parsed: Callable[..., SiteSettings]) -> None:
     with pytest.raises(InvalidSettings) as caught:
         parsed(
             (PROJECTS, f"{PROJECTS}    links: {{}}\n"), ("gateway: gw\n", "gateway: gw\n    publisher: cvmfs-server\n")

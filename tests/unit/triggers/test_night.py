@@ -16,9 +16,9 @@ from include.nightlies.records import builds
 from include.nightlies.rules.index import BuildIndex
 from include.nightlies.rules.passes import Pass
 from include.nightlies.steps.values import Night
-from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from tests.fakes.plainsite import plain_file
 from triggers import night as night_trigger
 from triggers.begin import FirstArtifactTrigger
@@ -196,10 +196,10 @@ def test_an_artifact_that_is_listed_twice_with_one_sum_goes_in_once(builder: Bui
 
 
 def test_a_build_id_of_another_day_is_waited_out_until_the_builder_corrects_it(builder: Builder) -> None:
-    connections = Connections(load(), EnvSecrets({}))
+    site = Site(load(), EnvSecrets({}))
     yesterday = BuildIndex("main", "b1", DAY - timedelta(days=1), complete=True, artifacts=())
-    builds.record_build(connections.ledger, yesterday, index_url="s3://builds/index.json", now=datetime.now(UTC))
-    connections.ledger.dispose()
+    builds.record_build(site.ledger, yesterday, index_url="s3://builds/index.json", now=datetime.now(UTC))
+    site.ledger.dispose()
     builder.index(ARTIFACT, complete=True)
     event = watch(lambda: builder.index(ARTIFACT, build_id="b2"))
     assert event["turn"] == "go"

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import TaskDeferred
 
 from include.cvmfs.coordination.freeze import Freeze, freeze, thaw
 from include.cvmfs.errors import RepositoryFrozen
-from include.publishers.connect import Connections
+from include.site.site import Site
 from include.storage.store import Store
 from operators.publish import PublishArtifactsOperator
 from tests.fakes.plainsite import FQRN, plain_site
@@ -30,9 +30,9 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_the_trigger_fires_after_the_thaw(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    connections = plain_site(tmp_path)
-    monkeypatch.setattr(poll, "open_site", lambda _: connections)
-    assert unfrozen(lambda: connections, FQRN).ready is False
+    site = plain_site(tmp_path)
+    monkeypatch.setattr(poll, "open_site", lambda _: site)
+    assert unfrozen(lambda: site, FQRN).ready is False
 
     async def fires() -> Any:
         return await anext(PollTrigger("thaw", {"repository": FQRN}, poll_s=0.01).run())
@@ -44,10 +44,10 @@ def test_the_trigger_fires_after_the_thaw(store: Store, tmp_path: Path, monkeypa
 
 def test_a_task_that_meets_a_freeze_is_deferred_without_a_deadline(store: Store, tmp_path: Path) -> None:
     class Task(PublishArtifactsOperator):
-        def connections(self) -> Connections:
+        def site(self) -> Site:
             return plain_site(tmp_path)
 
-        def attempt(self, context: Any, connections: Any) -> Any:
+        def attempt(self, context: Any, site: Any) -> Any:
             raise RepositoryFrozen(FQRN, "frozen")
 
     with pytest.raises(TaskDeferred) as deferred:

@@ -23,9 +23,9 @@ from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.nightlies.steps.errors import ArtifactMissing
-from include.publishers.connect import Connections
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FQRN = "r.example.org"
@@ -54,31 +54,29 @@ class Told(list[Message]):
 def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     told = Told()
     monkeypatch.setattr(
-        Notifier, "of", classmethod(lambda cls, site: cls(site.site.notify, site.ledger, {"fake": told.send}))
+        Notifier, "of", classmethod(lambda cls, site: cls(site.settings.notify, site.ledger, {"fake": told.send}))
     )
     return told
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Connections]:
+def site(tmp_path: Path) -> Iterator[Site]:
     file = tmp_path / "site.yaml"
     file.write_text(SITE.replace("@", str(tmp_path)))
-    connections = Connections(load(file), EnvSecrets({}))
-    metadata.create_all(connections.ledger)
-    yield connections
-    connections.ledger.dispose()
+    on_site = Site(load(file), EnvSecrets({}))
+    metadata.create_all(on_site.ledger)
+    yield on_site
+    on_site.ledger.dispose()
 
 
-def fails(
-    site: Connections, dag_id: str, run_id: str, *faults: Fault, by_itself: bool = False, now: datetime = NOW
-) -> None:
+def fails(site: Site, dag_id: str, run_id: str, *faults: Fault, by_itself: bool = False, now: datetime = NOW) -> None:
     run = FailedRun(dag_id, run_id, by_itself, "task_failure", "last")
     for fault in faults:
         note_fault(site, run.name, fault, now=now)
     tell_failed_run(site, run, now=now, log_of=lambda name: f"http://airflow/{name}")
 
 
-def failed_artifact(site: Connections, run: str, day: datetime, name: str = "A") -> None:
+def failed_artifact(site: Site, run: str, day: datetime, name: str = "A") -> None:
     artifacts = (Artifact(name, "x86", f"{name}.tar", 10, "a" * 64),)
     index = BuildIndex(
         slot="main", build_id=str(day.date()), date=day.date(), complete=True, artifacts=artifacts, rejected=()
@@ -108,7 +106,7 @@ def failed_artifact(site: Connections, run: str, day: datetime, name: str = "A")
     ],
 )
 def test_a_run_by_hand_is_told_once_with_the_first_fault_and_its_page(
-    site: Connections, told: Told, dag_id: str, run_id: str
+    site: Site, told: Told, dag_id: str, run_id: str
 ) -> None:
     fails(
         site,
@@ -125,13 +123,13 @@ def test_a_run_by_hand_is_told_once_with_the_first_fault_and_its_page(
     assert len(told) == 1
 
 
-def test_a_run_whose_tasks_left_no_reason_is_told_with_airflows(site: Connections, told: Told) -> None:
+def test_a_run_whose_tasks_left_no_reason_is_told_with_airflows(site: Site, told: Told) -> None:
     fails(site, "publication", "manual__1")
     (message,) = told
     assert "Its task `last` failed last. Airflow's reason: task_failure." in message.text
 
 
-def test_a_store_that_is_away_is_one_cause_whatever_runs_it_hits(site: Connections, told: Told) -> None:
+def test_a_store_that_is_away_is_one_cause_whatever_runs_it_hits(site: Site, told: Told) -> None:
     for day in (1, 2, 3):
         fails(
             site,
@@ -144,7 +142,7 @@ def test_a_store_that_is_away_is_one_cause_whatever_runs_it_hits(site: Connectio
     assert "nightshift preflight" in message.cure
 
 
-def test_a_dag_that_runs_by_itself_tells_each_cause_once_and_another_cause_again(site: Connections, told: Told) -> None:
+def test_a_dag_that_runs_by_itself_tells_each_cause_once_and_another_cause_again(site: Site, told: Told) -> None:
     left = Fault("end", "leases-left", "end: r.example.org: no answer")
     for number in range(3):
         fails(site, "leases", f"scheduled__{number}", left, by_itself=True)
@@ -161,12 +159,12 @@ def test_a_dag_that_runs_by_itself_tells_each_cause_once_and_another_cause_again
     assert "lost catalog" in told[-1].text
 
 
-def test_what_a_task_or_an_answer_has_told_is_not_told_again(site: Connections, told: Told) -> None:
+def test_what_a_task_or_an_answer_has_told_is_not_told_again(site: Site, told: Told) -> None:
     fails(site, "preflight", "scheduled__1", Fault("look", "preflight-failed", "2 errors"), by_itself=True)
     assert told == []
 
 
-def test_an_artifact_of_a_backfill_is_told_as_the_watch_tells_it(site: Connections, told: Told) -> None:
+def test_an_artifact_of_a_backfill_is_told_as_the_watch_tells_it(site: Site, told: Told) -> None:
     old = NOW - timedelta(days=9)
     failed_artifact(site, "nightly_install_main/backfill__1", old)
     gate = Fault("gate", "artifacts-missing", "gate: 1 missing")
@@ -178,8 +176,8 @@ def test_an_artifact_of_a_backfill_is_told_as_the_watch_tells_it(site: Connectio
     assert len(told) == 1
 
 
-def test_the_watch_and_a_run_of_its_night_tell_no_cause_twice(site: Connections, told: Told) -> None:
-    (tick,) = ticks(site.site.slot("main"), NOW)
+def test_the_watch_and_a_run_of_its_night_tell_no_cause_twice(site: Site, told: Told) -> None:
+    (tick,) = ticks(site.settings.slot("main"), NOW)
     run_id = tick.first_runs[0]
 
     class Airflow:
@@ -196,7 +194,7 @@ def test_the_watch_and_a_run_of_its_night_tell_no_cause_twice(site: Connections,
         now=early,
     )  # fmt: skip
     assert [message.key for message in told] == [f"run-failed:nightly_install_main/{run_id}"]
-    seen = read_summary(site.ledger, site.site.slot("main"), tick.date, now=early)
+    seen = read_summary(site.ledger, site.settings.slot("main"), tick.date, now=early)
     assert [one.key for one in alerts_of(tick, seen, Airflow().runs_of(tick), early, late=timedelta(hours=1))] == [
         told[0].key
     ]
@@ -207,15 +205,15 @@ def test_the_watch_and_a_run_of_its_night_tell_no_cause_twice(site: Connections,
     assert [message.key.partition(":")[0] for message in told] == ["run-failed", "failed", "deadline"]
 
 
-def test_the_deadline_that_a_last_pass_missed_is_told_as_the_watch_tells_it(site: Connections, told: Told) -> None:
-    (tick,) = ticks(site.site.slot("main"), NOW)
+def test_the_deadline_that_a_last_pass_missed_is_told_as_the_watch_tells_it(site: Site, told: Told) -> None:
+    (tick,) = ticks(site.settings.slot("main"), NOW)
     fails(
         site, "nightly_install_main", tick.first_runs[0], Fault("gate", "artifacts-missing", "no build"), by_itself=True
     )  # fmt: skip
     assert [message.key for message in told] == [f"deadline:main:{tick.date}"]
 
 
-def test_a_message_that_could_not_be_sent_is_sent_by_the_next_watch(site: Connections, told: Told) -> None:
+def test_a_message_that_could_not_be_sent_is_sent_by_the_next_watch(site: Site, told: Told) -> None:
     told.fails = True
     fails(site, "publication", "manual__1", Fault("plan", "source-not-allowed", "plan: not of a store"))
     assert told == []
@@ -229,9 +227,7 @@ def test_a_message_that_could_not_be_sent_is_sent_by_the_next_watch(site: Connec
 HOURS = timedelta(hours=12)
 
 
-def test_what_the_version_before_said_in_an_open_night_is_not_said_again_by_this_one(
-    site: Connections, told: Told
-) -> None:
+def test_what_the_version_before_said_in_an_open_night_is_not_said_again_by_this_one(site: Site, told: Told) -> None:
     run = "nightly_install_main/manual__1"
     night = f"failed:main:{NOW:%Y-%m-%d}"
     failed_artifact(site, run, NOW)
@@ -249,7 +245,7 @@ def test_what_the_version_before_said_in_an_open_night_is_not_said_again_by_this
     ],
 )
 def test_an_alert_that_the_version_before_sent_has_the_new_key_and_is_not_sent_again(
-    site: Connections, told: Told, former: str, code: str, by_itself: bool
+    site: Site, told: Told, former: str, code: str, by_itself: bool
 ) -> None:
     assert claim(site.ledger, Message(former, NotifyEvent.RUN_FAILED, "error", "title", "text"), now=NOW, window=HOURS)
     dag_id = former.split(":")[1]

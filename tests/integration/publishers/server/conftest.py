@@ -11,8 +11,8 @@ import pytest
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base
 from include.cvmfs.sources.artifact import open_artifact
-from include.publishers.connect import Connections
 from include.publishers.server import maintenance
+from include.site.site import Site
 from tests.fakes.builds import tree
 from tests.fakes.node import PublisherNode
 from tests.fakes.site import FQRN
@@ -37,10 +37,10 @@ def node(
     made.stop()
 
 
-def packed(connections: Connections, destination: str, files: Mapping[str, bytes] | bytes) -> Changeset:
+def packed(site: Site, destination: str, files: Mapping[str, bytes] | bytes) -> Changeset:
     """A changeset of these files, or of an archive, for a destination, derived from the current revision."""
-    head = connections.head(FQRN)
-    packing = connections.packing(FQRN, head)
+    head = site.head(FQRN)
+    packing = site.packing(FQRN, head)
     assert packing is not None
     data = files if isinstance(files, bytes) else tree(files)
     return packing.pack(

@@ -37,7 +37,7 @@ def reserved(node: PublisherNode, **server: object) -> ServerPublisher:
 
 
 def publish(node: PublisherNode, publisher: ServerPublisher, **more: object) -> object:
-    site = node.connections()
+    site = node.site()
     return publisher.publish(packed(site, ALPHA, FILES), holder="night", now=now(), **more)  # type: ignore[arg-type]
 
 
@@ -311,7 +311,7 @@ def test_garbage_is_collected_and_checked_on_the_node_itself(node: PublisherNode
 
 def test_two_of_our_tasks_on_one_node_take_turns(node: PublisherNode) -> None:
     publisher = reserved(node, busy_wait_s=60)
-    site = node.connections()
+    site = node.site()
     jobs = {path: packed(site, path, {"file": path.encode()}) for path in (ALPHA, BETA)}
     failed: list[BaseException] = []
 
@@ -350,7 +350,7 @@ class Interrupted(BaseException):
 
 def test_a_task_that_is_killed_aborts_what_it_began(node: PublisherNode) -> None:
     publisher = reserved(node)
-    site = node.connections()
+    site = node.site()
     changeset = packed(site, ALPHA, FILES)
     given_up: list[object] = []
 
@@ -393,11 +393,11 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from include.cvmfs.ingest.changeset import Changeset
-from include.publishers.connect import Connections
+from include.site.site import Site
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 
-site = Connections(load(Path(sys.argv[1]), environ={}), EnvSecrets({}))
+site = Site(load(Path(sys.argv[1]), environ={}), EnvSecrets({}))
 changeset = Changeset.parse(Path(sys.argv[2]).read_text())
 site.publisher(changeset.repository).publish(changeset, holder="killed", now=datetime.now(UTC))
 """
@@ -411,7 +411,7 @@ def test_after_kill_9_of_a_publisher_the_next_one_goes_on_without_hands(
     node: PublisherNode, verb: str, what: str
 ) -> None:
     publisher = reserved(node, busy_wait_s=60)
-    site = node.connections({"time_limit_s": 6})
+    site = node.site({"time_limit_s": 6})
     changeset = packed(site, ALPHA, FILES)
     file = node.folder / "changeset.json"
     file.write_bytes(changeset.format())

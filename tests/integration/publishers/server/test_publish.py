@@ -10,9 +10,9 @@ from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.errors import BaseChanged, DestinationError, NotReserved
 from include.cvmfs.sources.directory import DirectorySource
 from include.publishers.errors import NotSupported
-from include.publishers.preparing import TreeToPrepare
 from include.publishers.server.errors import PACKED_MISSING
-from include.publishers.single_changes import publish_tree
+from include.site.preparing import TreeToPrepare
+from include.site.single_changes import publish_tree
 from tests.fakes.node import PublisherNode
 from tests.fakes.refused import refused
 from tests.fakes.site import BUILD, DESTINATIONS, FQRN, NESTED
@@ -29,7 +29,7 @@ EACH_WAY = pytest.mark.parametrize(
 @EACH_WAY
 @pytest.mark.parametrize("install", ["transaction", "ingest"])
 def test_a_build_is_reserved_published_and_read_back(node: PublisherNode, install: str) -> None:
-    site = node.connections({"install": install})
+    site = node.site({"install": install})
     publisher = site.server(FQRN)
     told: list[str] = []
     reserved = publisher.reserve(DESTINATIONS, nested=NESTED, holder="night", now=now(), on_create=told.extend)
@@ -50,7 +50,7 @@ def test_a_build_is_reserved_published_and_read_back(node: PublisherNode, instal
 
 
 def test_the_same_tree_again_makes_no_revision(node: PublisherNode) -> None:
-    site = node.connections()
+    site = node.site()
     publisher = site.server(FQRN)
     publisher.reserve([ALPHA], nested=[], holder="night", now=now())
     publisher.publish(packed(site, ALPHA, FILES), holder="night", now=now())
@@ -62,7 +62,7 @@ def test_the_same_tree_again_makes_no_revision(node: PublisherNode) -> None:
 
 
 def test_a_file_of_the_same_size_and_time_and_another_content_is_no_such_tree(node: PublisherNode) -> None:
-    site = node.connections()
+    site = node.site()
     publisher = site.server(FQRN)
     publisher.reserve([ALPHA], nested=[], holder="night", now=now())
     publisher.publish(packed(site, ALPHA, {"a": b"one"}), holder="night", now=now())
@@ -72,7 +72,7 @@ def test_a_file_of_the_same_size_and_time_and_another_content_is_no_such_tree(no
 
 
 def test_a_tree_takes_the_place_of_another_and_nothing_of_it_stays(node: PublisherNode) -> None:
-    site = node.connections({"install": "ingest"})
+    site = node.site({"install": "ingest"})
     publisher = site.server(FQRN)
     publisher.reserve([ALPHA, DESTINATIONS[1]], nested=[], holder="night", now=now())
     publisher.publish(packed(site, DESTINATIONS[1], FILES), holder="night", now=now())
@@ -87,7 +87,7 @@ def test_a_tree_takes_the_place_of_another_and_nothing_of_it_stays(node: Publish
 
 
 def test_what_somebody_published_meanwhile_is_not_replaced(node: PublisherNode) -> None:
-    site = node.connections()
+    site = node.site()
     publisher = site.server(FQRN)
     publisher.reserve([ALPHA], nested=[], holder="night", now=now())
     stale = packed(site, ALPHA, {"mine": b"1"})
@@ -99,7 +99,7 @@ def test_what_somebody_published_meanwhile_is_not_replaced(node: PublisherNode) 
 
 
 def test_a_publication_with_a_tag_names_its_revision_and_is_found_again(node: PublisherNode) -> None:
-    site = node.connections()
+    site = node.site()
     publisher = site.server(FQRN)
     publisher.reserve([ALPHA], nested=[], holder="night", now=now())
     tag = NewTag("release-1", "the 'first' $(one)")
@@ -111,14 +111,14 @@ def test_a_publication_with_a_tag_names_its_revision_and_is_found_again(node: Pu
 
 
 def test_without_a_directory_above_it_a_destination_is_refused(node: PublisherNode) -> None:
-    site = node.connections()
+    site = node.site()
     with refused(NotReserved, path=ALPHA):
         site.server(FQRN).publish(packed(site, ALPHA, FILES), holder="night", now=now())
     assert node.calls() == []
 
 
 def test_a_tree_that_was_packed_elsewhere_is_to_be_packed_again(node: PublisherNode) -> None:
-    site = node.connections()
+    site = node.site()
     changeset = packed(site, ALPHA, FILES)
     for one in (node.folder / "var" / "packed" / FQRN).iterdir():
         one.unlink()
@@ -129,7 +129,7 @@ def test_a_tree_that_was_packed_elsewhere_is_to_be_packed_again(node: PublisherN
 
 @EACH_WAY
 def test_what_is_removed_is_gone_and_its_neighbours_stay(node: PublisherNode) -> None:
-    site = node.connections()
+    site = node.site()
     publisher = site.server(FQRN)
     names = [f"{BUILD}/a", f"{BUILD}/b:c", f"{BUILD}/-rf"]
     publisher.reserve(names, nested=[], holder="night", now=now())
@@ -147,7 +147,7 @@ def test_what_is_removed_is_gone_and_its_neighbours_stay(node: PublisherNode) ->
 
 
 def test_only_empty_reservations_are_released(node: PublisherNode) -> None:
-    site = node.connections()
+    site = node.site()
     publisher = site.server(FQRN)
     created = publisher.reserve(DESTINATIONS, nested=NESTED, holder="night", now=now()).created
     publisher.publish(packed(site, ALPHA, FILES), holder="night", now=now())
@@ -159,7 +159,7 @@ def test_only_empty_reservations_are_released(node: PublisherNode) -> None:
 
 
 def test_names_that_a_shell_would_take_for_something_else_are_only_names(node: PublisherNode) -> None:
-    site = node.connections()
+    site = node.site()
     publisher = site.server(FQRN)
     strange = ["$(touch pwned)", "a b;touch pwned", "`touch pwned`", "-exec", "it's", "x'; touch pwned; '", "*"]
     names = [f"/{one}" for one in strange]
@@ -179,7 +179,7 @@ def test_single_entries_are_not_changed_by_way_of_a_node(node: PublisherNode) ->
 
 
 def test_a_tree_is_published_by_hand_in_the_same_way(node: PublisherNode) -> None:
-    site = node.connections()
+    site = node.site()
     folder = node.folder / "by-hand"
     (folder / "lib").mkdir(parents=True)
     (folder / "lib" / "a").write_bytes(b"content")

@@ -34,12 +34,12 @@ KEPT = {"specials": "keep", "xattrs": ["user."]}
 
 
 def opened(node: PublisherNode, **more: Any) -> ServerPublisher:
-    return node.connections(ROOT, prepare=KEPT, **more).server(FQRN)
+    return node.site(ROOT, prepare=KEPT, **more).server(FQRN)
 
 
 def put(node: PublisherNode, members: list[Member] | bytes, **more: Any) -> ServerPublisher:
     """Publish these members at ALPHA."""
-    site = node.connections(ROOT, prepare=KEPT, **more)
+    site = node.site(ROOT, prepare=KEPT, **more)
     publisher = site.server(FQRN)
     publisher.reserve([ALPHA], nested=[], holder="test", now=now())
     data = members if isinstance(members, bytes) else archive(members)
@@ -84,7 +84,7 @@ def parallel(node: PublisherNode, **more: Any) -> None:
 
 
 def tagged(node: PublisherNode, **more: Any) -> None:
-    site = node.connections(ROOT)
+    site = node.site(ROOT)
     publisher = site.server(FQRN)
     publisher.reserve([ALPHA], nested=[], holder="test", now=now())
     publisher.publish(packed(site, ALPHA, {"a": b"1"}), holder="test", now=now(), tag=NewTag("t", ""))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from include.settings.model import Site, StoreSettings
+from include.settings.model import SiteSettings, StoreSettings
 from include.settings.secrets import Secrets
 from include.storage import store as storage
 from include.storage.open import Credentials, StoreOptions, open_store
@@ -50,21 +50,21 @@ def options_of(store: StoreSettings, *, traits: Traits | None = None, single_wri
     )
 
 
-def plain_store(site: Site, secrets: Secrets, name: str) -> storage.Store:
+def plain_store(settings: SiteSettings, secrets: Secrets, name: str) -> storage.Store:
     """A store opened without what an earlier trial saw. Raises StoreError, MissingConnection or BadConnection."""
-    settings = site.store(name)
-    return open_store(settings.url, credentials=credentials_of(settings, secrets), options=options_of(settings))
+    store = settings.store(name)
+    return open_store(store.url, credentials=credentials_of(store, secrets), options=options_of(store))
 
 
-def try_store(site: Site, secrets: Secrets, name: str) -> Traits | None:
+def try_store(settings: SiteSettings, secrets: Secrets, name: str) -> Traits | None:
     """What a store keeps under racing writers; None for one that can only be read, which is not tried.
 
     It is opened without what an earlier trial saw, or a store could never be seen to have improved. Raises StoreError,
     MissingConnection or BadConnection.
     """
-    store = plain_store(site, secrets, name)
+    store = plain_store(settings, secrets, name)
     if not store.writable:
         return None
     # where a repository is public, a neighbouring folder of the same bucket need not be: try inside it
-    inside = next((one for one in site.repositories.values() if one.store == name), None)
+    inside = next((one for one in settings.repositories.values() if one.store == name), None)
     return probe(store) if inside is None else probe(store.child(inside.fqrn), public_url=inside.public_url)

@@ -22,8 +22,8 @@ from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import checked_destination
 from include.publishers.base import Published
-from include.publishers.connect import Connections
-from include.publishers.preparing import TreeToPrepare, journal_of, prepare_for
+from include.site.preparing import TreeToPrepare, journal_of, prepare_for
+from include.site.site import Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class HandMade:
 
 
 def publish_tree(
-    connections: Connections,
+    site: Site,
     fqrn: str,
     tree: TreeToPrepare,
     *,
@@ -51,18 +51,18 @@ def publish_tree(
     and what preparing and committing raise.
     """
     path = _ordinary(tree.destination)
-    seen = look(connections.repository_store(fqrn))
-    head = connections.head(fqrn)
+    seen = look(site.repository_store(fqrn))
+    head = site.head(fqrn)
     missing = _missing(head, path)
     if not missing:
         _require_room(head, path, replaces=replaces)
     tree = replace(tree, destination=path, known_from=_neighbours(head, path))
-    journal = journal_of(connections, fqrn, seen, tree, tree.source.name)
+    journal = journal_of(site, fqrn, seen, tree, tree.source.name)
     with journal or nullcontext():
-        changeset = prepare_for(connections, head, seen, tree, journal)
+        changeset = prepare_for(site, head, seen, tree, journal)
         if tree.dry_run:
             return HandMade(changeset, missing, None)
-        publisher = connections.publisher(fqrn)
+        publisher = site.publisher(fqrn)
         created = publisher.reserve([path], nested=[], holder=holder, now=tree.now).created
         published = publisher.publish(changeset, holder=holder, now=tree.now, replace=replaces, tag=tag)
         if journal is not None:
@@ -77,18 +77,16 @@ class HandChange:
     lease: str
     apply: Callable[[Edit], None]
 
-    def rehearse(self, connections: Connections, fqrn: str) -> int:
+    def rehearse(self, site: Site, fqrn: str) -> int:
         """Do it to the current revision and forget it; how many catalogs it rewrites. Raises what it raises."""
-        head = connections.head(fqrn)
+        head = site.head(fqrn)
         edit = Edit(head.catalogs, head.manifest.root)
         self.apply(edit)
         return len(edit.finish(head.manifest.timestamp).catalogs) if edit.changed else 0
 
-    def commit(
-        self, connections: Connections, fqrn: str, *, holder: str, now: datetime, tag: NewTag | None = None
-    ) -> Published:
+    def commit(self, site: Site, fqrn: str, *, holder: str, now: datetime, tag: NewTag | None = None) -> Published:
         """Make it. Raises DestinationError, PathBusy, and what a commit raises."""
-        return connections.publisher(fqrn).change(self.lease, self.apply, holder=holder, now=now, tag=tag)
+        return site.publisher(fqrn).change(self.lease, self.apply, holder=holder, now=now, tag=tag)
 
 
 def removal(paths: Sequence[str]) -> HandChange:

@@ -16,13 +16,13 @@ from include.cvmfs.errors import KeyFileError, RepositoryError
 from include.cvmfs.format.keys import load_signer
 from include.cvmfs.format.layout import Layout
 from include.cvmfs.revision.repository import Repository
-from include.publishers.bootstrap import found_repository, found_stores
-from include.publishers.connect import Connections
 from include.publishers.errors import PublisherError
 from include.settings.errors import MissingConnection
 from include.settings.load import parse
 from include.settings.model import NodeSettings, PublisherKind
 from include.settings.secrets import EnvSecrets
+from include.site.bootstrap import found_repository, found_stores
+from include.site.site import Site
 from include.storage.errors import StoreError
 from tests.fakes.refused import refused
 
@@ -39,29 +39,29 @@ FOLDER = '{url: "file:store"}'
 
 
 @pytest.fixture
-def connected(tmp_path: Path) -> Callable[..., Connections]:
+def connected(tmp_path: Path) -> Callable[..., Site]:
     """Connections of a site whose store is the one given."""
 
-    def connect(store: str = FOLDER, **gateway: object) -> Connections:
+    def connect(store: str = FOLDER, **gateway: object) -> Site:
         environ = {"AIRFLOW_CONN_GW": json.dumps({**KEY, **gateway})}
-        return Connections(
+        return Site(
             parse(SITE.replace("STORE", store), file="site.yaml", root=tmp_path, environ={}), EnvSecrets(environ)
         )
 
     return connect
 
 
-def found(connections: Connections) -> bool:
+def found(on_site: Site) -> bool:
     said: list[str] = []
-    found_stores(connections, {"main"}, say=said.append)
-    return found_repository(connections, FQRN, say=said.append)
+    found_stores(on_site, {"main"}, say=said.append)
+    return found_repository(on_site, FQRN, say=said.append)
 
 
 def keys(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("keys/*"))
 
 
-def test_a_repository_is_created_once_with_all_its_keys(connected: Callable[..., Connections], tmp_path: Path) -> None:
+def test_a_repository_is_created_once_with_all_its_keys(connected: Callable[..., Site], tmp_path: Path) -> None:
     assert found(connected())
     assert keys(tmp_path) == [f"{FQRN}.{ending}" for ending in ("crt", "gw", "key", "masterkey", "pub")]
     assert {path.name for path in (tmp_path / "store" / FQRN).iterdir()} >= {".cvmfspublished", ".cvmfswhitelist"}
@@ -81,7 +81,7 @@ def test_a_repository_is_created_once_with_all_its_keys(connected: Callable[...,
     ],
 )
 def test_nothing_is_written_where_the_store_cannot_be_used(
-    connected: Callable[..., Connections], tmp_path: Path, store: str, error: type[Exception]
+    connected: Callable[..., Site], tmp_path: Path, store: str, error: type[Exception]
 ) -> None:
     (tmp_path / "blocked").write_text("a file where the store's folder would be")
     with pytest.raises(error):
@@ -89,13 +89,13 @@ def test_nothing_is_written_where_the_store_cannot_be_used(
     assert keys(tmp_path) == []
 
 
-def test_a_store_that_can_only_be_read_is_refused(connected: Callable[..., Connections]) -> None:
+def test_a_store_that_can_only_be_read_is_refused(connected: Callable[..., Site]) -> None:
     with refused(PublisherError, fqrn=FQRN):
         found(connected('{url: "http://127.0.0.1:1/store"}'))
 
 
 def test_the_key_of_another_gateway_is_refused_before_anything_is_written(
-    connected: Callable[..., Connections], tmp_path: Path
+    connected: Callable[..., Site], tmp_path: Path
 ) -> None:
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / f"{FQRN}.gw").write_text("plain_text key1 another\n")
@@ -105,7 +105,7 @@ def test_the_key_of_another_gateway_is_refused_before_anything_is_written(
     assert not (tmp_path / "store" / FQRN).exists()
 
 
-def test_a_repository_without_its_keys_is_not_made_anew(connected: Callable[..., Connections], tmp_path: Path) -> None:
+def test_a_repository_without_its_keys_is_not_made_anew(connected: Callable[..., Site], tmp_path: Path) -> None:
     found(connected())
     for path in (tmp_path / "keys").iterdir():
         path.unlink()
@@ -114,9 +114,7 @@ def test_a_repository_without_its_keys_is_not_made_anew(connected: Callable[...,
     assert keys(tmp_path) == []
 
 
-def test_a_creation_that_died_after_its_keys_goes_on_with_them(
-    connected: Callable[..., Connections], tmp_path: Path
-) -> None:
+def test_a_creation_that_died_after_its_keys_goes_on_with_them(connected: Callable[..., Site], tmp_path: Path) -> None:
     found(connected())
     public = (tmp_path / "keys" / f"{FQRN}.pub").read_bytes()
     (tmp_path / "store" / FQRN / ".cvmfspublished").unlink()
@@ -126,7 +124,7 @@ def test_a_creation_that_died_after_its_keys_goes_on_with_them(
 
 @pytest.mark.parametrize("number", range(4))
 def test_a_creation_that_died_between_its_keys_makes_the_others(
-    connected: Callable[..., Connections], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    connected: Callable[..., Site], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     left, link = [number], os.link
 
@@ -149,10 +147,10 @@ def test_a_creation_that_died_between_its_keys_makes_the_others(
 
 
 def test_of_two_who_create_it_at_once_with_the_same_keys_one_wins(
-    connected: Callable[..., Connections], tmp_path: Path
+    connected: Callable[..., Site], tmp_path: Path
 ) -> None:
     with ThreadPoolExecutor(2) as pool:
-        tries = [pool.submit(found, connections) for connections in (connected(), connected())]
+        tries = [pool.submit(found, on_site) for on_site in (connected(), connected())]
         outcomes = [one.exception() or one.result() for one in tries]
     assert outcomes.count(True) == 1
     assert outcomes[1 - outcomes.index(True)] is False or isinstance(
@@ -162,17 +160,18 @@ def test_of_two_who_create_it_at_once_with_the_same_keys_one_wins(
     read_head(connected().repository_store(FQRN), FQRN, Voucher(signer))
 
 
-def test_a_repository_of_a_publisher_node_is_not_founded_here(connected: Callable[..., Connections]) -> None:
+def test_a_repository_of_a_publisher_node_is_not_founded_here(connected: Callable[..., Site]) -> None:
     site = connected()
     node = NodeSettings.model_validate(
         {"host": "node.example.org", "user": "u", "known_hosts": "hosts", "agent": True, "behind": "stock"},
-        context={"root": site.site.paths.root},
+        context={"root": site.settings.paths.root},
     )
-    changed = site.site.repository(FQRN).model_copy(update={"publisher": PublisherKind.CVMFS_SERVER, "server": node})
-    there = Connections(site.site.model_copy(update={"repositories": {FQRN: changed}}), site.secrets)
+    by_node = {"publisher": PublisherKind.CVMFS_SERVER, "server": node}
+    changed = site.settings.repository(FQRN).model_copy(update=by_node)
+    there = Site(site.settings.model_copy(update={"repositories": {FQRN: changed}}), site.secrets)
     with refused(PublisherError, fqrn=FQRN):
         found(there)
-    assert not list(site.site.paths.root.rglob("*.key"))
+    assert not list(site.settings.paths.root.rglob("*.key"))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +187,7 @@ def test_a_repository_keeps_nanoseconds_if_it_is_created_for_them(
 ) -> None:
     text = SITE.replace("STORE", FOLDER).replace("gateway: gw}", f"gateway: gw{setting}}}")
     environ = {"AIRFLOW_CONN_GW": json.dumps(KEY)}
-    connections = Connections(parse(text, file="site.yaml", root=tmp_path, environ={}), EnvSecrets(environ))
-    assert found_repository(connections, FQRN, say=lambda _: None, mtime_ns=asked)
-    opened = Repository.open(connections.gateway_store(FQRN))
+    on_site = Site(parse(text, file="site.yaml", root=tmp_path, environ={}), EnvSecrets(environ))
+    assert found_repository(on_site, FQRN, say=lambda _: None, mtime_ns=asked)
+    opened = Repository.open(on_site.gateway_store(FQRN))
     assert opened.revision.catalog_at("").layout is layout

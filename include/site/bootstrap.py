@@ -29,11 +29,11 @@ from include.cvmfs.format.keys import (
     save_master,
     save_signer,
 )
-from include.publishers.connect import Connections
 from include.publishers.errors import PublisherError
-from include.publishers.stores import credentials_of, options_of, try_store
 from include.settings.model import RepositorySettings
 from include.settings.traits import record_traits, recorded_traits
+from include.site.site import Site
+from include.site.stores import credentials_of, options_of, try_store
 from include.storage.buckets import allow_public_read, ensure_bucket
 from include.storage.kinds import S3, kind_of
 from include.storage.store import Store
@@ -42,31 +42,31 @@ from include.storage.urls import split_s3_url
 Say = Callable[[str], None]
 
 
-def found_stores(connections: Connections, names: set[str], *, say: Say) -> None:
+def found_stores(site: Site, names: set[str], *, say: Say) -> None:
     """Make the buckets of these stores where they are absent."""
     for name in sorted(names):
-        store = connections.site.store(name)
-        credentials = credentials_of(store, connections.secrets)
+        store = site.settings.store(name)
+        credentials = credentials_of(store, site.secrets)
         if credentials and kind_of(store.url) is S3 and ensure_bucket(store.url, credentials, options_of(store)):
             say(f"made the bucket of store {name}, {store.url}")
 
 
-def try_stores(connections: Connections, names: set[str], *, say: Say) -> None:
+def try_stores(site: Site, names: set[str], *, say: Say) -> None:
     """See what each of these stores keeps under racing writers, once, and record it for every client of it."""
-    site = connections.site
+    settings = site.settings
     for name in sorted(names):
-        store = site.store(name)
-        if recorded_traits(connections.ledger, store) is not None:
+        store = settings.store(name)
+        if recorded_traits(site.ledger, store) is not None:
             continue
-        seen = try_store(site, connections.secrets, name)
+        seen = try_store(settings, site.secrets, name)
         if seen is None:
             continue
-        record_traits(connections.ledger, store, seen, now=datetime.now(UTC))
+        record_traits(site.ledger, store, seen, now=datetime.now(UTC))
         if not seen.replace:
             say(f"store {name} ignores conditional replace: only one gateway may write manifests there")
 
 
-def found_repository(connections: Connections, fqrn: str, *, say: Say, mtime_ns: bool = False) -> bool:
+def found_repository(site: Site, fqrn: str, *, say: Say, mtime_ns: bool = False) -> bool:
     """Have the keys and the repository; returns whether the repository had to be created.
 
     ``mtime_ns``: one that is created keeps nanoseconds, as it also does if its trees are to be prepared with them.
@@ -75,23 +75,23 @@ def found_repository(connections: Connections, fqrn: str, *, say: Say, mtime_ns:
     there and its keys are not, if they belong to another gateway connection, or if its store can only be read;
     StoreError, KeyFileError, MissingConnection, BadConnection.
     """
-    repository, folder = connections.site.repository(fqrn), connections.site.gateway.keys
+    repository, folder = site.settings.repository(fqrn), site.settings.gateway.keys
     if repository.server is not None and repository.server.behind != "nightshift":
         cure = f"create it there (cvmfs_server mkfs on {repository.server.host}, or on the gateway's machine)"
         raise PublisherError(fqrn, f"its keys and its storage belong to its publisher node; {cure}")
-    store = connections.gateway_store(fqrn)
+    store = site.gateway_store(fqrn)
     if not store.writable:
         cure = "name a store with s3:// or file:// in its settings"
-        where = connections.site.store(repository.store).url
+        where = site.settings.store(repository.store).url
         raise PublisherError(fqrn, f"store {repository.store}, {where}, can only be read; {cure}")
     there = store.exists(MANIFEST_KEY)
-    key = _gateway_key(connections, repository, folder)
+    key = _gateway_key(site, repository, folder)
     if there and not KeyFile.CERTIFICATE.path(folder, fqrn).exists():
         raise PublisherError(
             fqrn, f"it is in {store.url}, but its keys are not in {folder}: restore them, or empty the store"
         )
     if not there:
-        _publish_rules(connections, repository)
+        _publish_rules(site, repository)
         _require_taken(store)
     if key is not None:
         save_gateway_key(folder, fqrn, key)
@@ -132,9 +132,9 @@ def _keys(folder: Path, fqrn: str, say: Say) -> tuple[RSAPrivateKey, Signer]:
         return load_master(folder, fqrn), load_signer(folder, fqrn)
 
 
-def _gateway_key(connections: Connections, repository: RepositorySettings, folder: Path) -> GatewayKey | None:
+def _gateway_key(site: Site, repository: RepositorySettings, folder: Path) -> GatewayKey | None:
     """The key of the publishers' connection, if it is yet to be written for the embedded gateway."""
-    connection = connections.secrets.get(repository.gateway)
+    connection = site.secrets.get(repository.gateway)
     wanted = GatewayKey(connection.login or "", connection.password or "")
     path = KeyFile.GATEWAY.path(folder, repository.fqrn)
     if not path.exists():
@@ -148,12 +148,12 @@ def _gateway_key(connections: Connections, repository: RepositorySettings, folde
     return None
 
 
-def _publish_rules(connections: Connections, repository: RepositorySettings) -> None:
+def _publish_rules(site: Site, repository: RepositorySettings) -> None:
     """Let everybody read the repository, and nothing beside it."""
-    store = connections.site.store(repository.store)
+    store = site.settings.store(repository.store)
     if store.gateway_connection is not None:
         return  # the bucket's owner has set the policy by roles, and nobody else may
-    credentials = credentials_of(store, connections.secrets)
+    credentials = credentials_of(store, site.secrets)
     if credentials and kind_of(store.url) is S3:
         prefix = "/".join(filter(None, (split_s3_url(store.url)[1], repository.fqrn)))
         allow_public_read(store.url, credentials, options_of(store), prefix)

@@ -20,12 +20,12 @@ from include.publishers.capabilities import Loss, Way
 from include.publishers.errors import NotSupported, PublisherError
 from include.publishers.gateway import NightshiftGateway, RepositoryGateway, StockGateway, WriterSide
 from include.publishers.native import NativePublisher
-from include.publishers.stores import credentials_of, options_of
 from include.settings.ledger import open_site_ledger
-from include.settings.model import GatewayKind, PublisherKind, RepositorySettings, Site
+from include.settings.model import GatewayKind, PublisherKind, RepositorySettings, SiteSettings
 from include.settings.secrets import Secrets
 from include.settings.traits import recorded_traits, require_single_writer
 from include.settings.urls import base_url
+from include.site.stores import credentials_of, options_of
 from include.storage.open import open_store
 from include.storage.roles import Role
 from include.storage.store import Store
@@ -63,11 +63,11 @@ def _is_stock(settings: RepositorySettings, gateway: Callable[[], GatewayClient]
     return settings.gateway_kind is GatewayKind.STOCK
 
 
-class Connections:
+class Site:
     """Opens each store, gateway and ledger of a site at most once. Every error names the setting and its cure."""
 
-    def __init__(self, site: Site, secrets: Secrets) -> None:
-        self.site = site
+    def __init__(self, settings: SiteSettings, secrets: Secrets) -> None:
+        self.settings = settings
         self.secrets = secrets
         self._stores: dict[tuple[str, Role, bool, bool], Store] = {}
 
@@ -77,19 +77,19 @@ class Connections:
 
     def repository_store(self, fqrn: str) -> Store:
         """Where a repository's objects lie: its store, below its name."""
-        return self.store(self.site.repository(fqrn).store).child(fqrn)
+        return self.store(self.settings.repository(fqrn).store).child(fqrn)
 
     def gateway_store(self, fqrn: str) -> Store:
         """The same with the gateway's credentials, for who founds the repository."""
-        return self.store(self.site.repository(fqrn).store, Role.GATEWAY).child(fqrn)
+        return self.store(self.settings.repository(fqrn).store, Role.GATEWAY).child(fqrn)
 
     def manifest_store(self, fqrn: str, *, quick: bool = False) -> Store:
         """A repository's store for the one who switches its manifest. Raises PublisherError.
 
         ``quick``: with short time-outs and no repetitions, for a look.
         """
-        settings = self.site.repository(fqrn)
-        traits = recorded_traits(self.ledger, self.site.store(settings.store))
+        settings = self.settings.repository(fqrn)
+        traits = recorded_traits(self.ledger, self.settings.store(settings.store))
         writers = [f"writer {number + 1}" for number in range(settings.manifest_writers)]
         verdict = require_single_writer(traits, store=settings.store, fqrn=fqrn, writers=writers)
         if not verdict.allowed:
@@ -98,27 +98,27 @@ class Connections:
 
     def repository(self, fqrn: str) -> Repository:
         """The repository as its readers see it: through the public URL, trusted by the public key alone."""
-        settings = self.site.repository(fqrn)
+        settings = self.settings.repository(fqrn)
         keys = [settings.public_key.read_bytes()]
         return Repository.open(settings.public_url, fqrn=fqrn, public_keys=keys, now=datetime.now(UTC))
 
     def head(self, fqrn: str) -> Repository:
         """The repository from the writer's side of the store, where no cache is in between; as strictly verified."""
-        keys = [self.site.repository(fqrn).public_key.read_bytes()]
+        keys = [self.settings.repository(fqrn).public_key.read_bytes()]
         return Repository.open(self.repository_store(fqrn), fqrn=fqrn, public_keys=keys, now=datetime.now(UTC))
 
     def gateway(self, fqrn: str) -> GatewayClient:
         """The client of a repository's gateway, with the key of its connection."""
-        found = self.secrets.get(self.site.repository(fqrn).gateway)
-        return GatewayClient(base_url(found, port=self.site.gateway.port), found.login or "", found.password or "")
+        found = self.secrets.get(self.settings.repository(fqrn).gateway)
+        return GatewayClient(base_url(found, port=self.settings.gateway.port), found.login or "", found.password or "")
 
     def gateway_admin(self, fqrn: str) -> GatewayClient:
         """The same with the administrator's key, if the settings name one; else with the publishers'."""
-        settings = self.site.repository(fqrn)
+        settings = self.settings.repository(fqrn)
         if settings.gateway_admin is None:
             return self.gateway(fqrn)
         address, key = self.secrets.get(settings.gateway), self.secrets.get(settings.gateway_admin)
-        return GatewayClient(base_url(address, port=self.site.gateway.port), key.login or "", key.password or "")
+        return GatewayClient(base_url(address, port=self.settings.gateway.port), key.login or "", key.password or "")
 
     def require_thawed(self, fqrn: str) -> None:
         """Whoever is about to change the repository asks this first. Raises RepositoryFrozen."""
@@ -129,7 +129,7 @@ class Connections:
 
         Raises GatewayError where the gateway has to be asked for its kind and does not answer.
         """
-        settings = self.site.repository(fqrn)
+        settings = self.settings.repository(fqrn)
         if settings.server is not None and settings.server.behind != "nightshift":
             return Way.SERVER_LOCAL if settings.server.behind == "none" else Way.SERVER_STOCK
         if settings.server is None and _is_stock(settings, partial(self.gateway, fqrn)):
@@ -139,7 +139,7 @@ class Connections:
     def publisher(self, fqrn: str) -> Publisher:
         """The way to publish that the repository's settings choose. Raises RepositoryFrozen."""
         self.require_thawed(fqrn)
-        settings = self.site.repository(fqrn)
+        settings = self.settings.repository(fqrn)
         if settings.publisher is PublisherKind.CVMFS_SERVER:
             return self.server(fqrn)
         store, gateway = self.repository_store(fqrn), self.gateway(fqrn)
@@ -147,34 +147,34 @@ class Connections:
 
     def server(self, fqrn: str) -> ServerPublisher:
         """The publisher on a node, with what only such a one can do. Raises NotSupported for other repositories."""
-        settings = self.site.repository(fqrn)
+        settings = self.settings.repository(fqrn)
         if settings.server is None:
             raise NotSupported(
                 fqrn, "has no publisher node; say `publisher: cvmfs-server` and `server:` in the settings"
             )
         from include.publishers.server.open import open_server
 
-        return open_server(settings, settings.server, self.secrets, self.site.paths.var, lambda: self.head(fqrn))
+        return open_server(settings, settings.server, self.secrets, self.settings.paths.var, lambda: self.head(fqrn))
 
     def packing(self, fqrn: str, repository: Repository) -> Packing | None:
         """What prepares trees for a repository with a node; None where they are prepared into the store."""
-        settings = self.site.repository(fqrn)
+        settings = self.settings.repository(fqrn)
         if settings.server is None:
             return None
         from include.publishers.server.open import packing_for
 
-        return packing_for(settings, repository, self.site.paths.var)
+        return packing_for(settings, repository, self.settings.paths.var)
 
     @cached_property
     def ledger(self) -> Engine:
         """Nightshift's own database, its tables up to date."""
-        return open_site_ledger(self.site, self.secrets)
+        return open_site_ledger(self.settings, self.secrets)
 
     def _opened(self, name: str, role: Role, *, single_writer: bool = False, quick: bool = False) -> Store:
         """``single_writer``: nobody else writes mutable objects there, so that replacing needs no help of the store."""
         key = (name, role, single_writer, quick)
         if key not in self._stores:
-            settings = self.site.store(name)
+            settings = self.settings.store(name)
             options = options_of(settings, traits=recorded_traits(self.ledger, settings), single_writer=single_writer)
             if quick:
                 options = replace(options, timeout_s=min(options.timeout_s, QUICK_S), retries=0)

@@ -16,7 +16,7 @@ from typing import Any
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import AdminKeyNeeded, GatewayError
 from include.gateway.holders import TaskName
-from include.publishers.connect import Connections
+from include.site.site import Site
 
 log = logging.getLogger(__name__)
 
@@ -90,15 +90,15 @@ class EndedLease:
     fault: bool = False
 
 
-def look(connections: Connections, state_of: StateOf) -> LeaseFindings:
+def look(site: Site, state_of: StateOf) -> LeaseFindings:
     """Judge the leases of every configured repository that has a gateway."""
     findings: list[LeaseFinding] = []
     silent: list[tuple[str, str]] = []
-    for fqrn, settings in sorted(connections.site.repositories.items()):
+    for fqrn, settings in sorted(site.settings.repositories.items()):
         if settings.server is not None and settings.server.behind == "none":
             continue
         try:
-            with connections.gateway(fqrn) as client:
+            with site.gateway(fqrn) as client:
                 held, key_id = client.leases(), client.key_id
         except GatewayError as error:
             silent.append((fqrn, str(error)))
@@ -113,12 +113,12 @@ def judge(lease: LeaseInfo, key_id: str, state_of: StateOf) -> LeaseFinding:
     return LeaseFinding(*_identity(lease), whose, reason)
 
 
-def end_dead(connections: Connections, findings: Iterable[LeaseFinding], state_of: StateOf) -> list[EndedLease]:
+def end_dead(site: Site, findings: Iterable[LeaseFinding], state_of: StateOf) -> list[EndedLease]:
     """End the leases of dead tasks; each is judged once more right before. Raises GatewayError if a gateway is away."""
     done = []
     for finding in findings:
         if finding.whose is Whose.DEAD:
-            done.append(_end(connections, finding, state_of))
+            done.append(_end(site, finding, state_of))
             log.info("%s: %s: %s", finding, "ended" if done[-1].ended else "left alone", done[-1].reason)
     return done
 
@@ -146,9 +146,9 @@ def _whose(lease: LeaseInfo, key_id: str, state_of: StateOf) -> tuple[Whose, str
     return Whose.ALIVE, f"its task is {state}"
 
 
-def _end(connections: Connections, finding: LeaseFinding, state_of: StateOf) -> EndedLease:
+def _end(site: Site, finding: LeaseFinding, state_of: StateOf) -> EndedLease:
     fqrn = finding.repository
-    with connections.gateway_admin(fqrn) as client, connections.gateway(fqrn) as ours:
+    with site.gateway_admin(fqrn) as client, site.gateway(fqrn) as ours:
         held = [lease for lease in client.leases() if lease.repository == fqrn]
         same = [lease for lease in held if finding.is_of(lease)]
         if not same:

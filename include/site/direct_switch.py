@@ -8,14 +8,14 @@ from collections.abc import Iterator
 from include.cvmfs.errors import KeyFileError
 from include.cvmfs.format.keys import KeyFile, Signer, load_signer
 from include.publishers.capabilities import Operation, require
-from include.publishers.connect import Connections
 from include.settings.traits import recorded_traits
+from include.site.site import Site
 from include.storage.store import Store
 
 
 @contextlib.contextmanager
 def switching(
-    site: Connections, fqrn: str, operation: Operation, *, holder: str, leased: bool | None = None
+    site: Site, fqrn: str, operation: Operation, *, holder: str, leased: bool | None = None
 ) -> Iterator[tuple[Store, Signer]]:
     """The store and signing key of a repository, for who replaces its manifest beside the gateway.
 
@@ -27,7 +27,7 @@ def switching(
     site.require_thawed(fqrn)
     store, signer = _signing(site, fqrn)
     require(site.way_of_switching(fqrn), operation, fqrn=fqrn, path="")
-    traits = recorded_traits(site.ledger, site.site.store(site.site.repository(fqrn).store))
+    traits = recorded_traits(site.ledger, site.settings.store(site.settings.repository(fqrn).store))
     if leased is None:
         leased = not (store.is_local or (traits is not None and traits.replace))
     if not leased:
@@ -37,11 +37,11 @@ def switching(
         yield store, signer
 
 
-def _signing(site: Connections, fqrn: str) -> tuple[Store, Signer]:
-    folder = site.site.gateway.keys
-    path = KeyFile.REPOSITORY.path(folder, site.site.repository(fqrn).fqrn)
+def _signing(site: Site, fqrn: str) -> tuple[Store, Signer]:
+    folder = site.settings.gateway.keys
+    path = KeyFile.REPOSITORY.path(folder, site.settings.repository(fqrn).fqrn)
     if not path.exists():
         cure = "run this where the gateway is, or import the keys there: nightshift repo import-keys"
         raise KeyFileError(str(path), f"the signing key of {fqrn} is not on this machine; {cure}")
-    checksum = site.site.repository(fqrn).reflog_checksum
+    checksum = site.settings.repository(fqrn).reflog_checksum
     return site.manifest_store(fqrn), load_signer(folder, fqrn, reflog_checksum=checksum)

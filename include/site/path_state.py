@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from include.cvmfs.sources.source import checked_destination
-from include.publishers.connect import Connections
 from include.publishers.destinations import is_reserved, missing_directories, occupied
+from include.site.site import Site
 
 
 class WantedPlace(Enum):
@@ -29,18 +29,16 @@ class SeenPlace:
     revision: int
 
 
-def look_at(
-    connections: Connections, fqrn: str, path: str, wanted: WantedPlace, *, replaces: bool = False
-) -> SeenPlace:
+def look_at(site: Site, fqrn: str, path: str, wanted: WantedPlace, *, replaces: bool = False) -> SeenPlace:
     """See whether a builder may count on a place; nothing is taken, and nothing written.
 
     ``replaces``: what stands there is going to be replaced, so that any tree is as good as a reservation. Raises
     DestinationError, which no waiting cures: for a tree that stands there, a file in the way, a path that is none.
     """
     path = checked_destination(path.rstrip("/") or "/")
-    with connections.gateway(fqrn) as client:
+    with site.gateway(fqrn) as client:
         holder = client.holder(fqrn, path)
-    head = connections.head(fqrn)
+    head = site.head(fqrn)
     revision, view = head.manifest.revision, head.revision
     missing = missing_directories(view, [path])
     if not missing and not replaces and not is_reserved(view, path):

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from include.publishers.capabilities import Way
-from include.publishers.connect import Connections, native_publisher
 from include.publishers.errors import PublisherError
 from include.publishers.gateway import NightshiftGateway, StockGateway
-from include.publishers.stores import connection_of
 from include.settings.load import load
 from include.settings.model import GatewayKind, NodeSettings, StoreSettings
 from include.settings.secrets import EnvSecrets
 from include.settings.traits import record_traits
+from include.site.site import Site, native_publisher
+from include.site.stores import connection_of
 from include.storage.file import FileStore
 from include.storage.options import Traits
 from include.storage.roles import Role
@@ -30,7 +30,7 @@ IGNORES = replace(KEEPS, replace=False)
 
 
 @pytest.fixture
-def connections(tmp_path: Path) -> Iterator[Connections]:
+def on_site(tmp_path: Path) -> Iterator[Site]:
     """A site whose repository may be switched by two gateways."""
     file = tmp_path / "site.yaml"
     file.write_text(
@@ -39,58 +39,58 @@ def connections(tmp_path: Path) -> Iterator[Connections]:
         f"repositories:\n  {FQRN}:\n    store: cvmfs\n    public_url: http://127.0.0.1:1\n"
         "    public_key: nights.pub\n    gateway: gateway\n    manifest_writers: 2\n"
     )
-    made = Connections(load(file, environ={}), EnvSecrets({}))
+    made = Site(load(file, environ={}), EnvSecrets({}))
     yield made
     made.ledger.dispose()
 
 
-def with_writers(connections: Connections, number: int) -> Connections:
-    settings = connections.site.repository(FQRN).model_copy(update={"manifest_writers": number})
-    site = connections.site.model_copy(update={"repositories": {FQRN: settings}})
-    return Connections(site, EnvSecrets({}))
+def with_writers(on_site: Site, number: int) -> Site:
+    settings = on_site.settings.repository(FQRN).model_copy(update={"manifest_writers": number})
+    site = on_site.settings.model_copy(update={"repositories": {FQRN: settings}})
+    return Site(site, EnvSecrets({}))
 
 
-def seen(connections: Connections, traits: Traits) -> None:
-    record_traits(connections.ledger, connections.site.store("cvmfs"), traits, now=NOW)
+def seen(on_site: Site, traits: Traits) -> None:
+    record_traits(on_site.ledger, on_site.settings.store("cvmfs"), traits, now=NOW)
 
 
-def test_two_writers_need_a_store_that_was_tried(connections: Connections) -> None:
+def test_two_writers_need_a_store_that_was_tried(on_site: Site) -> None:
     with refused(PublisherError, fqrn=FQRN) as caught:
-        connections.manifest_store(FQRN)
+        on_site.manifest_store(FQRN)
     assert "writer 1, writer 2" in str(caught.value)
     assert not PublisherError.retryable
 
 
-def test_two_writers_are_refused_where_conditional_replace_is_ignored(connections: Connections) -> None:
-    seen(connections, IGNORES)
+def test_two_writers_are_refused_where_conditional_replace_is_ignored(on_site: Site) -> None:
+    seen(on_site, IGNORES)
     with refused(PublisherError, fqrn=FQRN):
-        connections.manifest_store(FQRN)
+        on_site.manifest_store(FQRN)
 
 
-def test_two_writers_may_share_a_store_that_keeps_them_apart(connections: Connections) -> None:
-    seen(connections, KEEPS)
-    store = connections.manifest_store(FQRN)
+def test_two_writers_may_share_a_store_that_keeps_them_apart(on_site: Site) -> None:
+    seen(on_site, KEEPS)
+    store = on_site.manifest_store(FQRN)
     assert store.url.endswith(f"/cvmfs/{FQRN}")
 
 
-def test_what_was_seen_last_counts(connections: Connections) -> None:
-    seen(connections, KEEPS)
-    seen(connections, IGNORES)
+def test_what_was_seen_last_counts(on_site: Site) -> None:
+    seen(on_site, KEEPS)
+    seen(on_site, IGNORES)
     with pytest.raises(PublisherError):
-        connections.manifest_store(FQRN)
+        on_site.manifest_store(FQRN)
 
 
-def test_one_writer_needs_no_help_from_the_store(connections: Connections) -> None:
-    alone = with_writers(connections, 1)
+def test_one_writer_needs_no_help_from_the_store(on_site: Site) -> None:
+    alone = with_writers(on_site, 1)
     assert alone.manifest_store(FQRN).writable
     seen(alone, IGNORES)
     assert alone.manifest_store(FQRN).writable
     alone.ledger.dispose()
 
 
-def test_a_store_is_opened_once_for_each_role(connections: Connections) -> None:
-    assert connections.store("cvmfs") is connections.store("cvmfs", Role.PUBLISHER)
-    assert connections.store("cvmfs") is not connections.store("cvmfs", Role.GATEWAY)
+def test_a_store_is_opened_once_for_each_role(on_site: Site) -> None:
+    assert on_site.store("cvmfs") is on_site.store("cvmfs", Role.PUBLISHER)
+    assert on_site.store("cvmfs") is not on_site.store("cvmfs", Role.GATEWAY)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_when_a_folder_is_flushed_is_a_setting_of_its_store(tmp_path: Path, writ
         f"repositories:\n  {FQRN}:\n    store: cvmfs\n    public_url: http://127.0.0.1:1\n"
         "    public_key: nights.pub\n    gateway: gateway\n"
     )
-    made = Connections(load(file, environ={}), EnvSecrets({}))
+    made = Site(load(file, environ={}), EnvSecrets({}))
     try:
         stores = made.repository_store(FQRN), made.gateway_store(FQRN), made.manifest_store(FQRN)
         assert [one.fsync for one in stores if isinstance(one, FileStore)] == [expected] * 3
@@ -149,11 +149,11 @@ class Greeting:
     ],
 )
 def test_a_publisher_finds_out_the_kind_of_its_gateway_once_and_not_before_it_matters(
-    connections: Connections, kind: str, ours: bool, chosen: type, asked: int
+    on_site: Site, kind: str, ours: bool, chosen: type, asked: int
 ) -> None:
-    settings = connections.site.repository(FQRN).model_copy(update={"gateway_kind": GatewayKind(kind)})
-    greeting, store = Greeting(ours=ours), connections.repository_store(FQRN)
-    publisher = native_publisher(settings, store, greeting, lambda: connections.head(FQRN).manifest)  # type: ignore[arg-type]
+    settings = on_site.settings.repository(FQRN).model_copy(update={"gateway_kind": GatewayKind(kind)})
+    greeting, store = Greeting(ours=ours), on_site.repository_store(FQRN)
+    publisher = native_publisher(settings, store, greeting, lambda: on_site.head(FQRN).manifest)  # type: ignore[arg-type]
     assert greeting.asked == 0
     assert [type(publisher.gateway()) for _ in range(2)] == [chosen, chosen]
     assert greeting.asked == asked
@@ -169,11 +169,11 @@ def test_a_publisher_finds_out_the_kind_of_its_gateway_once_and_not_before_it_ma
     ],
 )
 def test_a_gateway_is_asked_for_its_kind_before_a_manifest_is_replaced_beside_it(
-    connections: Connections, monkeypatch: pytest.MonkeyPatch, kind: str, ours: bool, way: Way
+    on_site: Site, monkeypatch: pytest.MonkeyPatch, kind: str, ours: bool, way: Way
 ) -> None:
-    settings = connections.site.repository(FQRN).model_copy(update={"gateway_kind": GatewayKind(kind)})
-    site = connections.site.model_copy(update={"repositories": {FQRN: settings}})
-    made = Connections(site, EnvSecrets({}))
+    settings = on_site.settings.repository(FQRN).model_copy(update={"gateway_kind": GatewayKind(kind)})
+    site = on_site.settings.model_copy(update={"repositories": {FQRN: settings}})
+    made = Site(site, EnvSecrets({}))
     monkeypatch.setattr(made, "gateway", lambda fqrn: Greeting(ours=ours))
     assert made.way_of_switching(FQRN) is way
 
@@ -181,13 +181,11 @@ def test_a_gateway_is_asked_for_its_kind_before_a_manifest_is_replaced_beside_it
 @pytest.mark.parametrize(
     ("behind", "way"), [("stock", Way.SERVER_STOCK), ("none", Way.SERVER_LOCAL), ("nightshift", Way.NATIVE_OURS)]
 )
-def test_what_a_node_publishes_through_decides_for_its_repository(
-    connections: Connections, behind: str, way: Way
-) -> None:
+def test_what_a_node_publishes_through_decides_for_its_repository(on_site: Site, behind: str, way: Way) -> None:
     node = NodeSettings.model_validate(
         {"host": "node", "user": "cv", "known_hosts": "known", "behind": behind, "agent": True},
         context={"root": Path("/")},
     )
-    settings = connections.site.repository(FQRN).model_copy(update={"server": node})
-    site = connections.site.model_copy(update={"repositories": {FQRN: settings}})
-    assert Connections(site, EnvSecrets({})).way_of_switching(FQRN) is way
+    settings = on_site.settings.repository(FQRN).model_copy(update={"server": node})
+    site = on_site.settings.model_copy(update={"repositories": {FQRN: settings}})
+    assert Site(site, EnvSecrets({})).way_of_switching(FQRN) is way

@@ -13,7 +13,7 @@ import pytest
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import AdminKeyNeeded, GatewayUnreachable
 from include.gateway.holders import TaskName
-from include.publishers.stale_leases import EndedLease, LeaseFinding, Whose, end_dead, hit_by, judge, look
+from include.site.stale_leases import EndedLease, LeaseFinding, Whose, end_dead, hit_by, judge, look
 
 FQRN, KEY = "nights.example.org", "our-key"
 EXPIRES = datetime(2026, 11, 21, 3, 0, tzinfo=UTC)
@@ -37,7 +37,7 @@ class Gateways:
     admin: bool = True
     away: bool = False
     ended: list[str] = field(default_factory=list)
-    site: Any = field(default_factory=lambda: SimpleNamespace(repositories={FQRN: SimpleNamespace(server=None)}))
+    settings: Any = field(default_factory=lambda: SimpleNamespace(repositories={FQRN: SimpleNamespace(server=None)}))
     key_id: str = KEY
 
     def gateway(self, _: str) -> Gateways:
@@ -150,5 +150,5 @@ def test_a_finding_comes_back_from_json() -> None:
 def test_a_repository_without_a_gateway_is_not_asked_for_leases() -> None:
     alone = SimpleNamespace(server=SimpleNamespace(behind="none"))
     gateways = Gateways([lease("/a")])
-    gateways.site.repositories[FQRN] = alone
+    gateways.settings.repositories[FQRN] = alone
     assert look(gateways, state_of()).findings == ()  # type: ignore[arg-type]

@@ -17,8 +17,8 @@ from include.cvmfs.revision.needed_objects import known_objects
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import SourceLimits, TreeSource
-from include.publishers.connect import Connections
 from include.publishers.prepare_options import tree_options
+from include.site.site import Site
 
 CONTENT_INDEX = "content-index.db"
 SENT = "sent"
@@ -45,7 +45,7 @@ class TreeToPrepare:
 
 
 def prepare_for(
-    connections: Connections, head: Repository, seen: Look, tree: TreeToPrepare, journal: UploadJournal | None = None
+    site: Site, head: Repository, seen: Look, tree: TreeToPrepare, journal: UploadJournal | None = None
 ) -> Changeset:
     """Make a tree's changeset. ``seen`` was read before ``head``; ``journal`` has what an interrupted try sent.
 
@@ -53,7 +53,7 @@ def prepare_for(
     preparing raises.
     """
     base = Base(head.manifest.root, head.manifest.revision, seen.completed)
-    packing = connections.packing(head.fqrn, head)
+    packing = site.packing(head.fqrn, head)
     if packing is not None:
         if tree.special_bits is not None:
             packing = replace(packing, options=replace(packing.options, special_bits=tree.special_bits))
@@ -61,8 +61,8 @@ def prepare_for(
             tree.source, destination=tree.destination, now=tree.now, base=base, limits=tree.limits,
             progress=tree.progress, dry_run=tree.dry_run,
         )  # fmt: skip
-    site, store = connections.site, connections.repository_store(head.fqrn)
-    settings = site.repository(head.fqrn)
+    store = site.repository_store(head.fqrn)
+    settings = site.settings.repository(head.fqrn)
     known = known_objects(head.revision, tree.known_from)
     if journal is not None:
         store = JournaledStore(store, journal)
@@ -75,9 +75,9 @@ def prepare_for(
     options = replace(
         options,
         special_bits=tree.special_bits or options.special_bits,
-        connections=site.store(settings.store).connections,
+        connections=site.settings.store(settings.store).connections,
         limits=tree.limits,
-        index=site.paths.var / CONTENT_INDEX,
+        index=site.settings.paths.var / CONTENT_INDEX,
     )
     return prepare(
         tree.source, store=store, fqrn=head.fqrn, destination=tree.destination, now=tree.now, options=options,
@@ -85,15 +85,13 @@ def prepare_for(
     )  # fmt: skip
 
 
-def journal_of(
-    connections: Connections, fqrn: str, seen: Look, tree: TreeToPrepare, *origin: str | None
-) -> UploadJournal | None:
+def journal_of(site: Site, fqrn: str, seen: Look, tree: TreeToPrepare, *origin: str | None) -> UploadJournal | None:
     """The journal of a tree from ``origin``, also of an earlier try; None where nothing is sent over a network."""
-    store = connections.repository_store(fqrn)
-    if tree.dry_run or store.is_local or connections.site.repository(fqrn).server is not None:
+    store = site.repository_store(fqrn)
+    if tree.dry_run or store.is_local or site.settings.repository(fqrn).server is not None:
         return None  # where the store is files, to look is to write
     about = (store.url, tree.destination, *origin)
-    return UploadJournal(connections.site.paths.var / SENT, about=about, generation=seen.completed, now=tree.now)
+    return UploadJournal(site.settings.paths.var / SENT, about=about, generation=seen.completed, now=tree.now)
 
 
 def leave_condemned(known: DigestSet, look: Look, revision: Revision) -> None:
