@@ -6,11 +6,13 @@ sums up the next block meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import lzma
+import threading
 import zlib
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import BinaryIO, ClassVar, Protocol
 
 import zstandard
@@ -53,6 +55,8 @@ class ArchiveBytes:
         self._size = size
         self._limits = limits or SourceLimits()
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-archive")
+        self._ahead: Future[bytes | None] | None = None
+        self._reading_in = 0
 
     def __iter__(self) -> Iterator[bytes]:
         raw = self._raw()
@@ -67,8 +71,15 @@ class ArchiveBytes:
         return _chained(first, raw) if codec is None else self._unpacked(codec, _chained(first, raw))
 
     def close(self) -> None:
-        """Nothing is read any more when this returns."""
-        self._reader.shutdown(wait=True, cancel_futures=True)
+        """Nothing is read any more when this returns.
+
+        It joins no thread: entries that nobody took to their end are closed by the garbage collector, which runs
+        anywhere, also in a thread that is just being started and holds the lock that a join takes.
+        """
+        self._reader.shutdown(wait=False, cancel_futures=True)
+        if self._ahead is not None and self._reading_in != threading.get_ident():
+            with contextlib.suppress(CancelledError):
+                self._ahead.exception()
 
     def verify(self) -> str:
         """Read what is left, compare length and sum with what was announced, return the sum. Raises SourceError."""
@@ -90,15 +101,16 @@ class ArchiveBytes:
         return self.damaged(f"is truncated: it ends after {self.received} bytes{expected}")
 
     def _raw(self) -> Iterator[bytes]:
-        ahead = self._reader.submit(self._next)
-        while (block := ahead.result()) is not None:
-            ahead = self._reader.submit(self._next)
+        self._ahead = self._reader.submit(self._next)
+        while (block := self._ahead.result()) is not None:
+            self._ahead = self._reader.submit(self._next)
             self.received += len(block)
             if self._size is not None and self.received > self._size:
                 raise self.damaged(f"has more than the {self._size} bytes that are expected")
             yield block
 
     def _next(self) -> bytes | None:
+        self._reading_in = threading.get_ident()
         block = next(self._blocks, None)
         if block is not None:
             self._sum.update(block)

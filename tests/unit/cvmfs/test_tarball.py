@@ -9,6 +9,7 @@ import io
 import lzma
 import random
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -235,6 +236,34 @@ def test_every_truncation_is_noticed(packer: str) -> None:
     for length in range(0, len(data) - BLOCK if packer == "tar" else len(data), 97 if packer == "tar" else 1):
         with refused(SourceError, member="x.tar"):
             entries(data[:length])
+
+
+def test_entries_that_are_left_are_closed_without_joining_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The garbage collector may close them where the thread that it runs in holds a lock that a join takes."""
+    joined: list[threading.Thread] = []
+    monkeypatch.setattr(threading.Thread, "join", lambda self, timeout=None: joined.append(self))
+    left = TarSource(iter([PLAIN[:BLOCK], PLAIN[BLOCK:]]), "x.tar").entries()
+    next(left)
+    del left
+    assert joined == []
+
+
+def test_closed_entries_read_no_more() -> None:
+    read: list[str] = []
+    asked, go_on = threading.Event(), threading.Event()
+
+    def two() -> Iterator[bytes]:
+        yield PLAIN
+        asked.set()
+        go_on.wait()
+        read.append("ahead")
+
+    entries = TarSource(two(), "x.tar").entries()
+    next(entries)
+    assert asked.wait(30)
+    threading.Timer(0.05, go_on.set).start()
+    entries.close()  # type: ignore[attr-defined]
+    assert read == ["ahead"]
 
 
 def test_the_announced_sum_and_size_must_hold() -> None:
