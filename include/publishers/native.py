@@ -244,7 +244,7 @@ class NativePublisher:
 
     @_under_new_leases
     def remove(self, path: str, *, holder: str, now: datetime) -> Published:
-        """Take away what stands at ``path``. Raises PathBusy, DestinationError, and what a commit raises."""
+        """Remove the tree or file at ``path``. Raises PathBusy, DestinationError, and what a commit raises."""
         clock = PhaseTimes()
         with self._client.lease(self.fqrn, path, hostname=holder) as lease:
             held = time.monotonic()
@@ -308,8 +308,8 @@ class NativePublisher:
     ) -> Released:
         """Take away those of ``paths`` that are reserved and still empty, and what is empty without them.
 
-        Only directories below ``floor`` or among ``created`` go with their last child. They are looked at under the
-        lease: what somebody published meanwhile stays. Leases and commits as for a reserve; none when there is nothing
+        Only directories below ``floor`` or among ``created`` go with their last child. They are checked under the
+        lease: what others published meanwhile stays. Leases and commits as for a reserve; none when there is nothing
         to take away. Raises PathBusy, and what a commit raises.
         """
         done = [self._release(part, floor, holder, now, created) for part in self._parts(paths)]

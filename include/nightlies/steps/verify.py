@@ -61,7 +61,7 @@ def verify_run(site: Site, attempt: Attempt, *, sample: int = SAMPLE_FILES) -> t
     """Walk every destination of the run that is published, and read a sample of its files, each object once.
 
     What reads back is noted in the ledger, and so are objects that do not. Raises NotVerified with every problem once
-    all were looked at; an outage that the attempt outlasts as it is, and then nothing is noted as read.
+    all were checked; an outage that the attempt outlasts as it is, and then nothing is noted as read.
     """
     good = [one for one in records.publications_of_run(site.ledger, attempt.run) if one.state.good]
     problems: list[str] = []

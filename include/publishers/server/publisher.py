@@ -164,7 +164,7 @@ class ServerPublisher(NodeUpkeep):
         return done
 
     def remove(self, path: str, *, holder: str, now: datetime) -> Published:  # noqa: ARG002 - the node's own clock counts
-        """Take away what stands at ``path``. Raises PathBusy, DestinationError, NodeError."""
+        """Remove the tree or file at ``path``. Raises PathBusy, DestinationError, NodeError."""
         self.require(Operation.REMOVE, checked_destination(path))
         progress = _Progress()
 
