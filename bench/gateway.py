@@ -106,7 +106,7 @@ def _measure(bench: Bench, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _switch_floor(bench: Bench, options: argparse.Namespace) -> float:
-    reflog = len(bench.place.below("many").open().get(REFLOG_KEY))
+    reflog = len(bench.place.repository("many").open().get(REFLOG_KEY))
     catalogs = min(options.slots, options.publishers) + 3  # of slots, of their directory, the root; and the history
     return switches_per_s(bench.place.below("floor"), reflog, catalogs, min(3.0, options.seconds))
 

@@ -57,7 +57,7 @@ def main() -> int:
 
 def _found(place: Place, folder: Path) -> tuple[Place, Path]:
     """A new repository at the place, and the file of its public key."""
-    now, repository = datetime.now(UTC), place.below("repository")
+    now, repository = datetime.now(UTC), place.repository("million")
     master, signer = generate_master(), generate_repository_key(FQRN, now)
     create_repository(repository.open(), FQRN, master=master, signer=signer, now=now)
     save_signer(folder / "keys", FQRN, signer)
@@ -77,7 +77,7 @@ def _publish(place: Place, folder: Path, public_key: Path, entries: int) -> Ran:
             "tarball": str(pipe),
             "destination": "/nightlies/million/project/platform",
             "earlier": [],
-            "index": str(folder / "index.db"),
+            "var": str(folder / "var"),
         }
         running = start("publishing.publisher", job=job)
         threading.Thread(target=_write, args=(pipe, entries), daemon=True).start()

@@ -50,7 +50,7 @@ def main() -> int:
         with lab.store(options.store, folder, options.connections) as place:
             on_disk = options.store.startswith("file:")
             fsyncs: tuple[Fsync, ...] = ("never", "switch", "always") if on_disk else ()
-            bench = Bench(place, shape, templates, scratch, empty=options.past, index=options.index, fsyncs=fsyncs)
+            bench = Bench(place, shape, templates, scratch, empty=options.past, fsyncs=fsyncs)
             rounds = []
             for number in range(options.rounds):
                 rounds.append(bench.round(number))
@@ -156,7 +156,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--connections", type=int, default=64)
     parser.add_argument("--past", type=int, default=1, help="0: no comparison with an empty repository")
     parser.add_argument("--past-share", type=float, default=1.0, help="how much of the past, for a short trial")
-    parser.add_argument("--index", type=int, default=1, help="0: without the content index")
     return parser.parse_args()
 
 

@@ -42,7 +42,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="nightshift-bench-"))
     try:
         with lab.store(options.store, folder, max(CONNECTIONS)) as place:
-            bench = Bench(place, shape, templates, scratch, empty=False, index=False)
+            bench = Bench(place, shape, templates, scratch, empty=False)
             result = {
                 "store": options.store.split(":")[0],
                 "machine": machine,
@@ -72,8 +72,8 @@ def _connections(bench: Bench, shape: Shape, templates: Templates, scratch: Path
             )
             job = {"place": place.below(f"floor{count}").as_json(), "folder": str(folder)}
             row["floor_files_per_s"] = round(shape.files / run("publishing.floors", "put", job=job).outcome, 1)
-        repository = place.below(f"connections{count}")
-        templates.copy(PAST, bench.place.below(f"connections{count}").open())
+        repository = place.repository(f"connections{count}")
+        templates.copy(PAST, repository.open())
         ran = bench.publish(repository, tarball, f"connections{count}", folder, [])
         row["files_per_s"] = round(shape.files / ran.outcome["seconds"], 1)
         rows.append(row)
@@ -85,7 +85,7 @@ def _connections(bench: Bench, shape: Shape, templates: Templates, scratch: Path
 def _publishers(bench: Bench, shape: Shape, templates: Templates, scratch: Path) -> list[dict[str, Any]]:
     rows = []
     place = bench.place.with_connections(64)
-    repository = place.below("publishers")
+    repository = place.repository("publishers")
     templates.copy(PAST, repository.open())
     for count in PUBLISHERS:
         tarballs = [scratch / f"tree{number}.tar" for number in range(count)]

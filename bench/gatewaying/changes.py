@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from publishing.places import Place
-from publishing.production import production_publisher
+from publishing.production import bench_site
 from publishing.repositories import FQRN, TOP
 
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import prepare
 from include.cvmfs.sources.tarball import TarSource
-from include.gateway.client.client import GatewayClient
 
 TREES = 2
 FILES = 3
@@ -63,8 +63,8 @@ def prepared(place: Place, publishers: int, slots: int) -> list[Work]:
 
 def reserve(place: Place, public_key: Path, client: dict[str, str], destinations: Sequence[str]) -> int:
     """An empty nested catalog at each destination, all in one revision; returns that."""
-    with GatewayClient(client["gateway"], client["key_id"], client["secret"]) as gateway:
-        publisher = production_publisher(place.open(), gateway, public_key)
+    with tempfile.TemporaryDirectory() as var:
+        publisher = bench_site(place, client, public_key, Path(var)).publisher(FQRN)
         return publisher.reserve(destinations, nested=(), holder="bench", now=datetime.now(UTC)).revision
 
 

@@ -73,7 +73,7 @@ class Bench:
 
     def many(self, publishers: list[int], seconds: list[float], slots: int) -> list[Load]:
         """Publishers in closed loops on a repository with a past, one number of them after another."""
-        place = self.place.below("many")
+        place = self.place.repository("many")
         self.templates.copy(PAST, place.open())
         with self._gateway(place, "many") as client:
             works = prepared(place, max(publishers), slots)
@@ -88,7 +88,7 @@ class Bench:
 
     def beside_silence(self, publishers: int, seconds: float) -> Load:
         """Publishers, while the store of another repository of the gateway takes connections and never answers."""
-        place = self.place.below("silence")
+        place = self.place.repository("silence")
         self.templates.copy(PAST, place.open())
         with socket.create_server(("127.0.0.1", 0), backlog=1024) as server:
             endpoint = f"http://127.0.0.1:{server.getsockname()[1]}"
@@ -105,7 +105,7 @@ class Bench:
 
     def single(self, revisions: int, tags: int, turns: int) -> Load:
         """One publisher alone, on a repository with so many revisions and tags."""
-        place = self.place.below(f"single{revisions}")
+        place = self.place.repository(f"single{revisions}")
         pasts.age(self.templates, place.open(), revisions=revisions, tags=tags)
         with self._gateway(place, f"single{revisions}") as client:
             works = prepared(place, 1, 1)
@@ -116,7 +116,7 @@ class Bench:
 
     def pairs(self, connections: int, seconds: float) -> float:
         """Leases taken and dropped over so many connections, per second, while nobody commits."""
-        place = self.place.below("pairs")
+        place = self.place.repository("pairs")
         self.templates.copy("empty", place.open())
         paths = [f"/pairs/path{number}" for number in range(connections)]
         shares = [paths[at :: self.processes] for at in range(self.processes)]
@@ -128,7 +128,7 @@ class Bench:
 
     def merges(self, entries: int, commits: int) -> Merged:
         """Commits of stock shape on a repository with a past."""
-        place = self.place.below(f"merges{entries}")
+        place = self.place.repository(f"merges{entries}")
         self.templates.copy(PAST, place.open())
         with self._gateway(place, f"merges{entries}") as client:
             merged = merge_commits(place, self.templates.public_key, client, entries=entries, commits=commits)

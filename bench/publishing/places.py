@@ -6,6 +6,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from publishing.repositories import FQRN
+
 from include.storage.kinds import FILE, kind_of
 from include.storage.open import Credentials, StoreOptions, open_store
 from include.storage.options import Fsync
@@ -37,6 +39,10 @@ class Place:
 
     def below(self, name: str) -> Place:
         return dataclasses.replace(self, url=f"{self.url.rstrip('/')}/{name}")
+
+    def repository(self, name: str) -> Place:
+        """Of a repository in a folder of its own, where a site looks for it: below its name."""
+        return self.below(f"{name}/{FQRN}")
 
     def with_connections(self, count: int) -> Place:
         return dataclasses.replace(self, connections=count)

@@ -1,29 +1,49 @@
-"""The publisher that production makes for a repository whose settings say only what they must."""
+"""The site of a benchmark: the repository is opened, prepared for and published to as nights and commands do it."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import json
+from collections.abc import Mapping
 from pathlib import Path
 
+from publishing.places import Place
 from publishing.repositories import FQRN
 
-from include.cvmfs.format.manifest import Manifest
-from include.cvmfs.revision.repository import Repository
-from include.gateway.client.client import GatewayClient
-from include.publishers.base import Publisher
-from include.settings.model import RepositorySettings
-from include.site.site import native_publisher
-from include.storage.store import Store
+from include.settings.model import SiteSettings
+from include.settings.secrets import EnvSecrets, connection_variable
+from include.site.site import Site
 
 
-def production_publisher(store: Store, gateway: GatewayClient, public_key: Path) -> Publisher:
-    """Of the benchmarks' repository; ``gateway`` stays the caller's, who closes it."""
-    settings = RepositorySettings(
-        name=FQRN, store="bench", public_url="http://127.0.0.1", public_key=public_key, gateway="bench"
+def bench_site(place: Place, client: Mapping[str, str], public_key: Path, var: Path) -> Site:
+    """``place``: of the repository (``Place.repository``); ``client``: what its gateway's clients need.
+
+    ``var``: a folder for ledger and caches, the content index among them; publishers may share it.
+    """
+    settings = SiteSettings.model_validate(
+        {
+            "ledger": f"sqlite:///{var}/ledger.db",
+            "paths": {"root": str(var), "var": str(var)},
+            "stores": {
+                "bench": {
+                    "url": place.url.removesuffix(f"/{FQRN}"),
+                    "endpoint": place.endpoint,
+                    "connection": "store" if place.credentials else None,
+                    "connections": place.connections,
+                    "fsync": place.fsync,
+                }
+            },
+            "repositories": {
+                FQRN: {
+                    "store": "bench",
+                    "public_url": "http://127.0.0.1",
+                    "public_key": str(public_key),
+                    "gateway": "gateway",
+                }
+            },
+        }
     )
-    keys = [public_key.read_bytes()]
-
-    def read_manifest() -> Manifest:
-        return Repository.open(store, fqrn=FQRN, public_keys=keys, now=datetime.now(UTC)).manifest
-
-    return native_publisher(settings, store, gateway, read_manifest)
+    connections = {
+        "store": {"login": place.access_key, "password": place.secret_key},
+        "gateway": {"host": client["gateway"], "login": client["key_id"], "password": client["secret"]},
+    }
+    return Site(settings, EnvSecrets({connection_variable(name): json.dumps(one) for name, one in connections.items()}))

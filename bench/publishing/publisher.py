@@ -10,63 +10,50 @@ import json
 import resource
 import sys
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from publishing.places import Place
-from publishing.production import production_publisher
+from publishing.production import bench_site
 from publishing.repositories import FQRN
 
-from include.cvmfs.format.digests import DigestSet
-from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
-from include.cvmfs.revision.needed_objects import known_objects
-from include.cvmfs.revision.repository import Repository
+from include.cvmfs.coordination.generation import look
 from include.cvmfs.sources.tarball import TarSource
-from include.gateway.client.client import GatewayClient
+from include.site.preparing import TreeToPrepare, journal_of, prepare_for
 
 
 def publish(job: dict[str, Any]) -> dict[str, Any]:
     """One publication as the nightly's steps do it. Returns figures."""
-    store = Place(**job["place"]).open()
-    public_key = Path(job["public_key"])
+    site = bench_site(Place(**job["place"]), job, Path(job["public_key"]), Path(job["var"]))
+    store = site.repository_store(FQRN)
     started = time.monotonic()
-    repository = Repository.open(store, fqrn=FQRN, public_keys=[public_key.read_bytes()], now=datetime.now(UTC))
-    known = known_objects(repository.revision, tuple(job["earlier"])) if job["earlier"] else DigestSet()
-    at_known, peak_known = time.monotonic(), _peak_mb()
+    seen, head = look(store), site.head(FQRN)
     with Path(job["tarball"]).open("rb", buffering=0) as stream:
-        changeset = prepare(
-            TarSource(stream, "bench.tar"),
-            store=store,
-            fqrn=FQRN,
-            destination=job["destination"],
-            now=datetime.now(UTC),
-            options=PrepareOptions(
-                connections=job["place"]["connections"], index=Path(job["index"]) if job["index"] else None
-            ),
-            known=known,
-            base=Base(repository.manifest.root, repository.manifest.revision),
-        )
+        source = TarSource(stream, "bench.tar")
+        tree = TreeToPrepare(job["destination"], source, datetime.now(UTC), known_from=tuple(job["earlier"]))
+        with journal_of(site, FQRN, seen, tree, source.name) or nullcontext() as journal:
+            changeset = prepare_for(site, head, seen, tree, journal)
+            if journal is not None:
+                journal.remove()
     prepared, peak_prepared = time.monotonic(), _peak_mb()
     heads_of_prepare = store.counters.heads
-    with GatewayClient(job["gateway"], job["key_id"], job["secret"]) as gateway:
-        publisher = production_publisher(store, gateway, public_key)
-        destination = changeset.destination
-        reserved = publisher.reserve([destination], nested=(), holder="bench", now=datetime.now(UTC))
-        at_reserved = time.monotonic()
-        published = publisher.publish(changeset, holder="bench", now=datetime.now(UTC))
+    publisher = site.publisher(FQRN)
+    reserved = publisher.reserve([changeset.destination], nested=(), holder="bench", now=datetime.now(UTC))
+    at_reserved = time.monotonic()
+    published = publisher.publish(changeset, holder="bench", now=datetime.now(UTC))
     ended = time.monotonic()
     counters = store.counters
     own, workers = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "seconds": ended - started,
         "phases": {
-            "known": at_known - started,
-            "prepare": prepared - at_known,
+            "prepare": prepared - started,
             "reserve": at_reserved - prepared,
             "publish": ended - at_reserved,
         },
-        "peaks_mb": {"known": peak_known, "prepare": peak_prepared, "publish": _peak_mb()},
+        "peaks_mb": {"prepare": peak_prepared, "publish": _peak_mb()},
         "heads_of_prepare": heads_of_prepare,
         "files": changeset.files,
         "catalogs": changeset.catalogs,

@@ -44,11 +44,9 @@ class Bench:
         scratch: Path,
         *,
         empty: bool,
-        index: bool,
         fsyncs: Sequence[Fsync] = (),
     ) -> None:
         self.place = place
-        self._index = index
         self.shape = shape
         self._templates = templates
         self._scratch = scratch
@@ -62,7 +60,7 @@ class Bench:
         folder.mkdir()
         tarball = folder / "first.tar"
         write_tarball(tarball, self.shape, number)
-        places = {arm: self.place.below(f"round{number}-{arm}") for arm in self._arms}
+        places = {arm: self.place.repository(f"round{number}-{arm}") for arm in self._arms}
         for arm, place in places.items():
             self._templates.copy(arm, place.open())
         floor, idle_floor = self._floor(number, folder, tarball)
@@ -86,7 +84,7 @@ class Bench:
 
     def _flushed(self, number: int, fsync: Fsync, folder: Path, tarball: Path, done: Round) -> None:
         """The tree by another setting of the store; what others wrote is on the disk before, and after it."""
-        place = self.place.below(f"round{number}-fsync-{fsync}").with_fsync(fsync)
+        place = self.place.repository(f"round{number}-fsync-{fsync}").with_fsync(fsync)
         self._templates.copy(EMPTY, place.open())
         os.sync()
         done.fsync[fsync] = self.publish(place, tarball, f"fsync-{number}", folder, [])
@@ -94,7 +92,7 @@ class Bench:
 
     def publish(self, place: Place, tarball: Path, build: str, folder: Path, earlier: list[str]) -> Ran:
         """One publication by a publisher process through a gateway of its own."""
-        with lab.gateway(place, self._templates.keys, folder / f"gateway-{build}-{place.url[-5:]}.db") as client:
+        with lab.gateway(place, self._templates.keys, folder / f"gateway-{build}-{_folder(place)}.db") as client:
             return run("publishing.publisher", job=self.job(place, tarball, build, earlier, client))
 
     def job(
@@ -107,7 +105,7 @@ class Bench:
             "tarball": str(tarball),
             "destination": destination(build),
             "earlier": earlier,
-            "index": str(self._scratch / "index.db") if self._index else None,
+            "var": str(self._scratch / "var"),
         }
 
     def _second_night(self, number: int, folder: Path, place: Place, done: Round) -> None:
@@ -153,6 +151,10 @@ class Bench:
             arms = [*self._arms, *(f"fsync-{fsync}" for fsync in self._fsyncs)]
             for name in (f"floor{number}", *(f"round{number}-{arm}" for arm in arms)):
                 shutil.rmtree(root / name, ignore_errors=True)
+
+
+def _folder(place: Place) -> str:
+    return Path(place.url).parent.name
 
 
 def destination(build: str) -> str:
