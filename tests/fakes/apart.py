@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -15,7 +17,7 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import ObjectHash
-from include.cvmfs.format.keys import generate_repository_key, load_signer, save_signer
+from include.cvmfs.format.keys import Signer, generate_repository_key, load_signer, save_signer
 from include.gateway.service.config import AcceptedKey, Recipe, RepositoryConfig, ServiceConfig
 from include.storage.open import open_store
 from include.storage.options import Credentials, StoreOptions
@@ -35,6 +37,19 @@ def served(folder: str, stores: Mapping[str, str]) -> ServiceConfig:
     }
     recipe = Recipe(__name__, served.__name__, (folder, dict(stores)))
     return ServiceConfig(Path(folder) / "state.db", repositories, port=0, keys=(ADMIN,), recipe=recipe)
+
+
+def served_with_keys_here(folder: str, stores: Mapping[str, str], process: int) -> ServiceConfig:
+    """The same, but a signing key may only be read in one process."""
+
+    def signer(fqrn: str) -> Signer:
+        assert os.getpid() == process, f"the key of {fqrn} is read in another process"
+        return load_signer(Path(folder) / "keys", fqrn)
+
+    config = served(folder, stores)
+    found = {name: replace(one, signer=partial(signer, name)) for name, one in config.repositories.items()}
+    recipe = Recipe(__name__, served_with_keys_here.__name__, (folder, dict(stores), process))
+    return replace(config, repositories=found, recipe=recipe)
 
 
 def opened(url: str) -> Store:

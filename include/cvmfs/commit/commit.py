@@ -28,8 +28,8 @@ from include.cvmfs.errors import CvmfsError, ManifestConflict, ReflogError, Repo
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CERTIFICATE, HISTORY, META, ObjectHash, hash_bytes
 from include.cvmfs.format.history import History, Tag
-from include.cvmfs.format.keys import Signer
-from include.cvmfs.format.manifest import Manifest, sign
+from include.cvmfs.format.keys import ManifestSigner
+from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.reflog import Reflog, RefType
 from include.cvmfs.revision.lineage import Lineage
 from include.errors import NightshiftError
@@ -111,7 +111,7 @@ def switch(
     head: Head,
     root: NewRoot,
     *,
-    signer: Signer,
+    signer: ManifestSigner,
     now: int,
     tags: Sequence[NewTag] = (),
     superseded: Sequence[ObjectHash] = (),
@@ -149,7 +149,7 @@ def publish(
     head: Head,
     draft: Manifest,
     *,
-    signer: Signer,
+    signer: ManifestSigner,
     now: int,
     stored: Sequence[Stored] = (),
     superseded: Sequence[ObjectHash] = (),
@@ -170,7 +170,7 @@ def publish(
     written = _write_reflog(store, head.manifest, draft, superseded, now, records)
     draft = replace(draft, reflog=written.after.hash)
     on_step(SwitchStep.REFLOG_WRITTEN)
-    signed = sign(draft, signer.private_key)
+    signed = signer.sign(draft.letter(), draft.root.algorithm)
     on_step(SwitchStep.BEFORE_SWITCH)
     try:
         before_switch()
@@ -193,7 +193,7 @@ def commit_change(
     store: Store,
     *,
     fqrn: str,
-    signer: Signer,
+    signer: ManifestSigner,
     lease_path: str,
     old_root: ObjectHash,
     new_root: ObjectHash,
@@ -231,7 +231,7 @@ def commit_group(
     changes: Sequence[Change],
     *,
     fqrn: str,
-    signer: Signer,
+    signer: ManifestSigner,
     now: int,
     voucher: Voucher | None = None,
     catalogs: CatalogCache | None = None,
@@ -296,7 +296,7 @@ def commit_group(
     return [outcomes[number] for number in range(len(changes))]
 
 
-def fence(store: Store, fqrn: str, *, signer: Signer, now: int, voucher: Voucher | None = None) -> Head:
+def fence(store: Store, fqrn: str, *, signer: ManifestSigner, now: int, voucher: Voucher | None = None) -> Head:
     """Let no commit pass that has looked at anything before this call: the same revision is signed with a later time.
 
     Whoever is about to switch on the manifest before it meets a conflict and begins again. What a collector waits for

@@ -10,7 +10,7 @@ from include.cvmfs.format import manifest as manifests
 from include.cvmfs.format import whitelist as whitelists
 from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import CERTIFICATE, Algorithm, ObjectHash, hash_bytes
-from include.cvmfs.format.keys import Certificate, Signer, as_certificate, fingerprint, parse_public_keys
+from include.cvmfs.format.keys import Certificate, ManifestSigner, as_certificate, fingerprint, parse_public_keys
 from include.cvmfs.format.manifest import SignedManifest
 from include.cvmfs.format.whitelist import Whitelist
 from include.cvmfs.revision.trust import load_certificate
@@ -31,7 +31,7 @@ class Voucher:
     manifest was signed by another certificate; a whitelist that one of them signed may then vouch for that.
     """
 
-    def __init__(self, signer: Signer, public_keys: Callable[[], Sequence[bytes]] = _no_keys) -> None:
+    def __init__(self, signer: ManifestSigner, public_keys: Callable[[], Sequence[bytes]] = _no_keys) -> None:
         self._own = as_certificate(signer.certificate_pem)
         self._own_packed = compress(signer.certificate_pem)
         self._public_keys = public_keys

@@ -16,7 +16,7 @@ from include.cvmfs.errors import FormatError, ManifestConflict, ObjectDamaged, O
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, CERTIFICATE, META, ObjectHash
 from include.cvmfs.format.history import History
-from include.cvmfs.format.keys import Signer
+from include.cvmfs.format.keys import ManifestSigner
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.format.metainfo import skeleton
 from include.cvmfs.format.objects import load
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def repair_reflog(
-    store: Store, fqrn: str, *, signer: Signer, now: int, voucher: Voucher | None = None
+    store: Store, fqrn: str, *, signer: ManifestSigner, now: int, voucher: Voucher | None = None
 ) -> tuple[Head, int]:
     """Rebuild the reflog from what the manifest leads to, and sign a manifest that names it; no revision is made.
 
@@ -53,7 +53,7 @@ def repair_reflog(
 
 
 def repair_metadata(
-    store: Store, fqrn: str, *, signer: Signer, now: int, voucher: Voucher | None = None
+    store: Store, fqrn: str, *, signer: ManifestSigner, now: int, voucher: Voucher | None = None
 ) -> tuple[Head, bool]:
     """Store the certificate again, and an empty meta info where the repository's is lost; no revision is made.
 
@@ -74,7 +74,7 @@ def repair_metadata(
     return _until_first(store, fqrn, signer, voucher, mend)
 
 
-def adopt_reflog(store: Store, fqrn: str, *, signer: Signer, now: int, voucher: Voucher | None = None) -> bool:
+def adopt_reflog(store: Store, fqrn: str, *, signer: ManifestSigner, now: int, voucher: Voucher | None = None) -> bool:
     """Sign a manifest that names the reflog which a crash left ahead of it; whether there was one. No revision is made.
 
     ``now``: Unix s. Raises ReflogError for one that lacks what the manifest names, ManifestConflict, StoreError.
@@ -92,7 +92,9 @@ def adopt_reflog(store: Store, fqrn: str, *, signer: Signer, now: int, voucher: 
     return _until_first(store, fqrn, signer, voucher, adopt)
 
 
-def _until_first(store: Store, fqrn: str, signer: Signer, voucher: Voucher | None, attempt: Callable[[Head], T]) -> T:
+def _until_first(
+    store: Store, fqrn: str, signer: ManifestSigner, voucher: Voucher | None, attempt: Callable[[Head], T]
+) -> T:
     """Try on the current head until no other writer comes first: one who lost has left a reflog ahead of the manifest.
 
     Raises the last ManifestConflict when others keep being faster.

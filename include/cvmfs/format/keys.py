@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 from pathlib import Path
+from typing import Protocol
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -21,6 +22,7 @@ from cryptography.x509.oid import NameOID
 
 from include.cvmfs.errors import FormatError, KeyFileError
 from include.cvmfs.format.hashes import SHA1, Algorithm, ObjectHash, hash_bytes
+from include.cvmfs.format.signing import Scheme, sign_letter
 
 Certificate = x509.Certificate
 KEY_BITS = 2048
@@ -47,14 +49,33 @@ class KeyFile(Enum):
         return _PUBLIC_MODE if self in {KeyFile.PUBLIC, KeyFile.CERTIFICATE} else _SECRET_MODE
 
 
+class ManifestSigner(Protocol):
+    """Signs the manifests of one repository. ``certificate_pem``: PEM text of the certificate that readers check with.
+
+    ``reflog_checksum``: where stock tools of this machine keep the hash of the reflog: written after each switch.
+    """
+
+    @property
+    def certificate_pem(self) -> bytes: ...
+
+    @property
+    def reflog_checksum(self) -> Path | None: ...
+
+    def sign(self, letter: bytes, algorithm: Algorithm) -> bytes:
+        """The whole file for a manifest's letter; ``algorithm`` is that of the hash over it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """Who signs manifests: the repository's private key, and the certificate (PEM text) that goes with it."""
+    """A ``ManifestSigner`` that holds the repository's private key."""
 
     private_key: rsa.RSAPrivateKey = field(repr=False)
     certificate_pem: bytes = field(repr=False)
     reflog_checksum: Path | None = field(default=None, repr=False)
-    """Where stock tools of this machine keep the hash of the reflog: written after each switch."""
+
+    def sign(self, letter: bytes, algorithm: Algorithm) -> bytes:
+        return sign_letter(letter, self.private_key, Scheme.SHA1_DIGEST_INFO, algorithm)
 
     @property
     def certificate(self) -> Certificate:

@@ -19,7 +19,7 @@ from include.gateway.errors import GatewayError
 from include.gateway.service import store_checks
 from include.gateway.service.commits import process as apart
 from include.gateway.service.commits.points import Point
-from tests.fakes.apart import ADMIN, KEY, change, committers, create, served
+from tests.fakes.apart import ADMIN, KEY, change, committers, create, served, served_with_keys_here
 from tests.integration.gateway.conftest import RunningGateway
 
 GOES, STAYS = "goes.example.org", "stays.example.org"
@@ -85,6 +85,18 @@ def test_a_repository_is_taken_out_during_its_commit_and_nothing_else_stops(
     assert publish(gateway, client, STAYS, "/a") == 1
 
 
+def test_the_process_that_commits_reads_no_signing_key(tmp_path: Path) -> None:
+    stores = {STAYS: create(tmp_path, STAYS)}
+    gateway = RunningGateway(served_with_keys_here(str(tmp_path), stores, os.getpid()), None).start()
+    try:
+        assert publish(gateway, gateway.client(KEY.id), STAYS, "/a") == 1
+        [committer] = committers()
+        committer.kill()
+        assert publish(gateway, gateway.client(KEY.id), STAYS, "/b") == 2
+    finally:
+        gateway.stop()
+
+
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
     """A server that takes connections and never answers."""
@@ -125,10 +137,11 @@ def test_a_silent_store_delays_no_other_repository(
 def test_the_process_ends_with_the_service_even_while_it_waits_for_a_store(
     tmp_path: Path, silent: socket.socket
 ) -> None:
-    process = apart._Process()
+    create(tmp_path, "sick.example.org")
+    config = served(str(tmp_path), {"sick.example.org": url_of(silent)})
+    process = apart._Process(apart.Signers(config.repositories))
     try:
-        create(tmp_path, "sick.example.org")
-        process.send("start", served(str(tmp_path), {"sick.example.org": url_of(silent)}).recipe, {}, 600.0)
+        process.send("start", config.recipe, {}, 600.0)
         silent.accept()
         with socket.socket(fileno=os.dup(process._connection.fileno())) as connection:
             connection.shutdown(socket.SHUT_RDWR)

@@ -17,7 +17,7 @@ from include.cvmfs.commit.repair import adopt_reflog
 from include.cvmfs.coordination.generation import require_unmoved
 from include.cvmfs.errors import CvmfsError, FormatError
 from include.cvmfs.format.catalogs import CatalogCache
-from include.cvmfs.format.keys import Signer
+from include.cvmfs.format.keys import ManifestSigner
 from include.cvmfs.revision.lineage import KnownRoot, Lineage
 from include.gateway.service.commits.ownership import PATIENCE_S, Owned, Ownership, claim
 from include.gateway.service.commits.queue import CommitOrder, Fence
@@ -44,7 +44,7 @@ class RevisionMemory(Protocol):
 @dataclass(slots=True)
 class _Opened:
     store: Store
-    signer: Signer
+    signer: ManifestSigner
     catalogs: CatalogCache
     voucher: Voucher
     lineage: Lineage
@@ -54,9 +54,19 @@ class _Opened:
 
 
 class StoreCommitter:
-    """Opens each repository at its first commit, and keeps it open with its catalogs, tags and reflog."""
+    """Opens each repository at its first commit, and keeps it open with its catalogs, tags and reflog.
 
-    def __init__(self, config: ServiceConfig, memory: RevisionMemory | None = None) -> None:
+    ``signer``: who signs for a repository; without it the signers of the configuration, which hold the keys.
+    """
+
+    def __init__(
+        self,
+        config: ServiceConfig,
+        memory: RevisionMemory | None = None,
+        *,
+        signer: Callable[[str], ManifestSigner] | None = None,
+    ) -> None:
+        self._signer = signer
         self._repositories: Mapping[str, RepositoryConfig] = config.repositories
         self._memory = memory
         self._opened: dict[str, _Opened] = {}
@@ -177,7 +187,7 @@ class StoreCommitter:
                 repository = self._repositories.get(name)
                 if repository is None:
                     raise ConfigError(f"{name} is not served any more")
-                signer = repository.signer()
+                signer = self._signer(name) if self._signer is not None else repository.signer()
                 store, ownership = self._claimed(name, repository.store())
                 catalogs = CatalogCache(store)
                 revisions = self._memory.revisions(name) if self._memory is not None else ()

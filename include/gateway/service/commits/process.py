@@ -1,16 +1,16 @@
 """The committer in a process of its own: merging is the processor's work, and no lease call shall wait for it.
 
-The service keeps leases, fence and everything that is written down; the process keeps repositories open and makes
-their revisions. It is a program, started by subprocess, and ends with the service: it asks before every switch, and
-stops at once when nobody is there to answer. When it dies alone it is started again, and the commits that were under
-way are made again, once: a change that stands already is found to stand.
+The service keeps leases, fence, signing keys and everything that is written down; the process keeps repositories open
+and makes their revisions. It is a program, started by subprocess, and ends with the service: it asks before every
+switch, and stops at once when nobody is there to answer. When it dies alone it is started again, and the commits that
+were under way are made again, once: a change that stands already is found to stand.
 
 Messages are pickled tuples over a socket pair, a name first:
 
 to the process     start (recipe, revisions, wait)   reconfigure (recipe)   commit (number, orders, trace, steps)
-                   fenced (number, refused)    stepped (number)       end
+                   fenced (number, refused)    stepped (number)       answered (number, answer)    end
 from the process   settled (0, error)          outcome (number, outcomes, revisions learnt)
-                   fence (number, members)     step (number, step)
+                   fence (number, members)     step (number, step)    ask (number, question, ...)
 """
 
 from __future__ import annotations
@@ -25,17 +25,22 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from include.cvmfs.commit.commit import SwitchStep
+from include.cvmfs.format.compression import compress
+from include.cvmfs.format.hashes import CERTIFICATE, hash_bytes
+from include.cvmfs.format.keys import Signer
+from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.revision.lineage import KnownRoot
 from include.errors import NightshiftError
 from include.gateway.service.commits.committer import OPENING_S, RevisionMemory
 from include.gateway.service.commits.queue import CommitOrder, Fence
-from include.gateway.service.config import ConfigError, Recipe, ServiceConfig
+from include.gateway.service.config import ConfigError, Recipe, RepositoryConfig, ServiceConfig
 from include.gateway.service.log import TRACE
 
 log = logging.getLogger(__name__)
@@ -56,7 +61,7 @@ class CommitterApart:
 
     def __init__(self, config: ServiceConfig, memory: RevisionMemory | None = None, *, looked_at: bool = False) -> None:
         self._recipe = _recipe_of(config)
-        self._names = list(config.repositories)
+        self._signers = Signers(config.repositories)
         self._memory = memory
         self._looked_at = looked_at
         self._numbers = itertools.count(1)
@@ -98,9 +103,15 @@ class CommitterApart:
 
     def reconfigure(self, config: ServiceConfig) -> None:
         """Serve another configuration from now on. Raises ConfigError, and the old one stays."""
-        recipe = _recipe_of(config)
-        self._running().ask("reconfigure", recipe)
-        self._recipe, self._names = recipe, list(config.repositories)
+        recipe, before = _recipe_of(config), self._signers.repositories
+        process = self._running()
+        self._signers.repositories = config.repositories
+        try:
+            process.ask("reconfigure", recipe)
+        except BaseException:
+            self._signers.repositories = before
+            raise
+        self._recipe = recipe
 
     def close(self) -> None:
         """Let go of the repositories, and end the process."""
@@ -113,7 +124,7 @@ class CommitterApart:
         """The process; started again if it is not there, without waiting for any store."""
         with self._starting:
             if self._process is None or self._process.ended:
-                process = _Process()
+                process = _Process(self._signers)
                 try:
                     process.ask("start", self._recipe, self._known(), wait_s, timeout_s=_START_S)
                 except BaseException:
@@ -123,17 +134,51 @@ class CommitterApart:
             return self._process
 
     def _known(self) -> dict[str, tuple[KnownRoot, ...]]:
-        return {} if self._memory is None else {name: tuple(self._memory.revisions(name)) for name in self._names}
+        memory = self._memory
+        return {} if memory is None else {name: tuple(memory.revisions(name)) for name in self._signers.repositories}
 
     def _remember(self, repository: str, learnt: Sequence[KnownRoot]) -> None:
         if self._memory is not None and learnt:
             self._memory.remember_revisions(repository, learnt)
 
 
+class Signers:
+    """Signs the manifests that the process makes. ``repositories``: those that are served now.
+
+    A key stays known when another one takes its place: a commit that has begun ends with the certificate it began with.
+    """
+
+    def __init__(self, repositories: Mapping[str, RepositoryConfig]) -> None:
+        self.repositories = repositories
+        self._known: dict[tuple[str, bytes], Signer] = {}
+
+    def certificate(self, repository: str) -> tuple[bytes, Path | None]:
+        """A repository's certificate (PEM) and where stock tools keep the reflog's hash.
+
+        Raises ConfigError for a repository that is not served any more, and KeyFileError.
+        """
+        found = self.repositories.get(repository)
+        if found is None:
+            raise ConfigError(f"{repository} is not served any more")
+        signer = found.signer()
+        self._known[repository, signer.certificate_pem] = signer
+        return signer.certificate_pem, signer.reflog_checksum
+
+    def sign(self, repository: str, letter: bytes) -> bytes:
+        """The signed file of a manifest of the repository. Raises FormatError for another letter, ConfigError."""
+        manifest = Manifest.from_letter(letter)
+        wanted = manifest.certificate
+        if wanted is not None and manifest.fqrn == repository:
+            for (name, pem), signer in list(self._known.items()):
+                if name == repository and hash_bytes(compress(pem), wanted.algorithm, CERTIFICATE) == wanted:
+                    return signer.sign(letter, manifest.root.algorithm)
+        raise ConfigError(f"{repository}: no key here signs a manifest of {manifest.fqrn} with certificate {wanted}")
+
+
 class _Process:
     """The process, seen from the service. Several threads may talk with it at the same time."""
 
-    def __init__(self) -> None:
+    def __init__(self, signers: Signers) -> None:
         ours, theirs = socket.socketpair()
         root = str(Path(__file__).parents[4])
         path = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -144,6 +189,8 @@ class _Process:
             )  # fmt: skip
         self._connection = Connection(ours.detach())
         self._sending = threading.Lock()
+        self._signers = signers
+        self._signing = ThreadPoolExecutor(thread_name_prefix="gateway-sign")
         self._answers: dict[int, queue.SimpleQueue[tuple[Any, ...]]] = {}
         self._known = threading.Lock()
         self._asking = threading.Lock()
@@ -199,10 +246,14 @@ class _Process:
                 what, number, *rest = self._connection.recv()
             except (EOFError, OSError):
                 break
+            if what == "ask":
+                self._signing.submit(self._answer, number, *rest)
+                continue
             with self._known:
                 answers = self._answers.get(number)
             if answers is not None:
                 answers.put((what, *rest))
+        self._signing.shutdown(wait=False)
         code = self._process.wait()
         if code:
             log.error("the process that commits ended", extra={"fields": {"code": code}})
@@ -211,6 +262,14 @@ class _Process:
             for answers in self._answers.values():
                 answers.put(("ended", code))
         self._connection.close()
+
+    def _answer(self, number: int, question: str, repository: str, *letter: bytes) -> None:
+        answer: Any
+        try:
+            answer = (self._signers.sign if question == "sign" else self._signers.certificate)(repository, *letter)
+        except Exception as error:  # noqa: BLE001 - raised again on the other side, which must not wait for ever
+            answer = portable(error)
+        self.send("answered", number, answer)
 
 
 class _Conversation:

@@ -1,5 +1,7 @@
 """The process that ``process.py`` starts: makes revisions for the service, and ends with it.
 
+It reads what publishers wrote, and holds no signing key: the service signs each manifest that it makes.
+
 One thread reads the messages and never waits for anything else: a commit that is under way waits for answers that only
 this thread can hand over, and the end of the service is seen here.
 
@@ -9,6 +11,7 @@ this thread can hand over, and the end of the service is seen here.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import queue
 import signal
@@ -17,9 +20,11 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from include.cvmfs.commit.commit import SwitchStep
+from include.cvmfs.format.hashes import Algorithm
 from include.cvmfs.revision.lineage import KnownRoot
 from include.gateway.service import log
 from include.gateway.service.commits.committer import StoreCommitter
@@ -45,6 +50,20 @@ class _Memory:
         return tuple(self._learnt.pop(repository, ()))
 
 
+class _SigningService:
+    """The signer of one repository, whose key is in the service."""
+
+    def __init__(self, worker: _Worker, repository: str) -> None:
+        self._worker, self._repository = worker, repository
+        certificate, checksum = worker.ask("certificate", repository)
+        self.certificate_pem: bytes = certificate
+        self.reflog_checksum: Path | None = checksum
+
+    def sign(self, letter: bytes, algorithm: Algorithm) -> bytes:  # noqa: ARG002 - the letter says it, too
+        signed: bytes = self._worker.ask("sign", self._repository, letter)
+        return signed
+
+
 class _Worker:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -52,6 +71,7 @@ class _Worker:
         self._answers: dict[int, queue.SimpleQueue[Any]] = {}
         self._committer: StoreCommitter | None = None
         self._memory = _Memory({})
+        self._questions = itertools.count(-1, -1)  # commits have positive numbers
         self._settling = ThreadPoolExecutor(1, thread_name_prefix="gateway-settle")
 
     def run(self) -> None:
@@ -65,11 +85,22 @@ class _Worker:
                 number = rest[0]
                 self._answers[number] = queue.SimpleQueue()
                 threading.Thread(target=self._commit, args=rest, daemon=True).start()
-            elif what in ("fenced", "stepped"):
+            elif what in ("fenced", "stepped", "answered"):
                 number, *answer = rest
                 self._answers[number].put(answer[0] if answer else None)
             else:
                 self._settling.submit(self._settle, what, *rest)
+
+    def ask(self, what: str, *arguments: Any) -> Any:
+        """The service's answer to a question of this process. Raises what it was refused with."""
+        number = next(self._questions)
+        answers = self._answers[number] = queue.SimpleQueue()
+        self._send("ask", number, what, *arguments)
+        answer = answers.get()
+        del self._answers[number]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def _settle(self, what: str, *arguments: Any) -> None:
         problem: Exception | None = None
@@ -83,7 +114,9 @@ class _Worker:
 
     def _start(self, recipe: Any, known: Mapping[str, tuple[KnownRoot, ...]], wait_s: float) -> None:
         self._memory = _Memory(known)
-        committer = StoreCommitter(made(recipe), self._memory)
+        committer = StoreCommitter(
+            made(recipe), self._memory, signer=lambda repository: _SigningService(self, repository)
+        )
         self._committer = committer
         committer.start(wait_s)
 
