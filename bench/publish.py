@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from publishing import lab
-from publishing.machine import Ran, description
+from publishing.machine import Ran, description, run
 from publishing.repositories import EMPTY, PAST, Past, Templates, summary
 from publishing.rounds import Bench, Round
-from publishing.trees import Shape
+from publishing.trees import Shape, write_tarball
 
 from include.storage.options import Fsync
 
@@ -51,6 +51,10 @@ def main() -> int:
             on_disk = options.store.startswith("file:")
             fsyncs: tuple[Fsync, ...] = ("never", "switch", "always") if on_disk else ()
             bench = Bench(place, shape, templates, scratch, empty=options.past, fsyncs=fsyncs)
+            tarball = scratch / "stages.tar"
+            write_tarball(tarball, shape, options.rounds)
+            stages = run("publishing.stages", job={"tarball": str(tarball)}).outcome
+            tarball.unlink()
             rounds = []
             for number in range(options.rounds):
                 rounds.append(bench.round(number))
@@ -58,7 +62,7 @@ def main() -> int:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         shutil.rmtree(folder, ignore_errors=True)
-    return _conclude(rounds, shape, options)
+    return _conclude(rounds, shape, stages, options)
 
 
 def _tell(number: int, one: Round, shape: Shape) -> None:
@@ -97,7 +101,7 @@ def _heads(out: dict[str, Any]) -> str:
     return f"{out['heads']} HEADs ({out['heads_of_prepare']} in prepare)"
 
 
-def _conclude(rounds: list[Round], shape: Shape, options: argparse.Namespace) -> int:
+def _conclude(rounds: list[Round], shape: Shape, stages: dict[str, float], options: argparse.Namespace) -> int:
     floors = [shape.files / one.floor_s for one in rounds]
     firsts = [one.published[PAST] for one in rounds]
     seconds = [one.second for one in rounds if one.second is not None]
@@ -109,6 +113,12 @@ def _conclude(rounds: list[Round], shape: Shape, options: argparse.Namespace) ->
         )
         print(f"with the past: {ratio:.2f} of the speed on an empty repository (wanted: 0.80 or more)")
     rate = median(shape.files / ran.outcome["seconds"] for ran in firsts)
+    cpu_us = median(1e6 * ran.outcome["cpu_s"] / shape.files for ran in firsts)
+    told = ", ".join(f"{stage} {us:.0f}" for stage, us in stages.items())
+    print(
+        f"processor time of a first night: {cpu_us:.0f} µs per file; of that, each alone: {told}; requests, threads "
+        f"and the interpreter's lock: {cpu_us - sum(stages.values()):.0f}"
+    )
     hours = FILES_PER_NIGHT / rate / 3600
     print(f"a night of {FILES_PER_NIGHT:,} files takes {hours:.1f} h: {NIGHT_H / hours:.1f} of them fit in {NIGHT_H} h")
     result = {
@@ -128,6 +138,7 @@ def _conclude(rounds: list[Round], shape: Shape, options: argparse.Namespace) ->
         ),
         "second_night_puts": int(median(ran.outcome["puts"] for ran in seconds)),
         "changed_files": shape.changed,
+        "stages_us": stages,
     }
     if rounds[0].fsync:
         result["fsync"] = {fsync: _flushed([one.fsync[fsync] for one in rounds], shape) for fsync in rounds[0].fsync}

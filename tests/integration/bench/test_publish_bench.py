@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 KEYS = [
     "files", "files_per_s", "floor_files_per_s", "ratio_to_floor", "puts", "heads", "cpu_s_per_1000", "rss_mb",
     "lease_held_s", "second_night_files_per_s", "second_night_floor", "second_night_ratio", "second_night_puts",
-    "changed_files", "fsync",
+    "changed_files", "stages_us", "fsync",
 ]  # fmt: skip
 
 
@@ -33,6 +33,7 @@ def test_it_ends_in_one_line_of_json(tmp_path: Path) -> None:
     assert list(result["fsync"]) == ["never", "switch", "always"]
     assert all(row["files_per_s"] > 0 for row in result["fsync"].values())
     assert (result["files"], result["changed_files"]) == (200, 10)
+    assert all(us > 0 for us in result["stages_us"].values())
     assert result["second_night_puts"] <= 10 + 3 + 8  # changed files, their catalogs, and those of reserve and publish
     assert not list((tmp_path / "store").glob("*"))
 
@@ -45,3 +46,11 @@ def test_plots_are_sound_svg(monkeypatch: pytest.MonkeyPatch) -> None:
     root = ET.fromstring(text)
     assert root.tag.endswith("svg")
     assert len(root.findall(".//{http://www.w3.org/2000/svg}circle")) == 3
+
+
+def test_bars_are_sound_svg(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    from plot import bar_plot
+
+    root = ET.fromstring(bar_plot("a < b", "µs", [("old", {"read": 10, "hash": 5}), ("new", {"read": 7})]))
+    assert len(root.findall(".//{http://www.w3.org/2000/svg}rect")) == 1 + 2 + 3
