@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 
 _WIDTH, _HEIGHT = 720, 420
 _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 20, 50, 60
-_PARTS = ("#1f6fb4", "#2e8b57", "#c0392b", "#e0a030", "#8e44ad", "#5f9ea0", "#999999")
+_PARTS = ("#1f6fb4", "#2e8b57", "#c0392b", "#e0a030", "#8e44ad", "#5f9ea0", "#999999", "#444444")
 _COLOURS = ("#1f6fb4", "#999999", "#c0392b", "#2e8b57", "#8e44ad")
 
 
@@ -74,10 +74,11 @@ def line_plot(
 
 def bar_plot(title: str, x_label: str, bars: Sequence[tuple[str, Mapping[str, float]]]) -> str:
     """Horizontal bars from zero, each a row of parts by name; the names are explained once, above."""
+    left = 40 + 7 * max(len(label) for label, _ in bars)
     names = list(dict.fromkeys(name for _, parts in bars for name in parts))
     longest = _round_up(max(sum(parts.values()) for _, parts in bars))
     height = _TOP + 30 + 50 * len(bars) + _BOTTOM
-    scale = (_WIDTH - _LEFT - _RIGHT) / longest
+    scale = (_WIDTH - left - _RIGHT) / longest
     box = f'viewBox="0 0 {_WIDTH} {height}"'
     drawn = [
         f'<svg xmlns="http://www.w3.org/2000/svg" {box} font-family="sans-serif" font-size="13">',
@@ -86,19 +87,19 @@ def bar_plot(title: str, x_label: str, bars: Sequence[tuple[str, Mapping[str, fl
         _text(_WIDTH / 2, height - 14, x_label),
     ]
     for number, name in enumerate(names):
-        at = _LEFT + number * 90
+        at = 20 + number * (_WIDTH - 20) // len(names)
         drawn.append(f'<rect x="{at}" y="{_TOP - 10}" width="12" height="12" fill="{_PARTS[number % len(_PARTS)]}"/>')
         drawn.append(_text(at + 17, _TOP + 1, name, anchor="start"))
     for row, (label, parts) in enumerate(bars):
-        y, x = _TOP + 25 + 50 * row, float(_LEFT)
-        drawn.append(_text(_LEFT - 8, y + 20, label, anchor="end"))
+        y, x = _TOP + 25 + 50 * row, float(left)
+        drawn.append(_text(left - 8, y + 20, label, anchor="end"))
         for name, value in parts.items():
             colour = _PARTS[names.index(name) % len(_PARTS)]
             drawn.append(f'<rect x="{x:.1f}" y="{y}" width="{value * scale:.1f}" height="30" fill="{colour}"/>')
             x += value * scale
         drawn.append(_text(x + 6, y + 20, f"{sum(parts.values()):,.0f}", anchor="start"))
     ticks = [longest * step / 5 for step in range(6)]
-    drawn += [_text(_LEFT + tick * scale, height - _BOTTOM + 20, f"{tick:g}") for tick in ticks]
+    drawn += [_text(left + tick * scale, height - _BOTTOM + 20, f"{tick:g}") for tick in ticks]
     return "\n".join([*drawn, "</svg>", ""])
 
 
