@@ -45,12 +45,8 @@ def line_plot(
     def up(y: float) -> float:
         return _HEIGHT - _BOTTOM - y / top * (_HEIGHT - _TOP - _BOTTOM)
 
-    box = f'viewBox="0 0 {_WIDTH} {_HEIGHT}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {box} font-family="sans-serif" font-size="13">',
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
-        _text(_WIDTH / 2, 22, title, size=16),
-        _text(_WIDTH / 2, _HEIGHT - 14, x_label),
+        *_frame(_HEIGHT, title, x_label),
         f'<g transform="translate(18 {_HEIGHT / 2}) rotate(-90)">{_text(0, 0, y_label)}</g>',
     ]
     for step in range(6):
@@ -79,13 +75,7 @@ def bar_plot(title: str, x_label: str, bars: Sequence[tuple[str, Mapping[str, fl
     longest = _round_up(max(sum(parts.values()) for _, parts in bars))
     height = _TOP + 30 + 50 * len(bars) + _BOTTOM
     scale = (_WIDTH - left - _RIGHT) / longest
-    box = f'viewBox="0 0 {_WIDTH} {height}"'
-    drawn = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" {box} font-family="sans-serif" font-size="13">',
-        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        _text(_WIDTH / 2, 22, title, size=16),
-        _text(_WIDTH / 2, height - 14, x_label),
-    ]
+    drawn = _frame(height, title, x_label)
     for number, name in enumerate(names):
         at = 20 + number * (_WIDTH - 20) // len(names)
         drawn.append(f'<rect x="{at}" y="{_TOP - 10}" width="12" height="12" fill="{_PARTS[number % len(_PARTS)]}"/>')
@@ -101,6 +91,17 @@ def bar_plot(title: str, x_label: str, bars: Sequence[tuple[str, Mapping[str, fl
     ticks = [longest * step / 5 for step in range(6)]
     drawn += [_text(left + tick * scale, height - _BOTTOM + 20, f"{tick:g}") for tick in ticks]
     return "\n".join([*drawn, "</svg>", ""])
+
+
+def _frame(height: float, title: str, x_label: str) -> list[str]:
+    """What every plot begins with."""
+    box = f'viewBox="0 0 {_WIDTH} {height}"'
+    return [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {box} font-family="sans-serif" font-size="13">',
+        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
+        _text(_WIDTH / 2, 22, title, size=16),
+        _text(_WIDTH / 2, height - 14, x_label),
+    ]
 
 
 def _text(x: float, y: float, words: str, *, size: int = 13, anchor: str = "middle") -> str:

@@ -114,9 +114,9 @@ def _conclude(rounds: list[Round], shape: Shape, stages: dict[str, float], optio
         print(f"with the past: {ratio:.2f} of the speed on an empty repository (wanted: 0.80 or more)")
     rate = median(shape.files / ran.outcome["seconds"] for ran in firsts)
     cpu_us = median(1e6 * ran.outcome["cpu_s"] / shape.files for ran in firsts)
-    told = ", ".join(f"{stage} {us:.0f}" for stage, us in stages.items())
+    listed = ", ".join(f"{stage} {us:.0f}" for stage, us in stages.items())
     print(
-        f"processor time of a first night: {cpu_us:.0f} µs per file; of that, each alone: {told}; requests, threads "
+        f"processor time of a first night: {cpu_us:.0f} µs per file; of that, each alone: {listed}; requests, threads "
         f"and the interpreter's lock: {cpu_us - sum(stages.values()):.0f}"
     )
     hours = FILES_PER_NIGHT / rate / 3600

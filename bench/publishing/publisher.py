@@ -1,7 +1,7 @@
 """The publisher as a process of its own, so that its processor time and memory are its own: prepare, reserve, publish.
 
 A job as JSON on standard input, the outcome as JSON on standard output. The clock runs from the opening of the
-repository to the confirmed publication; processor time counts from the start of the interpreter.
+repository, the ledger being open, to the confirmed publication; processor time counts from the start of the program.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The service keeps leases, fence, signing keys and everything that is written down; the process keeps repositories open
 and makes their revisions. It is a program, started by subprocess, and ends with the service: it asks before every
-switch, and stops at once when nobody is there to answer. When it dies alone it is started again, and the commits that
+switch, and stops at once when no one answers. When it dies alone it is started again, and the commits that
 were under way are made again, once: a change that stands already is found to stand.
 
 Messages are pickled tuples over a socket pair, a name first:
@@ -172,7 +172,10 @@ class Signers:
             for (name, pem), signer in list(self._known.items()):
                 if name == repository and hash_bytes(compress(pem), wanted.algorithm, CERTIFICATE) == wanted:
                     return signer.sign(letter, manifest.root.algorithm)
-        raise ConfigError(f"{repository}: no key here signs a manifest of {manifest.fqrn} with certificate {wanted}")
+        raise ConfigError(
+            f"{repository}: no key here signs a manifest of {manifest.fqrn} with certificate {wanted}; "
+            "restart the gateway"
+        )
 
 
 class _Process:
