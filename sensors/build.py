@@ -106,7 +106,7 @@ class BuildSensor(NightshiftSensor):
         from include.nightlies.rules.begin import ELSEWHERE, first_run_id
         from include.settings.model import Begins
 
-        if settings.begins is not Begins.EITHER or str(context["dag_run"].run_type) != "scheduled":
+        if settings.begins is not Begins.EITHER or context["dag_run"].run_type != "scheduled":
             return
         first, ti = first_run_id(night.date), context["ti"]
         if ti.get_dr_count(dag_id=context["dag"].dag_id, run_ids=[first]):
@@ -156,7 +156,7 @@ def night_of(context: Context, slot: Slot, now: datetime) -> tuple[Night, Pass]:
             resolved,
             now,
             param=params.get("build_date"),
-            run_type=str(run.run_type),
+            run_type=run.run_type,
             allow_future=bool(params.get("allow_future")),
             timezone=slot.timezone,
             date_offset=slot.date_offset,
@@ -186,7 +186,7 @@ def wait_until(context: Context, slot: Slot, now: datetime) -> datetime | None:
         # from the run's start on, so that a retry does not begin to wait anew
         began = getattr(run, "start_date", None) or now
         return began + timedelta(minutes=minutes) if minutes else None
-    if str(run.run_type) != "scheduled":
+    if run.run_type != "scheduled":
         return None
     ends = cutoff(slot.cutoff, run.logical_date or now, timezone=slot.timezone)
     return ends if ends > now else None

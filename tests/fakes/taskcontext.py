@@ -6,6 +6,8 @@ from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
 
+from airflow.sdk.api.datamodels._generated import DagRunType
+
 
 def task_context(
     *,
@@ -30,7 +32,8 @@ def task_context(
         xcom_pull=lambda *, task_ids, key="return_value": left.get((task_ids, key)),
         xcom_push=lambda *, key, value: left.update({("publish", key): value}),
     )
-    run = SimpleNamespace(logical_date=logical_date, partition_key=partition_key, run_type=run_type, run_id="run-1")
+    kind = DagRunType(run_type)  # in a task it is this enumeration, whose text is not its value
+    run = SimpleNamespace(logical_date=logical_date, partition_key=partition_key, run_type=kind, run_id="run-1")
     return {
         "ti": ti,
         "dag": SimpleNamespace(dag_id="night"),
