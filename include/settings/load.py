@@ -34,6 +34,9 @@ from include.settings.model import (
     TagRule,
     Webhook,
 )
+from include.settings.replicas import ReplicaSettings
+from include.settings.retention import Retention, WeekdayRule
+from include.settings.ssh import SshLogin
 from include.settings.text_types import PROJECT_ROOT
 from include.settings.yaml_lines import Location, Marked, dotted, read
 
@@ -43,10 +46,14 @@ _INNER_BLOCKS: Mapping[str, type[BaseModel]] = {
     "prepare": Prepare,
     "owner": OwnerSettings,
     "server": NodeSettings,
+    "replicas": ReplicaSettings,
+    "node": SshLogin,
     "care": Care,
     "tags": TagRule,
     "index_signature": IndexSignature,
     "links": Links,
+    "retention": Retention,
+    "keep_weekdays": WeekdayRule,
     "mail": Mail,
     "webhook": Webhook,
     "required": Choice,
@@ -131,7 +138,7 @@ def parse(text: str, *, file: str, root: Path, environ: Mapping[str, str]) -> Si
         problems += [_problem(cast("Mapping[str, Any]", error), marked, file) for error in invalid.errors()]
     problems += _named_twice(data, marked, file)
     problems += _dangling(data, marked, file)
-    problems += _links_through_a_node(data, marked, file)
+    problems += _not_through_a_node(data, marked, file)
     if problems or settings is None:
         raise InvalidSettings(_without_consequences(problems))
     return settings
@@ -204,15 +211,18 @@ def _dangling(data: Mapping[str, object], marked: Marked, file: str) -> Iterator
                 yield SettingsProblem(file, marked.line(location), dotted(location), what, cure, referred)
 
 
-def _links_through_a_node(data: Mapping[str, object], marked: Marked, file: str) -> Iterator[SettingsProblem]:
+def _not_through_a_node(data: Mapping[str, object], marked: Marked, file: str) -> Iterator[SettingsProblem]:
     repositories = _mapping(data.get("repositories"))
     for name, block in _mapping(data.get("slots")).items():
         repository = _mapping(repositories.get(str(_mapping(block).get("repository"))))
-        if _mapping(block).get("links") is not None and repository.get("publisher") == PublisherKind.CVMFS_SERVER.value:
-            location = ("slots", name, "links")
-            what = "links in a repository with a publisher node, which sets none"
-            cure = "Remove `links:`, or use `publisher: native` (docs/publishers.md)."
-            yield SettingsProblem(file, marked.line(location), dotted(location), what, cure)
+        if repository.get("publisher") != PublisherKind.CVMFS_SERVER.value:
+            continue
+        for key, does_not in (("links", "sets none"), ("retention", "removes no builds together")):
+            if _mapping(block).get(key) is not None:
+                location = ("slots", name, key)
+                what = f"{key} in a repository with a publisher node, which {does_not}"
+                cure = f"Remove `{key}:`, or use `publisher: native` (docs/publishers.md)."
+                yield SettingsProblem(file, marked.line(location), dotted(location), what, cure)
 
 
 def _mapping(value: object) -> Mapping[str, object]:

@@ -7,20 +7,19 @@ folder that holds `include/`), whatever the current directory is. This file impo
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ByteSize,
-    ConfigDict,
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import AfterValidator, ByteSize, Field, field_validator, model_validator
 
+from include.settings.block import Block as _Block
+from include.settings.collection import CollectionSettings
 from include.settings.errors import SettingsError
+from include.settings.replicas import ReplicaSettings, named_once
+from include.settings.retention import Retention
+from include.settings.ssh import SshLogin
 from include.settings.templates import fields
 from include.settings.text_types import (
     ConnectionId,
@@ -28,7 +27,6 @@ from include.settings.text_types import (
     DestinationTemplate,
     FolderTemplate,
     Fqrn,
-    HostName,
     HttpUrl,
     IndexTemplate,
     LedgerUrl,
@@ -75,10 +73,6 @@ class HashAlgorithm(Enum):
     SHA1 = "sha1"
     RMD160 = "rmd160"
     SHAKE128 = "shake128"
-
-
-class _Block(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
 BlockT = TypeVar("BlockT", bound=_Block)
@@ -150,12 +144,15 @@ class Care(_Block):
     whitelist_days: Annotated[int, Field(ge=0, le=365)] = 7
     """How many days before the whitelist ends the run fails, so that somebody signs it again."""
     tags: TagRule | None = None
+    protect_tags: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Patterns of tags that no rule takes away."""
 
 
 class StoreSettings(_Block):
     """An object store: where it is and how it is spoken to. `connection` carries its access key and secret.
 
-    `gateway_connection`: those of who switches manifests, where publishers are not allowed to (`settings roles`).
+    `gateway_connection`, `collector_connection`: those of who switches manifests, and of who deletes objects, where
+    publishers are not allowed to (`settings roles`).
     """
 
     name: str
@@ -165,6 +162,7 @@ class StoreSettings(_Block):
     addressing: Literal["path", "virtual"] = "path"
     connection: ConnectionId | None = None
     gateway_connection: ConnectionId | None = None
+    collector_connection: ConnectionId | None = None
     connections: Annotated[int, Field(ge=1, le=1024)] = 64
     timeout_s: Annotated[float, Field(gt=0, le=3600)] = 30.0
     retries: Annotated[int, Field(ge=0, le=50)] = 5
@@ -173,44 +171,22 @@ class StoreSettings(_Block):
     """Folders: when what is written is flushed to the disk (docs/operations.md, stores in folders)."""
 
 
-class NodeSettings(_Block):
-    """The publisher node of a repository: where it is, who we are there, by which key it is known (docs/publishers.md).
+class NodeSettings(SshLogin):
+    """The publisher node of a repository (docs/publishers.md).
 
     `behind`: what the node publishes through. `mount` and `spool` are folders of the node, `{fqrn}` stands for the
     repository's name.
     """
 
-    host: HostName
-    port: Annotated[int, Field(ge=1, le=65535)] = 22
-    user: Annotated[str, Field(min_length=1)]
-    known_hosts: SitePath
-    """A file as OpenSSH has it; a node whose key is not in it is refused."""
-    key: SitePath | None = None
-    connection: ConnectionId | None = None
-    """The connection whose password opens the key file; none for a key without."""
-    agent: bool = False
     behind: Literal["stock", "nightshift", "none"]
     install: Literal["transaction", "ingest"] = "transaction"
     keep_owners: bool = False
     """Keep the owners that the tree has; otherwise everything is the node's user's. Needs root on the node."""
-    command: Annotated[tuple[str, ...], Field(min_length=1)] = ("cvmfs_server",)
     mount: NodeFolder = "/cvmfs/{fqrn}"
-    spool: NodeFolder = "/var/spool/cvmfs/{fqrn}"
-    connect_timeout_s: Annotated[float, Field(gt=0, le=600)] = 20.0
-    keepalive_s: Annotated[int, Field(ge=1, le=600)] = 15
     busy_wait_s: Annotated[int, Field(ge=1, le=86_400)] = 30
     """How long a busy path, or another task of ours on the node, is waited for within a task."""
     time_limit_s: Annotated[int, Field(ge=1, le=604_800)] = 7_200
     """How long one command may take on the node."""
-
-    @model_validator(mode="after")
-    def _one_way_to_log_in(self) -> NodeSettings:
-        if (self.key is None) != self.agent:
-            what = "no way to log in" if self.key is None else "a key file and an agent"
-            raise fault(what, "Name a `key` file, or say `agent: true`; one of them.")
-        if self.connection and not self.key:
-            raise fault("a passphrase without a key file", "Remove `connection`, or name the `key` that it opens.")
-        return self
 
 
 class Approval(_Block):
@@ -235,7 +211,8 @@ class RepositorySettings(_Block):
     gateway: ConnectionId
     gateway_kind: GatewayKind = GatewayKind.AUTO
     gateway_admin: ConnectionId | None = None
-    """The connection with an administrator's key of the gateway, for ending leases that were left behind."""
+    """The connection with an administrator's key of the gateway: it ends leases that were left behind, and collects
+    garbage behind a stock gateway."""
     publisher: PublisherKind = PublisherKind.NATIVE
     server: NodeSettings | None = None
     """The node, for `publisher: cvmfs-server`."""
@@ -244,6 +221,7 @@ class RepositorySettings(_Block):
     hash: HashAlgorithm = HashAlgorithm.SHA1
     """Of a repository that is created; one that is there keeps its own."""
     garbage_collectable: bool = True
+    collection: CollectionSettings = CollectionSettings()
     reflog_checksum: SitePath | None = None
     """`/var/spool/cvmfs/<fqrn>/reflog.chksum` where `cvmfs_server` works on it on the gateway's machine, too."""
     manifest_writers: Annotated[int, Field(ge=1)] = 1
@@ -253,6 +231,13 @@ class RepositorySettings(_Block):
     care: Care = Care()
     approval: Approval | None = None
     """None: what is planned is published, and nobody is asked."""
+    replicas: Annotated[tuple[ReplicaSettings, ...], AfterValidator(named_once)] = ()
+    """Stratum 1s and other copies that readers use."""
+
+    @property
+    def snapshot_grace(self) -> timedelta:
+        """How long replicas may still need a revision that was superseded."""
+        return max((one.needs for one in self.replicas), default=timedelta())
 
     @model_validator(mode="after")
     def _node_if_wanted(self) -> RepositorySettings:
@@ -354,6 +339,8 @@ class Slot(_Block):
     """The name for the revision in which a build is whole; none without."""
     partial: Literal["copy", "link"] = "copy"
     """What a partial build makes of what it takes from another: trees of its own that share all objects, or links."""
+    retention: Retention | None = None
+    """None: builds stay until a person removes them."""
 
     @model_validator(mode="after")
     def _something_begins_it(self) -> Slot:
@@ -387,9 +374,11 @@ class Slot(_Block):
             if fields(component) & {"project", "platform"}:
                 break
             shared |= fields(component)
-        if (self.links or self.partial == "link") and not shared & {"build_id", "date"}:
-            cure = "Put {build_id} or {date} before {project} and {platform} in `destination`, or do without links."
-            raise fault("links to a build that has no directory of its own", cure)
+        links = self.links is not None or self.partial == "link"
+        if (links or self.retention) and not shared & {"build_id", "date"}:
+            which = "links" if links else "retention"
+            cure = f"Put {{build_id}} or {{date}} before {{project}} and {{platform}}, or do without {which}."
+            raise fault(f"{which} of builds that have no directory of their own", cure)
         return self
 
 
@@ -461,6 +450,8 @@ class SiteSettings(_Block):
     """A user of Airflow's REST API, for looking at its pools (`nightshift preflight`); empty for none."""
     outage_minutes: Annotated[int, Field(ge=0, le=720)] = 45
     """How long a task waits for a store, gateway or publisher node that cannot be reached; 0: only its retries wait."""
+    collection_schedule: Schedule | None = "0 12 * * *"
+    """When the DAG `nightly_gc` begins, in UTC; None: by hand only."""
     paths: Paths = Paths()
     gateway: Gateway = Gateway()
     notify: Notify = Notify()

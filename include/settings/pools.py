@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     )
 
 
-NIGHTLY = frozenset({"prepare", "publish", "control"})
+NIGHTLY = frozenset({"prepare", "publish", "control", "collect"})
 """The pools that the DAGs name."""
 BACKFILL = "backfill"
 """What a backfill's tasks take their slots from instead, whichever of those their DAG names; see hooks/shares.py."""
@@ -52,6 +52,7 @@ def pools(settings: SiteSettings, *, cores: int | None = None) -> tuple[PoolSett
             "publish", 2 + 2 * max(1, len(settings.repositories)), "Short leases and commits: bound by the gateways."
         ),
         PoolSettings("control", 16, "Looking into indices and the ledger: light."),
+        PoolSettings("collect", 1, "Garbage collections: one at a time; each takes what its store can do."),
         PoolSettings(BACKFILL, max(1, cores // 2), "All that backfills do: what they never take from the nights."),
     )
 

@@ -1,0 +1,44 @@
+"""The settings of a slot's retention: which of its builds stay in the repository, and for how long."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from include.settings.block import Block
+from include.settings.text_types import fault
+
+Weekday = Literal["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
+Count = Annotated[int, Field(ge=0)]
+
+
+class WeekdayRule(Block):
+    """Builds whose date is one of these days stay for so many weeks."""
+
+    days: Annotated[tuple[Weekday, ...], Field(min_length=1)]
+    weeks: Annotated[int, Field(ge=1, le=1000)]
+
+
+class Retention(Block):
+    """A build stays if one rule keeps it; ages are of its build date. What a link or another build leads to stays."""
+
+    keep_last: Count = 0
+    """So many of the newest builds."""
+    keep_days: Count | None = None
+    """Builds that are not older."""
+    keep_weekdays: WeekdayRule | None = None
+    keep_tagged: bool = True
+    """Builds that a tag of the current history names."""
+    minimum: Annotated[int, Field(ge=1)] = 3
+    """So many of the newest builds stay, whatever the other rules say."""
+    rebuild_days: Count = 7
+    """A build that a backfill or a person published stays so long after its publication, whatever its date."""
+    approve_above: Count = 10
+    """More builds than this are removed by a scheduled run only after a person's approval."""
+
+    @model_validator(mode="after")
+    def _something_stays(self) -> Retention:
+        if not self.keep_last and self.keep_days is None and self.keep_weekdays is None:
+            raise fault("retention without a rule", "Say `keep_last:`, `keep_days:` or `keep_weekdays:`.")
+        return self

@@ -1,0 +1,37 @@
+"""How we log in on a machine where `cvmfs_server` runs: a publisher node, or a stratum 1."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from include.settings.block import Block
+from include.settings.text_types import ConnectionId, HostName, NodeFolder, SitePath, fault
+
+
+class SshLogin(Block):
+    """Where it is, who we are there, by which key it is known. `{fqrn}` in `spool` is the repository's name."""
+
+    host: HostName
+    port: Annotated[int, Field(ge=1, le=65535)] = 22
+    user: Annotated[str, Field(min_length=1)]
+    known_hosts: SitePath
+    """A file as OpenSSH has it; a machine whose key is not in it is refused."""
+    key: SitePath | None = None
+    connection: ConnectionId | None = None
+    """The connection whose password opens the key file; none for a key without."""
+    agent: bool = False
+    command: Annotated[tuple[str, ...], Field(min_length=1)] = ("cvmfs_server",)
+    spool: NodeFolder = "/var/spool/cvmfs/{fqrn}"
+    connect_timeout_s: Annotated[float, Field(gt=0, le=600)] = 20.0
+    keepalive_s: Annotated[int, Field(ge=1, le=600)] = 15
+
+    @model_validator(mode="after")
+    def _one_way_to_log_in(self) -> SshLogin:
+        if (self.key is None) != self.agent:
+            what = "no way to log in" if self.key is None else "a key file and an agent"
+            raise fault(what, "Name a `key` file, or say `agent: true`; one of them.")
+        if self.connection and not self.key:
+            raise fault("a passphrase without a key file", "Remove `connection`, or name the `key` that it opens.")
+        return self
