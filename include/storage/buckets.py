@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from include.storage.errors import Forbidden, RequestRejected, StoreError, Unavailable
@@ -47,18 +49,12 @@ def allow_public_read(
     url: str, credentials: Credentials, options: StoreOptions = DEFAULTS, prefix: str | None = None
 ) -> None:
     """Let everybody GET the objects below ``prefix`` (default: the URL's own), but not list them; other rules stay."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
     bucket, own_prefix = split_s3_url(url)
     below = own_prefix if prefix is None else prefix.strip("/")
     client = admin_client(credentials, options)
-    try:
+    with _in_our_words(bucket):
         policy = with_public_read(_policy_of(client, bucket), bucket, below)
         client.put_bucket_policy(Bucket=bucket, Policy=json.dumps(policy))
-    except ClientError as error:
-        raise _translate(error, bucket) from None
-    except BotoCoreError as error:
-        raise _unreachable(error, bucket) from None
 
 
 def allow_roles(
@@ -70,34 +66,45 @@ def allow_roles(
     principals: Mapping[Role, str],
 ) -> None:
     """Give each role its rights in the repositories below the URL; other people's rules stay, ours are replaced."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
     bucket, _ = split_s3_url(url)
     client = admin_client(credentials, options)
-    try:
+    with _in_our_words(bucket):
         policy = bucket_policy(url, repositories, principals, others=_policy_of(client, bucket))
         client.put_bucket_policy(Bucket=bucket, Policy=json.dumps(policy))
-    except ClientError as error:
-        raise _translate(error, bucket) from None
-    except BotoCoreError as error:
-        raise _unreachable(error, bucket) from None
 
 
 def multipart_uploads(
     bucket: str, prefix: str, credentials: Credentials, options: StoreOptions
 ) -> Iterator[Unfinished]:
     """The uploads of keys with ``prefix`` that nobody has completed or aborted, by keys without it."""
-    from botocore.exceptions import BotoCoreError, ClientError
+    with _in_our_words(bucket):
+        for upload, _ in _uploads(admin_client(credentials, options), bucket, prefix):
+            yield upload
 
-    pages = admin_client(credentials, options).get_paginator("list_multipart_uploads")
-    try:
-        for page in pages.paginate(Bucket=bucket, Prefix=prefix):
-            for upload in page.get("Uploads", []):
-                yield Unfinished(upload["Key"].removeprefix(prefix), None, upload["Initiated"])
-    except ClientError as error:
-        raise _translate(error, bucket) from None
-    except BotoCoreError as error:
-        raise _unreachable(error, bucket) from None
+
+def abort_multipart_uploads(
+    bucket: str, prefix: str, credentials: Credentials, options: StoreOptions, older_than: datetime
+) -> list[Unfinished]:
+    """Abort those that were begun before; their parts take no room then. ``older_than``: aware."""
+    client = admin_client(credentials, options)
+    with _in_our_words(bucket):
+        found = [(upload, name) for upload, name in _uploads(client, bucket, prefix) if upload.since < older_than]
+        for upload, name in found:
+            with contextlib.suppress(client.exceptions.NoSuchUpload):  # completed or aborted meanwhile
+                client.abort_multipart_upload(Bucket=bucket, Key=prefix + upload.name, UploadId=name)
+    return [upload for upload, _ in found]
+
+
+def keeps_versions(bucket: str, credentials: Credentials, options: StoreOptions) -> bool:
+    """Whether a bucket keeps old versions of its objects, or those of the time before that was suspended."""
+    with _in_our_words(bucket):
+        return "Status" in admin_client(credentials, options).get_bucket_versioning(Bucket=bucket)
+
+
+def _uploads(client: S3Client, bucket: str, prefix: str) -> Iterator[tuple[Unfinished, str]]:
+    for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix):
+        for upload in page.get("Uploads", []):
+            yield Unfinished(upload["Key"].removeprefix(prefix), None, upload["Initiated"]), upload["UploadId"]
 
 
 def with_public_read(policy: dict[str, Any] | None, bucket: str, prefix: str) -> dict[str, Any]:
@@ -153,6 +160,18 @@ def _policy_of(client: S3Client, bucket: str) -> dict[str, Any] | None:
             return None
         raise
     return policy
+
+
+@contextlib.contextmanager
+def _in_our_words(bucket: str) -> Iterator[None]:
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except ClientError as error:
+        raise _translate(error, bucket) from None
+    except BotoCoreError as error:
+        raise _unreachable(error, bucket) from None
 
 
 def _translate(error: Any, bucket: str) -> StoreError:

@@ -8,31 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import fcntl
 import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from include.storage.errors import (
-    STORE_FULL,
-    BadKey,
-    Conflict,
-    Forbidden,
-    NotFound,
-    RequestRejected,
-    StoreError,
-    Unavailable,
-    Unsupported,
-)
+from include.storage.deletion import in_batches, merged
+from include.storage.errors import BadKey, Conflict, NotFound, StoreError, Unsupported
 from include.storage.kinds import FILE
 from include.storage.options import Fsync, Traits
+from include.storage.refusals import os_failure
 from include.storage.store import (
     Counters,
     ObjectMeta,
@@ -47,6 +38,8 @@ from include.storage.store import (
 F = TypeVar("F", bound=Callable[..., Any])
 
 FILE_TRAITS = Traits(put_if_absent=True, replace=True, bulk_delete=True, anonymous_read=None, etag_quotes=True)
+DELETE_BATCH = 250
+DELETES_AT_ONCE = 8  # a network file system takes as many at the same time; a local one is busy with two
 
 
 def _in_our_words(method: F) -> F:
@@ -57,7 +50,7 @@ def _in_our_words(method: F) -> F:
         try:
             return method(self, key, *args, **kwargs)
         except OSError as error:
-            raise _translate(error, key, self.url, reading=method.__name__.startswith("get")) from error
+            raise os_failure(error, key, self.url, reading=method.__name__.startswith("get")) from error
 
     return cast("F", checked)
 
@@ -118,7 +111,7 @@ class FileStore(Store):
                     self.counters.add(bytes_got=len(data))
                     yield data
         except OSError as error:
-            raise _translate(error, key, self.url, reading=True) from error
+            raise os_failure(error, key, self.url, reading=True) from error
 
     @_in_our_words
     def head(self, key: str) -> ObjectMeta | None:
@@ -185,20 +178,31 @@ class FileStore(Store):
             for relative, found in _walk(folder, prefix + "/" if prefix else ""):
                 yield _meta(relative, found)
         except OSError as error:
-            raise _translate(error, prefix, self.url) from error
+            raise os_failure(error, prefix, self.url) from error
         self.counters.add(lists=1)
 
     def delete(self, keys: Iterable[str]) -> int:
-        paths = {key: self._path(key) for key in keys}
-        for key, path in paths.items():
+        paths = {key: self._path(key) for key in keys}  # refuses bad ones before any is deleted
+        for refusal in self._delete_batch(list(paths)).values():
+            raise refusal
+        return len(paths)
+
+    def delete_each(self, keys: Iterable[str]) -> Mapping[str, StoreError]:
+        return merged(in_batches(keys, self._delete_batch, size=DELETE_BATCH, at_once=DELETES_AT_ONCE))
+
+    def _delete_batch(self, keys: Sequence[str]) -> dict[str, StoreError]:
+        refused: dict[str, StoreError] = {}
+        for key in keys:
             try:
-                os.unlink(path)  # noqa: PTH108
+                os.unlink(self._path(key))  # noqa: PTH108
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                raise _translate(error, key, self.url) from error
-        self.counters.add(deletes=len(paths))
-        return len(paths)
+                refused[key] = os_failure(error, key, self.url)
+            except BadKey as error:
+                refused[key] = error
+        self.counters.add(deletes=len(keys) - len(refused))
+        return refused
 
     def flush(self) -> None:
         if self._fsync != "switch":
@@ -208,13 +212,19 @@ class FileStore(Store):
         except FileNotFoundError:
             return  # nothing was written yet
         except OSError as error:
-            raise _translate(error, "", self.url) from error
+            raise os_failure(error, "", self.url) from error
 
     def unfinished(self) -> Iterator[Unfinished]:
         try:
             yield from _walk_staged(str(self.root), "")
         except OSError as error:
-            raise _translate(error, "", self.url) from error
+            raise os_failure(error, "", self.url) from error
+
+    def remove_unfinished(self, older_than: datetime) -> Sequence[Unfinished]:
+        found = [write for write in self.unfinished() if write.since < older_than]
+        for write in found:
+            self.discard(write)
+        return found
 
     def discard(self, unfinished: Unfinished) -> None:
         """Remove what a killed writer left; one that is gone already is no error."""
@@ -226,7 +236,7 @@ class FileStore(Store):
         except FileNotFoundError:
             return
         except OSError as error:
-            raise _translate(error, unfinished.name, self.url) from error
+            raise os_failure(error, unfinished.name, self.url) from error
 
     def _path(self, key: str) -> str:
         check_key(key)
@@ -420,21 +430,3 @@ def _walk_staged(folder: str, prefix: str) -> Iterator[Unfinished]:
             with contextlib.suppress(FileNotFoundError):  # finished while we looked
                 found = entry.stat(follow_symlinks=False)
                 yield Unfinished(prefix + entry.name, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
-
-
-def _translate(error: OSError, key: str, url: str, *, reading: bool = False) -> StoreError:
-    where = f"{key or 'the store'} in {url}"
-    number = error.errno
-    if number == errno.ENOENT or (reading and number in (errno.EISDIR, errno.ENOTDIR)):
-        return NotFound(f"{where}: no such object", key=key)
-    if number in (errno.ENOSPC, errno.EDQUOT):
-        return STORE_FULL(f"{where}: {error.strerror}; free space or raise the quota, then run again", key=key)
-    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return Forbidden(f"{where}: {error.strerror}; give this user write permission on the folder", key=key)
-    if number == errno.ENAMETOOLONG:
-        return BadKey(f"{where}: a component is longer than the file system allows", key=key)
-    if number in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
-        return RequestRejected(f"{where}: {error.strerror}; a key cannot be an object and a folder at once", key=key)
-    if number in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE):
-        return Unavailable(f"{where}: {error.strerror}", key=key, cause=errno.errorcode[number])
-    return RequestRejected(f"{where}: {error.strerror or error}", key=key)

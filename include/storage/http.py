@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NoReturn, Self
 
-from include.storage.errors import Unsupported
+from include.storage.errors import StoreError, Unsupported
 from include.storage.kinds import HTTP
 from include.storage.options import StoreOptions
 from include.storage.remote import NO_RETRIES, RemoteStore, ServerConnection, client_options
@@ -21,7 +21,7 @@ class HttpStore(RemoteStore):
     kind = HTTP
 
     @classmethod
-    def open(cls, url: str, options: StoreOptions) -> HttpStore:
+    def open(cls, url: str, options: StoreOptions) -> Self:
         """No request is sent yet."""
 
         def make() -> HTTPStore:
@@ -50,6 +50,9 @@ class HttpStore(RemoteStore):
         self._refuse("list", prefix)
 
     def delete(self, keys: Iterable[str]) -> int:
+        self._refuse("delete", next(iter(keys), ""))
+
+    def delete_each(self, keys: Iterable[str]) -> Mapping[str, StoreError]:
         self._refuse("delete", next(iter(keys), ""))
 
     def _refuse(self, verb: str, key: str) -> NoReturn:

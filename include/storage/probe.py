@@ -14,7 +14,7 @@ from include.storage.open import open_store
 from include.storage.options import StoreOptions, Traits
 from include.storage.store import Store, Version
 
-__all__ = ["Traits", "probe"]
+__all__ = ["Traits", "may_delete", "probe"]
 
 T = TypeVar("T")
 
@@ -42,6 +42,20 @@ def probe(store: Store, *, public_url: str | None = None, writers: int = 8) -> T
         one_by_one = trial.with_traits(Traits(put_if_absent=False, replace=False, bulk_delete=False))
         with contextlib.suppress(StoreError):
             one_by_one.delete(keys)
+
+
+def may_delete(store: Store) -> None:
+    """Raise Forbidden unless this key may delete objects of the repository ``store``, or what else the store says.
+
+    Servers judge a request before they look whether there is such an object: two absent ones are named. A folder is
+    tried with two empty objects.
+    """
+    keys = [f"data/{name[:2]}/{name[2:]}" for name in (secrets.token_hex(20) for _ in range(2))]
+    if store.is_local:
+        for key in keys:
+            store.put(key, b"")
+    for refusal in store.delete_each(keys).values():
+        raise refusal
 
 
 def _keeps_put_if_absent(store: Store, writers: int, keys: list[str]) -> bool:

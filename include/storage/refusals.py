@@ -1,13 +1,15 @@
-"""What servers and the client library say when something fails, as errors of ours; for S3 and plain HTTP."""
+"""What servers and the client library say when something fails, as errors of ours; for S3, plain HTTP and files."""
 
 from __future__ import annotations
 
+import errno
 import re
 from dataclasses import dataclass
 
 from include.errors import ErrorRow
 from include.storage.errors import (
     STORE_FULL,
+    BadKey,
     BucketMissing,
     Conflict,
     Forbidden,
@@ -132,6 +134,25 @@ def read_failure(error: Exception) -> ParsedFailure:
     if isinstance(error, FileNotFoundError):
         return ParsedFailure(BY_STATUS[404], None, None, "")
     return ParsedFailure(Refusal(RequestRejected, "the request failed"), None, None, line[:300])
+
+
+def os_failure(error: OSError, key: str, url: str, *, reading: bool = False) -> StoreError:
+    """What the operating system's refusal of a request to a file store means."""
+    where = f"{key or 'the store'} in {url}"
+    number = error.errno
+    if number == errno.ENOENT or (reading and number in (errno.EISDIR, errno.ENOTDIR)):
+        return NotFound(f"{where}: no such object", key=key)
+    if number in (errno.ENOSPC, errno.EDQUOT):
+        return STORE_FULL(f"{where}: {error.strerror}; free space or raise the quota, then run again", key=key)
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return Forbidden(f"{where}: {error.strerror}; give this user write permission on the folder", key=key)
+    if number == errno.ENAMETOOLONG:
+        return BadKey(f"{where}: a component is longer than the file system allows", key=key)
+    if number in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR):
+        return RequestRejected(f"{where}: {error.strerror}; a key cannot be an object and a folder at once", key=key)
+    if number in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENFILE):
+        return Unavailable(f"{where}: {error.strerror}", key=key, cause=errno.errorcode[number])
+    return RequestRejected(f"{where}: {error.strerror or error}", key=key)
 
 
 def _innermost(debug: str) -> str:

@@ -26,7 +26,7 @@ class Role(enum.Enum):
     GATEWAY = "gateway"
     """Switches manifests, and stores the catalogs and histories that it merges. Cannot delete objects."""
     COLLECTOR = "collector"
-    """Deletes objects. Can store none, and cannot touch what is signed."""
+    """Deletes objects, and aborts unfinished uploads of them. Can store none, and cannot touch what is signed."""
     READER = "reader"
     """Everybody: reads objects whose name it knows. Needs no credentials."""
 
@@ -50,11 +50,16 @@ class PolicyServer(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a role may do; `below` are keys relative to a repository, or None for the bucket itself."""
+    """What a role may do; `below` are keys relative to a repository, or None for the bucket itself.
+
+    `bucket_too`: the statement names the bucket beside them. radosgw asks for that before it looks at the keys of a
+    request that deletes many, and then judges each of them all the same; for other servers it says nothing.
+    """
 
     name: str
     actions: tuple[str, ...]
     below: tuple[str, ...] | None
+    bucket_too: bool = False
 
 
 # Listing is what makes a store answer "absent" instead of "forbidden" to those who ask for an object that is not there.
@@ -73,9 +78,11 @@ GRANTS: Mapping[Role, tuple[Grant, ...]] = {
     ),
     Role.COLLECTOR: (
         *_READ,
-        Grant("Delete", ("s3:DeleteObject",), ("data/*", ".cvmfsalt-*")),
+        Grant("Delete", ("s3:DeleteObject",), ("data/*", ".cvmfsalt-*"), bucket_too=True),
+        Grant("Abort", ("s3:AbortMultipartUpload",), ("data/*",)),
+        Grant("Look", ("s3:ListBucketMultipartUploads", "s3:GetBucketVersioning"), None),
         # its own records: the generation of collections and the lists of what it condemned
-        Grant("Keep", ("s3:PutObject", "s3:DeleteObject"), (".nightshift/*",)),
+        Grant("Keep", (*_PUT, "s3:DeleteObject"), (".nightshift/*",)),
     ),
     Role.READER: (Grant("Get", ("s3:GetObject",), ("*",)),),
 }
@@ -115,7 +122,9 @@ def _places(url: str, repositories: Iterable[str]) -> tuple[str, list[str]]:
 
 def _statement(role: Role, grant: Grant, bucket: str, places: Sequence[str]) -> dict[str, Any]:
     arn = f"arn:aws:s3:::{bucket}"
-    below = [arn] if grant.below is None else [f"{arn}/{place}/{key}" for place in places for key in grant.below]
+    below = [f"{arn}/{place}/{key}" for place in places for key in grant.below or ()]
+    if grant.below is None or grant.bucket_too:
+        below.insert(0, arn)
     return {
         "Sid": f"{SID}{role.value.capitalize()}{grant.name}",
         "Effect": "Allow",

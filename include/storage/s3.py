@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from include.storage.errors import BucketMissing, Conflict, NotFound, Unavailable, Unsupported
+from include.storage.deletion import BATCH, BATCHES_AT_ONCE, Deletion, in_batches
+from include.storage.errors import BucketMissing, Conflict, NotFound, StoreError, Unavailable, Unsupported
 from include.storage.kinds import S3
 from include.storage.options import Credentials, StoreOptions, Traits
 from include.storage.remote import NO_RETRIES, RemoteStore, ServerConnection, client_options
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 
 PART_BYTES = 16 << 20
 MULTIPART_FROM_BYTES = 2 * PART_BYTES
-DELETE_BATCH = 1000  # what one DeleteObjects request takes
-DELETES_AT_ONCE = 4
 
 
 def endpoint_of(bucket: str, options: StoreOptions) -> str:
@@ -48,6 +47,7 @@ class S3Connection(ServerConnection):
         self.traits = options.traits
         self.etag_quotes = options.traits.etag_quotes if options.traits else None
         super().__init__(f"s3://{bucket} at {endpoint_of(bucket, options)}", options, self._new_client, counters)
+        self.bulk_delete = options.traits is None or options.traits.bulk_delete
         self._single_deletes: Any = None
 
     def with_traits(self, traits: Traits) -> S3Connection:
@@ -185,21 +185,33 @@ class S3Store(RemoteStore):
 
     def delete(self, keys: Iterable[str]) -> int:
         unique = dict.fromkeys(check_key(key) for key in keys)
-        ordered = list(unique)
-        batches = (ordered[start : start + DELETE_BATCH] for start in range(0, len(ordered), DELETE_BATCH))
-        if len(unique) <= DELETE_BATCH:
-            for batch in batches:
-                self._delete_batch(batch)
-            return len(unique)
-        with ThreadPoolExecutor(DELETES_AT_ONCE, thread_name_prefix="delete") as pool:
-            under_way: deque[Future[None]] = deque()
-            for batch in batches:
-                if len(under_way) > DELETES_AT_ONCE:
-                    under_way.popleft().result()
-                under_way.append(pool.submit(self._delete_batch, batch))
-            for job in under_way:
-                job.result()
+        deque(in_batches(unique, self._delete_batch, size=BATCH, at_once=BATCHES_AT_ONCE), maxlen=0)
         return len(unique)
+
+    def delete_each(self, keys: Iterable[str]) -> Mapping[str, StoreError]:
+        deletion = Deletion(self._delete_batch, self._connection.bulk_delete)
+        refused = deletion.run(keys)
+        if not deletion.bulk:  # for all threads, and for those that found out nothing
+            self._connection.bulk_delete = False
+        return refused
+
+    def remove_unfinished(self, older_than: datetime) -> Sequence[Unfinished]:
+        from include.storage.buckets import abort_multipart_uploads
+
+        connection = self._connection
+        if connection.credentials is None:
+            return []
+        return abort_multipart_uploads(
+            connection.bucket, self._prefix, connection.credentials, connection.options, older_than
+        )
+
+    def versioning(self) -> bool:
+        from include.storage.buckets import keeps_versions
+
+        connection = self._connection
+        if connection.credentials is None:
+            return False
+        return keeps_versions(connection.bucket, connection.credentials, connection.options)
 
     def _delete_batch(self, keys: Sequence[str]) -> None:
         import obstore

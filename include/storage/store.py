@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from include.storage.errors import BadKey
+from include.storage.errors import BadKey, StoreError
 from include.storage.kinds import StoreKind
 from include.storage.options import Traits
 
@@ -158,6 +158,19 @@ class Store(ABC):
     def delete(self, keys: Iterable[str]) -> int:
         """Delete; how many different keys were asked for. A key without an object is no error."""
 
+    def delete_each(self, keys: Iterable[str]) -> Mapping[str, StoreError]:
+        """Delete as many as possible; the keys that were not deleted, with why. A key without an object is no error.
+
+        For very many keys: they are taken from ``keys`` as the work goes on. After an outage the rest is not tried.
+        """
+        refused: dict[str, StoreError] = {}
+        for key in keys:
+            try:
+                self.delete([key])
+            except StoreError as error:
+                refused[key] = error
+        return refused
+
     def flush(self) -> None:  # noqa: B027 - most stores acknowledge only what they keep
         """Everything that this machine has stored survives a power failure when this returns, if the store is set to.
 
@@ -167,6 +180,14 @@ class Store(ABC):
     def unfinished(self) -> Iterator[Unfinished]:
         """Writes that are under way, or whose writer was killed: they take room, and are in no listing."""
         return iter(())
+
+    def remove_unfinished(self, older_than: datetime) -> Sequence[Unfinished]:  # noqa: ARG002 - most stores leave none
+        """Remove the writes that were begun before and never finished; which they were. ``older_than``: aware."""
+        return []
+
+    def versioning(self) -> bool:
+        """Whether it keeps the old versions of objects, so that what is deleted goes on to take room."""
+        return False
 
     @abstractmethod
     def child(self, prefix: str) -> Store:

@@ -21,11 +21,9 @@ def remove_abandoned(store: Store, now: datetime, *, dry_run: bool = False) -> l
     """Remove them where the store is a folder; what was removed, or would be. Nothing of other stores is removed."""
     if not isinstance(store, FileStore):
         return []
-    found = abandoned(store, now)
-    if not dry_run:
-        for one in found:
-            store.discard(one)
-    return found
+    if dry_run:
+        return abandoned(store, now)
+    return sorted(store.remove_unfinished(now - OLD), key=lambda one: (one.since, one.name))
 
 
 def described(found: Sequence[Unfinished], store: Store) -> str:

@@ -74,8 +74,11 @@ class MemoryStore(Store):
                 yield ObjectMeta(key, len(self.objects[key]), datetime(2026, 1, 1, tzinfo=UTC), self._version(key))
 
     def delete(self, keys: Iterable[str]) -> int:
-        gone = [key for key in keys if self.objects.pop(key, None) is not None]
-        return len(gone)
+        gone = 0
+        for key in keys:
+            self.before("delete", key)
+            gone += self.objects.pop(key, None) is not None
+        return gone
 
     def child(self, prefix: str) -> Store:
         raise NotImplementedError

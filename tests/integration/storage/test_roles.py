@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import requests
@@ -15,7 +17,7 @@ from include.storage.buckets import admin_client, allow_public_read, allow_roles
 from include.storage.errors import Forbidden, StoreError
 from include.storage.open import open_store
 from include.storage.options import Credentials, Traits
-from include.storage.probe import probe
+from include.storage.probe import may_delete, probe
 from include.storage.roles import PolicyServer, Role
 from include.storage.s3 import MULTIPART_FROM_BYTES
 from include.storage.store import Store, Version
@@ -57,7 +59,7 @@ class Guarded:
 
     @property
     def bulk(self) -> bool:
-        """Version 16 judges a bulk delete by rights on the whole bucket: nobody has them, and deletes one by one."""
+        """It takes requests for many only of those who have the right on the bucket beside that on the objects."""
         return self.server.kind is not PolicyServer.RADOSGW
 
     def fill(self) -> dict[str, Version]:
@@ -70,7 +72,7 @@ class Guarded:
         return {meta.key: meta.version for meta in self.owner.list()}
 
     def may(self, role: Role, action: str) -> bool:
-        return action in MAY[role] and (self.bulk or action != "delete objects in bulk")
+        return action in MAY[role]
 
 
 @pytest.fixture
@@ -100,6 +102,15 @@ def fresh_key() -> str:
 def swap(store: Store, key: str) -> None:
     _, version = store.get_versioned(key)
     store.replace(key, new(), expected=version)
+
+
+def delete_beside(store: Store, refused: str, taken: str) -> None:
+    """The request as such may be refused; else each key is judged alone."""
+    failed = store.with_traits(Traits(True, True, True)).delete_each([refused, taken])
+    if failed:
+        assert refused in failed, "what may not be deleted was"
+        if taken in failed:
+            raise failed[taken]
 
 
 def change_policy(store: Store, guarded: Guarded, role: Role) -> None:
@@ -141,8 +152,12 @@ ACTIONS: Mapping[str, Action] = {
     "put in another repository": lambda _, guarded, role: guarded.store(role, "other.example.org").put("data/x", b""),
     "delete an object": lambda store, *_: store.with_traits(Traits(True, True, False)).delete([OWN]),
     "delete objects in bulk": lambda store, *_: store.with_traits(Traits(True, True, True)).delete([OWN, CATALOG]),
+    "delete the manifest in bulk": lambda store, *_: delete_beside(store, MANIFEST, OWN),
     "delete the manifest": lambda store, *_: store.delete([MANIFEST]),
     "advance the generation": lambda store, *_: swap(store, GENERATION),
+    "find out whether it may delete": lambda store, *_: may_delete(store),
+    "remove unfinished uploads": lambda store, *_: store.remove_unfinished(datetime.now(UTC)),
+    "look whether versions are kept": lambda store, *_: store.versioning(),
     "change the policy": change_policy,
     "delete the bucket": delete_bucket,
 }
@@ -150,12 +165,20 @@ READ = {"get an object", "get the manifest"}
 PUT = {"put an object", "put an object again", "put an object if absent", "put an object in parts"}
 SWITCH = {"put the manifest", "put the whitelist", "put the reflog if absent", "switch the manifest"}
 DELETE = {"delete an object", "delete objects in bulk"}
-CHANGING = PUT | SWITCH | DELETE | {"advance the generation"}
+COLLECTING = {
+    "advance the generation",
+    "delete the manifest in bulk",
+    "find out whether it may delete",
+    "remove unfinished uploads",
+    "look whether versions are kept",
+}
+CHANGING = PUT | SWITCH | DELETE | {"advance the generation", "delete the manifest in bulk"}
 MAY: Mapping[Role, set[str]] = {
     Role.PUBLISHER: READ | {"list"} | PUT,
     Role.GATEWAY: READ | {"list"} | PUT | SWITCH,
-    Role.COLLECTOR: READ | {"list"} | DELETE | {"advance the generation"},
-    Role.READER: READ,
+    Role.COLLECTOR: READ | {"list"} | DELETE | COLLECTING,
+    Role.READER: READ
+    | {"remove unfinished uploads", "look whether versions are kept"},  # without a key it asks nothing
 }
 
 
@@ -222,3 +245,32 @@ def test_rules_of_others_in_the_bucket_stay(s3_server: S3Server) -> None:
     assert public.get("elsewhere/a") == public.get(f"{FQRN}/a") == b"1"
     with pytest.raises(StoreError), contextlib.closing(public.stream("private/a")) as stream:
         next(stream)
+
+
+def test_what_the_collector_may_not_delete_is_named_and_the_rest_is_deleted(guarded: Guarded) -> None:
+    keys = [f"data/ef/{number}" for number in range(1200)]
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda key: guarded.owner.put(key, b""), keys))
+    store = guarded.store(Role.COLLECTOR)
+    refusals = store.delete_each([*keys, *TRUSTED, "data/ef/absent"])
+    assert {key: type(refusal) for key, refusal in refusals.items()} == dict.fromkeys(TRUSTED, Forbidden)
+    assert set(guarded.listed()) & {*keys, *TRUSTED} == set(TRUSTED)
+
+
+def test_a_key_that_may_not_delete_is_found_out_before_anything_is_deleted(guarded: Guarded) -> None:
+    before = guarded.listed()
+    may_delete(guarded.store(Role.COLLECTOR))
+    for role in (Role.PUBLISHER, Role.GATEWAY):
+        with pytest.raises(Forbidden):
+            may_delete(guarded.store(role))
+    assert guarded.listed() == before
+
+
+def test_the_collector_aborts_uploads_of_others_that_were_begun_before(guarded: Guarded) -> None:
+    gateway = admin_client(USERS["gateway"], guarded.server.options())
+    key = f"{PREFIX}/{FQRN}/data/ab/half"
+    gateway.create_multipart_upload(Bucket=BUCKET, Key=key)
+    store, soon = guarded.store(Role.COLLECTOR), datetime.now(UTC) + timedelta(minutes=1)
+    assert store.remove_unfinished(soon - timedelta(days=1)) == []
+    assert [found.name for found in store.remove_unfinished(soon)] == ["data/ab/half"]
+    assert list(store.unfinished()) == []

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from include.lab.servers.s3 import S3Server
+from include.storage.deletion import BATCHES_AT_ONCE
 from include.storage.errors import STORE_FULL, Conflict, Unavailable, Unsupported
 from include.storage.open import open_store
 from include.storage.options import StoreOptions, Traits
@@ -247,6 +248,54 @@ def test_a_store_without_bulk_delete_is_found_out_and_cleaned_all_the_same(store
     s3_proxy.answer(501, code="NotImplemented", times=None, method="POST")
     assert probe(store, writers=2).bulk_delete is False
     assert list(store.list()) == []
+
+
+def filled(store: Store, number: int) -> list[str]:
+    keys = [f"data/ab/{n}" for n in range(number)]
+    for key in keys:
+        store.put(key, b"")
+    return keys
+
+
+def test_requests_for_many_are_given_up_where_the_store_takes_each_key_alone(
+    store: Store, s3_proxy: FaultProxy
+) -> None:
+    keys = filled(store, 20)
+    refusing = s3_proxy.answer(403, code="AccessDenied", times=None, method="POST")
+    assert store.delete_each(keys[:10]) == {}
+    assert store.delete_each(keys[10:]) == {}
+    assert list(store.list()) == []
+    assert refusing.struck == 1, "it was learned"
+
+
+def test_a_key_that_is_refused_again_and_again_is_named_and_the_others_are_deleted(
+    store: Store, s3_proxy: FaultProxy
+) -> None:
+    keys = filled(store, 5)
+    s3_proxy.answer(403, code="AccessDenied", times=None, method="POST")
+    s3_proxy.answer(500, times=None, method="DELETE", path="ab/3")
+    refusals = store.delete_each(keys)
+    assert {key: type(refusal) for key, refusal in refusals.items()} == {"data/ab/3": Unavailable}
+    assert [meta.key for meta in store.list()] == ["data/ab/3"]
+    assert store.counters.retries == {"500": 3}
+
+
+def test_a_passing_fault_of_a_deletion_is_repeated(store: Store, s3_proxy: FaultProxy) -> None:
+    keys = filled(store, 5)
+    s3_proxy.answer(503, code="SlowDown", times=2, method="POST")
+    assert store.delete_each(keys) == {}
+    assert list(store.list()) == []
+    assert store.counters.retries == {"503": 2}
+
+
+def test_after_an_outage_the_rest_is_not_tried(store: Store, s3_proxy: FaultProxy) -> None:
+    s3_proxy.answer(503, times=None, method="POST")
+    keys = [f"data/ab/{n}" for n in range(20_000)]
+    refusals = store.delete_each(keys)
+    assert set(refusals) == set(keys)
+    assert {type(refusal) for refusal in refusals.values()} == {Unavailable}
+    assert len(s3_proxy.seen) <= BATCHES_AT_ONCE * 4 * 2
+    assert not any(seen.method == "DELETE" for seen in s3_proxy.seen)
 
 
 def test_conditions_that_a_store_ignores_are_not_relied_on(

@@ -176,3 +176,13 @@ def test_the_bucket_may_be_part_of_the_host_name(
     assert [meta.key for meta in store.list()] == ["data/ab/c d"]
     monkeypatch.delenv("HTTP_PROXY")
     assert s3_server.store("nights", s3_prefix).get("data/ab/c d") == b"1"
+
+
+def test_a_bucket_that_keeps_versions_is_known(s3_server: S3Server) -> None:
+    url = "s3://with-versions"
+    ensure_bucket(url, s3_server.credentials, s3_server.options())
+    store = s3_server.store("with-versions")
+    assert not store.versioning()
+    client = admin_client(s3_server.credentials, s3_server.options())
+    client.put_bucket_versioning(Bucket="with-versions", VersioningConfiguration={"Status": "Enabled"})
+    assert store.versioning()

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from include.storage.errors import Conflict, NotFound
+from include.storage.errors import BadKey, Conflict, NotFound
 from include.storage.options import Traits
 from include.storage.probe import probe
 from include.storage.s3 import MULTIPART_FROM_BYTES
@@ -127,6 +127,18 @@ def test_many_objects_are_listed_and_deleted(any_store: Store, bulk: bool, numbe
     assert store.delete(meta.key for meta in store.list("data")) == number
     assert [meta.key for meta in store.list()] == ["kept"]
     assert store.delete(["data/00/0", "never-there"]) == 2
+
+
+@pytest.mark.parametrize(("bulk", "number"), [(True, 2100), (False, 50)], ids=["in bulk over batches", "one by one"])
+def test_each_key_is_deleted_or_named(any_store: Store, bulk: bool, number: int) -> None:
+    store = any_store.with_traits(Traits(put_if_absent=True, replace=True, bulk_delete=bulk, etag_quotes=False))
+    keys = [f"data/{n % 256:02x}/{n}" for n in range(number)]
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(lambda key: store.put(key, b""), keys))
+    store.put("kept", b"")
+    refusals = store.delete_each(iter([*keys, "never-there", "../outside", keys[0]]))
+    assert {key: type(refusal) for key, refusal in refusals.items()} == {"../outside": BadKey}
+    assert [meta.key for meta in store.list()] == ["kept"]
 
 
 def test_a_replacement_is_read_by_the_next_request_and_its_version_replaces_again(any_store: Store) -> None:

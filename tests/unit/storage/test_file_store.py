@@ -25,7 +25,7 @@ from include.storage.errors import (
     Unsupported,
 )
 from include.storage.file import FileStore
-from include.storage.probe import probe
+from include.storage.probe import may_delete, probe
 from include.storage.store import Unfinished
 from include.storage.unfinished_writes import described, remove_abandoned
 from tests.fakes.refused import refused
@@ -210,6 +210,46 @@ def test_delete_removes_and_minds_nothing_that_is_absent(file_store: FileStore) 
     file_store.put("a", b"1")
     assert file_store.delete(iter(["a", "b", "c/d", "a"])) == 3
     assert not file_store.exists("a")
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.EACCES, Forbidden), (errno.EROFS, Forbidden), (errno.EIO, Unavailable), (errno.EISDIR, RequestRejected)],
+)
+def test_each_key_that_is_not_deleted_is_named_with_the_cause(
+    file_store: FileStore, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[StoreError]
+) -> None:
+    keys = [f"data/{n % 16:02x}/{n}" for n in range(1000)]
+    for key in keys:
+        file_store.put(key, b"")
+    unlink = os.unlink
+
+    def fail(path: str) -> None:
+        if path.endswith("7"):
+            raise OSError(number, os.strerror(number))
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", fail)
+    refusals = file_store.delete_each(iter([*keys, "absent", "x/../y"]))
+    kept = {key for key in keys if key.endswith("7")}
+    assert {key: type(refusal) for key, refusal in refusals.items()} == {**dict.fromkeys(kept, kind), "x/../y": BadKey}
+    assert all(refusal.key == key for key, refusal in refusals.items())
+    assert {meta.key for meta in file_store.list()} == kept
+    assert file_store.counters.deletes == len(keys) + 1 - len(kept)
+
+
+def test_a_folder_that_may_be_written_may_be_deleted_from(
+    file_store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_delete(file_store)
+    assert files_below(file_store.root) == set()
+
+    def fail(_: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "unlink", fail)
+    with pytest.raises(Forbidden):
+        may_delete(file_store)
 
 
 def test_bad_keys_are_refused_before_any_of_them_is_deleted(file_store: FileStore) -> None:
