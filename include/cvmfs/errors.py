@@ -13,6 +13,8 @@ CvmfsError
 │   └── ObjectDamaged(key, detail)        stored bytes do not have the hash they are named by
 ├── RepositoryError(fqrn, detail)         no repository there, one there already, or another one than expected
 │   └── ReflogError(fqrn, detail)         reflog absent, or not the one that the manifest names
+├── CollectionBusy(fqrn, detail, until)   another collection of the repository is at work  (retryable)
+├── CollectionRefused(fqrn, detail)       a collection would delete what it should not, or cannot tell
 ├── RepositoryFrozen(fqrn, detail)        somebody stopped all changes for a while    (retryable)
 ├── SourceError(member, detail)           an input tree or archive that cannot be taken
 ├── DestinationError(path, detail)        nothing can be hung there, or nothing is there to take away
@@ -25,7 +27,7 @@ CvmfsError
     ├── UnknownBase(fqrn, detail)         what we derived from is no revision of the repository
     ├── PrepareAgain                      the changeset can no longer be published; its tree can   (retryable)
     │   └── ObjectsLost(path, detail)     the store acknowledged some of its objects and has them not
-    ├── CollectionRunning(path, detail)   some of its objects are condemned: publish when it ended     (retryable)
+    ├── CollectionRunning(path, detail)   some of its objects are condemned: publish when they are swept (retryable)
     └── GenerationMoved(fqrn, detail)     a collection went on since the change was judged; judge again (retryable)
 """
 
@@ -296,16 +298,58 @@ class ObjectsLost(PrepareAgain):
 
 
 class CollectionRunning(CommitError):
-    """What the changeset for ``path`` needs is about to be deleted; sent now, it might be deleted too."""
+    """What the changeset for ``path`` needs is about to be deleted; sent now, it might be deleted too.
+
+    ``number``: of the collection; ``shards``: of its list that have to be swept first, none if it has to end.
+    """
 
     code = "collection-running"
     retryable = True
     concern = Concern.REPOSITORY
+    listed = False
+    """As of a busy path: the gateway's list of leases does not show when it is over."""
+    time_remaining_s = 6 * 3600.0
+    """How long waiting for a sweep is worthwhile."""
 
-    def __init__(self, path: str, detail: str) -> None:
-        super().__init__(f"{path}: {detail}; publish when the collection has ended")
+    def __init__(
+        self, path: str, detail: str, number: int = 0, shards: tuple[int, ...] = (), repository: str | None = None
+    ) -> None:
+        until = "swept these shards" if shards else "ended"
+        super().__init__(f"{path}: {detail}; try again when the collection has {until}")
         self.path = path
         self.detail = detail
+        self.number = number
+        self.shards = shards
+        self.repository = repository
+
+    def why_given_up(self, waited_s: float) -> str:
+        """What is recorded and shown once it was waited for in vain."""
+        return f"{self}; waited for {waited_s:.0f} s. See whether the collection goes on, then clear this task."
+
+
+class CollectionBusy(CvmfsError):
+    """Another collection of the repository is at work; it counts as dead at ``until`` unless it renews its claim."""
+
+    code = "collection-busy"
+    retryable = True
+    concern = Concern.REPOSITORY
+
+    def __init__(self, fqrn: str, detail: str, until: datetime) -> None:
+        super().__init__(f"repository {fqrn}: {detail}")
+        self.fqrn = fqrn
+        self.until = until
+
+
+class CollectionRefused(CvmfsError):
+    """A collection is not begun, or ended before it deleted anything, since something is not as it should be."""
+
+    code = "collection-refused"
+    concern = Concern.REPOSITORY
+
+    def __init__(self, fqrn: str, detail: str, *, hint: str = "look at what is named, then run it again") -> None:
+        super().__init__(f"repository {fqrn}: {detail}; nothing was deleted; {hint}")
+        self.fqrn = fqrn
+        self.hint = hint
 
 
 class GenerationMoved(CommitError):
@@ -320,6 +364,8 @@ class GenerationMoved(CommitError):
         self.detail = detail
 
 
+REVISION_UNKNOWN = ErrorRow(RepositoryError, "revision-unknown")
+"""No revision of that number is known any more, or none ever was."""
 SOURCE_LIMIT_EXCEEDED = ErrorRow(SourceError, "source-limit-exceeded")
 """More members or bytes than allowed."""
 CHANGESET_EXPIRED = ErrorRow(PrepareAgain, "changeset-expired")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from include.cvmfs.commit.commit import read_head
-from include.cvmfs.coordination.condemned import read_list, store_list
+from include.cvmfs.coordination.condemned import hashes_in, read_index, read_list, read_shard, store_list
 from include.cvmfs.coordination.generation import CollectionPhase, CollectionStep, Generation, look, write
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
@@ -57,19 +57,29 @@ class Collector:
 
     def sweep(self, *, at_most: int | None = None) -> None:
         """After the barrier, take off the list what newer revisions need, and delete the rest."""
+        doomed = [one.key for one in read_list(self._store, self._list_to_sweep())]
+        self._store.delete(doomed[:at_most])
+
+    def sweep_shards(self, until: int) -> None:
+        """As :meth:`sweep`, but only what is in the shards before ``until``; then these are said to be swept."""
+        index = read_index(self._store, self._list_to_sweep())
+        for number in range(self._document.swept, until):
+            self._store.delete([one.key for one in hashes_in(read_shard(self._store, index, number))])
+        self._move(CollectionStep.RENEW, swept=until)
+
+    def end(self) -> None:
+        self._move(CollectionStep.END)
+
+    def _list_to_sweep(self) -> str:
         if self._document.phase is CollectionPhase.CONDEMNED:
             self._barrier()
             self.condemned -= self._needed()
             self._move(CollectionStep.SWEEP, condemned=store_list(self._store, self.condemned))
         assert self._document.condemned is not None
-        doomed = [one.key for one in read_list(self._store, self._document.condemned)]
-        self._store.delete(doomed[:at_most])
+        return self._document.condemned
 
-    def end(self) -> None:
-        self._move(CollectionStep.END)
-
-    def _move(self, step: CollectionStep, *, condemned: str | None = None) -> None:
-        self._document = self._document.after(step, self.now, condemned=condemned)
+    def _move(self, step: CollectionStep, *, condemned: str | None = None, swept: int | None = None) -> None:
+        self._document = self._document.after(step, self.now, condemned=condemned, swept=swept)
         self._version = write(self._store, self._document, expected=self._version)
 
     def _needed(self) -> set[ObjectHash]:

@@ -107,9 +107,14 @@ class NeededObjects:
         self._seen.clear()
 
 
-def check_presence(store: Store, needed: NeededObjects, findings: Findings, progress: Callable[[int], None]) -> None:
-    """Look for every object: by listing the store where it can be listed, else one by one. Raises StoreError."""
-    if _listed(store, needed, progress):
+def check_presence(
+    store: Store, needed: NeededObjects, findings: Findings, progress: Callable[[int], None], *, listing: bool = True
+) -> None:
+    """Look for every object: by listing the store where it can be listed, else one by one. Raises StoreError.
+
+    ``listing``: false where they are few beside all that the store holds.
+    """
+    if listing and _listed(store, needed, progress):
         for item in needed.unseen():
             _report(findings, item, f"{item.hash.key} is not in the store")
         for item, stored in needed.doubtful():

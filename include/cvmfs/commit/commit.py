@@ -370,7 +370,9 @@ def _write_reflog(
                 draft.fqrn, f"lacks {missing[0]}, which the manifest names; run: nightshift repo repair --reflog"
             )
     for name, kind in named_by(draft):
-        reflog.add(name, kind, now)
+        # What goes on being current keeps its time: it tells when the root, or the history, before was superseded.
+        if name not in (before.root, before.history) or not reflog.contains(name):
+            reflog.add(name, kind, now)
     for root in superseded:
         reflog.add(root, RefType.CATALOG, now)
     ahead = reflog.to_bytes()

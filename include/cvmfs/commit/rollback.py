@@ -1,4 +1,4 @@
-"""Back to a tag: a new revision whose tree is the tag's (docs/formats.md, history: rollback).
+"""Back to an earlier revision: a new one whose tree is that of a tag or number (docs/formats.md, history: rollback).
 
 As with the stock tools, the tags of later revisions go, the tag itself then names the new revision, and so does
 ``trunk``; ``trunk-previous`` goes. Needs the signing key. What was published since stays in the store until collected.
@@ -6,22 +6,24 @@ As with the stock tools, the tags of later revisions go, the tag itself then nam
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from include.cvmfs.commit.commit import Head, load_history, publish, read_head, store_history
+from include.cvmfs.commit.metadata_cache import Records
 from include.cvmfs.commit.metadata_objects import Stored, store_all
 from include.cvmfs.commit.unify_layout import Sender, Unifier
 from include.cvmfs.coordination.condemned import require_kept
 from include.cvmfs.coordination.generation import Look, look, require_unmoved
-from include.cvmfs.errors import TagError
+from include.cvmfs.errors import REVISION_UNKNOWN, ObjectMissing, TagError
 from include.cvmfs.format.catalog import NestedRef, PackedCatalog
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.cvmfs.format.history import TRUNK, TRUNK_PREVIOUS, History, Tag
 from include.cvmfs.format.keys import Signer
 from include.cvmfs.format.layout import Layout
+from include.cvmfs.revision.lineage import back_from
 from include.cvmfs.revision.revision import Revision
 from include.storage.store import Store
 
@@ -31,11 +33,15 @@ UNDO = TRUNK_PREVIOUS  # what is gone back to if no tag is given
 def _ignore(_: int) -> None: ...
 
 
+def _unheard(_: Mapping[str, str]) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class RollbackPlan:
     """What a rollback would do: from the current revision to the tree of ``tag``; ``lost`` are the tags that go.
 
-    ``seen``: what was seen of collections before the manifest was read."""
+    ``tag`` has no name for a revision that was given by its number. ``seen``: what was seen of collections before the
+    manifest was read."""
 
     head: Head
     tag: Tag
@@ -46,21 +52,26 @@ class RollbackPlan:
     def changes_nothing(self) -> bool:
         return self.tag.hash.digest == self.head.manifest.root.digest
 
+    @property
+    def goal(self) -> str:
+        """The revision that is gone back to, in words."""
+        return f"tag {self.tag.name}" if self.tag.name else f"revision {self.tag.revision}"
 
-def plan_rollback(store: Store, fqrn: str, name: str = UNDO) -> RollbackPlan:
-    """Look up the tag and what going back to it costs. Raises TagError for a tag that cannot be gone back to."""
+
+def plan_rollback(store: Store, fqrn: str, target: str | int = UNDO) -> RollbackPlan:
+    """Look up a tag, or a revision by its number, and what going back to it costs. Changes nothing.
+
+    A number is looked for among the revisions before the current one and before those with tags, as far as their root
+    catalogs are there; the reflog must still name it. Raises TagError for a tag that cannot be gone back to,
+    REVISION_UNKNOWN for such a number, ReflogError.
+    """
     seen = look(store)
     head = read_head(store, fqrn)
     history = load_history(store, head.manifest)
-    tag = history.tag(name)
-    if tag is None:
-        cure = "there is nothing to undo" if name == UNDO else "list them with: nightshift repo tag list"
-        raise TagError(name, f"no such tag; {cure}")
-    if tag.branch:
-        raise TagError(name, f"is on branch {tag.branch!r}; going back is offered on the default branch only")
+    tag = _tag(store, history, target) if isinstance(target, str) else _numbered(store, head, history, target)
     undo = (TRUNK, TRUNK_PREVIOUS)
     lost = [one for one in history.tags() if one.revision > tag.revision and not one.branch and one.name not in undo]
-    return RollbackPlan(head, tag, tuple(one for one in lost if one.name != name), seen)
+    return RollbackPlan(head, tag, tuple(one for one in lost if one.name != tag.name), seen)
 
 
 def rollback(
@@ -70,8 +81,11 @@ def rollback(
     signer: Signer,
     now: int,
     verified: Callable[[int], None] = _ignore,
+    rewritten: Callable[[Mapping[str, str]], None] = _unheard,
 ) -> Head:
     """Make the revision. ``now``: Unix s; ``verified`` is told how many catalogs were found sound so far.
+
+    ``rewritten`` gets, before the switch, the new hash of each catalog that was brought to another layout, by the old.
 
     All catalogs of the tag's tree are read first: what a collection or an accident took is not offered to readers.
     A tree with catalogs of several layouts is brought to that of the current root catalog.
@@ -89,8 +103,9 @@ def rollback(
         verified(number)
     root = tag.hash
     if len(layouts) > 1:
-        root = _unified(store, cache, tag.hash, cache.open_nested("", manifest.root).layout)
-    require_kept(store, plan.seen, root, named=f"tag {tag.name}")
+        root, replaced = _unified(store, cache, tag.hash, cache.open_nested("", manifest.root).layout)
+        rewritten(replaced)
+    require_kept(store, plan.seen, root, named=plan.goal)
     catalog = cache.completed(cache.open_nested("", root))
     catalog.make_writable()
     catalog.set_property("revision", manifest.revision + 1)
@@ -111,19 +126,58 @@ def rollback(
     return publish(store, head, draft, signer=signer, now=now, stored=stored, before_switch=unmoved)
 
 
-def _unified(store: Store, cache: CatalogCache, root: ObjectHash, layout: Layout) -> ObjectHash:
-    """The root of the same tree with all catalogs in the layout of the current revision, stored."""
+def _tag(store: Store, history: History, name: str) -> Tag:
+    tag = history.tag(name)
+    if tag is None:
+        cure = "there is nothing to undo" if name == UNDO else "list them with: nightshift repo tag list"
+        raise TagError(name, f"no such tag; {cure}")
+    if tag.branch:
+        raise TagError(name, f"is on branch {tag.branch!r}; going back is offered on the default branch only")
+    try:
+        CatalogCache(store).open_nested("", tag.hash).close()
+    except ObjectMissing as gone:
+        what = f"names revision {tag.revision}, whose root catalog {gone.key} is not in the store"
+        raise TagError(name, f"{what}; nothing was changed. Choose another tag or revision.") from None
+    return tag
+
+
+def _numbered(store: Store, head: Head, history: History, number: int) -> Tag:
+    """What a tag without a name would say of the revision."""
+    fqrn, cache = head.manifest.fqrn, CatalogCache(store)
+    if not 0 < number <= head.manifest.revision:
+        raise REVISION_UNKNOWN(fqrn, f"has no revision {number}; the current one is {head.manifest.revision}")
+    # where a collection took revisions out of the line, the tags below it lead on
+    starts = [tag.hash for tag in reversed(history.tags()) if tag.revision >= number and not tag.branch]
+    for start in (head.manifest.root, *starts):
+        found = next((one for one in back_from(cache, start) if one.number <= number), None)
+        if found is None or found.number != number:
+            continue
+        if not Records().take_reflog(store, head.manifest).reflog.contains(found.root):
+            break
+        catalog = cache.open_nested("", found.root)
+        tag = Tag("", found.root, number, catalog.last_modified, len(cache.database(found.root)))
+        catalog.close()
+        return tag
+    cure = "what has no tag is collected in time; list the tags with: nightshift repo tag list"
+    raise REVISION_UNKNOWN(fqrn, f"revision {number} is not in the store any more; nothing was changed: {cure}")
+
+
+def _unified(
+    store: Store, cache: CatalogCache, root: ObjectHash, layout: Layout
+) -> tuple[ObjectHash, Mapping[str, str]]:
+    """The root of the same tree, stored, its catalogs in the layout of the current revision; and what it replaced."""
     sender = Sender(store)
-    done = Unifier(cache, layout, sender.keep).tree(NestedRef("", root, 0))
+    unifier = Unifier(cache, layout, sender.keep)
+    done = unifier.tree(NestedRef("", root, 0))
     sender.flush()
-    return done.reference.hash
+    return done.reference.hash, unifier.replaced()
 
 
 def _rolled_back(plan: RollbackPlan, again: Tag) -> Callable[[History], None]:
     def change(history: History) -> None:
         if plan.lost:
             history.remove(*(tag.name for tag in plan.lost))
-        if again.name not in (TRUNK, TRUNK_PREVIOUS):
+        if again.name not in ("", TRUNK, TRUNK_PREVIOUS):
             history.move(again)
         history.rotate_trunk(again, rollback=True)
 

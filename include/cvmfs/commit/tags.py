@@ -27,11 +27,12 @@ _KEPT_BY_COMMITS = (TRUNK, TRUNK_PREVIOUS)
 @dataclass(frozen=True, slots=True)
 class PruneRule:
     """Which tags go: of those whose names match, the ``keep`` of the highest revisions stay, and whatever is not older
-    than ``older_than``. Commits' own tags always stay."""
+    than ``older_than``. Commits' own tags and those whose names match one of ``protect`` always stay."""
 
     keep: int = 0
     older_than: timedelta | None = None
     match: str = "*"
+    protect: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,9 @@ def decide(tags: Sequence[Tag], rule: PruneRule, now: datetime) -> list[TagDecis
     for tag in ordered:
         if tag.name in _KEPT_BY_COMMITS:
             decisions.append(TagDecision(tag, False, "is kept by every commit"))
+            continue
+        if (pattern := next((one for one in rule.protect if fnmatchcase(tag.name, one)), None)) is not None:
+            decisions.append(TagDecision(tag, False, f"is protected by {pattern}"))
             continue
         if not fnmatchcase(tag.name, rule.match):
             decisions.append(TagDecision(tag, False, f"does not match {rule.match}"))

@@ -167,7 +167,8 @@ def unify(
     if not done.rewritten:
         return head, done
     if seen.running_list and condemned_among(store, seen.running_list, [identity(one) for one in sender.hashes]):
-        raise CollectionRunning("/", f"catalogs of the new layout are on the list of collection {seen.token}")
+        what = f"catalogs of the new layout are on the list of collection {seen.token}"
+        raise CollectionRunning("/", what, number=seen.completed + 1, repository=fqrn)
     root = unifier.catalogs.open_nested("", done.reference.hash)
     new = NewRoot(done.reference.hash, done.reference.size, root.revision, root.ttl, head.manifest.root, ())
 

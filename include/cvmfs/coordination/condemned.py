@@ -1,15 +1,22 @@
 """Lists of condemned objects: what a collection is going to delete, published before it does (docs/decisions).
 
-A list is content-addressed: its name is the SHA-256 of its bytes. After a line that says what it is come records of 22
-bytes in ascending order: digest, suffix letter (NUL: none), hash algorithm (0 sha1, 1 rmd160, 2 shake128).
+A list is cut into 256 shards by the first byte of the digest, so that a publication reads and waits for those only that
+its own objects are in. Shards and the index that names them are content-addressed (docs/formats.md, collection
+generation); the index's name is the list's. A list in one object without an index is read as well.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Container, Iterable, Iterator
+import struct
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Collection, Container, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
 
-from include.cvmfs.coordination.generation import Look
+from include.cvmfs.coordination.generation import SHARDS, Look, Missed
 from include.cvmfs.errors import CollectionRunning, FormatError, ObjectDamaged, ObjectMissing
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.digests import DigestSet, identity
@@ -18,90 +25,345 @@ from include.cvmfs.revision.revision import Revision
 from include.storage.errors import NotFound
 from include.storage.store import Store
 
+__all__ = [
+    "SHARDS", "Index", "condemned_among", "condemned_shards", "hashes_in", "key_of", "read_index", "read_list",
+    "read_shard", "records_of", "require_kept", "store_list", "store_shards",
+]  # fmt: skip
+
 PREFIX = ".nightshift/condemned"
 RECORD_BYTES = DIGEST_BYTES + 2
+MAX_SHARD_RECORDS = 1 << 24
+"""Of a list that is read: 369 MB; a list of four thousand million objects."""
+CACHE_BYTES = 64 << 20
+"""Shards that a process keeps, the last used ones."""
 _HEAD = b"nightshift condemned 1\n"
+_INDEX_HEAD = b"nightshift condemned 2\n"
+_ENTRY = struct.Struct(">32sQ")
+_INDEX_BYTES = len(_INDEX_HEAD) + SHARDS * _ENTRY.size
 _ALGORITHMS = (Algorithm.SHA1, Algorithm.RMD160, Algorithm.SHAKE128)
 _PLAIN = b"\0"
+_SUFFIXES = frozenset(b"\0ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_AT_ONCE = 8
+_WHAT = "list of condemned objects"
 
 
 def key_of(name: str) -> str:
-    """Where the list of that name is stored."""
+    """Where the list, or the shard, of that name is stored."""
     return f"{PREFIX}/{name}"
 
 
-def format_list(hashes: Iterable[ObjectHash]) -> bytes:
-    """A list in its form of storage; each object once."""
-    return _HEAD + b"".join(sorted({_record(one) for one in hashes}))
+@dataclass(frozen=True, slots=True)
+class Index:
+    """The shards of a list by number: names (None: empty) and counts of objects.
 
-
-def store_list(store: Store, hashes: Iterable[ObjectHash]) -> str:
-    """Store a list; its name."""
-    data = format_list(hashes)
-    name = hashlib.sha256(data).hexdigest()
-    store.put(key_of(name), data)
-    return name
-
-
-def read_list(store: Store, name: str) -> Iterator[ObjectHash]:
-    """The objects of a list, in order. Its hash is verified at the end: act on nothing before that.
-
-    Raises ObjectMissing, ObjectDamaged, FormatError, StoreError.
+    ``whole``: the list is one object of that name, which holds all of its shards.
     """
-    for record in _records(store, name):
-        if record[-1] >= len(_ALGORITHMS):
-            raise FormatError("list of condemned objects", f"{key_of(name)} names an unknown hash algorithm")
-        suffix = record[DIGEST_BYTES:-1].replace(_PLAIN, b"").decode("ascii", "replace")
+
+    names: tuple[str | None, ...]
+    counts: tuple[int, ...]
+    whole: bool = False
+
+    @property
+    def total(self) -> int:
+        """Objects of the whole list."""
+        return sum(self.counts)
+
+
+# -- records
+
+
+def records_of(hashes: Iterable[ObjectHash]) -> bytes:
+    """Objects as they are listed, in order, each once."""
+    return b"".join(sorted({_record(one) for one in hashes}))
+
+
+def hashes_in(records: bytes) -> Iterator[ObjectHash]:
+    """The objects of records, as :func:`read_shard` and :func:`records_of` return them."""
+    for record in _each(records):
+        suffix = record[DIGEST_BYTES:-1].replace(_PLAIN, b"").decode("ascii")
         yield ObjectHash(record[:DIGEST_BYTES], _ALGORITHMS[record[-1]], suffix)
 
 
-def condemned_among(store: Store, name: str, identities: Container[bytes]) -> frozenset[bytes]:
-    """Those of the identities (``digests.identity``) that are on a list. Memory does not grow with the list.
+# -- writing
 
-    Raises as :func:`read_list`.
+
+def store_shards(store: Store, shards: Iterable[tuple[int, bytes]]) -> str:
+    """Store a list of which the shards come in ascending order of their numbers, each as :func:`records_of`.
+
+    Shards that are empty or left out hold nothing. The index is stored last; returns its name. Raises StoreError.
     """
+    entries = [_ENTRY.pack(bytes(32), 0)] * SHARDS
+    under_way: deque[Future[None]] = deque()
+    before = -1
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="condemned") as pool:
+        for number, records in shards:
+            if not before < number < SHARDS or (records and {records[0], records[-RECORD_BYTES]} != {number}):
+                raise ValueError(f"shard {number} after {before}, or records of another shard")
+            before = number
+            if not records:
+                continue
+            data = _HEAD + records
+            digest = hashlib.sha256(data)
+            entries[number] = _ENTRY.pack(digest.digest(), len(records) // RECORD_BYTES)
+            under_way.append(pool.submit(store.put, key_of(digest.hexdigest()), data))
+            if len(under_way) > _AT_ONCE:  # no more of the list is in memory than is being sent
+                under_way.popleft().result()
+        for sent in under_way:
+            sent.result()
+    store.flush()
+    index = _INDEX_HEAD + b"".join(entries)
+    name = hashlib.sha256(index).hexdigest()
+    store.put(key_of(name), index)
+    store.flush()
+    return name
+
+
+def store_list(store: Store, hashes: Iterable[ObjectHash]) -> str:
+    """Store a list of objects in any order; its name. Raises StoreError."""
+    shards: dict[int, list[ObjectHash]] = {}
+    for one in hashes:
+        shards.setdefault(one.digest[0], []).append(one)
+    return store_shards(store, ((number, records_of(shards[number])) for number in sorted(shards)))
+
+
+# -- reading
+
+
+def read_index(store: Store, name: str) -> Index:
+    """The index of a list, verified; of a list in one object its whole is read. Raises as :func:`read_shard`."""
+    found = _cache.get(name)
+    if isinstance(found, Index):
+        return found
+    head, pieces = _begun(store, name)
+    if head == _HEAD:
+        index = _index_of_whole(name, _blocks(pieces, name))
+    else:
+        for piece in pieces:
+            head += piece
+            if len(head) > _INDEX_BYTES:
+                break
+        index = _parse_index(head, name)
+    _cache.keep(name, index, _INDEX_BYTES)
+    return index
+
+
+def read_shard(store: Store, index: Index, number: int) -> bytes:
+    """The records of a shard, verified as a whole: hash, form, order, and that every record belongs to it.
+
+    Raises ObjectMissing, ObjectDamaged, FormatError, StoreError.
+    """
+    name, count = index.names[number], index.counts[number]
+    if name is None:
+        return b""
+    if index.whole:
+        return b"".join(part for at, part in _shards_of_whole(store, name) if at == number)
+    found = _cache.get(name)
+    records = found if isinstance(found, bytes) else _read_shard(store, name, count)
+    if len(records) != count * RECORD_BYTES or {records[0], records[-RECORD_BYTES]} != {number}:
+        raise FormatError(_WHAT, f"{key_of(name)} is not shard {number} with {count} objects, as its index says")
+    _cache.keep(name, records, len(records))
+    return records
+
+
+def read_list(store: Store, name: str) -> Iterator[ObjectHash]:
+    """The objects of a list, in order; each shard is verified before its first. A list in one object is verified at
+    the end: act on nothing before that. Raises as :func:`read_shard`.
+    """
+    for _, records in _shards(store, name, None):
+        yield from hashes_in(records)
+
+
+def condemned_among(
+    store: Store, name: str, identities: DigestSet | Collection[bytes], shards: Container[int] | None = None
+) -> frozenset[bytes]:
+    """Those of the identities (``digests.identity``) that are on a list, or in these shards of it.
+
+    Only shards are read that one of the identities could be in. Raises as :func:`read_shard`.
+    """
+    if isinstance(identities, DigestSet):
+        possible = identities.first_bytes()
+    else:
+        identities = frozenset(identities)
+        possible = {one[0] for one in identities}
+    wanted = {number for number in possible if shards is None or number in shards}
     found = set()
-    for record in _records(store, name):
-        one = record[:-1].removesuffix(_PLAIN) if record[DIGEST_BYTES] == 0 else record[:-1]
-        if one in identities:
-            found.add(one)
+    for _, records in _shards(store, name, wanted):
+        for record in _each(records):
+            one = record[:-1].removesuffix(_PLAIN) if record[DIGEST_BYTES] == 0 else record[:-1]
+            if one in identities:
+                found.add(one)
     return frozenset(found)
+
+
+def condemned_shards(store: Store, missed: Missed, identities: DigestSet | Collection[bytes]) -> tuple[int, ...]:
+    """The shards that hold any of the identities, among those of a list that count. Raises as :func:`read_shard`."""
+    return tuple(sorted({one[0] for one in condemned_among(store, missed.name, identities, missed.shards)}))
 
 
 def require_kept(store: Store, look: Look, root: ObjectHash, *, named: str) -> None:
     """Judge a revision that is to be named or published again: all that it needs must outlive a collection that runs.
 
     ``look``: taken before the manifest was read. ``named``: what the error calls the revision. Without a list that is
-    out nothing is read. Raises CollectionRunning, ObjectMissing, and as :func:`read_list`.
+    out nothing is read. What was in a shard that is swept may be deleted, so the whole list counts. Raises
+    CollectionRunning, ObjectMissing, and as :func:`read_shard`.
     """
     if look.running_list is None:
         return
     needed = DigestSet(identity(name) for name, _ in Revision(CatalogCache(store), root).objects_below())
     if going := condemned_among(store, look.running_list, needed):
-        raise CollectionRunning(named, f"{len(going)} of its objects are on the list of collection {look.token}")
+        what = f"{len(going)} of its objects are on the list of collection {look.token}"
+        raise CollectionRunning(named, what, number=look.completed + 1)
 
 
-def _records(store: Store, name: str) -> Iterator[bytes]:
+# -- private
+
+
+class _Cache:
+    """Indexes and shards by their names. They are content-addressed: what was verified once is right for ever."""
+
+    def __init__(self, budget: int) -> None:
+        self._budget = budget
+        self._held: OrderedDict[str, tuple[Index | bytes, int]] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, name: str) -> Index | bytes | None:
+        with self._lock:
+            found = self._held.get(name)
+            if found is None:
+                return None
+            self._held.move_to_end(name)
+            return found[0]
+
+    def keep(self, name: str, value: Index | bytes, size: int) -> None:
+        with self._lock:
+            if name in self._held or size > self._budget:
+                return
+            self._held[name] = (value, size)
+            self._bytes += size
+            while self._bytes > self._budget:
+                self._bytes -= self._held.popitem(last=False)[1][1]
+
+
+_cache = _Cache(CACHE_BYTES)
+
+
+def _shards(store: Store, name: str, wanted: Container[int] | None) -> Iterator[tuple[int, bytes]]:
+    """The records of the wanted shards; of a list in one object perhaps in several parts each."""
+    index = read_index(store, name)
+    if index.whole:
+        yield from ((number, records) for number, records in _shards_of_whole(store, name) if _in(number, wanted))
+        return
+    for number, shard in enumerate(index.names):
+        if shard is not None and _in(number, wanted):
+            yield number, read_shard(store, index, number)
+
+
+def _in(number: int, wanted: Container[int] | None) -> bool:
+    return wanted is None or number in wanted
+
+
+def _read_shard(store: Store, name: str, count: int) -> bytes:
+    data, size = bytearray(), len(_HEAD) + count * RECORD_BYTES
+    for piece in _verified(store, name):
+        data += piece
+        if len(data) > size:
+            raise FormatError(_WHAT, f"{key_of(name)} is longer than its index says")
+    if not data.startswith(_HEAD):
+        raise FormatError(_WHAT, f"{key_of(name)} does not begin as one")
+    records = bytes(memoryview(data)[len(_HEAD) :])
+    _require_form(records, key_of(name))
+    if len(records) != count * RECORD_BYTES:
+        raise FormatError(_WHAT, f"{key_of(name)} is shorter than its index says")
+    return records
+
+
+def _parse_index(data: bytes, name: str) -> Index:
+    if not data.startswith(_INDEX_HEAD) or len(data) != _INDEX_BYTES:
+        raise FormatError(_WHAT, f"{key_of(name)} does not begin as one, or is no index of {SHARDS} shards")
+    names, counts = [], []
+    for digest, count in _ENTRY.iter_unpack(data[len(_INDEX_HEAD) :]):
+        if any(digest) is not bool(count) or count > MAX_SHARD_RECORDS:
+            raise FormatError(_WHAT, f"{key_of(name)} has a shard of {count} objects, which cannot be")
+        names.append(digest.hex() if count else None)
+        counts.append(count)
+    return Index(tuple(names), tuple(counts))
+
+
+def _index_of_whole(name: str, blocks: Iterable[bytes]) -> Index:
+    counts = [0] * SHARDS
+    for records in blocks:
+        for first in records[::RECORD_BYTES]:
+            counts[first] += 1
+    return Index(tuple(name if count else None for count in counts), tuple(counts), whole=True)
+
+
+def _shards_of_whole(store: Store, name: str) -> Iterator[tuple[int, bytes]]:
+    """A list in one object, in parts of one shard each. What came before its hash was verified must not be used."""
+    _, pieces = _begun(store, name)
+    for records in _blocks(pieces, name):
+        firsts, start = records[::RECORD_BYTES], 0
+        while start < len(firsts):
+            end = start + len(firsts[start:]) - len(firsts[start:].lstrip(firsts[start : start + 1]))
+            yield firsts[start], records[start * RECORD_BYTES : end * RECORD_BYTES]
+            start = end
+
+
+def _blocks(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """Whole records, of a form that is right and in order, some at a time."""
+    held, last = b"", b""
+    for piece in pieces:
+        held += piece
+        whole = len(held) - len(held) % RECORD_BYTES
+        if whole:
+            _require_form(last + held[:whole], key_of(name))
+            yield held[:whole]
+            last, held = held[whole - RECORD_BYTES : whole], held[whole:]
+    if held:
+        raise ObjectDamaged(key_of(name), "ends within a record; run the collection again")
+
+
+def _begun(store: Store, name: str) -> tuple[bytes, Iterator[bytes]]:
+    """The line that says what a list is, and the pieces after it."""
+    pieces = _verified(store, name)
+    held = b""
+    for piece in pieces:
+        held += piece
+        if len(held) >= len(_HEAD):
+            break
+    return held[: len(_HEAD)], chain([held[len(_HEAD) :]], pieces)
+
+
+def _verified(store: Store, name: str) -> Iterator[bytes]:
+    """An object below the prefix in pieces; raises ObjectDamaged after the last of them unless it has its hash."""
     key, digest = key_of(name), hashlib.sha256()
-    held, begun = b"", False
     try:
         for piece in store.stream(key):
             digest.update(piece)
-            held += piece
-            if not begun:
-                if len(held) < len(_HEAD):
-                    continue
-                if not held.startswith(_HEAD):
-                    raise FormatError("list of condemned objects", f"{key} does not begin as one")
-                held, begun = held[len(_HEAD) :], True
-            whole = len(held) - len(held) % RECORD_BYTES
-            for start in range(0, whole, RECORD_BYTES):
-                yield held[start : start + RECORD_BYTES]
-            held = held[whole:]
+            yield piece
     except NotFound:
         raise ObjectMissing(key, "the list that the collection generation names is not in the store") from None
-    if held or not begun or digest.hexdigest() != name:
-        raise ObjectDamaged(key, "does not have the hash that names it; let the collector begin anew")
+    if digest.hexdigest() != name:
+        raise ObjectDamaged(key, "does not have the hash that names it; run the collection again")
+
+
+def _require_form(records: bytes, what: str) -> None:
+    """Raises FormatError unless these are records in ascending order, each once."""
+    if len(records) % RECORD_BYTES:
+        raise FormatError(_WHAT, f"{what}: {len(records)} bytes are no whole records")
+    if not set(records[RECORD_BYTES - 1 :: RECORD_BYTES]) <= set(range(len(_ALGORITHMS))):
+        raise FormatError(_WHAT, f"{what} names an unknown hash algorithm")
+    if not set(records[DIGEST_BYTES::RECORD_BYTES]) <= _SUFFIXES:
+        raise FormatError(_WHAT, f"{what} names an unknown kind of object")
+    before = b""
+    for record in _each(records):
+        if record <= before:
+            raise FormatError(_WHAT, f"{what} is not in order")
+        before = record
+
+
+def _each(records: bytes) -> Iterator[bytes]:
+    return (records[start : start + RECORD_BYTES] for start in range(0, len(records), RECORD_BYTES))
 
 
 def _record(one: ObjectHash) -> bytes:

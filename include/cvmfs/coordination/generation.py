@@ -27,6 +27,8 @@ that began in its last moment may rely on what an interrupted preparation sent a
 TAKEOVER = timedelta(hours=1)
 """A running collection whose document is older than this is taken for dead, and another may take it up."""
 CLOCK_SKEW = timedelta(hours=1)
+SHARDS = 256
+"""Of a list of condemned objects, by the first byte of the digest; they are swept in ascending order."""
 FORMAT = 1
 _WHAT = "collection generation"
 _DIGITS = frozenset("0123456789abcdef")
@@ -84,11 +86,41 @@ class Past:
     ended: datetime
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Moment:
+    """How far collections were: the last that had ended, and the shards that the next one had swept (0 to 256)."""
+
+    completed: int = 0
+    swept: int = 0
+
+    @classmethod
+    def parse(cls, mark: str) -> Moment:
+        """The moment of a ``Look.mark``, or of a token, which says nothing of shards. Raises FormatError."""
+        token, _, swept = mark.partition("+")
+        number, _, phase = token.partition(":")
+        try:
+            if number == "gc":
+                return cls(int(phase))
+            completed = int(number) - (CollectionPhase(phase) is not CollectionPhase.IDLE)
+            return cls(completed, _swept(int(swept or 0)))
+        except ValueError as fault:
+            raise FormatError(_WHAT, f"{mark[:80]!r} names no moment of a collection: {fault}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A list that a changeset may have to do with, and the shards of it that count."""
+
+    name: str
+    shards: range
+
+
 @dataclass(frozen=True, slots=True)
 class Generation:
     """The document. ``number``: of the collection that runs, or ran last (0: none yet); ``since``: when it was written.
 
     ``condemned``: SHA-256 of the list that is out. ``past``: the collections that a changeset may have missed.
+    ``swept``: so many shards of the list, in ascending order, are swept: all requests for them have been answered.
     """
 
     number: int
@@ -96,6 +128,7 @@ class Generation:
     since: datetime
     condemned: str | None = None
     past: tuple[Past, ...] = ()
+    swept: int = 0
 
     @property
     def completed(self) -> int:
@@ -104,16 +137,27 @@ class Generation:
 
     @property
     def token(self) -> str:
-        """Names number and phase. While it stays the same, what was found free of condemned objects stays so."""
+        """Names number and phase. While it stays the same, what was found free of condemned objects stays so.
+
+        It does not change with ``swept``: what was sent after its shard was swept is safe, whatever is swept next.
+        """
         return f"{self.number}:{self.phase.value}"
 
-    def after(self, step: CollectionStep, now: datetime, *, condemned: str | None = None) -> Generation:
-        """The document after a step. ``condemned`` comes with CONDEMN and SWEEP. Raises ValueError for no such move."""
+    def after(
+        self, step: CollectionStep, now: datetime, *, condemned: str | None = None, swept: int | None = None
+    ) -> Generation:
+        """The document after a step. ``condemned`` comes with CONDEMN and SWEEP; ``swept`` may come with RENEW.
+
+        Raises ValueError for no such move, and for ``swept`` outside a sweep or less than before.
+        """
         phase = MOVES.get((self.phase, step))
         if phase is None:
             raise ValueError(f"a collection that is {self.phase.value} cannot {step.value}")
         if (condemned is not None) is not (step in {CollectionStep.CONDEMN, CollectionStep.SWEEP}):
             raise ValueError(f"{step.value} {'takes no' if condemned else 'needs a'} list of condemned objects")
+        sweeping = step is CollectionStep.RENEW and phase is CollectionPhase.SWEEPING
+        if swept is not None and not (sweeping and self.swept <= swept <= SHARDS):
+            raise ValueError(f"{step.value} of a collection that is {self.phase.value}, {self.swept} shards swept")
         past = self.past
         if step in {CollectionStep.END, CollectionStep.ABANDON, CollectionStep.BEGIN_ANEW}:
             deleted = self.condemned if step is CollectionStep.END else None
@@ -121,7 +165,8 @@ class Generation:
         number = self.number + (step in {CollectionStep.BEGIN, CollectionStep.BEGIN_ANEW})
         if step is CollectionStep.RENEW:
             condemned = self.condemned
-        return replace(self, number=number, phase=phase, since=now, condemned=condemned, past=past)
+        swept = (self.swept if swept is None else swept) if sweeping else 0
+        return replace(self, number=number, phase=phase, since=now, condemned=condemned, past=past, swept=swept)
 
     def format(self) -> bytes:
         """The document as JSON, one line."""
@@ -132,6 +177,7 @@ class Generation:
             "since": _time_text(self.since),
             "condemned": self.condemned,
             "past": [[one.number, one.condemned, _time_text(one.ended)] for one in self.past],
+            **({"swept": self.swept} if self.swept else {}),
         }
         return json.dumps(document, sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
@@ -149,7 +195,10 @@ class Generation:
             phase, condemned = CollectionPhase(fields["phase"]), _list_name(fields["condemned"])
             if phase.has_list is not (condemned is not None):
                 raise ValueError(f"is {phase.value} {'with' if condemned else 'without'} a list of condemned objects")
-            return cls(_number(fields["number"]), phase, _time(fields["since"]), condemned, past)
+            swept = _swept(fields.get("swept", 0))
+            if swept and phase is not CollectionPhase.SWEEPING:
+                raise ValueError(f"is {phase.value} with {swept} shards swept")
+            return cls(_number(fields["number"]), phase, _time(fields["since"]), condemned, past, swept)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as fault:
             raise FormatError(_WHAT, f"{KEY} cannot be read: {fault}") from None
 
@@ -167,8 +216,18 @@ class Look:
 
     @property
     def completed(self) -> int:
-        """What a changeset that begins now takes down as its generation."""
+        """The last collection that ended."""
         return self.last_collection if self.generation is None else self.generation.completed
+
+    @property
+    def swept(self) -> int:
+        """How many shards of the list that is out are swept."""
+        return 0 if self.generation is None else self.generation.swept
+
+    @property
+    def moment(self) -> Moment:
+        """What a changeset that begins now takes down."""
+        return Moment(self.completed, self.swept)
 
     @property
     def token(self) -> str:
@@ -176,12 +235,21 @@ class Look:
         return f"gc:{self.last_collection}" if self.generation is None else self.generation.token
 
     @property
+    def mark(self) -> str:
+        """The token and how many shards are swept, as text, for :meth:`Moment.parse`."""
+        return f"{self.token}+{self.swept}" if self.swept else self.token
+
+    @property
     def running_list(self) -> str | None:
         """The list of what is about to be deleted: it counts as absent until the collection has ended."""
         return None if self.generation is None else self.generation.condemned
 
-    def lists_since(self, began: int) -> tuple[str, ...] | None:
-        """The lists of the collections that ended since generation ``began``; None when that cannot be told."""
+    def lists_since(self, moment: Moment) -> tuple[Missed, ...] | None:
+        """The lists of the collections that ended since; None when that cannot be told.
+
+        Of the first of them only the shards count that were not swept at ``moment``.
+        """
+        began = moment.completed
         if began == self.completed:
             return ()
         if self.generation is None or began > self.completed:
@@ -189,7 +257,18 @@ class Look:
         missed = {one.number: one.condemned for one in self.generation.past if began < one.number <= self.completed}
         if len(missed) != self.completed - began:
             return None
-        return tuple(name for _, name in sorted(missed.items()) if name is not None)
+        return tuple(
+            Missed(name, range(moment.swept if number == began + 1 else 0, SHARDS))
+            for number, name in sorted(missed.items())
+            if name is not None
+        )
+
+    def running_since(self, moment: Moment) -> Missed | None:
+        """The list that is out; only the shards count that were not swept at ``moment``. None if none of them is."""
+        if self.running_list is None:
+            return None
+        shards = range(moment.swept if moment.completed == self.completed else 0, SHARDS)
+        return Missed(self.running_list, shards) if shards else None
 
 
 def look(store: Store) -> Look:
@@ -252,6 +331,12 @@ def _number(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 53:
         raise ValueError(f"{str(value)[:40]!r} is not the number of a collection")
     return value
+
+
+def _swept(value: Any) -> int:
+    if _number(value) > SHARDS:
+        raise ValueError(f"{value} shards swept of {SHARDS}")
+    return int(value)
 
 
 def _list_name(value: Any) -> str | None:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from include.cvmfs.errors import CatalogError
-from include.cvmfs.format.hashes import ObjectHash
+from include.cvmfs.format.dirent import Flag
+from include.cvmfs.format.hashes import ObjectHash, path_hash
 from include.cvmfs.format.paths import bytes_of_name
 
 _T = TypeVar("_T")
@@ -48,6 +49,34 @@ class CatalogFile:
         what = "a value is NULL or of the wrong type" if isinstance(fault, TypeError) else fault
         named = "" if self.name is None else f" {self.name}"
         return CatalogError(path, f"damaged catalog{named}: {what}")
+
+    def symlinks(self) -> dict[str, str]:
+        """What each symbolic link in it says, by the link's path. Raises CatalogError."""
+        found = dict[str, str]()
+        directories: dict[tuple[int, ...], str] = {path_hash(self.path): self.path}
+        for *parent, name, target in self._all(
+            "SELECT parent_1, parent_2, name, symlink FROM catalog WHERE flags & ? ORDER BY name", Flag.SYMLINK.value
+        ):
+            if not isinstance(name, str) or not isinstance(target, str):
+                raise self.damaged(self.path, TypeError())
+            found[f"{self._path_of(parent, directories)}/{name}"] = target
+        return found
+
+    def _path_of(self, key: Sequence[int], known: dict[tuple[int, ...], str]) -> str:
+        """The path of the directory whose row has this path hash; `known`: of other directories, to be added to."""
+        names: list[tuple[tuple[int, ...], str]] = []
+        here = tuple(key)
+        sql = "SELECT parent_1, parent_2, name FROM catalog WHERE md5path_1=? AND md5path_2=?"
+        while here not in known:
+            row = self._one(sql, *here)
+            if row is None or not isinstance(row[2], str) or any(here == seen for seen, _ in names):
+                raise self.damaged(self.path, "an entry is in no directory")
+            names.append((here, row[2]))
+            here = row[:2]
+        path = known[here]
+        for step, name in reversed(names):
+            path = known[step] = f"{path}/{name}"
+        return path
 
     # -- statements
 

@@ -43,6 +43,10 @@ class DigestSet:
         tails = self._tails(one)
         return tails is not None and _holds(tails, one[_PREFIX_BYTES:DIGEST_BYTES])
 
+    def first_bytes(self) -> set[int]:
+        """With which bytes the identities begin; perhaps those of forgotten ones too."""
+        return {prefix[0] for buckets in self._buckets.values() for prefix in buckets}
+
     def add(self, one: bytes) -> bool:
         """Remember an identity; False if it was there already."""
         tail = one[_PREFIX_BYTES:DIGEST_BYTES]

@@ -87,6 +87,14 @@ class Reflog(Database):
         """Forget an object; False if it was not noted."""
         return self._run("DELETE FROM refs WHERE hash = ?", str(hash)) > 0
 
+    def remove_all(self, hashes: Iterable[ObjectHash]) -> int:
+        """Forget objects and drop the room that they took; how many were noted."""
+        before = len(self)
+        self._run_all("DELETE FROM refs WHERE hash = ?", [(str(one),) for one in hashes])
+        if removed := before - len(self):
+            self._run("VACUUM")
+        return removed
+
     def refs(self, type: RefType | None = None, *, before: int | None = None) -> list[Ref]:  # noqa: A002
         """The rows, newest first, of one type or all, and older than ``before`` (Unix seconds) if given."""
         sql = (

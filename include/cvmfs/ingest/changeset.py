@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from include.cvmfs.coordination.generation import SHARDS, Moment
 from include.cvmfs.errors import DestinationError, FormatError
 from include.cvmfs.format.catalog import NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
@@ -32,8 +33,8 @@ class Changeset:
     """``root``, ``root_size``: the catalog's hash and the size of its SQLite file in bytes.
 
     ``base_root`` and ``base_revision``: what the destination was derived from; ``generation``: the collection that had
-    ended last when this was begun (``generation.Look.completed``), at ``created``. ``stored`` is False after a dry run:
-    such a changeset must not be published.
+    ended last when this was begun, at ``created``, and ``swept``: how many shards of its list the one that ran then had
+    swept (``generation.Moment``). ``stored`` is False after a dry run: such a changeset must not be published.
     """
 
     repository: str
@@ -54,6 +55,12 @@ class Changeset:
     generation: int = 0
     notes: tuple[str, ...] = ()
     stored: bool = True
+    swept: int = 0
+
+    @property
+    def moment(self) -> Moment:
+        """How far collections were when it was begun."""
+        return Moment(self.generation, self.swept)
 
     @property
     def files(self) -> int:
@@ -122,6 +129,7 @@ class Changeset:
             "base_root": None if self.base_root is None else str(self.base_root),
             "base_revision": self.base_revision,
             "generation": self.generation,
+            **({"swept": self.swept} if self.swept else {}),
             "notes": list(self.notes),
             "stored": self.stored,
         }
@@ -177,6 +185,7 @@ class _Fields:
             generation=self.number("generation"),
             notes=self._texts("notes"),
             stored=self._flag("stored"),
+            swept=self.number("swept", most=SHARDS) if "swept" in self._fields else 0,
         )
 
     def directory(self, name: str) -> Dirent:
@@ -204,9 +213,9 @@ class _Fields:
             raise self._wrong(key, value, "a text")
         return value
 
-    def number(self, key: str, least: int = 0) -> int:
+    def number(self, key: str, least: int = 0, most: int = (1 << 63) - 1) -> int:
         value = self._get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 1 << 63:
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
             raise self._wrong(key, value, "a whole number in range")
         return value
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from include.cvmfs.coordination.generation import Moment
 from include.cvmfs.errors import DestinationError
 from include.cvmfs.format.compression import Compression
 from include.cvmfs.format.hashes import PARTIAL, PLAIN, Algorithm, ObjectHash, hash_bytes
@@ -77,11 +78,11 @@ class PrepareOptions:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The revision that the destination is derived from, and the collection that had run last."""
+    """The revision that the destination is derived from, and how far collections were before it was read."""
 
     root: ObjectHash | None = None
     revision: int = 0
-    generation: int = 0
+    moment: Moment = field(default_factory=Moment)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +198,10 @@ def _changeset(
         source_sha256=source.sha256,
         base_root=base.root,
         base_revision=base.revision,
-        generation=base.generation,
+        generation=base.moment.completed,
         notes=notes,
         stored=not dry_run,
+        swept=base.moment.swept,
     )
 
 

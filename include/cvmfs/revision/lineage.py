@@ -7,7 +7,7 @@ reflog too, but on nobody's way back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -26,6 +26,19 @@ class KnownRoot:
 
     root: ObjectHash
     number: int
+
+
+def back_from(catalogs: CatalogCache, root: ObjectHash) -> Iterator[KnownRoot]:
+    """A revision and those before it, the newest first, as far back as their root catalogs are in the store."""
+    at: ObjectHash | None = root
+    while at is not None:
+        try:
+            catalog = catalogs.open_nested("", at)
+        except ObjectMissing:
+            return  # collected
+        known, at = KnownRoot(at, catalog.revision), catalog.previous_revision
+        catalog.close()
+        yield known
 
 
 class Lineage:

@@ -10,7 +10,8 @@ from include.cvmfs.errors import CatalogError, CvmfsError
 from include.cvmfs.format.catalog import Catalog, NestedRef
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.digests import DigestSet, identity
-from include.cvmfs.format.hashes import CATALOG
+from include.cvmfs.format.hashes import CATALOG, ObjectHash
+from include.cvmfs.format.paths import is_below
 from include.cvmfs.revision.revision import Revision
 
 _AHEAD = 8  # catalogs that are fetched at once
@@ -28,6 +29,33 @@ def known_objects(revision: Revision, paths: Iterable[str]) -> DigestSet:
                 add_identities(revision, path, found)
         except CvmfsError:
             continue  # damage elsewhere is for the check to report; here it only costs a look at the store
+    return found
+
+
+def added_objects(catalogs: CatalogCache, current: ObjectHash, new: ObjectHash, path: str) -> DigestSet:
+    """The identities of what the revision ``new`` needs at ``path`` and below, and ``current`` does not name there.
+
+    Catalogs are compared place by place, and those that both have are not read. What lies beside ``path`` in a catalog
+    above it counts as well. Raises what reading catalogs raises.
+    """
+    found, before = DigestSet(), Revision(catalogs, current)
+    pending = [NestedRef("", new, 0)]
+    while pending:
+        reference = pending.pop()
+        there = before.nested_at(reference.path) if reference.path else NestedRef("", current, 0)
+        if there is not None and there.hash.digest == reference.hash.digest:
+            continue
+        catalog = catalogs.open_nested(reference.path, reference.hash)
+        named = set(catalog.identities())
+        if there is not None:
+            named.difference_update(before.catalog_at(reference.path).identities())
+        if is_below(reference.path, path):
+            named.add(identity(reference.hash.with_suffix(CATALOG)))
+        for one in named:
+            found.add(one)
+        pending += [one for one in catalog.nested() if is_below(one.path, path) or is_below(path, one.path)]
+        catalog.close()
+    before.close()
     return found
 
 

@@ -315,3 +315,18 @@ def test_odd_values_end_in_our_errors(cell: tuple[str, str]) -> None:
         damaged = connection.serialize()
         connection.close()
         ends_well_or_in_our_error(lambda damaged=damaged: read_everything(damaged))
+
+
+def test_symbolic_links_are_found_with_their_paths_below_any_mountpoint() -> None:
+    link = KINDS["link"][0]
+    for top in ("", "/n"):
+        catalog = Catalog.create(top, DIRECTORY)
+        for directory in (f"{top}/a", f"{top}/a/deep"):
+            catalog.add(directory, DIRECTORY.changed(name=directory.rpartition("/")[2]))
+        catalog.add(f"{top}/a/file", FILE.changed(name="file"))
+        for name in ("a/deep/one", "two"):
+            catalog.add(f"{top}/{name}", link.changed(name=name.rpartition("/")[2], symlink=f"to-{name}"))
+        assert catalog.symlinks() == {f"{top}/a/deep/one": "to-a/deep/one", f"{top}/two": "to-two"}
+        catalog.remove(f"{top}/a/deep")
+        with refused(CatalogError, path=top):
+            catalog.symlinks()

@@ -51,6 +51,7 @@ CHANGESETS = st.builds(
     base_root=st.none() | HASHES,
     base_revision=NUMBERS,
     generation=NUMBERS,
+    swept=st.integers(0, 256),
     notes=st.lists(TEXTS, max_size=3).map(tuple),
     stored=st.booleans(),
 )

@@ -17,9 +17,10 @@ RAISED = [kind for kind in TREE if kind.__init__ is not CvmfsError.__init__]
 
 
 def made(kind: type[CvmfsError]) -> CvmfsError:
-    values = {"expires": datetime(2026, 11, 21, tzinfo=UTC)}
-    needed = list(inspect.signature(kind.__init__).parameters)[1:]
-    return kind(*[values.get(name, f"some {name}") for name in needed])
+    time = datetime(2026, 11, 21, tzinfo=UTC)
+    values = {"expires": time, "until": time}
+    needed = [one for one in inspect.signature(kind.__init__).parameters.values() if one.kind is not one.KEYWORD_ONLY]
+    return kind(*[values.get(one.name, f"some {one.name}") for one in needed[1:]])
 
 
 def test_the_drawn_tree_names_every_error_below_its_parent() -> None:
@@ -48,5 +49,5 @@ def test_errors_name_what_they_concern_and_survive_pickling(kind: type[CvmfsErro
 def test_only_lost_races_what_a_collection_took_and_what_is_frozen_may_be_tried_again() -> None:
     races = {"ManifestConflict", "BaseChanged"}
     prepared_again = {"PrepareAgain", "ObjectsLost"}
-    waited_for = {"CollectionRunning", "GenerationMoved", "RepositoryFrozen"}
+    waited_for = {"CollectionBusy", "CollectionRunning", "GenerationMoved", "RepositoryFrozen"}
     assert {kind.__name__ for kind in TREE if kind.retryable} == races | prepared_again | waited_for

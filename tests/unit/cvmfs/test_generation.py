@@ -12,22 +12,24 @@ from hypothesis import strategies as st
 from include.cvmfs.commit.commit import NewTag, commit_change, fence, read_head, store_all
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
-from include.cvmfs.coordination.condemned import condemned_among, format_list, key_of, read_list, store_list
 from include.cvmfs.coordination.generation import (
     KEY,
     MOVES,
     ORPHAN_GRACE,
+    SHARDS,
     STATUS_KEY,
     CollectionPhase,
     CollectionStep,
     Generation,
     Look,
+    Missed,
+    Moment,
     Past,
     look,
     require_unmoved,
     write,
 )
-from include.cvmfs.errors import FormatError, GenerationMoved, ObjectDamaged, ObjectMissing
+from include.cvmfs.errors import FormatError, GenerationMoved
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.digests import DigestSet, hash_of_key, identity
 from include.cvmfs.format.dirent import Dirent
@@ -46,12 +48,20 @@ LISTS = st.text("0123456789abcdef", min_size=64, max_size=64)
 PASTS = st.lists(st.builds(Past, NUMBERS, st.none() | LISTS, TIMES), max_size=4).map(tuple)
 QUIET = st.sampled_from([CollectionPhase.IDLE, CollectionPhase.MARKING])
 LOUD = st.sampled_from([CollectionPhase.CONDEMNED, CollectionPhase.SWEEPING])
-DOCUMENTS = st.builds(Generation, NUMBERS, QUIET, TIMES, st.none(), PASTS) | st.builds(
-    Generation, NUMBERS, LOUD, TIMES, LISTS, PASTS
+DOCUMENTS = (
+    st.builds(Generation, NUMBERS, QUIET, TIMES, st.none(), PASTS)
+    | st.builds(Generation, NUMBERS, LOUD, TIMES, LISTS, PASTS)
+    | st.builds(
+        Generation, NUMBERS, st.just(CollectionPhase.SWEEPING), TIMES, LISTS, PASTS, swept=st.integers(0, SHARDS)
+    )
 )
 HASHES = st.builds(
     ObjectHash, st.binary(min_size=20, max_size=20), st.sampled_from(Algorithm), st.sampled_from(["", "P", "C"])
 )
+
+
+def whole(name: str) -> Missed:
+    return Missed(name, range(256))
 
 
 def idle(number: int, *past: Past) -> Generation:
@@ -92,6 +102,7 @@ def test_anything_else_is_refused_in_our_own_words(data: bytes) -> None:
         (b"+00:00", b""),
         (b'"format":1', b'"format":2'),
         (b'"past":[]', b'"past":[[1]]'),
+        (b'"number":3', b'"number":3,"swept":1'),
     ],
 )
 def test_a_document_that_makes_no_sense_is_refused(old: bytes, new: bytes) -> None:
@@ -157,6 +168,37 @@ def test_every_change_of_what_may_be_deleted_changes_the_token_and_renewing_does
     assert len(set(tokens)) == len(tokens)
 
 
+def sweeping(swept: int = 0) -> Generation:
+    """Collection 1 with its list out, and so many shards of it swept."""
+    document = idle(0).after(CollectionStep.BEGIN, NOW).after(CollectionStep.CONDEMN, NOW, condemned=LIST)
+    return document.after(CollectionStep.SWEEP, NOW, condemned=LIST).after(CollectionStep.RENEW, NOW, swept=swept)
+
+
+def test_what_is_swept_is_counted_in_one_sweep_and_never_goes_down() -> None:
+    document = sweeping(17)
+    assert document.after(CollectionStep.RENEW, NOW).swept == 17
+    assert document.after(CollectionStep.RENEW, NOW, swept=256).swept == 256
+    assert document.after(CollectionStep.END, NOW).swept == 0
+    assert document.token == sweeping().token, "what was judged free of condemned objects stays so"
+    for swept in (16, 257):
+        with refused(ValueError):
+            document.after(CollectionStep.RENEW, NOW, swept=swept)
+    with refused(ValueError):
+        document.after(CollectionStep.END, NOW, swept=256)
+    with refused(ValueError):
+        idle(0).after(CollectionStep.BEGIN, NOW).after(CollectionStep.RENEW, NOW, swept=1)
+
+
+@pytest.mark.parametrize("swept", [b"257", b"-1", b"true", b'"1"'])
+def test_a_number_of_shards_that_cannot_be_is_refused(swept: bytes) -> None:
+    with pytest.raises(FormatError):
+        Generation.parse(sweeping(17).format().replace(b'"swept":17', b'"swept":' + swept))
+
+
+def test_a_document_in_which_nothing_is_swept_is_as_it_was_before_there_were_shards() -> None:
+    assert b"swept" not in sweeping().format().replace(b"sweeping", b"")
+
+
 def test_a_collection_that_was_given_up_has_deleted_nothing() -> None:
     document = (
         idle(0)
@@ -165,7 +207,7 @@ def test_a_collection_that_was_given_up_has_deleted_nothing() -> None:
         .after(CollectionStep.ABANDON, NOW)
     )
     assert document.past == (Past(1, None, NOW),)
-    assert Look(document).lists_since(0) == ()
+    assert Look(document).lists_since(Moment(0)) == ()
 
 
 def test_two_collectors_do_not_begin_at_once() -> None:
@@ -187,24 +229,57 @@ def test_a_changeset_takes_down_the_collection_that_ended_last() -> None:
 
 def test_the_lists_of_all_collections_that_ended_since_count() -> None:
     document = collection(collection(idle(0), name=LIST), name=OTHER_LIST)
-    assert Look(document).lists_since(0) == (LIST, OTHER_LIST)
-    assert Look(document).lists_since(1) == (OTHER_LIST,)
-    assert Look(document).lists_since(2) == ()
+    assert Look(document).lists_since(Moment(0)) == (whole(LIST), whole(OTHER_LIST))
+    assert Look(document).lists_since(Moment(1)) == (whole(OTHER_LIST),)
+    assert Look(document).lists_since(Moment(2)) == ()
+
+
+def test_what_was_sent_after_its_shard_was_swept_is_not_compared() -> None:
+    moment = Look(sweeping(17)).moment
+    assert moment == Moment(0, 17)
+    assert Look(sweeping(30)).running_since(moment) == Missed(LIST, range(17, 256))
+    assert Look(sweeping(256)).running_since(Moment(0, 256)) is None
+    ended = sweeping(256).after(CollectionStep.END, NOW)
+    assert Look(ended).lists_since(moment) == (Missed(LIST, range(17, 256)),)
+    assert Look(ended).running_since(moment) is None
+    next_one = ended.after(CollectionStep.BEGIN, NOW).after(CollectionStep.CONDEMN, NOW, condemned=OTHER_LIST)
+    assert Look(next_one).running_since(moment) == whole(OTHER_LIST), "other shards were swept of another list"
+    assert Look(collection(ended, name=OTHER_LIST)).lists_since(moment) == (
+        Missed(LIST, range(17, 256)),
+        whole(OTHER_LIST),
+    )
+
+
+@given(DOCUMENTS)
+def test_a_moment_is_read_from_the_mark_of_its_look(document: Generation) -> None:
+    seen = Look(document)
+    if document.number:
+        assert Moment.parse(seen.mark) == seen.moment
+        assert Moment.parse(seen.token) == Moment(seen.completed)
+
+
+@pytest.mark.parametrize("mark", ["", "gc:", "x:idle", "3", "3:asleep", "3:idle+257", "3:idle+x", "3:idle+-1"])
+def test_a_mark_that_names_no_moment_is_refused(mark: str) -> None:
+    with refused(FormatError, what="collection generation"):
+        Moment.parse(mark)
+    assert Moment.parse("gc:17") == Moment(17)
 
 
 def test_what_is_forgotten_or_was_never_known_cannot_be_told() -> None:
     later = NOW + ORPHAN_GRACE
     document = collection(collection(idle(0)), later)
-    assert Look(document).lists_since(0) is None
-    assert Look(document).lists_since(1) == (LIST,)
-    assert Look(document).lists_since(7) is None
-    assert Look(last_collection=5).lists_since(4) is None
+    assert Look(document).lists_since(Moment(0)) is None
+    assert Look(document).lists_since(Moment(1)) == (whole(LIST),)
+    assert Look(document).lists_since(Moment(7)) is None
+    assert Look(last_collection=5).lists_since(Moment(4)) is None
 
 
 def test_a_number_that_nobody_can_have_counted_to_is_not_counted_to() -> None:
-    assert Look(Generation((1 << 53) - 1, CollectionPhase.IDLE, NOW)).lists_since(0) is None
+    assert Look(Generation((1 << 53) - 1, CollectionPhase.IDLE, NOW)).lists_since(Moment(0)) is None
     assert (
-        Look(Generation(5, CollectionPhase.IDLE, NOW, past=(Past(5, None, NOW), Past(9, LIST, NOW)))).lists_since(4)
+        Look(Generation(5, CollectionPhase.IDLE, NOW, past=(Past(5, None, NOW), Past(9, LIST, NOW)))).lists_since(
+            Moment(4)
+        )
         == ()
     )
 
@@ -221,7 +296,7 @@ def test_lists_are_remembered_for_longer_than_a_changeset_lives() -> None:
     for _ in range(10):
         now += timedelta(hours=6)
         document = collection(document, now)
-    assert Look(document).lists_since(document.number - 5) is not None
+    assert Look(document).lists_since(Moment(document.number - 5)) is not None
 
 
 # -- the store
@@ -321,34 +396,7 @@ def test_a_commit_that_had_passed_the_barrier_before_the_list_was_out_does_not_s
     assert read_head(store, FQRN).manifest.root == head.manifest.root
 
 
-# -- lists
-
-
-@given(st.lists(HASHES, max_size=30))
-def test_a_list_is_read_as_it_was_written(hashes: list[ObjectHash]) -> None:
-    store = MemoryStore()
-    name = store_list(store, hashes)
-    assert sorted(read_list(store, name), key=lambda one: one.text) == sorted(set(hashes), key=lambda one: one.text)
-    wanted = {identity(one) for one in hashes[::2]}
-    assert condemned_among(store, name, DigestSet(wanted)) == wanted
-
-
-def test_equal_lists_have_one_name_whatever_their_order() -> None:
-    hashes = [ObjectHash(bytes([number]) * 20) for number in range(5)]
-    assert format_list(hashes) == format_list(reversed([*hashes, *hashes]))
-
-
-def test_a_list_that_is_absent_cut_or_changed_is_not_believed() -> None:
-    store = MemoryStore()
-    name = store_list(store, [ObjectHash(bytes(20)), ObjectHash(b"x" * 20)])
-    whole = store.objects[key_of(name)]
-    for damaged in (whole[:-1], whole[:-22], whole[:-1] + b"\1", whole + b"\0" * 22, b"", whole[:5]):
-        store.objects[key_of(name)] = damaged
-        with pytest.raises((ObjectDamaged, FormatError)):
-            condemned_among(store, name, frozenset())
-    store.delete([key_of(name)])
-    with pytest.raises(ObjectMissing):
-        list(read_list(store, name))
+# -- names of objects
 
 
 @given(HASHES)

@@ -286,7 +286,12 @@ def test_a_rollback_to_several_layouts_brings_them_to_that_of_the_current_revisi
     commit(store, edit)
     unified(store, Layout.PLAIN)
     add_tag(store, FQRN, "old", str(base), signer=signer(), now=SECONDS + 70)
-    rollback(store, plan_rollback(store, FQRN, "old"), signer=signer(), now=SECONDS + 80)
+    replaced = dict[str, str]()
+    rollback(store, plan_rollback(store, FQRN, "old"), signer=signer(), now=SECONDS + 80, rewritten=replaced.update)
+    nested = {str(one.hash) for one in opened(store).revision.catalogs_below()}
+    assert bool(replaced) is several
+    assert set(replaced.values()) & nested == set(replaced.values()) - {replaced.get(str(base))}
+    assert not replaced.keys() & nested
     assert layouts(store) == {Layout.PLAIN if several else Layout.MTIME_NS}
     assert {path: entry.changed(mtime_ns=None) for path, entry in opened(store).revision.walk()} == tree
     assert check(opened(store)).problems == ()

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.cvmfs.commit.commit import MANIFEST_KEY, NewTag, read_head
+from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, NewTag, read_head
 from include.cvmfs.commit.rollback import plan_rollback, rollback
 from include.cvmfs.commit.tags import PruneRule, add_tag, change_tags, decide, prune_by_rule, remove_tags
 from include.cvmfs.coordination.condemned import store_list
 from include.cvmfs.coordination.generation import KEY, CollectionPhase, Generation
 from include.cvmfs.coordination.generation import CollectionStep as GenerationStep
 from include.cvmfs.errors import (
+    REVISION_UNKNOWN,
     CollectionRunning,
     CvmfsError,
     FormatError,
@@ -29,6 +30,7 @@ from include.cvmfs.errors import (
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import ObjectHash, hash_bytes
 from include.cvmfs.format.history import Tag
+from include.cvmfs.format.reflog import Reflog
 from include.cvmfs.revision.diff import diff
 from include.cvmfs.revision.revision import Revision
 from tests.fakes.local import DIRECTORY, LocalRepository
@@ -246,6 +248,7 @@ TAGS = [tag("trunk", 9), tag("n9", 9), tag("n8", 8, 2), tag("n7", 7, 3), tag("ke
         (PruneRule(keep=1, older_than=timedelta(days=30), match="n*"), {"n5"}),
         (PruneRule(keep=99), set()),
         (PruneRule(match="nothing*"), set()),
+        (PruneRule(protect=("n9", "keep-*")), {"n8", "n7", "n5"}),
         (PruneRule(), {"n9", "n8", "n7", "keep-6", "n5"}),
     ],
 )
@@ -336,3 +339,58 @@ def test_a_revision_of_old_stock_tools_can_be_gone_back_to() -> None:
 def test_unknown_tags_and_other_branches_are_refused(repository: LocalRepository) -> None:
     with refused(TagError, name="nowhere"):
         plan_rollback(repository.store, FQRN, "nowhere")
+
+
+def revisions(repository: LocalRepository) -> dict[int, ObjectHash]:
+    """The revisions that have a root, by number."""
+    return {tag.revision: tag.hash for tag in repository.opened().tags()}
+
+
+def test_a_revision_without_a_tag_is_gone_back_to_by_its_number(repository: LocalRepository) -> None:
+    number, root = repository.opened().tag("two").revision, repository.opened().tag("two").hash
+    remove_tags(repository.store, FQRN, ["two"], **SIGNED)
+    plan = plan_rollback(repository.store, FQRN, number)
+    assert (plan.tag.name, plan.tag.hash, plan.goal) == ("", root, f"revision {number}")
+    assert [lost.name for lost in plan.lost] == ["three"]
+    rollback(repository.store, plan, **SIGNED)
+    opened = repository.opened()
+    assert list(diff(opened.at(root), opened.revision)) == []
+    assert names(repository) == {"one", "trunk"}
+    assert repository.problems() == []
+    # the revisions that were left behind are still before this one
+    assert plan_rollback(repository.store, FQRN, number + 1).tag.revision == number + 1
+
+
+@pytest.mark.parametrize("number", [-1, 0, 99])
+def test_a_number_that_no_revision_has_is_refused(repository: LocalRepository, number: int) -> None:
+    with refused(REVISION_UNKNOWN, fqrn=FQRN):
+        plan_rollback(repository.store, FQRN, number)
+
+
+def test_where_the_line_of_revisions_is_broken_a_tag_below_leads_on(repository: LocalRepository) -> None:
+    found = revisions(repository)
+    one, two = (repository.opened().tag(name).revision for name in ("one", "two"))
+    repository.change(lambda edit: edit.add("/four", DIRECTORY))
+    repository.store.delete([found[two + 1].key])
+    assert plan_rollback(repository.store, FQRN, one).tag.hash == found[one]
+    remove_tags(repository.store, FQRN, ["one", "two"], **SIGNED)
+    with refused(REVISION_UNKNOWN, fqrn=FQRN):
+        plan_rollback(repository.store, FQRN, one)
+
+
+def test_a_revision_that_the_reflog_no_longer_names_was_collected(repository: LocalRepository) -> None:
+    two = repository.opened().tag("two")
+    remove_tags(repository.store, FQRN, ["two"], **SIGNED)
+    reflog = Reflog.load(repository.store.get(REFLOG_KEY))
+    assert reflog.remove(two.hash)
+    repository.store.put(REFLOG_KEY, reflog.to_bytes())
+    with refused(REVISION_UNKNOWN, fqrn=FQRN):
+        plan_rollback(repository.store, FQRN, two.revision)
+
+
+def test_a_tag_whose_root_is_gone_is_refused_before_anything_is_written(repository: LocalRepository) -> None:
+    repository.store.delete([repository.opened().tag("one").hash.key])
+    before = dict(repository.store.objects)
+    with refused(TagError, name="one"):
+        plan_rollback(repository.store, FQRN, "one")
+    assert repository.store.objects == before

@@ -10,15 +10,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from include.cvmfs.commit.commit import MANIFEST_KEY, Change, NewTag, SwitchStep, commit_group
+from include.cvmfs.commit.commit import MANIFEST_KEY, Change, NewTag, SwitchStep, commit_group, read_head
 from include.cvmfs.commit.manifest_verifier import Voucher
 from include.cvmfs.commit.metadata_cache import Records
 from include.cvmfs.commit.repair import adopt_reflog
-from include.cvmfs.coordination.generation import require_unmoved
-from include.cvmfs.errors import CvmfsError, FormatError
+from include.cvmfs.coordination.condemned import condemned_among
+from include.cvmfs.coordination.generation import Moment, look, require_unmoved
+from include.cvmfs.errors import CvmfsError, GenerationMoved, ObjectMissing
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.keys import ManifestSigner
 from include.cvmfs.revision.lineage import KnownRoot, Lineage
+from include.cvmfs.revision.needed_objects import added_objects
 from include.gateway.service.commits.ownership import PATIENCE_S, Owned, Ownership, claim
 from include.gateway.service.commits.queue import CommitOrder, Fence
 from include.gateway.service.config import ConfigError, RepositoryConfig, ServiceConfig
@@ -90,9 +92,7 @@ class StoreCommitter:
             except (Owned, StoreError) as error:
                 return dict.fromkeys(numbers, error)
             # Only those whom no collection passed are asked for their leases: these are marked as about to switch.
-            return _passed(opened.store, name, {number: orders[number].generation for number in numbers}) or fence(
-                numbers
-            )
+            return _passed(opened, {number: orders[number] for number in numbers}) or fence(numbers)
 
         with opened.turn:
             outcomes = commit_group(
@@ -238,16 +238,56 @@ def _release(ownership: Ownership, turn: threading.Lock) -> None:
         ownership.release()
 
 
-def _passed(store: Store, name: str, generations: Mapping[int, str]) -> dict[int, Exception]:
-    """Which changes a collection has passed since they were judged."""
-    found: dict[str, Exception | None] = {}
-    for token in set(generations.values()):
-        try:
-            require_unmoved(store, token, fqrn=name)
-            found[token] = None
-        except (CvmfsError, FormatError, StoreError) as error:
-            found[token] = error
-    return {number: problem for number, token in generations.items() if (problem := found[token]) is not None}
+def _passed(opened: _Opened, orders: Mapping[int, CommitOrder]) -> dict[int, Exception]:
+    """Which changes a collection has passed since they were judged, or before their objects were all there."""
+    tokens: dict[str, Exception | None] = {}
+    found: dict[int, Exception] = {}
+    # those that are judged here first: they may take a while
+    for number, order in sorted(orders.items(), key=lambda item: item[1].generation != ""):
+        token = order.generation or f"not judged: {number}"
+        if token not in tokens:
+            try:
+                if order.generation:
+                    require_unmoved(opened.store, token, fqrn=order.repository)
+                else:
+                    _require_kept(opened, order)
+                tokens[token] = None
+            except (CvmfsError, StoreError) as error:
+                tokens[token] = error
+        if (problem := tokens[token]) is not None:
+            found[number] = problem
+    return found
+
+
+def _require_kept(opened: _Opened, order: CommitOrder) -> None:
+    """Judge the change of a publisher that knows of no collections, as our publishers judge theirs.
+
+    Objects on the list of a collection that ended since its first payload, or on the one that is out, may be gone;
+    where their shard was swept before, they came after. Without such a list nothing is read. Raises GenerationMoved,
+    and what reading catalogs and lists raises.
+    """
+    store, name = opened.store, order.repository
+    seen = look(store)
+    # without a payload all was stored by other means, at any time
+    began = Moment.parse(order.since) if order.since else Moment(seen.completed)
+    since, running = seen.lists_since(began), seen.running_since(began)
+    if since is None:
+        raise GenerationMoved(name, f"what was collected until {seen.token} since the first payload is unknown")
+    lists = [*since, *([] if running is None else [running])]
+    if not lists:
+        return
+    head = read_head(store, name, opened.voucher).manifest
+    try:
+        needed = added_objects(opened.catalogs, head.root, order.new_root, order.lease_path)
+    except ObjectMissing as gone:
+        raise GenerationMoved(name, f"{gone.key} is gone, and a collection ran or runs") from None
+    for missed in lists:
+        if going := condemned_among(store, missed.name, needed, missed.shards):
+            what = (
+                f"{len(going)} of the objects that it needs were on the list of a collection, which is at {seen.mark}"
+            )
+            raise GenerationMoved(name, f"{what}; publish again when the collection has ended")
+    require_unmoved(store, seen.token, fqrn=name)
 
 
 def _tag(order: CommitOrder, now: float) -> NewTag | None:

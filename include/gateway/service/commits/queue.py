@@ -37,7 +37,8 @@ _THREADS = 1024  # made as they are needed; a repository takes one at a time, an
 class CommitOrder:
     """What the holder of a lease wants committed; ``lease_path`` is ``""`` for the whole repository.
 
-    ``generation``: of collections, as the holder saw it when he judged the change; ``""`` if he knows of none.
+    ``generation``: of collections, as the holder saw it when he judged the change; ``""`` if he knows of none. Then it
+    is judged here, by ``since``: how far collections were before the first payload came (``Look.mark``).
     """
 
     repository: str
@@ -47,6 +48,7 @@ class CommitOrder:
     tag_name: str
     tag_description: str
     generation: str = ""
+    since: str = ""
 
 
 Fence = Callable[[Sequence[int]], Mapping[int, Exception]]
@@ -103,11 +105,12 @@ class _Waiting:
     trace: str
     since: float
 
-    def order(self, generation: str) -> CommitOrder:
+    def order(self, since: str) -> CommitOrder:
         request = self.request
         return CommitOrder(
-            self.row.repository, self.row.path, *request.roots(), request.tag_name, request.tag_description, generation
-        )
+            self.row.repository, self.row.path, *request.roots(), request.tag_name, request.tag_description,
+            request.generation, since,
+        )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -242,9 +245,7 @@ class CommitQueue:
         began = time.perf_counter()
         self._on_point(Point.TAKEN)
         try:
-            orders = [
-                one.order(one.request.generation or self._table.payload_generation(one.row.epoch)) for one in group
-            ]
+            orders = [one.order(self._table.payload_generation(one.row.epoch)) for one in group]
             outcomes = self._committer.commit(
                 orders,
                 fence=lambda numbers: self._fence(group, numbers),

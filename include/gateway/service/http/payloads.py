@@ -153,7 +153,7 @@ class Payloads:
         )
 
     def _opened(self, row: LeaseRow) -> tuple[Store, str]:
-        """The repository's store, and how far collections are. Raises Refused while objects are about to be deleted."""
+        """The repository's store, and how far collections are: the commit judges by that what came."""
         configured = self._config.repositories.get(row.repository)
         if configured is None:
             raise Refused(INVALID_LEASE)
@@ -161,15 +161,7 @@ class Payloads:
             known = self._stores.get(row.repository)
             if known is None or known[0] is not configured:
                 known = self._stores[row.repository] = configured, configured.store()
-        seen = look(known[1])
-        before = self._table.payload_generation(row.epoch)
-        if seen.running_list is not None or (before and before != seen.token):
-            raise Refused(
-                "generation_moved",
-                "a collection is deleting objects, or has deleted some since this lease's first payload: "
-                "drop the lease and publish again when it has ended",
-            )
-        return known[1], seen.token
+        return known[1], look(known[1]).mark
 
     def _lease(self, digest: bytes, key_id: str) -> LeaseRow:
         """The lease, if it is valid and this key's. Raises Refused."""

@@ -1,0 +1,101 @@
+"""The first half of a collection: what must stay, and what only condemned roots name. Nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from include.cvmfs.collect.report import CollectionReport
+from include.cvmfs.collect.roots import RootPlan, decide_roots
+from include.cvmfs.collect.scan import CatalogNames, ScanCache, line_of, walk
+from include.cvmfs.collect.shards import Shards, split
+from include.cvmfs.collect.switching import Named
+from include.cvmfs.coordination.condemned import records_of
+from include.cvmfs.errors import CollectionBusy, CollectionRefused, CvmfsError, ObjectError, ObjectMissing
+from include.cvmfs.format.hashes import CATALOG, ObjectHash
+from include.cvmfs.format.reflog import RefType
+
+
+def plan_roots(cache: ScanCache, named: Named, cutoff: int, on_step: Callable[[], None] = lambda: None) -> RootPlan:
+    """What becomes of each root; ``cutoff``: Unix s. Raises StoreError."""
+    tags: dict[ObjectHash, list[str]] = {}
+    for tag in named.tags:
+        tags.setdefault(tag.hash.with_suffix(CATALOG), []).append(tag.name)
+    manifest = named.manifest
+    roots = [ref.hash for ref in named.refs if ref.type is RefType.CATALOG]
+    published = line_of(cache, [manifest.root, *tags], roots, on_step)
+    return decide_roots(
+        named.refs, current=manifest.root, tags=tags, history=manifest.history, cutoff=cutoff, published=published
+    )
+
+
+class Marking:
+    """What roots name: ``gone`` the condemned ones, ``held`` those that only tags protect, ``kept`` all others.
+
+    ``seen``: digests of preserved catalogs.
+    """
+
+    def __init__(self, cache: ScanCache, folder: Path, report: CollectionReport, on_step: Callable[[], None]) -> None:
+        self._cache = cache
+        self._folder = folder
+        self._report = report
+        self._on_step = on_step
+        self.kept, self.held, self.gone = (Shards(folder, name) for name in ("kept", "held", "gone"))
+        self.seen = set[bytes]()
+
+    def mark(self, named: Named, plan: RootPlan) -> None:
+        """Read what every root names. Raises CollectionRefused for a catalog that must stay and cannot be read."""
+        self._keep(named, plan, [one.root for one in plan.decisions if one.keep and not one.held], self.kept)
+        self._keep(named, plan, [one.root for one in plan.decisions if one.held], self.held)
+        walk(
+            self._cache, plan.condemned, set(self.seen),
+            lambda name, found: _take(self.gone, name, found), absent=self._unread, on_step=self._on_step,
+        )  # fmt: skip
+        self.gone.add_records(split(records_of(plan.histories)))
+        self._report.catalogs, self._report.catalogs_fetched = len(self.seen), self._cache.fetched
+        self._report.entries = self.kept.added + self.held.added + self.gone.added
+
+    def newer(self, named: Named, plan: RootPlan) -> Shards:
+        """What roots name that came after :meth:`mark`. Raises CollectionRefused."""
+        extra = Shards(self._folder, "newer")
+        self._keep(named, plan, plan.kept, extra)
+        return extra
+
+    def _keep(self, named: Named, plan: RootPlan, roots: Iterable[ObjectHash], into: Shards) -> None:
+        try:
+            walk(self._cache, roots, self.seen, lambda name, found: _take(into, name, found), on_step=self._on_step)
+        except CollectionBusy:
+            raise
+        except CvmfsError as fault:
+            raise _unreadable(fault, named) from fault
+        into.add_records(split(records_of(_beside_catalogs(named, plan))))
+
+    def _unread(self, name: ObjectHash, fault: Exception) -> None:
+        """What is missing was collected before; what else cannot be read goes, and what it names becomes orphans."""
+        if not isinstance(fault, ObjectMissing):
+            self._report.notes.append(f"condemned catalog {name} cannot be read: {fault}")
+            self.gone.add_records(split(records_of([name.with_suffix(CATALOG)])))
+
+
+def _beside_catalogs(named: Named, plan: RootPlan) -> Iterable[ObjectHash]:
+    """Certificates and meta infos are few, and always stay; histories as long as they are read."""
+    manifest, gone = named.manifest, {one.digest for one in plan.histories}
+    yield from (one for one in (manifest.certificate, manifest.history, manifest.meta) if one is not None)
+    for ref in named.refs:
+        if ref.type is not RefType.CATALOG and ref.hash.digest not in gone:
+            yield ref.hash
+
+
+def _take(into: Shards, name: ObjectHash, found: CatalogNames) -> None:
+    into.add(found.records, found.offsets)
+    into.add_records([records_of([name.with_suffix(CATALOG)])])
+
+
+def _unreadable(fault: CvmfsError, named: Named) -> CollectionRefused:
+    fqrn = named.manifest.fqrn
+    hint = f"run: nightshift repo check {fqrn}"
+    if isinstance(fault, ObjectError):
+        names = [tag.name for tag in named.tags if tag.hash.with_suffix(CATALOG).key == fault.key]
+        if names:
+            hint = f"tag {names[0]!r} names it: restore the object, or remove the tag"
+    return CollectionRefused(fqrn, f"a catalog that must stay cannot be read ({fault})", hint=hint)

@@ -1,0 +1,134 @@
+"""What one collection decided and did, with the reasons and figures that its report shows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class LostObject:
+    """A preserved object that the store lacks (``size`` None) or holds in the wrong size (stored bytes)."""
+
+    key: str
+    size: int | None
+
+    @property
+    def reason(self) -> str:
+        return "is absent" if self.size is None else f"has {self.size} bytes"
+
+
+@dataclass(slots=True)
+class CollectionReport:
+    """Figures of one collection; times in seconds, sizes in stored bytes.
+
+    ``bytes_deleted`` counts what was listed: ``bytes_known`` of the deleted objects. ``once``: condemned once in
+    careful mode, deleted by a later collection. ``spared``: taken off the list again since a newer revision needs it.
+    ``held``: objects that only tags protect; ``bytes_held``: of those that were listed. ``failed``: keys that the
+    store did not delete, with its reason. ``orphans_listed``: keys of orphans that are left to a person, as after a
+    collection by stock tools.
+    """
+
+    fqrn: str
+    number: int = 0
+    started: datetime | None = None
+    ended: datetime | None = None
+    dry_run: bool = False
+    resumed: bool = False
+    careful: bool = False
+    reasons: Counter[str] = field(default_factory=Counter)
+    roots_kept: int = 0
+    roots_condemned: int = 0
+    catalogs: int = 0
+    catalogs_fetched: int = 0
+    entries: int = 0
+    objects_kept: int = 0
+    condemned: int = 0
+    orphans: int = 0
+    held: int = 0
+    bytes_held: int = 0
+    once: int = 0
+    spared: int = 0
+    deleted: int = 0
+    bytes_deleted: int = 0
+    bytes_known: int = 0
+    names_listed: int = 0
+    unfinished_removed: int = 0
+    audited: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    lost: list[LostObject] = field(default_factory=list)
+    orphans_listed: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    next_due: datetime | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything was deleted that was to be, and nothing that has to stay is lost."""
+        return not self.failed and not self.lost
+
+    def lines(self) -> list[str]:
+        """For a person, a fact a line."""
+        done = f"{self.condemned} objects would be deleted" if self.dry_run else f"{self.deleted} objects deleted"
+        which = f"collection {self.number}" if self.number else "collection by stock tools"
+        what = "dry run" if self.dry_run else which
+        stay = f", {self.objects_kept} stay" if self.objects_kept else ""
+        found = [
+            f"{self.fqrn}, {what}: {done}{stay}",
+            f"roots: {self.roots_kept} stay, {self.roots_condemned} go",
+            *(f"  {number} {reason}" for reason, number in sorted(self.reasons.items())),
+            f"orphans found: {self.orphans}, in {self.names_listed} names that were listed",
+        ]
+        if self.bytes_known:
+            found.append(
+                f"stored bytes: {self.bytes_deleted} in {self.bytes_known} of the condemned objects, which were listed"
+            )
+        if self.held:
+            found.append(
+                f"only tags protect {self.held} objects, {self.bytes_held} bytes in the names that were listed"
+            )
+        if self.once:
+            found.append(
+                f"careful mode: {self.once} objects are condemned once and go when they are condemned again a day later"
+            )
+        if self.spared:
+            found.append(f"taken off the list, since newer revisions need them: {self.spared} objects")
+        if self.unfinished_removed:
+            found.append(f"unfinished uploads removed: {self.unfinished_removed}")
+        found += [f"not deleted: {key}: {why}" for key, why in list(self.failed.items())[:_SHOWN]]
+        found += [f"orphan: {key}" for key in self.orphans_listed[:_SHOWN]]
+        found += [f"lost: {one.key} {one.reason}" for one in self.lost[:_SHOWN]]
+        found += [f"note: {note}" for note in self.notes]
+        took = ", ".join(f"{name} {value:.1f} s" for name, value in self.seconds.items())
+        return [*found, f"read back: {self.audited} objects", f"took: {took}"]
+
+    def as_dict(self) -> Mapping[str, Any]:
+        """For JSON. Of very many keys the first hundred."""
+        plain = ("number", "dry_run", "resumed", "careful", "roots_kept", "roots_condemned", "catalogs",
+                 "catalogs_fetched", "entries", "objects_kept", "condemned", "orphans", "held", "bytes_held", "once",
+                 "spared", "deleted", "bytes_deleted", "bytes_known", "names_listed", "unfinished_removed",
+                 "audited")  # fmt: skip
+        return {
+            "repository": self.fqrn,
+            "ok": self.ok,
+            **{name: getattr(self, name) for name in plain},
+            **{name: _iso(getattr(self, name)) for name in ("started", "ended", "next_due")},
+            "reasons": dict(sorted(self.reasons.items())),
+            "failed": dict(list(self.failed.items())[:_SHOWN]),
+            "failed_count": len(self.failed),
+            "lost": [{"key": one.key, "reason": one.reason} for one in self.lost[:_SHOWN]],
+            "lost_count": len(self.lost),
+            "orphans_listed": self.orphans_listed[:_SHOWN],
+            "notes": list(self.notes),
+            "seconds": {name: round(value, 3) for name, value in self.seconds.items()},
+        }
+
+
+_SHOWN = 100
+
+
+def _iso(time: datetime | None) -> str | None:
+    return None if time is None else time.isoformat(timespec="seconds")

@@ -1,0 +1,242 @@
+"""What a catalog names, as records of 22 bytes: taken out by one SQL value, and kept on the local disk.
+
+A catalog never changes, so what it names is read from the store once. What is kept carries its own checksum: a file
+that rotted must not make a collection believe that something is needed by nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import secrets
+import sqlite3
+import struct
+from array import array
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from include.cvmfs.coordination.condemned import RECORD_BYTES, SHARDS, hashes_in, records_of
+from include.cvmfs.errors import CatalogError, CvmfsError
+from include.cvmfs.format.catalogs import CATALOG_BYTES
+from include.cvmfs.format.hashes import CATALOG, ObjectHash
+from include.cvmfs.format.layout import shape_of
+from include.cvmfs.format.objects import load
+from include.cvmfs.format.schema import open_image, schema_fault
+from include.storage.store import Store
+
+_MAGIC = b"nightshift scan 2\n"
+_CHECKSUM_BYTES = 16
+_AT_ONCE = 16
+_FLAGS = "(flags & 128) = 0"  # files that lie elsewhere are not in the store
+_ALGORITHM = "CASE (flags >> 8) & 7 WHEN 0 THEN '00' WHEN 1 THEN '01' WHEN 2 THEN '02' ELSE 'xx' END"
+_NAMES = f"""
+SELECT group_concat(name, '') FROM (
+  SELECT hex(hash) || '00' || {_ALGORITHM} AS name FROM catalog
+    WHERE hash IS NOT NULL AND length(hash) > 0 AND {_FLAGS}
+  UNION
+  SELECT hex(chunks.hash) || '50' || {_ALGORITHM} FROM chunks JOIN catalog USING (md5path_1, md5path_2) WHERE {_FLAGS}
+  ORDER BY 1)
+"""  # noqa: S608
+_UNSOUND = f"""
+SELECT count(*) FROM (
+  SELECT hash FROM catalog WHERE hash IS NOT NULL AND length(hash) > 0 AND {_FLAGS}
+    AND (typeof(hash) <> 'blob' OR length(hash) <> 20)
+  UNION ALL
+  SELECT chunks.hash FROM chunks LEFT JOIN catalog USING (md5path_1, md5path_2)
+    WHERE typeof(chunks.hash) <> 'blob' OR length(chunks.hash) <> 20)
+"""  # noqa: S608
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogNames:
+    """The data objects of one catalog, sorted; how many of them are before the end of each shard; what is mounted.
+
+    ``previous``: of a root catalog, the root of the revision before.
+    """
+
+    records: bytes | memoryview
+    offsets: array[int]
+    nested: tuple[ObjectHash, ...]
+    previous: ObjectHash | None = None
+
+
+def read_names(database: bytes, name: ObjectHash) -> CatalogNames:
+    """Take them out of the SQLite file of a catalog. Raises CatalogError for a damaged one."""
+    try:
+        connection = open_image(database)
+    except sqlite3.Error as error:
+        raise CatalogError("", f"catalog {name}: {error}") from error
+    try:
+        properties = dict(connection.execute("SELECT key, value FROM properties"))
+        if (fault := schema_fault(properties)) is not None:
+            raise CatalogError(str(properties.get("root_prefix") or ""), f"catalog {name} {fault}")
+        (unsound,) = connection.execute(_UNSOUND).fetchone()
+        if unsound:
+            raise CatalogError("", f"catalog {name}: {unsound} hashes are not 20 bytes")
+        (text,) = connection.execute(_NAMES).fetchone()
+        rows = list(connection.execute("SELECT sha1 FROM nested_catalogs ORDER BY path"))
+        if shape_of(connection).has_binds:
+            rows += connection.execute("SELECT sha1 FROM bind_mountpoints ORDER BY path")
+        records = bytes.fromhex(text or "")
+        nested = tuple(ObjectHash.parse(str(row[0]), suffix=CATALOG) for row in rows)
+        before = str(properties.get("previous_revision") or "")
+        previous = ObjectHash.parse(before, suffix=CATALOG) if before else None
+    except (sqlite3.Error, ValueError, TypeError) as error:
+        raise CatalogError("", f"catalog {name} cannot be read: {error}") from error
+    finally:
+        connection.close()
+    return CatalogNames(records, _offsets(records), nested, previous)
+
+
+def _offsets(records: bytes) -> array[int]:
+    counts = [0] * SHARDS
+    for first in records[::RECORD_BYTES]:
+        counts[first] += 1
+    return array("I", itertools.accumulate(counts))
+
+
+class ScanCache:
+    """Names of catalogs, out of a folder or of the store. Safe to share between threads."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._store = store
+        self._folder = folder
+        self.fetched = 0
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def names(self, name: ObjectHash) -> CatalogNames:
+        """Raises ObjectMissing, ObjectDamaged, CatalogError, StoreError, OSError for a disk that is full."""
+        file = self._file(name)
+        try:
+            return _unpacked(file.read_bytes())
+        except FileNotFoundError:
+            pass
+        except (ValueError, struct.error):
+            with suppress(FileNotFoundError):
+                file.unlink()
+        found = read_names(load(self._store, name.with_suffix(CATALOG), limit=CATALOG_BYTES), name)
+        self.fetched += 1
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        staged = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
+        try:
+            staged.write_bytes(_packed(found))
+            staged.replace(file)
+        finally:
+            staged.unlink(missing_ok=True)
+        return found
+
+    def forget(self, seen: Callable[[bytes], bool]) -> int:
+        """Remove what is kept of catalogs of other digests; how many."""
+        gone = 0
+        for folder in os.scandir(self._folder):
+            for file in os.scandir(folder) if folder.is_dir() else ():
+                try:
+                    digest = bytes.fromhex(folder.name + file.name[:38])
+                except ValueError:
+                    digest = b""
+                if not seen(digest):
+                    with suppress(FileNotFoundError):
+                        Path(file.path).unlink()
+                        gone += 1
+        return gone
+
+    def _file(self, name: ObjectHash) -> Path:
+        text = name.with_suffix("").text
+        return self._folder / text[:2] / text[2:]
+
+
+def walk(
+    cache: ScanCache, roots: Iterable[ObjectHash], seen: set[bytes], take: Callable[[ObjectHash, CatalogNames], None],
+    *, absent: Callable[[ObjectHash, Exception], None] | None = None, on_step: Callable[[], None] = lambda: None,
+) -> None:  # fmt: skip
+    """Hand out what each catalog at and below the roots names, each catalog once; those of ``seen`` are left out.
+
+    ``seen``: digests; grows. ``absent`` is called for a catalog that cannot be read; without it the error is raised.
+    """
+    waiting: deque[ObjectHash] = deque(roots)
+    running: deque[tuple[ObjectHash, Future[CatalogNames]]] = deque()
+    pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="scan")
+    try:
+        while waiting or running:
+            while waiting and len(running) < 2 * _AT_ONCE:
+                name = waiting.pop()
+                if name.digest not in seen:
+                    seen.add(name.digest)
+                    running.append((name, pool.submit(cache.names, name)))
+            if not running:
+                continue
+            name, job = running.popleft()
+            try:
+                found = job.result()
+            except CvmfsError as fault:
+                if absent is None:
+                    raise
+                absent(name, fault)
+                continue
+            take(name, found)
+            waiting.extend(found.nested)
+            on_step()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def line_of(
+    cache: ScanCache, starts: Iterable[ObjectHash], among: Collection[ObjectHash], on_step: Callable[[], None]
+) -> dict[bytes, bytes | None]:
+    """The revisions that lead to ``starts``, and these, as far as ``among`` has them: digest to that of the next one.
+
+    All of ``among`` are read, several at once. Where one is missing or damaged the line ends. Raises StoreError.
+    """
+
+    def before(name: ObjectHash) -> ObjectHash | None:
+        with suppress(CvmfsError):
+            return cache.names(name).previous
+        return None
+
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="scan") as pool:
+        jobs = {name.digest: pool.submit(before, name) for name in among}
+        line = dict[bytes, bytes | None]()
+        for start in starts:
+            at: ObjectHash | None = start
+            after: bytes | None = None
+            while at is not None and at.digest in jobs:
+                if line.get(at.digest) is not None:
+                    break
+                line[at.digest], after = after, at.digest
+                at = jobs[at.digest].result()
+                on_step()
+        for job in jobs.values():
+            job.result()
+            on_step()
+    return line
+
+
+def _packed(found: CatalogNames) -> bytes:
+    nested = records_of(found.nested)
+    previous = b"" if found.previous is None else records_of([found.previous])
+    sizes = struct.pack("<III", len(nested), len(previous), len(found.records))
+    data = _MAGIC + sizes + found.offsets.tobytes() + nested + previous
+    data += found.records
+    return data + hashlib.blake2b(data, digest_size=_CHECKSUM_BYTES).digest()
+
+
+def _unpacked(data: bytes) -> CatalogNames:
+    """Raises ValueError or struct.error for what is not whole."""
+    body, checksum = memoryview(data)[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+    if hashlib.blake2b(body, digest_size=_CHECKSUM_BYTES).digest() != checksum or not data.startswith(_MAGIC):
+        raise ValueError("not what was written")
+    offsets = array("I")
+    nested_bytes, previous_bytes, records_bytes = struct.unpack_from("<III", body, len(_MAGIC))
+    at = len(_MAGIC) + 12
+    offsets.frombytes(body[at : at + SHARDS * offsets.itemsize])
+    at += SHARDS * offsets.itemsize
+    nested = tuple(hashes_in(bytes(body[at : at + nested_bytes])))
+    at += nested_bytes
+    previous = next(hashes_in(bytes(body[at : at + previous_bytes])), None)
+    at += previous_bytes
+    return CatalogNames(body[at : at + records_bytes], offsets, nested, previous)

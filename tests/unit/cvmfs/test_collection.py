@@ -1,0 +1,497 @@
+"""A garbage collection: what stays and what goes, its brakes, and its bad input."""
+
+from __future__ import annotations
+
+import json
+import threading
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from include.cvmfs.collect.rules import CollectionRules
+from include.cvmfs.collect.switching import SwitchingSide
+from include.cvmfs.commit.commit import SwitchStep
+from include.cvmfs.commit.metadata_cache import REFLOG_KEY
+from include.cvmfs.commit.tags import add_tag
+from include.cvmfs.coordination.condemned import PREFIX, read_list
+from include.cvmfs.coordination.generation import (
+    KEY,
+    STATUS_KEY,
+    CollectionPhase,
+    Generation,
+    look,
+)
+from include.cvmfs.errors import ManifestConflict
+from include.cvmfs.format.compression import compress
+from include.cvmfs.format.hashes import hash_bytes
+from include.cvmfs.format.reflog import Reflog
+from include.storage.errors import StoreError
+from tests.fakes.collecting import BOLD, FQRN, Place, signer
+from tests.fakes.process import Died, ProcessStore
+from tests.fakes.refused import refused
+
+ALL_ORPHANS = CollectionRules(careful=False, all_orphans=True)
+CAREFUL = CollectionRules()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def phase(place: Place) -> CollectionPhase:
+    document = look(place.store).generation
+    assert document is not None
+    return document.phase
+
+
+def test_what_only_revisions_before_the_grace_name_goes_and_all_else_stays(place: Place) -> None:
+    old = place.publish("/a", {"f": b"old", "both": b"both"})
+    gone = hash_bytes(compress(b"old"))
+    place.pass_time(hours=1)
+    place.publish("/a", {"f": b"new", "both": b"both"})
+    place.supersede()
+    place.pass_time(days=4)
+    before = place.contents()
+    report = place.collect()
+    assert not place.store.exists(gone.key)
+    assert not place.store.exists(old.root.key)
+    assert place.contents() == before
+    assert report.ok
+    assert report.roots_condemned >= 1
+    assert report.deleted == report.condemned > 0
+    assert place.problems() == []
+    assert phase(place) is CollectionPhase.IDLE
+
+
+def test_a_revision_ages_from_when_it_was_superseded(place: Place) -> None:
+    old = place.publish("/a", {"f": b"old"})
+    place.pass_time(days=10)
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    before = place.contents(old.root)
+    place.pass_time(days=2, hours=23)
+    place.collect()
+    assert place.contents(old.root) == before
+    place.pass_time(hours=2)
+    place.collect()
+    assert not place.store.exists(old.root.key)
+
+
+def test_a_commit_that_died_does_not_make_the_revision_before_it_older(place: Place) -> None:
+    old = place.publish("/a", {"f": b"old"})
+    place.pass_time(hours=1)
+    publisher = place.publisher()
+
+    def die(step: SwitchStep) -> None:
+        if step is SwitchStep.REFLOG_WRITTEN:
+            raise Died
+
+    with pytest.raises(Died):
+        publisher.commit(publisher.judge(publisher.prepare("/b", {"f": b"never seen"})), die)
+    place.pass_time(days=10)
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    before = place.contents(old.root)
+    history = place.store.get(str(old.history and old.history.key))
+    place.pass_time(hours=1)
+    place.collect()
+    assert place.contents(old.root) == before, "readers were on it an hour ago"
+    assert place.store.get(str(old.history and old.history.key)) == history
+    place.pass_time(days=4)
+    place.supersede()
+    place.pass_time(days=4)
+    place.collect(ALL_ORPHANS)
+    assert place.objects() == place.needed()
+
+
+def test_what_a_sweep_that_died_took_is_not_looked_for_by_the_next_collection(place: Place) -> None:
+    """The root of a commit that died was the newest of all; the sweep was finished by another, which prunes nothing."""
+    publisher = place.publisher()
+
+    def die(step: SwitchStep) -> None:
+        if step is SwitchStep.REFLOG_WRITTEN:
+            raise Died
+
+    place.publish("/a", {"f": b"x"})
+    with pytest.raises(Died):
+        publisher.commit(publisher.judge(publisher.prepare("/b", {"f": b"never seen"})), die)
+    place.pass_time(days=4)
+    with place.collection(ALL_ORPHANS) as collection:
+        collection.begin()
+        collection.mark()
+        assert collection.condemn()
+        collection.spare()
+        collection.sweep()
+    place.pass_time(hours=2)
+    assert place.collect(ALL_ORPHANS).resumed
+    place.publish("/a", {"f": b"y"})
+    assert place.collect(ALL_ORPHANS).ok
+    assert place.problems() == []
+
+
+def test_a_tag_protects_its_revision_until_it_is_removed(place: Place) -> None:
+    old = place.publish("/a", {"f": b"old"}, tag="kept")
+    place.pass_time(days=1)
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.publish("/b", {"f": b"more"})
+    place.pass_time(days=9)
+    before = place.contents(old.root)
+    place.collect()
+    assert place.contents(old.root) == before
+    place.untag("kept")
+    place.collect()
+    assert not place.store.exists(old.root.key)
+    assert place.problems() == []
+
+
+def test_the_reflog_forgets_what_was_collected_and_the_manifest_names_it(place: Place) -> None:
+    old = place.publish("/a", {"f": b"old"})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.pass_time(days=4)
+    place.publish("/b", {"f": b"new"})
+    place.collect()
+    reflog = Reflog.load(place.store.get(REFLOG_KEY))
+    assert not reflog.contains(old.root)
+    assert place.manifest().reflog == reflog.hash()
+    assert json.loads(place.store.get(STATUS_KEY))["last_gc"].endswith("UTC 2026")
+
+
+def test_orphans_go_when_they_are_old_a_seventh_of_the_names_a_night(place: Place) -> None:
+    place.publish("/a", {"f": b"x"})
+    orphans = {place.keep(b"orphan %d" % number).key for number in range(60)}
+    place.pass_time(hours=47)
+    place.collect(ALL_ORPHANS)
+    assert orphans <= place.objects(), "younger than the grace of orphans"
+    left = len(orphans)
+    for night in range(7):
+        place.pass_time(days=1)
+        place.collect()
+        now_left = len(orphans & place.objects())
+        assert now_left < left, f"night {night} took none of 60"
+        left = now_left
+    assert left == 0
+    assert place.problems() == []
+
+
+def test_careful_mode_deletes_what_was_condemned_twice_a_day_apart(place: Place) -> None:
+    old = place.publish("/a", {"f": b"old"})
+    orphan = place.keep(b"orphan")
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.pass_time(days=4)
+    rules = CollectionRules(all_orphans=True)
+    first = place.collect(rules)
+    assert first.careful
+    assert first.deleted == 0
+    assert first.once > 0
+    place.pass_time(hours=3)
+    assert place.collect(rules).deleted == 0
+    assert place.store.exists(old.root.key)
+    place.pass_time(hours=21)
+    second = place.collect(rules)
+    assert second.deleted == first.once
+    assert not place.store.exists(old.root.key)
+    assert not place.store.exists(orphan.key)
+    place.pass_time(days=1)
+    assert place.collect(rules).deleted == 0
+    assert not Reflog.load(place.store.get(REFLOG_KEY)).contains(old.root)
+    assert place.problems() == []
+
+
+def test_an_orphan_that_was_condemned_once_and_sent_again_stays(place: Place) -> None:
+    orphan = place.keep(b"orphan")
+    place.pass_time(days=4)
+    place.collect(CollectionRules(all_orphans=True))
+    place.pass_time(hours=23)
+    place.keep(b"orphan")
+    place.pass_time(hours=2)
+    place.collect(CAREFUL)
+    assert place.store.exists(orphan.key)
+
+
+def test_the_first_fourteen_collections_are_careful(place: Place) -> None:
+    for _ in range(14):
+        assert place.collect(CAREFUL).careful
+        place.pass_time(days=1)
+    assert not place.collect(CAREFUL).careful
+
+
+def test_nothing_is_deleted_that_no_published_list_names(place: Place) -> None:
+    named = set[str]()
+    place.publish("/a", {"f": b"old"})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.pass_time(days=4)
+    with place.collection(ALL_ORPHANS) as collection:
+        collection.begin()
+        collection.mark()
+        assert collection.condemn()
+        collection.spare()
+        name = look(place.store).running_list
+        assert name is not None
+        named = {one.key for one in read_list(place.store, name)}
+        before = place.objects()
+        collection.sweep()
+        assert before - place.objects() == named
+        collection.end()
+
+
+def test_what_a_newer_revision_needs_comes_off_the_list(place: Place) -> None:
+    place.publish("/a", {"f": b"again"})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.pass_time(days=4)
+    with place.collection() as collection:
+        collection.begin()
+        collection.mark()
+        # committed before the list is out: a publisher that found it stored and judged at "marking"
+        place.publish("/b", {"f": b"again"})
+        assert collection.condemn()
+        collection.spare()
+        collection.sweep()
+        report = collection.end()
+    assert report.spared > 0
+    assert place.problems() == []
+
+
+def test_a_tag_that_came_before_the_list_was_out_protects(place: Place) -> None:
+    old = place.publish("/a", {"f": b"old"})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.pass_time(days=4)
+    place.publish("/b", {"f": b"more"})
+    before = place.contents(old.root)
+    with place.collection() as collection:
+        collection.begin()
+        collection.mark()
+        add_tag(place.store, FQRN, "late", str(old.root), signer=signer(), now=place.seconds)
+        assert collection.condemn()
+        collection.spare()
+        collection.sweep()
+        collection.end()
+    assert place.contents(old.root) == before
+
+
+def test_a_commit_that_overtakes_the_pruning_of_the_reflog_leaves_a_manifest_that_names_it(place: Place) -> None:
+    """The commit wrote its reflog first, the collection pruned it, and then the commit switched."""
+    place.publish("/a", {"f": b"old"})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.pass_time(days=4)
+    publisher, go_on, ahead = place.publisher(), threading.Event(), threading.Event()
+    judged = []
+
+    def stand(step: SwitchStep) -> None:
+        if step is SwitchStep.FENCED and not ahead.is_set():
+            ahead.set()
+            assert go_on.wait(20)
+
+    commit = threading.Thread(target=lambda: publisher.commit(judged[0], stand))
+
+    def overtaken(point: str) -> None:
+        if point == "before prune: reflog" and not ahead.is_set():
+            judged.append(publisher.judge(publisher.prepare("/b", {"f": b"beside"})))
+            commit.start()
+            assert ahead.wait(20)
+            began.append(point)
+        elif point == "before prune: manifest" and not go_on.is_set():
+            go_on.set()
+            commit.join(20)
+
+    began: list[str] = []
+    place.collect(store=ProcessStore(place.store, overtaken))
+    assert began
+    assert place.manifest().reflog == Reflog.load(place.store.get(REFLOG_KEY)).hash()
+    assert place.problems() == []
+
+
+# -- what is left
+
+
+def test_lost_and_empty_objects_are_reported(place: Place) -> None:
+    place.publish("/a", {"f": b"lost", "g": b"empty"})
+    lost, empty = place.keep(b"lost"), place.keep(b"empty")
+    place.store.delete([lost.key])
+    place.store.put(empty.key, b"")
+    report = place.collect(ALL_ORPHANS)
+    assert {(one.key, one.size) for one in report.lost} == {(lost.key, None), (empty.key, 0)}
+    assert not report.ok
+
+
+def test_an_audit_reads_preserved_objects_back(place: Place) -> None:
+    place.publish("/a", {f"f{number}": b"%d" % number for number in range(40)})
+    rotten = place.keep(b"7")
+    place.store.put(rotten.key, b"rotten")
+    with place.collection() as collection:
+        collection.begin()
+        collection.mark()
+        collection.condemn()
+        collection.audit(10_000)
+        collection.end()
+    assert collection.report.audited > 0
+    if collection.report.audited > 40:
+        assert [one.key for one in collection.report.lost] == [rotten.key]
+
+
+def test_lists_and_what_is_kept_of_catalogs_do_not_grow_for_ever(place: Place) -> None:
+    for night in range(12):
+        place.publish("/a", {"f": b"%d" % night})
+        place.pass_time(days=1)
+        place.collect()
+    lists = [key for key in place.store.objects if key.startswith(PREFIX)]
+    generation = Generation.parse(place.store.get(KEY))
+    assert len(generation.past) <= 3
+    assert len(lists) < 40
+    assert sum(1 for _ in place.folder.glob("scans/*/*")) < 20
+    assert len(Reflog.load(place.store.get(REFLOG_KEY))) < 25
+    assert place.problems() == []
+
+
+def test_a_deletion_log_is_of_the_stock_form(place: Place, tmp_path: Path) -> None:
+    place.publish("/a", {"f": b"old"})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.pass_time(days=4)
+    log = tmp_path / "gc.log"
+    with place.collection() as collection, log.open("w") as file:
+        collection.begin()
+        collection.mark()
+        collection.condemn()
+        collection.spare()
+        collection.sweep(file)
+        report = collection.end()
+    lines = log.read_text().splitlines()
+    assert lines[0].startswith("# Garbage Collection started at ")
+    assert lines[-2].startswith("# Garbage Collection finished at ")
+    assert lines[-1] == ""
+    assert len(lines) - 3 == report.deleted
+
+
+def test_a_full_disk_under_the_kept_catalogs_stops_it_before_anything_goes(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.publish("/a", {"f": b"x"})
+    before = place.objects()
+
+    def full(self: Path, data: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with place.collection() as collection:
+        collection.begin()
+        with refused(OSError, errno=28):
+            collection.mark()
+    assert place.objects() == before
+
+
+def test_a_kept_scan_that_rotted_is_read_again(place: Place) -> None:
+    place.publish("/a", {"f": b"x"})
+    place.collect()
+    for file in place.folder.glob("scans/*/*"):
+        data = bytearray(file.read_bytes())
+        data[-30] ^= 1
+        file.write_bytes(bytes(data))
+    place.pass_time(days=3)
+    assert place.collect(ALL_ORPHANS).catalogs_fetched > 0
+    assert place.problems() == []
+
+
+def test_other_errors_of_the_store_leave_a_claim_that_can_be_given_back(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.publish("/a", {"f": b"x"})
+
+    def away(verb: str, key: str) -> None:
+        if verb == "list":
+            raise StoreError("the store is away", key="away")
+
+    place.store.before = away
+    with place.collection(ALL_ORPHANS) as collection:
+        collection.begin()
+        collection.mark()
+        with refused(StoreError, key="away"):
+            collection.condemn()
+        collection.abandon()
+    assert phase(place) is CollectionPhase.IDLE
+    assert BOLD.careful is False
+
+
+def test_after_a_delete_without_an_answer_no_shard_counts_as_swept_until_it_settled(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store may carry it out later, and take away what a publisher has sent again."""
+    waited: list[float] = []
+    swept: list[int] = []
+
+    def wait(seconds: float) -> None:
+        document = look(place.store).generation
+        assert document is not None
+        swept.append(document.swept)
+        waited.append(seconds)
+
+    delete = place.store.delete
+
+    def lost_answer(keys: list[str]) -> int:
+        place.store.counters.retry("timeout")
+        return delete(keys)
+
+    monkeypatch.setattr(place.store, "delete", lost_answer)
+    place.publish("/a", {f"f{number}": b"old %d" % number for number in range(30)})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.pass_time(days=4)
+    report = place.collect(CollectionRules(careful=False, wait=wait))
+    assert report.deleted > 30
+    assert sum(waited) == pytest.approx(600, abs=60)
+    assert set(swept) == {0}
+
+
+def test_the_report_tells_what_only_tags_hold(place: Place) -> None:
+    place.publish("/a", {"f": b"held by a tag" * 10, "both": b"both"}, tag="release")
+    place.publish("/a", {"both": b"both"})
+    place.supersede()
+    place.pass_time(days=4)
+    report = place.collect(ALL_ORPHANS)
+    size = len(compress(b"held by a tag" * 10))
+    assert report.held >= 2, "the file and its catalogs"
+    assert report.bytes_held > size
+    place.untag("release")
+    after = place.collect(ALL_ORPHANS)
+    assert after.held < report.held
+    assert after.deleted >= 2
+
+
+def test_commits_that_are_always_faster_delay_the_barrier_and_the_pruning_only(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = []
+    fence = SwitchingSide.fence
+
+    def slower(side: SwitchingSide, now: datetime) -> None:
+        tries.append(now)
+        if len(tries) < 4:
+            raise ManifestConflict(FQRN)
+        fence(side, now)
+
+    def never(side: SwitchingSide, gone: object, now: datetime) -> int:
+        raise ManifestConflict(FQRN)
+
+    old = place.publish("/a", {"f": b"old"})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.pass_time(days=4)
+    monkeypatch.setattr(SwitchingSide, "fence", slower)
+    with monkeypatch.context() as patch:
+        patch.setattr(SwitchingSide, "forget", never)
+        report = place.collect()
+    assert len(tries) == 4
+    assert not place.store.exists(old.root.key)
+    assert any("prunes the reflog" in note for note in report.notes)
+    assert phase(place) is CollectionPhase.IDLE
+    place.pass_time(days=1)
+    place.collect()
+    assert not Reflog.load(place.store.get(REFLOG_KEY)).contains(old.root)
