@@ -11,6 +11,7 @@ GatewayError
 ├── BadLeasePath            the lease path is malformed
 ├── NotOffered              this gateway has no such call (renewal)
 ├── LeaseLost               unknown, dropped or expired token                             retryable
+├── CollectionFailed        its garbage collection ended with an error, or was refused
 └── CommitFailed
     ├── BaseMoved           the destination is not what the change was derived from       retryable
     ├── CollectionMoved     a collection went on since the change was judged              retryable
@@ -154,6 +155,14 @@ class LeaseLost(GatewayError):
     hint = "take a new lease and derive the change again from the current revision"
 
 
+class CollectionFailed(GatewayError):
+    """The gateway does not say why: an active lease, a repository that is not collectable, a run that failed."""
+
+    code = "gateway-collection-failed"
+    hint = "run `cvmfs_server gc -f` on the gateway's machine by hand, and see what it says"
+    concern = Concern.GATEWAY
+
+
 class CommitFailed(GatewayError):
     code = "commit-failed"
     hint = "drop the lease; see the gateway's log"
@@ -181,6 +190,17 @@ UNEXPECTED_REPLY = ErrorRow(
 )
 GATEWAY_FAILED = ErrorRow(GatewayError, "gateway-failed", retryable=True, outage=True, concern=Concern.GATEWAY)
 """HTTP 5xx."""
+NOT_SWITCHED = ErrorRow(
+    GatewayError, "gateway-repository-not-switched",
+    "see the gateway's log; a restart of the gateway enables all repositories", concern=Concern.GATEWAY,
+)  # fmt: skip
+"""It said ok, and the repository is still enabled or disabled as before."""
+COLLECTION_UNCLEAR = ErrorRow(
+    GatewayError, "gateway-collection-unclear",
+    "see on the gateway's machine whether `cvmfs_server gc` still runs, before it is collected again",
+    concern=Concern.GATEWAY,
+)  # fmt: skip
+"""The reply to a collection was lost, and it did not come to its end in time."""
 STATE_FAILED = ErrorRow(
     GatewayError, "gateway-state-failed", "try again; if it stays, look at the disk and the log of the gateway",
     retryable=True, outage=True, concern=Concern.GATEWAY,
@@ -262,6 +282,8 @@ REASONS: tuple[tuple[_Match, str, GatewayErrorKind], ...] = (
     (_Match.EXACT, "authorization error: invalid_repo", UNKNOWN_REPOSITORY),
     (_Match.PREFIX, "repository not found", UNKNOWN_REPOSITORY),
     (_Match.EXACT, "repo_disabled", RepositoryDisabled),
+    (_Match.PREFIX, "exit status", CollectionFailed),
+    (_Match.PREFIX, "signal: ", CollectionFailed),
     (_Match.EXACT, "no_admin_key", AdminKeyNeeded),
     (_Match.EXACT, "input has leading slash", BadLeasePath),
     (_Match.EXACT, "missing repository name or subpath", BadLeasePath),

@@ -112,6 +112,17 @@ class CommitBody:
         return cls(*texts_of(body, "old_root_hash", "new_root_hash", "tag_name", "tag_description", "generation"))
 
 
+def format_enable(enabled: bool) -> bytes:
+    """Body of ``POST /repos/<name>``."""
+    return json.dumps({"enable": enabled, "wait": False}).encode()
+
+
+def format_collection(repository: str, *, revisions: int, dry_run: bool) -> bytes:
+    """Body of ``POST /gc``. ``revisions``: how many before the current one stay; 0: as ``cvmfs_server gc`` has it."""
+    members = {"repo": repository, "num_revisions": revisions, "dry_run": dry_run, "verbose": True}
+    return json.dumps(members).encode()
+
+
 def format_renewal(wanted_s: int | None) -> bytes:
     """Body of ``PATCH /leases/<token>``: how long it shall last from now; None for as long as the gateway allows."""
     return b"" if wanted_s is None else json.dumps({"expires_in_sec": wanted_s}).encode()

@@ -126,6 +126,7 @@ _SWAP = _yes("the destination's catalog is swapped by its hash")
 _EDIT = _yes("the revision's catalogs are edited and merged")
 _TRANSACTION = _yes("one transaction on the node")
 _SIGNED_HERE = _yes("by who holds the signing key: `nightshift repo`")
+_BY_GATEWAY = _yes("the gateway's own `/gc`, with its administrator's key: `nightshift repo gc`")
 _ONE_AT_A_TIME = _no("a node has one open transaction per repository", "the others wait for it; add nodes")
 _NO_EDIT = _no("cvmfs_server works on files and knows no catalogs", "use publisher: native, or do it on the node")
 _GATEWAY_TAGS = _no(
@@ -183,7 +184,7 @@ TABLE: Mapping[Operation, Mapping[Way, Cell]] = {
         _no("only who holds the signing key may", "run `nightshift repo repair` on the gateway's machine"),
         _no("its checksum is on the node", "run `cvmfs_server check -r` on the node"),
     ),
-    Operation.COLLECT: _row(_SIGNED_HERE, _GATEWAY_ONLY, _GATEWAY_ONLY, _GATEWAY_ONLY, _yes("`gc -f`")),
+    Operation.COLLECT: _row(_SIGNED_HERE, _BY_GATEWAY, _BY_GATEWAY, _SIGNED_HERE, _yes("`gc -f` on the node")),
     Operation.CHECK: _row(
         _yes("`nightshift repo check`"), _yes("`nightshift repo check`"), _yes("`check`"), _yes("`check`"),
         _yes("`check`"),

@@ -267,9 +267,9 @@ class NativePublisher:
         """Commit whatever ``apply`` does to an edit, all of it below ``lease_path``, as one revision.
 
         It is tried, and its catalogs are stored, before the lease is taken; under the lease it is done again only if
-        somebody published meanwhile. A change that does nothing makes no revision unless it is to be tagged. Raises
-        what ``apply`` raises, PathBusy, NotSupported where no lease may be on the whole repository, and what a commit
-        raises.
+        others published meanwhile or a collection went on. A change that does nothing makes no revision unless it is
+        to be tagged. Raises what ``apply`` raises, PathBusy, NotSupported where no lease may be on the whole
+        repository, CollectionRunning, and what a commit raises.
         """
         if lease_path.strip("/") == "" and not self.gateway().leases_everything:
             raise NotSupported(
@@ -280,6 +280,7 @@ class NativePublisher:
             )
         clock = PhaseTimes()
         with clock.phase("rehearsal"):
+            began = look(self._store).moment  # before anything is stored: what is swept later may be among it
             manifest, new = self._rehearsed(apply, now)
         if new is None and tag is None:
             there = self._view(manifest.root).nested_at(lease_path)
@@ -288,10 +289,10 @@ class NativePublisher:
             held = time.monotonic()
             with clock.phase("base"):
                 rehearsed, seen, manifest = manifest, look(self._store), self._read_manifest()
-                if manifest.root != rehearsed.root:
+                if manifest.root != rehearsed.root or seen.moment != began:
                     manifest, new = self._rehearsed(apply, now)
                 if new is not None:
-                    require_spared(self._store, seen, lease.path, _objects(new))
+                    require_spared(self._store, seen, lease.path, _objects(new), fqrn=self.fqrn)
             with clock.phase("commit"):
                 self.gateway().commit(lease, manifest, new.hash if new else manifest.root, tag, seen)
             held_s = time.monotonic() - held
@@ -412,7 +413,7 @@ class NativePublisher:
         with clock.phase("upload"):
             base.edit.require_room(**self._most)
             new = base.edit.finish(int(now.timestamp()))
-            require_spared(self._store, base.seen, lease.path, _objects(new))
+            require_spared(self._store, base.seen, lease.path, _objects(new), fqrn=self.fqrn)
             store_all(self._store, _objects(new))
         with clock.phase("commit"):
             return self.gateway().commit(lease, base.manifest, new.hash, tag, base.seen)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
-from include.cvmfs.coordination.condemned import condemned_among
-from include.cvmfs.coordination.generation import CHANGESET_LIFE, CLOCK_SKEW, Look
+from include.cvmfs.coordination.condemned import condemned_among, condemned_shards
+from include.cvmfs.coordination.generation import CHANGESET_LIFE, CLOCK_SKEW, SHARDS, Look
 from include.cvmfs.errors import (
     CHANGESET_EXPIRED,
     OBJECTS_COLLECTED,
@@ -27,20 +27,22 @@ _AT_ONCE = 32
 
 
 class Clearance:
-    """Judges one changeset. What is true at one collection generation is not looked up twice."""
+    """Judges one changeset. What is true at one point of a collection is not looked up twice."""
 
     def __init__(self, store: Store, catalogs: CatalogCache, changeset: Changeset) -> None:
         self._store = store
         self._catalogs = catalogs
         self._changeset = changeset
-        self._judged: dict[str, CommitError | None] = {}
+        self._clear: set[str] = set()  # tokens: they stay the same while shards are swept, and so does this judgement
+        self._faults: dict[tuple[str, int], CommitError] = {}
         self._hashes: DigestSet | None = None
 
     def fault(self, look: Look, now: datetime) -> CommitError | None:
         """Why the changeset must not be published at the generation that was looked at; None if it may be.
 
         Its age and, only if a collection ran or runs since it was begun, its objects: those on the list of a collection
-        that has ended were deleted, those on the list of one that runs will be. Raises what reading them raises.
+        that has ended were deleted, those on the list of one that runs were or will be, shard by shard. Where an
+        object was sent after its shard was swept, neither counts. Raises what reading them raises.
         """
         made = self._changeset
         age = now - made.created
@@ -50,9 +52,13 @@ class Clearance:
                 f"the changeset was begun at {made.created:%Y-%m-%d %H:%M} UTC, more than {hours:.0f} h away from now"
             )
             return CHANGESET_EXPIRED(made.destination, what)
-        if look.token not in self._judged:
-            self._judged[look.token] = self._collected(look)
-        return self._judged[look.token]
+        at = look.token, look.swept
+        if look.token not in self._clear and at not in self._faults:
+            if (fault := self._collected(look)) is None:
+                self._clear.add(look.token)
+            else:
+                self._faults[at] = fault
+        return None if look.token in self._clear else self._faults[at]
 
     def require_catalogs(self, root: Catalog) -> None:
         """Look for the catalogs below the root: a store may acknowledge and lose. Raises ObjectsLost."""
@@ -77,29 +83,49 @@ class Clearance:
         return ObjectsLost(path, f"{len(lost)} of its catalogs are not in the store, as {keys[0]}", keys)
 
     def _collected(self, look: Look) -> CommitError | None:
-        path, began = self._changeset.destination, self._changeset.generation
+        path, began = self._changeset.destination, self._changeset.moment
         since = look.lists_since(began)
         if since is None:
             return OBJECTS_COLLECTED(
-                path, f"begun at generation {began}; what was collected until {look.token} is unknown"
+                path, f"begun at generation {began.completed}; what was collected until {look.token} is unknown"
             )
-        if not since and look.running_list is None:
+        running = look.running_since(began)
+        if not since and running is None:
             return None
         try:
             if self._hashes is None:
                 self._hashes = objects_of(self._changeset, self._catalogs)
         except ObjectMissing as gone:
             return OBJECTS_COLLECTED(path, f"{gone.key} is gone, and a collection ran or runs since it was begun")
-        for name in since:
-            if gone_now := condemned_among(self._store, name, self._hashes):
+        shards = condemned_shards(self._store, running, self._hashes) if running is not None else ()
+        # first: what is prepared again now would wait for these as well, and would have to be prepared once more
+        if unswept := tuple(one for one in shards if one >= look.swept):
+            return _waiting(look, path, unswept, self._changeset.repository)
+        if shards:
+            return OBJECTS_COLLECTED(path, f"shards with its objects were swept by collection {look.token} meanwhile")
+        for missed in since:
+            if gone_now := condemned_among(self._store, missed.name, self._hashes, missed.shards):
                 return OBJECTS_COLLECTED(path, f"{len(gone_now)} of its objects were collected since it was begun")
-        if look.running_list and (going := condemned_among(self._store, look.running_list, self._hashes)):
-            return CollectionRunning(path, f"{len(going)} of its objects are on the list of collection {look.token}")
         return None
 
 
-def require_spared(store: Store, look: Look, path: str, objects: Iterable[tuple[str, bytes]]) -> None:
-    """Raises CollectionRunning if one of these objects, stored just now under their keys, is about to be deleted."""
+def require_spared(store: Store, look: Look, path: str, objects: Iterable[tuple[str, bytes]], *, fqrn: str) -> None:
+    """Raises CollectionRunning if one of these objects is about to be deleted.
+
+    They are sent to their keys after the look: what is in a shard that was swept by then stays.
+    """
+    running = look.running_since(look.moment)
     identities = [identity(hash_of_key(key)) for key, _ in objects]
-    if look.running_list and condemned_among(store, look.running_list, identities):
-        raise CollectionRunning(path, f"what it needs is on the list of collection {look.token}")
+    if running is not None and (unswept := condemned_shards(store, running, identities)):
+        raise _waiting(look, path, unswept, fqrn)
+
+
+def _waiting(look: Look, path: str, shards: tuple[int, ...], fqrn: str) -> CollectionRunning:
+    return CollectionRunning(
+        path,
+        f"some of its objects are on the list of collection {look.token}, in {len(shards)} shards that are not swept "
+        f"yet, the last of them {shards[-1]}, of {SHARDS}; {look.swept} are swept",
+        number=look.moment.completed + 1,
+        shards=shards,
+        repository=fqrn,
+    )

@@ -25,8 +25,7 @@ def switching(
     leasing raises.
     """
     site.require_thawed(fqrn)
-    store, signer = _signing(site, fqrn)
-    require(site.way_of_switching(fqrn), operation, fqrn=fqrn, path="")
+    store, signer = require_switchable(site, fqrn, operation)
     traits = recorded_traits(site.ledger, site.settings.store(site.settings.repository(fqrn).store))
     if leased is None:
         leased = not (store.is_local or (traits is not None and traits.replace))
@@ -35,6 +34,16 @@ def switching(
         return
     with site.gateway(fqrn).lease(fqrn, "", hostname=holder):
         yield store, signer
+
+
+def require_switchable(site: Site, fqrn: str, operation: Operation) -> tuple[Store, Signer]:
+    """The store and signing key, if this machine may replace the manifest; whatever is frozen or leased.
+
+    Raises KeyFileError, NotSupported and GatewayError as :func:`switching`.
+    """
+    found = _signing(site, fqrn)
+    require(site.way_of_switching(fqrn), operation, fqrn=fqrn, path="")
+    return found
 
 
 def _signing(site: Site, fqrn: str) -> tuple[Store, Signer]:

@@ -52,7 +52,7 @@ def prepare_for(
     What the current revision or the journal names is not sent again, unless it is condemned or damaged. Raises what
     preparing raises.
     """
-    base = Base(head.manifest.root, head.manifest.revision, seen.completed)
+    base = Base(head.manifest.root, head.manifest.revision, seen.moment)
     packing = site.packing(head.fqrn, head)
     if packing is not None:
         if tree.special_bits is not None:

@@ -83,6 +83,10 @@ class Site:
         """The same with the gateway's credentials, for who founds the repository."""
         return self.store(self.settings.repository(fqrn).store, Role.GATEWAY).child(fqrn)
 
+    def collector_store(self, fqrn: str) -> Store:
+        """The same with the credentials of who deletes objects."""
+        return self.store(self.settings.repository(fqrn).store, Role.COLLECTOR).child(fqrn)
+
     def manifest_store(self, fqrn: str, *, quick: bool = False) -> Store:
         """A repository's store for the one who switches its manifest. Raises PublisherError.
 
@@ -175,7 +179,10 @@ class Site:
         key = (name, role, single_writer, quick)
         if key not in self._stores:
             settings = self.settings.store(name)
-            options = options_of(settings, traits=recorded_traits(self.ledger, settings), single_writer=single_writer)
+            traits = recorded_traits(self.ledger, settings)
+            if traits is not None and role is Role.COLLECTOR and settings.collector_connection is not None:
+                traits = replace(traits, bulk_delete=True)  # it was tried by a key that may not delete objects
+            options = options_of(settings, traits=traits, single_writer=single_writer)
             if quick:
                 options = replace(options, timeout_s=min(options.timeout_s, QUICK_S), retries=0)
             credentials = credentials_of(settings, self.secrets, role)

@@ -23,14 +23,16 @@ def credentials_of(store: StoreSettings, secrets: Secrets, role: Role = Role.PUB
 def connection_of(store: StoreSettings, role: Role) -> str | None:
     """The connection with a role's key; None for readers, who need none, and where the store names none.
 
-    The settings name a second one for the gateway alone. Where they name none, all work is done with the same key.
+    The settings may name one of its own for the gateway and one for the collector; else the publishers' is used.
     """
     match role:
         case Role.READER:
             return None
         case Role.GATEWAY:
             return store.gateway_connection or store.connection
-        case Role.PUBLISHER | Role.COLLECTOR:
+        case Role.COLLECTOR:
+            return store.collector_connection or store.connection
+        case Role.PUBLISHER:
             return store.connection
 
 
@@ -50,10 +52,10 @@ def options_of(store: StoreSettings, *, traits: Traits | None = None, single_wri
     )
 
 
-def plain_store(settings: SiteSettings, secrets: Secrets, name: str) -> storage.Store:
+def plain_store(settings: SiteSettings, secrets: Secrets, name: str, role: Role = Role.PUBLISHER) -> storage.Store:
     """A store opened without what an earlier trial saw. Raises StoreError, MissingConnection or BadConnection."""
     store = settings.store(name)
-    return open_store(store.url, credentials=credentials_of(store, secrets), options=options_of(store))
+    return open_store(store.url, credentials=credentials_of(store, secrets, role), options=options_of(store))
 
 
 def try_store(settings: SiteSettings, secrets: Secrets, name: str) -> Traits | None:

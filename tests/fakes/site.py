@@ -16,6 +16,7 @@ from typing import Any
 from include.cvmfs.check.check import check
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY
 from include.cvmfs.commit.create import create_repository
+from include.cvmfs.coordination.generation import look
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key, save_signer
 from include.cvmfs.ingest.changeset import Changeset
@@ -96,6 +97,7 @@ class LiveSite:
     ) -> Changeset:
         """A changeset of some files for a destination, derived from the current revision unless told otherwise."""
         tree = self.tree(f"{abs(hash((destination, *files.items())))}-{os.urandom(4).hex()}", files)
+        seen = look(self.store)
         head = base or self.head()
         return prepare(
             DirectorySource(tree),
@@ -103,7 +105,7 @@ class LiveSite:
             fqrn=FQRN,
             destination=destination,
             now=datetime.now(UTC),
-            base=Base(head.manifest.root, head.manifest.revision),
+            base=Base(head.manifest.root, head.manifest.revision, seen.moment),
             options=PrepareOptions(mtime=1, owner=(0, 0), algorithm=self.algorithm, **options),
         )
 

@@ -22,6 +22,7 @@ from typing import Any
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.hashes import ObjectHash
+from tests.fakes.stockcollection import collected
 from tests.fakes.stockreceiver import Panic, Receiver, Refused
 
 API = "/api/v1"
@@ -35,6 +36,11 @@ class StockGateway:
     ``fail``: texts that the next commits answer instead of publishing; ``fail_after``: after they have published.
     ``lose_replies``: how many of the next commits end without a reply. ``before_commit`` is called within a commit,
     while the one lock of the whole gateway is held.
+
+    ``during_collection`` is called within a collection, before it deletes anything; ``collection_fails``: texts that
+    the next ones answer instead; ``lose_collections``: how many end without a reply, ``cut_collections``: how many lose
+    their connection at once and go on; ``scripts``: those of the old gateway are there, which refuse to collect while
+    anything is leased; ``keeps_disabled``: it says ok to enabling and does not do it.
     """
 
     receiver: Receiver
@@ -46,12 +52,22 @@ class StockGateway:
     fail_after: list[str] = field(default_factory=list)
     lose_replies: int = 0
     before_commit: Callable[[], object] | None = None
+    enabled: bool = True
+    keeps_disabled: bool = False
+    during_collection: Callable[[], object] | None = None
+    collection_fails: list[str] = field(default_factory=list)
+    lose_collections: int = 0
+    cut_collections: int = 0
+    scripts: bool = False
     url: str = ""
+    collections: list[dict[str, Any]] = field(default_factory=list)
     calls: list[str] = field(default_factory=list)
     commits: list[dict[str, Any]] = field(default_factory=list)
     leased: list[str] = field(default_factory=list)
     _counters: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _repository: threading.Lock = field(default_factory=threading.Lock)
+    _cut: list[threading.Thread] = field(default_factory=list)
 
     def __enter__(self) -> StockGateway:
         self._db = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
@@ -72,11 +88,14 @@ class StockGateway:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(10)
+        for thread in self._cut:
+            thread.join(10)
         self._db.close()
 
     def restart(self) -> None:
-        """Leases are in a file and survive; the counters that a commit needs were in memory."""
+        """Leases are in a file and survive; the counters that a commit needs, and what is disabled, were in memory."""
         self._counters.clear()
+        self.enabled = True
 
     def expire_all(self) -> None:
         """Let all leases have expired; their rows stay until another one is granted."""
@@ -97,7 +116,11 @@ class StockGateway:
             return _json(welcome=WELCOME)
         if method == "GET" and route == "/repos":
             keys = dict.fromkeys(self.keys, "/")
-            return _json(status="ok", data={self.receiver.fqrn: {"keys": keys, "enabled": True}})
+            return _json(status="ok", data={self.receiver.fqrn: {"keys": keys, "enabled": self.enabled}})
+        if route.startswith("/repos/") and method == "POST":
+            return self._enable(headers, body)
+        if route == "/gc" and method == "POST":
+            return self._collect(headers, body)
         if method == "GET" and route == "/leases":
             with self._lock:
                 rows = self._rows()
@@ -143,6 +166,8 @@ class StockGateway:
             return _error("missing repository name or subpath")
         if repository != self.receiver.fqrn:
             return _error("repository not found: %!w(<nil>)")
+        if not self.enabled:
+            return _error("repo_disabled")
         with self._lock:
             path, now = full[len(repository) :], _now_ms()
             busy = self._db.execute(
@@ -182,7 +207,8 @@ class StockGateway:
         tag = NewTag(asked["tag_name"], asked["tag_description"]) if asked["tag_name"] else None
         try:
             old, new = ObjectHash.parse(asked["old_root_hash"]), ObjectHash.parse(asked["new_root_hash"])
-            revision = self.receiver.commit(path, old, new, tag)
+            with self._repository:
+                revision = self.receiver.commit(path, old, new, tag)
         except (Panic, FormatError) as panic:
             return _error(f"runtime error: {panic}")
         except Refused as refused:
@@ -208,15 +234,53 @@ class StockGateway:
         return _json(status="ok", data={"expires": _time(expires)})
 
     def _cancel(self, path: str, headers: Any) -> tuple[int, str]:
-        key = str(headers["Authorization"]).partition(" ")[0]
-        if not self._signed(headers, path.encode()):
-            return _error("invalid_hmac")
-        if key not in self.admins:
-            return _error("no_admin_key")
+        if (refusal := self._refusal(headers, path.encode())) is not None:
+            return refusal
         place = path.removeprefix(f"{API}/leases-by-path/").removeprefix(self.receiver.fqrn)
         with self._lock:
             self._db.execute("DELETE FROM lease WHERE path LIKE (? || '%')", (place,))
         return _json(status="ok")
+
+    def _enable(self, headers: Any, body: bytes) -> tuple[int, str]:
+        if (refusal := self._refusal(headers, body)) is not None:
+            return refusal
+        self.enabled = json.loads(body)["enable"] and not self.keeps_disabled
+        return _json(status="ok")  # also where it failed
+
+    def _collect(self, headers: Any, body: bytes) -> tuple[int, str] | None:
+        """Only the lock of the repository's commits is held, and no lease is looked at."""
+        if (refusal := self._refusal(headers, body)) is not None:
+            return refusal
+        asked = json.loads(body)
+        self.collections.append({**asked, "leased": self.held(), "enabled": self.enabled})
+        if self.scripts and self.held():
+            return _error("exit status 1")
+        if "timestamp" in asked:
+            return _error("exit status 1")  # `date` does not take it as Go writes it
+        if self.collection_fails:
+            return _error(self.collection_fails.pop(0))
+        if self.cut_collections:
+            self.cut_collections -= 1
+            self._cut.append(threading.Thread(target=self._run_collection, args=(asked,), daemon=True))
+            self._cut[-1].start()
+            return None
+        output = self._run_collection(asked)
+        if self.lose_collections:
+            self.lose_collections -= 1
+            return None
+        return _json(status="ok", output=output)
+
+    def _run_collection(self, asked: dict[str, Any]) -> str:
+        with self._repository:
+            if self.during_collection is not None:
+                self.during_collection()
+            return collected(self.receiver.store, self.receiver.fqrn, asked["num_revisions"], dry_run=asked["dry_run"])
+
+    def _refusal(self, headers: Any, message: bytes) -> tuple[int, str] | None:
+        key = str(headers["Authorization"]).partition(" ")[0]
+        if not self._signed(headers, message):
+            return _error("invalid_hmac")
+        return None if key in self.admins else _error("no_admin_key")
 
     def _signed(self, headers: Any, message: bytes) -> bool:
         key, _, signature = str(headers["Authorization"]).partition(" ")

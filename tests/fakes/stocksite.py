@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import Any
 
 from include.publishers.native import NativePublisher
+from include.settings.model import SiteSettings
+from include.settings.secrets import EnvSecrets
+from include.site.site import Site
 from include.storage.store import Store
 from tests.fakes.orders import KEY_ID, SECRET
-from tests.fakes.site import FQRN, SIGNER, LiveSite
+from tests.fakes.site import FQRN, PUBLIC_KEY, SIGNER, LiveSite
 from tests.fakes.stockgateway import StockGateway
 from tests.fakes.stockreceiver import Receiver
+
+ADMIN = "adminkey"
 
 
 @dataclass
@@ -22,7 +28,8 @@ class StockSite(LiveSite):
 
     def start(self, **settings: Any) -> None:
         self.create()
-        self.gateway = StockGateway(Receiver(self.store, FQRN, SIGNER), {KEY_ID: SECRET}, **settings).__enter__()
+        keys = {KEY_ID: SECRET, ADMIN: SECRET}
+        self.gateway = StockGateway(Receiver(self.store, FQRN, SIGNER), keys, {ADMIN}, **settings).__enter__()
         self.url = self.gateway.url
 
     def stop(self) -> None:
@@ -34,3 +41,23 @@ class StockSite(LiveSite):
         publisher = super().worker(url, store=store, **settings)
         publisher.pause = self.pauses.append
         return publisher
+
+    def configured(self, *, admin: str = ADMIN, **repository: Any) -> Site:
+        """The site of the configuration, its store the folder that the repository is in."""
+        (self.folder / "repository.pub").write_bytes(PUBLIC_KEY)
+        store = self.store.url.removesuffix(f"/{FQRN}")
+        settings = {
+            "ledger": f"sqlite:///{self.folder}/ledger.db",
+            "paths": {"var": f"{self.folder}/var"},
+            "stores": {"cvmfs": {"url": store}},
+            "repositories": {
+                FQRN: {
+                    "store": "cvmfs", "public_url": self.store.url, "public_key": f"{self.folder}/repository.pub",
+                    "gateway": "gw", "gateway_admin": "gw_admin", **repository,
+                }
+            },
+        }  # fmt: skip
+        address = {"host": self.url, "password": SECRET}
+        keys = {"GW": {**address, "login": KEY_ID}, "GW_ADMIN": {**address, "login": admin}}
+        found = {f"AIRFLOW_CONN_{name}": json.dumps(key) for name, key in keys.items()}
+        return Site(SiteSettings.model_validate(settings), EnvSecrets(found))

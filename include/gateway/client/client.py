@@ -16,13 +16,13 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from secrets import token_urlsafe
 from typing import TYPE_CHECKING, NoReturn
-from urllib.parse import quote
 
 import requests
 
 from include.cvmfs.format.hashes import CATALOG, ObjectHash
 from include.gateway import protocol
 from include.gateway.auth import authorization, sign_body
+from include.gateway.client.administration import Administration
 from include.gateway.client.audit import LeaseEvent
 from include.gateway.client.lease_renewal import Holdings, Keeper
 from include.gateway.client.reply_errors import ReplyVerdict, deadline_of, epoch_of, queue_of
@@ -51,7 +51,7 @@ COMMIT_MARGIN_S = 5.0
 _GREETING_S, _UNANSWERED = 5.0, 1000
 
 
-class GatewayClient:
+class GatewayClient(Administration):
     """One gateway, one key. May be shared between threads.
 
     Times in seconds: ``timeout_s`` for each reply, ``commit_timeout_s`` for that of a commit; ``commit_margin_s``: what
@@ -306,13 +306,9 @@ class GatewayClient:
         self._holdings.ended(lease, LeaseEvent.DROPPED, "given back", trace=reply.trace)
         return True
 
-    def drop_by_path(self, repository: str, path: str) -> None:
-        """End every lease at and below ``path``, whoever holds it; needs an admin key."""
-        place = LeasePath(repository, checked_path(path))
-        url = f"{protocol.LEASES_BY_PATH}/{place}"
-        what = f"end of all leases below {place} with key {self.key_id}"
-        call = Call("DELETE", quote(url), what, signed=(protocol.API + url).encode(), repeatable=True)
-        self._verdict.require_ok(self._send(call), what, place)
+    def abandon(self, lease: Lease, why: str) -> None:
+        """Leave a lease to its end: it is neither dropped nor renewed any more."""
+        self._holdings.ended(lease, LeaseEvent.ABANDONED, why)
 
     @contextmanager
     def lease(self, repository: str, path: str, *, hostname: str) -> Iterator[Lease]:
@@ -336,6 +332,10 @@ class GatewayClient:
                 log.warning("lease on %s not dropped, it ends by expiry: %s", lease.full_path, error)
                 self._holdings.ended(lease, LeaseEvent.ABANDONED, f"not dropped: {error.code}")
             self._holdings.forget(lease)
+
+    def left_s(self, lease: Lease) -> float | None:
+        """Seconds until a lease ends, its renewals included; None if the gateway does not say."""
+        return self._holdings.left_s(lease)[0]
 
     def _body_signed(self, lease: Lease, body: bytes) -> dict[str, str]:
         """The header that covers the body, which the protocol's own signature leaves out; if the gateway takes it."""

@@ -269,8 +269,11 @@ class Commands:
     def tag_list(self) -> list[str]:
         return self._limited(self._ours("tag", "-l", "-x", self.fqrn))
 
-    def collect(self) -> list[str]:
-        return self._working(self._limited(self._ours("gc", "-f", self.fqrn)))
+    def collect(self, older_than: datetime | None = None, *, listed: bool = False, dry_run: bool = False) -> list[str]:
+        """Keep revisions that were superseded later; None: as the tool has it, 3 days ago."""
+        since = ["-t", f"{older_than.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"] if older_than is not None else []
+        options = [*since, *(["-l"] if listed else []), *(["-d"] if dry_run else [])]
+        return self._working(self._limited(self._ours("gc", "-f", *options, self.fqrn)))
 
     def check(self) -> list[str]:
         return self._limited(self._ours("check", self.fqrn))

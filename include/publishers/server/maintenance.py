@@ -10,12 +10,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeVar
 
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.history import check_tag_description, check_tag_name
 from include.cvmfs.revision.repository import Repository
 from include.publishers.capabilities import Loss, Operation, Way, require
+from include.publishers.errors import NotSupported
 from include.publishers.server.commands import NodeTag
 from include.publishers.server.errors import NAME_REFUSED, NodeLost
 from include.publishers.server.node import Node, Session
@@ -27,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
 _PAUSE_S = 1.0
-_MOST_TAGS = 1_000_000
+_MOST_TAGS = _MOST_LINES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +87,20 @@ class NodeUpkeep:
 
         return self.repeated(attempt)
 
-    def collect(self) -> tuple[str, ...]:
-        """Collect garbage on the node; what it said. Raises NotSupported through a gateway, NodeError."""
+    def collect(
+        self, *, older_than: datetime | None = None, listed: bool = False, dry_run: bool = False
+    ) -> tuple[str, ...]:
+        """Collect garbage on the node; what it said, of a million lines at most.
+
+        ``older_than``: what was superseded before goes, 3 days ago by default; ``listed``: it names what it deletes.
+        Raises NotSupported through a gateway, which collects by itself, and NodeError.
+        """
         self.require(Operation.COLLECT, "")
+        if self.way is not Way.SERVER_LOCAL:
+            raise NotSupported(self.fqrn, "the node does not collect behind a gateway; use nightshift repo gc", path="")
         with self._session("collecting garbage") as session:
-            return session.run(Verb.COLLECT, session.commands.collect()).lines
+            command = session.commands.collect(older_than, listed=listed, dry_run=dry_run)
+            return session.run(Verb.COLLECT, command, quiet=listed, keep=_MOST_LINES).lines
 
     def check(self) -> tuple[str, ...]:
         """Let the node check the repository; what it said. Raises NodeError, also if there are problems."""

@@ -17,6 +17,7 @@ from include.publishers.server.pack import Packing
 from include.publishers.server.publisher import ServerPublisher
 from include.settings.model import NodeSettings, RepositorySettings
 from include.settings.secrets import Secrets
+from include.settings.ssh import SshLogin
 
 PACKED = "packed"
 """Below the site's ``var``: trees that were prepared for a node and are not published yet."""
@@ -39,20 +40,7 @@ def open_server(
     losses = frozenset(Loss(one) for one in settings.allow_lossy)
     owner = kept.owner
 
-    def passphrase() -> str | None:
-        return secrets.get(node.connection).password if node.connection else None
-
-    address = NodeAddress(
-        fqrn=settings.fqrn,
-        host=node.host,
-        port=node.port,
-        user=node.user,
-        known_hosts=node.known_hosts,
-        key=node.key,
-        passphrase=passphrase,
-        connect_timeout_s=node.connect_timeout_s,
-        keepalive_s=node.keepalive_s,
-    )
+    address = address_of(settings.fqrn, node, secrets)
     commands = Commands(
         fqrn=settings.fqrn,
         mount=node.mount.replace("{fqrn}", settings.fqrn),
@@ -80,6 +68,25 @@ def open_server(
             specials=not (way is Way.SERVER_STOCK and Loss.SPECIALS in losses),
         ),
         ingest=node.install == "ingest",
+    )
+
+
+def address_of(fqrn: str, login: SshLogin, secrets: Secrets) -> NodeAddress:
+    """Where a machine is that has the repository, and how we log in there. The passphrase is asked for when needed."""
+
+    def passphrase() -> str | None:
+        return secrets.get(login.connection).password if login.connection else None
+
+    return NodeAddress(
+        fqrn=fqrn,
+        host=login.host,
+        port=login.port,
+        user=login.user,
+        known_hosts=login.known_hosts,
+        key=login.key,
+        passphrase=passphrase,
+        connect_timeout_s=login.connect_timeout_s,
+        keepalive_s=login.keepalive_s,
     )
 
 

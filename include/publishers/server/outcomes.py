@@ -35,6 +35,7 @@ class Verb(Enum):
     TAG = "tag"
     COLLECT = "gc"
     CHECK = "check"
+    SNAPSHOT = "snapshot"
 
 
 Kind = ErrorRow[..., NodeError] | type[PathBusy]
@@ -94,7 +95,7 @@ MESSAGES: Sequence[tuple[str, Kind]] = (
     ("does not exist", kinds.UNKNOWN_REPOSITORY),
     ("cannot acquire lease", kinds.OPEN_FAILED),
 )
-_SPOKEN = frozenset({Verb.TRANSACTION, Verb.PUBLISH, Verb.ABORT, Verb.INGEST, Verb.TAG, Verb.COLLECT, Verb.CHECK})
+_SPOKEN = frozenset(Verb) - {Verb.LOCK, Verb.LOOK, Verb.PLACE, Verb.UNPACK, Verb.SPOOL}
 
 
 def failure(

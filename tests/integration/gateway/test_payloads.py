@@ -386,26 +386,18 @@ def test_a_store_that_fails_is_told_and_the_payload_can_be_sent_again(start_desk
 # -- collections
 
 
-def at(store: Store, phase: CollectionPhase, number: int = 1) -> None:
+def at(store: Store, phase: CollectionPhase, number: int = 1, swept: int = 0) -> None:
     condemned = "0" * 64 if phase.has_list else None
-    document = Generation(number, phase, datetime(2026, 1, 1, tzinfo=UTC), condemned)
+    document = Generation(number, phase, datetime(2026, 1, 1, tzinfo=UTC), condemned, swept=swept)
     store.put(generation.KEY, document.format())
 
 
-def test_nothing_is_taken_while_objects_are_about_to_be_deleted(desk: Desk) -> None:
-    for phase in (CollectionPhase.CONDEMNED, CollectionPhase.SWEEPING):
-        at(desk.store, phase)
-        assert desk.send(GOOD)["reason"] == "generation_moved"
-    at(desk.store, CollectionPhase.IDLE)
-    assert desk.send(GOOD) == OK
-
-
-def test_a_commit_is_measured_by_the_collection_that_its_first_payload_saw(start_desk: StartDesk) -> None:
+def test_a_commit_is_judged_by_what_its_first_payload_saw_of_collections(start_desk: StartDesk) -> None:
     committer = FakeCommitter()
     desk = start_desk(committer=committer)
-    at(desk.store, CollectionPhase.MARKING, 4)
+    at(desk.store, CollectionPhase.SWEEPING, 4, swept=17)
     assert desk.send(GOOD) == OK
     at(desk.store, CollectionPhase.IDLE, 4)
-    assert desk.send(pack_of(b"later"))["reason"] == "generation_moved"
+    assert desk.send(pack_of(b"later")) == OK
     desk.wire.commit(desk.token, OLD, NEW)
-    assert [order.generation for order in committer.orders] == ["4:marking"]
+    assert [(order.generation, order.since) for order in committer.orders] == [("", "4:sweeping+17")]

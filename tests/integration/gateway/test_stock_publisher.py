@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from include.cvmfs.commit.commit import fence
 from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.objects import load
 from include.storage.file import FileStore
 from include.storage.store import Store
+from tests.fakes.collector import Collector
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.refused import refused
-from tests.fakes.site import DESTINATIONS, FQRN, LiveSite
+from tests.fakes.site import DESTINATIONS, FQRN, SIGNER, LiveSite
 from tests.fakes.stockpublisher import DIRECTORY, StockPanic, StockPublisher, StockWire
 from tests.integration.publishers.conftest import ThreadSite
 
@@ -230,3 +232,104 @@ def test_two_stock_publishers_and_a_native_one_at_once_lose_nothing(any_site: Th
     expected |= {f"{DESTINATIONS[0]}/f{n}": b"%d %d" % (rounds - 1, n) for n in range(20)}
     assert {path: data for path, data in found.items() if not path.endswith(".cvmfscatalog")} == expected
     any_site.assert_sound()
+
+
+# -- beside a collection
+
+
+OLD = {"bin/tool": b"both versions have it" * 100}
+
+
+@pytest.fixture
+def collecting(file_site: ThreadSite) -> Collector:
+    """A collector with its list out: it condemns what the first version of ``/soft`` had."""
+    publisher = stock(file_site)
+    for files in (OLD, {"other": b"another"}):
+        with publisher.transaction("/soft") as transaction:
+            if transaction.edit.lookup("/soft") is not None:
+                transaction.edit.remove("/soft")
+            publisher.ingest(transaction, "/soft", files)
+            publisher.publish(transaction)
+    collector = Collector(
+        file_site.store,
+        FQRN,
+        now=datetime.now(UTC),
+        barrier=lambda: fence(file_site.store, FQRN, signer=SIGNER, now=int(datetime.now(UTC).timestamp())),
+    )
+    collector.begin()
+    collector.mark()
+    collector.condemn()
+    return collector
+
+
+def install(site: LiveSite, files: dict[str, bytes], before_commit: Callable[[], object] = lambda: None) -> int:
+    """Put a tree at ``/new`` in a transaction of its own; ``before_commit`` runs once all is sent."""
+    publisher = stock(site)
+
+    class Wire(StockWire):
+        def commit(self, *arguments: object) -> dict[str, object]:
+            before_commit()
+            return super().commit(*arguments)  # type: ignore[arg-type]
+
+    publisher.wire = Wire(site.url, KEY_ID, SECRET)
+    with publisher.transaction("/new") as transaction:
+        publisher.ingest(transaction, "/new", files)
+        return publisher.publish(transaction)
+
+
+def test_a_publication_that_needs_nothing_condemned_goes_on_in_every_phase(
+    file_site: ThreadSite, collecting: Collector
+) -> None:
+    revision = file_site.readers().manifest.revision
+    publisher = stock(file_site)
+    for number, step in enumerate(
+        (lambda: None, lambda: collecting.sweep_shards(0), lambda: collecting.sweep_shards(128), collecting.end)
+    ):
+        with publisher.transaction(f"/new{number}") as transaction:
+            publisher.ingest(transaction, f"/new{number}", {"file": b"%d" % number})
+            step()  # between the mount and the first payload
+            assert publisher.publish(transaction) == revision + 1 + number
+    file_site.assert_sound()
+
+
+def test_a_list_that_comes_out_between_payloads_and_commit_refuses_only_what_it_names(
+    file_site: ThreadSite, collecting: Collector
+) -> None:
+    collecting.sweep_shards(256)
+    collecting.end()
+
+    def next_collection() -> None:
+        collecting.begin()
+        collecting.mark()
+        collecting.condemn()
+
+    install(file_site, {"bin/fresh": b"fresh"}, next_collection)
+    file_site.assert_sound()
+
+
+def test_what_needs_a_condemned_object_is_refused_until_its_shard_is_swept(
+    file_site: ThreadSite, collecting: Collector
+) -> None:
+    before = file_site.readers().manifest.revision
+    with refused(StockPanic, reason="generation_moved"):
+        install(file_site, OLD)
+    with refused(StockPanic, reason="generation_moved"):
+        install(file_site, OLD, lambda: collecting.sweep_shards(256))
+    assert file_site.readers().manifest.revision == before
+    assert install(file_site, OLD) == before + 1
+    collecting.end()
+    file_site.assert_sound()
+    assert contents(file_site, "/new") == {f"/new/{path}": data for path, data in OLD.items()}
+
+
+def test_what_was_sent_before_a_collection_took_it_is_refused_when_that_has_ended(
+    file_site: ThreadSite, collecting: Collector
+) -> None:
+    def swept_and_ended() -> None:
+        collecting.sweep_shards(256)
+        collecting.end()
+
+    with refused(StockPanic, reason="generation_moved"):
+        install(file_site, OLD, swept_and_ended)
+    install(file_site, OLD)
+    file_site.assert_sound()

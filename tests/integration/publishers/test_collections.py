@@ -11,6 +11,7 @@ import pytest
 from include.cvmfs.commit.commit import fence
 from include.cvmfs.coordination.generation import STATUS_KEY, Look, look
 from include.cvmfs.errors import CHANGESET_EXPIRED, OBJECTS_COLLECTED, CollectionRunning, ObjectsLost
+from include.cvmfs.format.dirent import Dirent
 from include.cvmfs.format.hashes import CATALOG
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
@@ -58,7 +59,7 @@ def reusing(site: ThreadSite, files: dict[str, bytes] = SHARED, seen: Look | Non
         now=NOW,
         options=PrepareOptions(mtime=1, owner=(0, 0)),
         known=known,
-        base=Base(head.manifest.root, head.manifest.revision, seen.completed),
+        base=Base(head.manifest.root, head.manifest.revision, seen.moment),
     )
 
 
@@ -114,6 +115,89 @@ def test_while_a_collection_runs_its_condemned_objects_count_as_absent(site: Thr
     with refused(OBJECTS_COLLECTED):
         site.worker().publish(sent_too_early, holder="test", now=NOW)
     published(site, reusing(site))
+
+
+def condemned_by(collector: Collector) -> None:
+    """A collection begins, and its list is out."""
+    collector.begin()
+    collector.mark()
+    collector.condemn()
+
+
+def test_a_publication_waits_for_its_own_shards_of_the_sweep_only(site: ThreadSite, collector: Collector) -> None:
+    changeset = reusing(site)
+    forget_the_old(site)
+    condemned_by(collector)
+    with pytest.raises(CollectionRunning) as waiting:
+        site.worker().publish(changeset, holder="test", now=NOW)
+    assert waiting.value.number == 1
+    assert waiting.value.repository == FQRN
+    (shard,) = waiting.value.shards
+    collector.sweep_shards(shard)
+    with pytest.raises(CollectionRunning):
+        site.worker().publish(changeset, holder="test", now=NOW)
+    collector.sweep_shards(shard + 1)
+    with refused(OBJECTS_COLLECTED):
+        site.worker().publish(changeset, holder="test", now=NOW)
+    again = reusing(site)
+    assert (again.generation, again.swept) == (0, shard + 1)
+    assert shard < 255, "the collection is not at its end"
+    published(site, again)
+    collector.sweep_shards(256)
+    collector.end()
+    site.assert_sound()
+    assert site.readers().revision.read(f"{NEW}/lib/shared.so") == SHARED["lib/shared.so"]
+
+
+def test_what_was_sent_after_its_shard_was_swept_may_be_published_when_the_collection_has_ended(
+    site: ThreadSite, collector: Collector
+) -> None:
+    forget_the_old(site)
+    condemned_by(collector)
+    collector.sweep_shards(256)
+    again = reusing(site)
+    assert again.swept == 256
+    collector.end()
+    published(site, again)
+
+
+def test_what_was_sent_before_its_shard_was_swept_is_prepared_again(site: ThreadSite, collector: Collector) -> None:
+    forget_the_old(site)
+    condemned_by(collector)
+    collector.sweep_shards(0)
+    sent_too_early = reusing(site)
+    collector.sweep_shards(256)
+    with refused(OBJECTS_COLLECTED):
+        site.worker().publish(sent_too_early, holder="test", now=NOW)
+    published(site, reusing(site))
+    collector.end()
+    site.assert_sound()
+
+
+def test_a_change_that_was_rehearsed_before_its_shard_was_swept_is_stored_again(
+    site: ThreadSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The marker of a catalog is an empty file; in a repository without any that object is nobody's."""
+    site.reserve()
+    site.worker().remove(NESTED[0], holder="test", now=NOW)
+    collector = new_collector(site)
+    condemned_by(collector)
+    worker = site.worker()
+    rehearsed, rehearsals = worker._rehearsed, []
+
+    def then_swept(*arguments: object) -> object:
+        found = rehearsed(*arguments)  # type: ignore[arg-type]
+        rehearsals.append(found)
+        if len(rehearsals) == 1:
+            collector.sweep_shards(256)
+            collector.end()
+        return found
+
+    monkeypatch.setattr(worker, "_rehearsed", then_swept)
+    entry = Dirent("", 0o40755, size=4096, linkcount=2)
+    worker.change("/again", lambda edit: edit.make_nested("/again", entry), holder="test", now=NOW)
+    assert len(rehearsals) == 2
+    site.assert_sound()
 
 
 def test_what_is_committed_before_the_list_is_out_is_taken_off_it(site: ThreadSite, collector: Collector) -> None:
@@ -183,9 +267,9 @@ def test_a_reservation_waits_for_the_collection_that_condemned_what_it_needs(sit
     collector.condemn()
     with pytest.raises(CollectionRunning):
         site.reserve()
-    collector.sweep()
-    collector.end()
+    collector.sweep_shards(256)  # what is stored now comes after its shard was swept
     site.reserve()
+    collector.end()
     site.assert_sound()
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from include.care.preflight.findings import Severity
+from include.care.preflight.stores import roles
 from include.cli.roles import policies
+from include.cli.settings import try_collector
 from include.lab.servers.s3 import S3Server
 from include.settings.load import parse
 from include.settings.secrets import EnvSecrets
+from include.settings.traits import record_traits
 from include.site.bootstrap import found_repository, found_stores
 from include.site.site import Site
 from include.site.stores import try_store
@@ -24,7 +29,13 @@ FQRN = "nights.example.org"
 SITE = """\
 ledger: "sqlite:///ledger.db"
 gateway: {{keys: keys}}
-stores: {{main: {{url: "{url}", endpoint: "{endpoint}", connection: main, gateway_connection: main_gateway}}}}
+stores:
+  main:
+    url: "{url}"
+    endpoint: "{endpoint}"
+    connection: main
+    gateway_connection: main_gateway
+    collector_connection: main_collector
 repositories:
   nights.example.org: {{store: main, public_url: "{public}/{fqrn}", public_key: keys/{fqrn}.pub, gateway: gw}}
 """
@@ -32,6 +43,13 @@ repositories:
 
 def connection(keys: Credentials) -> str:
     return json.dumps({"login": keys.access_key, "password": keys.secret_key})
+
+
+def keys(*, collector: str = "collector") -> EnvSecrets:
+    """Of a site; ``collector``: whose key its collector has."""
+    users = {"MAIN": "publisher", "MAIN_GATEWAY": "gateway", "MAIN_COLLECTOR": collector}
+    found = {f"AIRFLOW_CONN_{name}": connection(USERS[user]) for name, user in users.items()}
+    return EnvSecrets({**found, "AIRFLOW_CONN_GW": connection(Credentials("key1", "not-a-secret"))})
 
 
 @pytest.fixture
@@ -46,12 +64,7 @@ def on_site(s3_server: S3Server, s3_prefix: str, tmp_path: Path) -> Site:
     admin_client(s3_server.credentials, s3_server.options()).put_bucket_policy(
         Bucket=f"site-{s3_prefix}", Policy=json.dumps(policy)
     )
-    secrets = {
-        "AIRFLOW_CONN_MAIN": connection(USERS["publisher"]),
-        "AIRFLOW_CONN_MAIN_GATEWAY": connection(USERS["gateway"]),
-        "AIRFLOW_CONN_GW": connection(Credentials("key1", "not-a-secret")),
-    }
-    return Site(site, EnvSecrets(secrets))
+    return Site(site, keys())
 
 
 def test_the_gateway_founds_and_switches_and_a_publisher_cannot(on_site: Site, s3_server: S3Server) -> None:
@@ -75,3 +88,32 @@ def test_the_gateway_founds_and_switches_and_a_publisher_cannot(on_site: Site, s
     assert traits is not None
     assert (traits.put_if_absent, traits.replace, traits.anonymous_read) == (True, True, True)
     assert traits.bulk_delete is (s3_server.kind is not PolicyServer.RADOSGW)
+
+
+def test_the_collector_deletes_in_bulk_by_its_own_key_whatever_the_publishers_was_refused(
+    on_site: Site,
+) -> None:
+    traits = try_store(on_site.settings, on_site.secrets, "main")
+    assert traits is not None
+    record_traits(on_site.ledger, on_site.settings.store("main"), traits, now=datetime.now(UTC))
+    store, names = on_site.collector_store(FQRN), [f"data/ab/{n}" for n in range(30)]
+    for key in names:
+        on_site.repository_store(FQRN).put(key, b"")
+    assert store.traits is not None
+    assert (store.traits.bulk_delete, store.traits.etag_quotes) == (True, traits.etag_quotes)
+    assert set(on_site.repository_store(FQRN).delete_each(names)) == set(names)
+    assert store.delete_each(names) == {}
+    assert list(store.list("data")) == []
+
+
+@pytest.mark.parametrize(("key", "good"), [("collector", True), ("gateway", False)])
+def test_the_key_of_the_collector_is_tried_before_it_is_needed(on_site: Site, key: str, good: bool) -> None:
+    site = Site(on_site.settings, keys(collector=key))
+    [checked] = try_collector(site.settings, site.settings.store("main"), site.secrets)
+    assert (checked.name, checked.problem is None) == (FQRN, good)
+    found = {finding.subject: finding.severity for finding in roles(site, FQRN)}
+    assert found == {
+        f"{FQRN} as publisher": Severity.OK,
+        f"{FQRN} as gateway": Severity.OK,
+        f"{FQRN} as collector": Severity.OK if good else Severity.ERROR,
+    }

@@ -1,0 +1,71 @@
+"""What a gateway does for an administrator's key: end leases, open and close a repository, collect garbage."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from urllib.parse import quote
+
+from include.gateway import protocol
+from include.gateway.client.reply_errors import ReplyVerdict
+from include.gateway.client.transport import Call, Reply
+from include.gateway.client.values import RepositoryInfo
+from include.gateway.errors import NOT_SWITCHED
+from include.gateway.paths import LeasePath, checked_path
+
+
+class Administration(ABC):
+    """The part of a client that needs such a key; every call raises AdminKeyNeeded for another one."""
+
+    _verdict: ReplyVerdict
+    key_id: str
+
+    @abstractmethod
+    def _send(self, call: Call) -> Reply: ...
+
+    @abstractmethod
+    def repositories(self) -> list[RepositoryInfo]: ...
+
+    def drop_by_path(self, repository: str, path: str) -> None:
+        """End every lease at and below ``path``, no matter which key holds it."""
+        place = LeasePath(repository, checked_path(path))
+        url = f"{protocol.LEASES_BY_PATH}/{place}"
+        what = f"end of all leases below {place} with key {self.key_id}"
+        call = Call("DELETE", quote(url), what, signed=(protocol.API + url).encode(), repeatable=True)
+        self._verdict.require_ok(self._send(call), what, place)
+
+    def set_enabled(self, repository: str, *, enabled: bool) -> None:
+        """Let a repository give out new leases, or not; those that are held stay as they are.
+
+        A stock gateway says ok also where it did not do it, so the repository is checked afterwards. It forgets it
+        when it restarts: then every repository is enabled. Raises GatewayError.
+        """
+        what = f"{'enabling' if enabled else 'disabling'} {repository} with key {self.key_id}"
+        body = protocol.format_enable(enabled)
+        path = f"{protocol.REPOSITORIES}/{quote(repository)}"
+        place = LeasePath(repository, "")
+        self._verdict.require_ok(
+            self._send(Call("POST", path, what, signed=body, body=body, repeatable=True)), what, place
+        )
+        if not any(one.name == repository and one.enabled is enabled for one in self.repositories()):
+            raise NOT_SWITCHED(f"{what}: the gateway said ok and did not do it; {NOT_SWITCHED.hint}")
+
+    def collect_garbage(
+        self, repository: str, *, timeout_s: float, revisions: int = 0, dry_run: bool = False
+    ) -> tuple[str, ...]:
+        """Let a stock gateway run ``cvmfs_server gc -f -l``, and wait for it; the lines of its output.
+
+        ``revisions``: how many before the current one stay; 0: those of the last 3 days, and the one that was current
+        then. (The call also has a time, which ``date`` of the gateway's machine refuses in the form that it is handed
+        on.) The gateway keeps commits of the repository out meanwhile, and not leases.
+
+        Raises CollectionFailed for a run that failed or was refused, whose output the gateway keeps; ReplyLost for one
+        that may be going on; NotOffered, and other GatewayErrors for one that was not begun.
+        """
+        what = f"garbage collection of {repository} with key {self.key_id}"
+        body = protocol.format_collection(repository, revisions=revisions, dry_run=dry_run)
+        reply = self._send(Call("POST", protocol.COLLECTION, what, signed=body, body=body, timeout_s=timeout_s))
+        self._verdict.require_ok(reply, what, LeasePath(repository, ""))
+        output = (reply.members or {}).get("output")
+        if not isinstance(output, str):
+            self._verdict.unexpected(reply, what)
+        return tuple(output.splitlines())

@@ -1,0 +1,188 @@
+"""A garbage collection of a repository of the site: its keys, its rules and its brakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TextIO
+
+from include.cvmfs.collect.collect import GarbageCollection
+from include.cvmfs.collect.report import CollectionReport
+from include.cvmfs.collect.rules import CollectionRules, NotDue
+from include.cvmfs.collect.switching import SwitchingSide
+from include.cvmfs.commit.manifest_verifier import Voucher
+from include.cvmfs.coordination.generation import CHANGESET_LIFE
+from include.cvmfs.errors import CollectionBusy, CollectionRefused
+from include.publishers.capabilities import Operation, Way, require
+from include.settings.traits import recorded_traits
+from include.site.direct_switch import switching
+from include.site.site import Site
+from include.site.sole_writer import require_sole_writer
+from include.site.stock_collecting import PATIENCE_S, StockRules, collect_behind, collect_on_node, rehearse_behind
+from include.storage.errors import StoreError
+from include.storage.probe import may_delete
+
+
+def _silent(step: str, done: int, total: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Collecting:
+    """How a collection is run: its rules, who runs it, what sees its progress. ``audited``: preserved objects that
+    are read back; None: as the settings say.
+
+    ``log``: the deletion log. ``force``: also when nothing can be deleted yet. ``orphans``, ``delete_orphans``: look
+    for what a stock collection never deletes, and delete it; our own collections do so by themselves. ``patience_s``:
+    how long leases of others before a stock gateway are waited for.
+    """
+
+    holder: str
+    rules: CollectionRules
+    audited: int | None = None
+    log: TextIO | None = None
+    progress: Callable[[str, int, int], None] = _silent
+    force: bool = False
+    orphans: bool = False
+    delete_orphans: bool = False
+    patience_s: float = PATIENCE_S
+
+
+def rules_of(
+    site: Site, fqrn: str, *, grace_days: float | None = None, accept: str = "", all_orphans: bool = False
+) -> CollectionRules:
+    """The rules of a repository's settings; ``grace_days`` is used in the place of theirs.
+
+    A grace is never shorter than clients may keep a manifest, than a preparation may last, and than the replicas need:
+    their longest lag with the snapshot that follows it. Without any grace (0) none of this counts.
+    """
+    repository = site.settings.repository(fqrn)
+    settings = repository.collection
+    grace = settings.grace if grace_days is None else timedelta(days=grace_days)
+    if grace:
+        clients = timedelta(seconds=site.head(fqrn).manifest.ttl)
+        grace = max(grace, clients, CHANGESET_LIFE, repository.snapshot_grace)
+    return CollectionRules(
+        grace, careful=settings.careful, largest_loss=settings.largest_loss, accept=accept, all_orphans=all_orphans
+    )
+
+
+def collect(site: Site, fqrn: str, how: Collecting) -> CollectionReport | NotDue:
+    """Collect a repository's garbage; the sweep of a collection that died is finished first.
+
+    Behind a stock gateway, and on a node without any, the stock tools are asked to collect.
+
+    Raises CollectionRefused before anything is deleted for what is not as it should be, CollectionBusy while another
+    collection is at work, NotSupported where the signing key is elsewhere, Forbidden for a key that may not delete,
+    StoreError, and what asking the stock tools raises (``stock_collecting``).
+    """
+    _require_collectable(site, fqrn)
+    way = site.way_of_switching(fqrn)
+    if way is not Way.NATIVE_OURS:
+        return _by_stock_tools(site, fqrn, way, how)
+    _require_conditions(site, fqrn)
+    if how.orphans or how.delete_orphans:
+        what = "orphans are looked for apart only where stock tools collect"
+        raise CollectionRefused(fqrn, what, hint="use --all-orphans to look in the whole store")
+    store = site.collector_store(fqrn)
+    may_delete(store)
+    wanted = site.settings.repository(fqrn).collection.audited
+    audited = wanted if how.audited is None else how.audited
+    with switching(site, fqrn, Operation.COLLECT, holder=how.holder, leased=False) as (manifests, signer):
+        public_key = site.settings.repository(fqrn).public_key
+        side = SwitchingSide(manifests, fqrn, signer, Voucher(signer, lambda: [public_key.read_bytes()]))
+        notes = require_sole_writer(site, fqrn, side, signer, accept=how.rules.accept)
+        while True:
+            with GarbageCollection(
+                store, side, folder=_folder(site, fqrn), rules=how.rules, progress=how.progress
+            ) as collection:
+                if not how.force and (skipped := collection.not_due()) is not None:
+                    return skipped
+                report = _run(collection, how, audited)
+            if not report.resumed or report.failed:
+                break
+            how = replace(how, force=True)  # what it left is collected now
+    report.notes += notes
+    try:
+        if store.versioning():
+            report.notes.append("the bucket keeps old versions: what is deleted goes on to take room")
+    except StoreError as fault:
+        report.notes.append(f"whether the bucket keeps old versions cannot be told: {fault}")
+    return report
+
+
+def rehearse(
+    site: Site, fqrn: str, rules: CollectionRules, progress: Callable[[str, int, int], None] = _silent,
+    *, orphans: bool = False,
+) -> CollectionReport:  # fmt: skip
+    """What a collection would delete now; nothing is written. Raises as :func:`collect`."""
+    _require_collectable(site, fqrn)
+    way = site.way_of_switching(fqrn)
+    if way is not Way.NATIVE_OURS:
+        how = Collecting("", rules, progress=progress, orphans=orphans)
+        return _by_stock_tools(site, fqrn, way, how, dry_run=True)
+    _require_conditions(site, fqrn)
+    store = site.collector_store(fqrn)
+    with switching(site, fqrn, Operation.COLLECT, holder="", leased=False) as (manifests, signer):
+        side = SwitchingSide(manifests, fqrn, signer)
+        notes = require_sole_writer(site, fqrn, side, signer, accept=rules.accept)
+        with GarbageCollection(
+            store, side, folder=_folder(site, fqrn), rules=rules, progress=progress, dry_run=True
+        ) as collection:
+            collection.mark()
+            collection.condemn()
+            collection.report.notes += notes
+            return collection.report
+
+
+def _by_stock_tools(site: Site, fqrn: str, way: Way, how: Collecting, *, dry_run: bool = False) -> CollectionReport:
+    require(way, Operation.COLLECT, fqrn=fqrn, path="")
+    rules = StockRules(
+        how.holder, how.rules.grace, how.orphans or how.delete_orphans, how.delete_orphans, how.patience_s,
+        log=how.log, progress=how.progress,
+    )  # fmt: skip
+    if way is Way.SERVER_LOCAL:
+        return collect_on_node(site, fqrn, rules, dry_run=dry_run)
+    return rehearse_behind(site, fqrn, rules) if dry_run else collect_behind(site, fqrn, rules)
+
+
+def _run(collection: GarbageCollection, how: Collecting, audited: int) -> CollectionReport:
+    try:
+        if not collection.begin():
+            collection.sweep(how.log)
+            return collection.end()
+        collection.mark()
+        if collection.condemn():
+            collection.spare()
+            collection.sweep(how.log)
+        collection.audit(audited)
+        return collection.end()
+    except CollectionBusy:
+        raise
+    except BaseException:
+        collection.abandon()
+        raise
+
+
+def _require_collectable(site: Site, fqrn: str) -> None:
+    settings = site.settings.repository(fqrn)
+    if not settings.garbage_collectable:
+        what = "its settings say that it is not garbage-collectable"
+        raise CollectionRefused(fqrn, what, hint="set `garbage_collectable: true` if it is to be collected")
+    if not site.head(fqrn).manifest.garbage_collectable:
+        what = "its manifest says that it is not garbage-collectable"
+        raise CollectionRefused(fqrn, what, hint="create it with `garbage_collectable: true`")
+
+
+def _require_conditions(site: Site, fqrn: str) -> None:
+    settings = site.settings.repository(fqrn)
+    traits = recorded_traits(site.ledger, site.settings.store(settings.store))
+    if not site.repository_store(fqrn).is_local and (traits is None or not traits.replace):
+        what = f"the store {settings.store} was not seen to keep conditions on a replacement"
+        raise CollectionRefused(fqrn, what, hint="try it with: nightshift settings check --stores")
+
+
+def _folder(site: Site, fqrn: str) -> Path:
+    """Keeps what catalogs name, for the next collection on this machine."""
+    return site.settings.paths.var / "collections" / fqrn

@@ -1,0 +1,211 @@
+"""The collector itself on a real store, beside the native publisher, the gateway, tags and rollbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from include.cvmfs.collect.collect import GarbageCollection
+from include.cvmfs.collect.rules import CollectionRules
+from include.cvmfs.collect.switching import SwitchingSide
+from include.cvmfs.commit.commit import MANIFEST_KEY
+from include.cvmfs.commit.manifest_verifier import Voucher
+from include.cvmfs.commit.rollback import plan_rollback, rollback
+from include.cvmfs.commit.tags import add_tag
+from include.cvmfs.coordination.generation import look
+from include.cvmfs.errors import OBJECTS_COLLECTED, CollectionRunning, CvmfsError
+from include.cvmfs.format.compression import compress
+from include.cvmfs.format.hashes import ObjectHash, hash_bytes
+from include.cvmfs.ingest.changeset import Changeset
+from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
+from include.cvmfs.revision.needed_objects import known_objects
+from include.cvmfs.revision.revision import Revision
+from include.cvmfs.sources.directory import DirectorySource
+from include.site.preparing import leave_condemned
+from include.storage.errors import Conflict
+from include.storage.store import Version
+from tests.fakes.refused import refused
+from tests.fakes.site import DESTINATIONS, FQRN, PUBLIC_KEY, SIGNER
+from tests.integration.conftest import AGAIN_ON_S3
+from tests.integration.publishers.conftest import ThreadSite
+
+pytestmark = AGAIN_ON_S3
+OLD, NEW, OTHER = DESTINATIONS
+SHARED = {"lib/shared.so": b"in both " * 400}
+OBJECT = hash_bytes(compress(SHARED["lib/shared.so"]))
+
+
+def collection(site: ThreadSite, pause: Callable[[], None] = lambda: None) -> GarbageCollection:
+    side = SwitchingSide(site.store, FQRN, SIGNER, Voucher(SIGNER, lambda: [PUBLIC_KEY]))
+    rules = CollectionRules(timedelta(), careful=False, pause=pause)
+    return GarbageCollection(site.store, side, folder=site.folder / "collections", rules=rules)
+
+
+def to_the_list(running: GarbageCollection) -> None:
+    assert running.begin()
+    running.mark()
+    assert running.condemn()
+
+
+def finish(running: GarbageCollection) -> None:
+    running.spare()
+    running.sweep()
+    assert running.end().ok
+
+
+@pytest.fixture
+def before(site: ThreadSite) -> ObjectHash:
+    """The root of a revision that holds the file; the next ones are to come."""
+    site.reserve()
+    publish(site, site.prepared(OLD, SHARED))
+    assert site.store.exists(OBJECT.key)
+    return site.head().manifest.root
+
+
+def publish(site: ThreadSite, changeset: Changeset) -> None:
+    site.worker().publish(changeset, holder="test", now=datetime.now(UTC))
+
+
+def reusing(site: ThreadSite, name: str) -> Changeset:
+    """Relies on what the old destination holds now, as a night relies on the one before."""
+    seen, head = look(site.store), site.head()
+    known = known_objects(head.revision, (OLD,))
+    leave_condemned(known, seen, head.revision)
+    return prepare(
+        DirectorySource(site.tree(name, SHARED)), store=site.store, fqrn=FQRN, destination=NEW,
+        now=datetime.now(UTC), options=PrepareOptions(mtime=1, owner=(0, 0)), known=known,
+        base=Base(head.manifest.root, head.manifest.revision, seen.moment),
+    )  # fmt: skip
+
+
+def forget_the_old(site: ThreadSite) -> None:
+    """Twice: the automatic tag ``trunk-previous`` keeps one revision."""
+    for number in range(2):
+        publish(site, site.prepared(OLD, {"other": b"%d" % number}))
+
+
+def test_what_was_skipped_as_known_and_swept_is_not_published(site: ThreadSite, before: ObjectHash) -> None:
+    changeset = reusing(site, "skipped")
+    assert changeset.objects_reused > 0
+    forget_the_old(site)
+    with collection(site) as running:
+        to_the_list(running)
+        with pytest.raises(CollectionRunning):
+            publish(site, changeset)
+        finish(running)
+    assert not site.store.exists(OBJECT.key)
+    with refused(OBJECTS_COLLECTED):
+        publish(site, changeset)
+    publish(site, reusing(site, "again"))
+    assert site.readers().revision.read(f"{NEW}/lib/shared.so") == SHARED["lib/shared.so"]
+    site.assert_sound()
+
+
+def test_a_commit_that_stood_still_before_its_switch_does_not_slip_past_the_barrier(
+    site: ThreadSite, before: ObjectHash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway has read the generation: then a collection condemns and sweeps.
+
+    The switch is lost to the barrier; what the commit needs was found in the reflog, and came off the list.
+    """
+    changeset = reusing(site, "standing")
+    forget_the_old(site)
+    with collection(site) as running:
+        assert running.begin()
+        running.mark()
+        replace, lost = site.store.replace, list[bool]()
+
+        def stand(key: str, data: bytes, *, expected: Version | None) -> Version:
+            if key != MANIFEST_KEY or lost:
+                return replace(key, data, expected=expected)
+            lost.append(False)
+            assert running.condemn()
+            running.spare()
+            running.sweep()
+            try:
+                return replace(key, data, expected=expected)
+            except Conflict:
+                lost[0] = True
+                raise
+
+        monkeypatch.setattr(site.store, "replace", stand)
+        publish(site, changeset)
+        assert lost == [True]
+        report = running.end()
+    assert report.ok
+    assert report.spared > 0
+    assert site.readers().revision.read(f"{NEW}/lib/shared.so") == SHARED["lib/shared.so"]
+    site.assert_sound()
+
+
+def test_what_is_sent_while_its_shard_is_being_swept_is_not_published(
+    site: ThreadSite, before: ObjectHash, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_the_old(site)
+    refusals = []
+    delete_each = site.store.delete_each
+
+    def under_way(keys: list[str]) -> object:
+        try:
+            publish(site, reusing(site, f"sent-{len(refusals)}"))
+        except CvmfsError as error:
+            refusals.append(error)
+        return delete_each(keys)
+
+    with collection(site) as running:
+        to_the_list(running)
+        running.spare()
+        monkeypatch.setattr(site.store, "delete_each", under_way)
+        running.sweep()
+        monkeypatch.undo()
+        assert running.end().ok
+    assert [type(error) for error in refusals] == [CollectionRunning]
+    publish(site, reusing(site, "again"))
+    site.assert_sound()
+
+
+@pytest.mark.parametrize("when", ["list out", "sweeping", "swept"])
+def test_tags_and_rollbacks_to_what_is_being_swept_are_refused(site: ThreadSite, before: ObjectHash, when: str) -> None:
+    forget_the_old(site)
+    now = int(datetime.now(UTC).timestamp())
+    number = Revision(site.head().catalogs, before).root.revision
+    tried = []
+
+    def refuse() -> None:
+        with pytest.raises(CvmfsError):
+            add_tag(site.store, FQRN, "late", str(before), signer=SIGNER, now=now)
+        with pytest.raises(CvmfsError):
+            rollback(site.store, plan_rollback(site.store, FQRN, number), signer=SIGNER, now=now)
+        tried.append(when)
+
+    with collection(site, pause=refuse if when == "sweeping" else lambda: None) as running:
+        to_the_list(running)
+        if when == "list out":
+            refuse()
+        running.spare()
+        running.sweep()
+        if when == "swept":
+            refuse()
+        assert running.end().ok
+    assert tried
+    assert not site.store.exists(before.key)
+    site.assert_sound()
+
+
+def test_a_tag_before_the_list_is_out_protects(site: ThreadSite, before: ObjectHash) -> None:
+    forget_the_old(site)
+    with collection(site) as running:
+        assert running.begin()
+        running.mark()
+        add_tag(site.store, FQRN, "in-time", str(before), signer=SIGNER, now=int(datetime.now(UTC).timestamp()))
+        if running.condemn():
+            running.spare()
+            running.sweep()
+        assert running.end().ok
+    assert site.store.exists(OBJECT.key)
+    plan = plan_rollback(site.store, FQRN, "in-time")
+    rollback(site.store, plan, signer=SIGNER, now=int(datetime.now(UTC).timestamp()))
+    assert site.readers().revision.read(f"{OLD}/lib/shared.so") == SHARED["lib/shared.so"]
+    site.assert_sound()
