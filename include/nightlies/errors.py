@@ -36,6 +36,12 @@ class NightlyError(NightshiftError):
     code = "night-error"
 
 
+PREVIEW_OUTDATED = ErrorRow(NightlyError, "rollback-preview-outdated")
+"""The repository, or what is gone back to, is another one than the preview showed."""
+ROLLBACK_REFUSED = ErrorRow(NightlyError, "rollback-refused")
+"""A rollback that was not asked for as one can be made, or whose content is not whole."""
+COLLECTION_RUN_REFUSED = ErrorRow(NightlyError, "collection-run-refused")
+"""A run that is to collect garbage and was not asked for as one can be."""
 PLAN_REFUSED = ErrorRow(NightlyError, "plan-refused")
 """An artifact of a build that cannot be planned; the others are."""
 BUILD_DATE_REFUSED = ErrorRow(NightlyError, "build-date-refused")
@@ -169,8 +175,9 @@ class NotApproved(NightlyError):
         self.name = name
         self.answer = answer
         super().__init__(
-            f"{name}: it is not approved: {why}. Nothing of it was changed. Clear the task that asks (`ask`, or "
-            "`look` of undo_build) and what follows it: then somebody is asked about what there is now."
+            f"{name}: it is not approved: {why}. Nothing of it was changed. Clear the task that asks (`ask`, "
+            "`look` of undo_build, `preview` of rollback, `plan` of nightly_gc) and what follows it: the next question "
+            "is about what there is now."
         )
 
 

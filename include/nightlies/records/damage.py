@@ -12,6 +12,7 @@ from datetime import datetime
 from sqlalchemy import Connection, delete, insert, select
 
 from include.cvmfs.check.check import CheckReport
+from include.cvmfs.collect.report import CollectionReport
 from include.cvmfs.errors import FormatError
 from include.cvmfs.format.digests import hash_of_key, identity
 from include.cvmfs.format.objects import hasher
@@ -50,6 +51,12 @@ def note_report(bind: Bind, report: CheckReport, *, everything: bool, now: datet
     found = of_report(report)
     kept = replace if everything else note
     return kept(bind, report.fqrn, found, now=now)
+
+
+def note_lost(bind: Bind, report: CollectionReport, *, now: datetime) -> int:
+    """Have in the list what a collection found lost; how many."""
+    lost = (Damage(one.key, "", f"a collection found that it {one.reason}", one.size) for one in report.lost)
+    return note(bind, report.fqrn, lost, now=now)
 
 
 def note(bind: Bind, fqrn: str, found: Iterable[Damage], *, now: datetime) -> int:

@@ -249,6 +249,20 @@ def recorded_nested_hash(bind: Bind, fqrn: str, destination: str, sha256: str) -
     return found
 
 
+def artifact_that_became(bind: Bind, fqrn: str, destination: str, nested: str) -> str | None:
+    """The sum of the artifact that became this nested catalog at a destination; None if this ledger knows of none."""
+    where = place(fqrn, destination)
+    known = select(installed.c.artifact_sha256).where(installed.c.place == where, installed.c.nested_hash == nested)
+    done = (
+        select(publications.c.artifact_sha256)
+        .where(publications.c.place == where, publications.c.nested_hash == nested)
+        .order_by(publications.c.id.desc())
+    )
+    with reading(bind) as connection:
+        found: str | None = connection.scalar(known.limit(1)) or connection.scalar(done.limit(1))
+    return found
+
+
 def earlier_destinations(bind: Bind, publication: Publication) -> tuple[str, ...]:
     """Where the same project of the same slot was published before, its own platform first, then the newest.
 

@@ -76,7 +76,7 @@ class Prepared:
 def ask(
     bind: Bind, run: str, wanted: WantedApproval, *, now: datetime, deadline: datetime, answered: Question | None = None
 ) -> Question:
-    """Record a question of a run; one of it that nobody has answered yet is replaced.
+    """Record a question of a run; one of it about the same repository that nobody has answered yet is replaced.
 
     `answered`: a question of an earlier pass of the night whose answer is taken over.
     """
@@ -88,7 +88,7 @@ def ask(
         ).one()  # fmt: skip
         connection.execute(
             update(questions)
-            .where(of_run, questions.c.answer == Answer.OPEN.value)
+            .where(of_run, questions.c.repository == wanted.repository, questions.c.answer == Answer.OPEN.value)
             .values(answer=Answer.REPLACED.value, answered_at=now)
         )
         values = {

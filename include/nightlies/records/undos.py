@@ -74,6 +74,19 @@ def of_artifact(bind: Bind, artifact: int, sha256: str | None) -> Undone | None:
     return None if row is None else Undone(**{name: row[name] for name in Undone.__dataclass_fields__})
 
 
+def lift_back(bind: Bind, back: Iterable[tuple[int, str]], *, now: datetime) -> int:
+    """Forget that these were taken back: artifacts with their sums that are in the repository again; how many."""
+
+    def work(connection: Connection) -> int:
+        count = 0
+        for artifact, sha256 in back:
+            where = (undone.c.artifact == artifact, undone.c.artifact_sha256 == sha256, undone.c.lifted_at.is_(None))
+            count += int(connection.execute(update(undone).where(*where).values(lifted_at=now)).rowcount)
+        return count
+
+    return writing(bind, work)
+
+
 def lift(bind: Bind, ids: Iterable[int], *, now: datetime) -> int:
     """Let these artifacts be installed again by whoever installs their build next; how many there were."""
     wanted = list(ids)

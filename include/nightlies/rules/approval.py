@@ -28,6 +28,8 @@ class QuestionKind(Enum):
 
     PUBLICATION = "publication"
     UNDO = "undo"
+    ROLLBACK = "rollback"
+    RETENTION = "retention"
 
 
 class Answer(Enum):
@@ -59,7 +61,7 @@ class Bound:
 class WantedApproval:
     """What somebody is to be asked.
 
-    `lines`: what is said before the table of a publication's `bound`, or all that undoing does.
+    `lines`: what is said before the table of a publication's `bound`, or all that undoing or going back does.
     `minutes`: how long an answer is waited for; `expires`: the last moment at which one is of any use.
     """
 
@@ -105,6 +107,16 @@ def link_digest(fqrn: str, destination: str, *, target: str, root: str) -> str:
 def undo_digest(fqrn: str, build: str, lines: Iterable[Sequence[str]]) -> str:
     """SHA-256 of what undoing a build does: each line names a place, what stands there, and what comes instead."""
     return _digest("undo", fqrn, build, *(json.dumps(list(line)) for line in sorted(map(tuple, lines))))
+
+
+def rollback_digest(fqrn: str, before: str, after: str, tags: Iterable[str]) -> str:
+    """SHA-256 of going back from one root to another, and of the tags that go with it."""
+    return _digest("rollback", fqrn, before, after, *sorted(tags))
+
+
+def retention_digest(fqrn: str, slot: str, builds: Iterable[Sequence[str]]) -> str:
+    """SHA-256 of the removal of these builds of a slot: each names its directory and what it holds."""
+    return _digest("retention", fqrn, slot, *(json.dumps(list(one)) for one in sorted(map(tuple, builds))))
 
 
 def question_digest(bound: Iterable[Bound]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import date
 from string import Formatter
 
+from include.cvmfs.revision.revision import Revision
 from include.nightlies.errors import NightlyError
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.index import Artifact, BuildIndex
@@ -40,7 +41,43 @@ def build_directory(slot: Slot, build_id: str, *, build_date: date | None = None
 
 def build_of_directory(slot: Slot, path: str) -> Mapping[str, str] | None:
     """What a path says as a build's directory of the slot: its `build_id`, its `date`, or both; None if it is none."""
-    template, pattern = _shared(slot), ""
+    return _read(_shared(slot), slot, path)
+
+
+def build_of_tag(slot: Slot, name: str) -> Mapping[str, str] | None:
+    """What a tag's name says by the slot's template, as `build_of_directory`; None for a tag of another kind."""
+    return None if slot.tag is None else _read(slot.tag, slot, name)
+
+
+def folder_of_builds(slot: Slot) -> str:
+    """The directory above all builds of a slot: neither it nor what is above it goes with its builds."""
+    literal: list[str] = []
+    for component in _shared(slot).split("/"):
+        if fields(component) & {"build_id", "date"}:
+            break
+        literal.append(fill(component, {"slot": slot.name}))
+    return "/".join(literal)
+
+
+def build_directories(slot: Slot, tree: Revision) -> tuple[str, ...]:
+    """The directories of a revision that the slot's template takes for those of builds."""
+    found = [""]
+    for component in _shared(slot).split("/")[1:]:
+        if not fields(component) - {"slot"}:
+            name = fill(component, {"slot": slot.name})
+            found = [path for above in found if (path := f"{above}/{name}") and _is_directory(tree, path)]
+        else:
+            found = [f"{above}/{one.name}" for above in found for one in tree.listing(above) if one.is_directory]
+    return tuple(path for path in found if build_of_directory(slot, path) is not None)
+
+
+def _is_directory(tree: Revision, path: str) -> bool:
+    entry = tree.lookup(path)
+    return entry is not None and entry.is_directory
+
+
+def _read(template: str, slot: Slot, text: str) -> Mapping[str, str] | None:
+    pattern = ""
     if not fields(template) & {"build_id", "date"}:
         return None
     seen: set[str] = set()
@@ -52,7 +89,7 @@ def build_of_directory(slot: Slot, path: str) -> Mapping[str, str] | None:
             known = NAME.pattern if name == "build_id" else r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
             pattern += f"(?P={name})" if name in seen else f"(?P<{name}>{known})"
             seen.add(name)
-    found = re.fullmatch(pattern, path)
+    found = re.fullmatch(pattern, text)
     return found.groupdict() if found else None
 
 

@@ -18,6 +18,14 @@ AFTER_FAILURE = timedelta(minutes=5)
 _SCHEDULED = re.compile(r"scheduled__[\d-]{10}T(\d\d):(\d\d):[\d.]+\+00:00")
 """The id that Airflow gives to a run of a schedule."""
 
+_BY_ITSELF = re.compile(r"(scheduled__|asset_triggered__|night__(?!.*(manual|backfill)__)).*")
+"""Ids of runs that a schedule, an asset or the pass before began; Airflow names those of persons otherwise."""
+
+
+def began_by_itself(run: str) -> bool:
+    """Whether a run (`<dag>/<run id>`, as records name it) was neither a backfill nor begun by a person."""
+    return _BY_ITSELF.fullmatch(run.partition("/")[2]) is not None
+
 
 class Turn(Enum):
     """What a night does next."""

@@ -150,7 +150,8 @@ def tell_refused(site: Site, question: Question, *, url: str | None, now: dateti
         "error" if missed else "warning",
         f"{'nobody answered' if missed else 'rejected'}: {question.subject}",
         f"Run {question.run_id}: {question.said}. Nothing of it was done.",
-        "To be asked again, clear the task of that run that asks (`ask`, or `look` of undo_build) and what follows it.",
+        "To be asked again, clear the task of that run that asks (`ask`, `look` of undo_build, `preview` of rollback, "
+        "`plan` of nightly_gc) and what follows it.",
         {"question": url} if url else {},
     )  # fmt: skip
     Notifier.of(site).tell(message, now=now)

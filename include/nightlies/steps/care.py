@@ -6,6 +6,9 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
+from include.care.replicas.look import look_at_replicas, record, rules_of
+from include.care.replicas.states import ReplicaLook
+from include.care.replicas.waiting import complaint
 from include.cvmfs.check.check import CheckReport, check
 from include.cvmfs.commit.resign import expiry_warning
 from include.cvmfs.commit.tags import PruneRule, TagDecision, decide, prune_by_rule
@@ -13,7 +16,7 @@ from include.nightlies.attempt import Attempt
 from include.nightlies.records import damage
 from include.nightlies.steps.errors import NotWell
 from include.publishers.capabilities import Operation
-from include.settings.model import TagRule
+from include.settings.model import Care
 from include.site.direct_switch import switching
 from include.site.site import Site
 from include.storage.store import Unfinished
@@ -54,20 +57,29 @@ def look_at_whitelist(site: Site, attempt: Attempt, fqrn: str) -> float:
     return days
 
 
+def prune_rule(care: Care) -> PruneRule | None:
+    """The rule for a repository's tags; None if it has none. What retention says of tags goes by it, too."""
+    if care.tags is None:
+        return None
+    days = care.tags.older_than_days
+    older = None if days is None else timedelta(days=days)
+    return PruneRule(care.tags.keep, older, care.tags.match, care.protect_tags)
+
+
 def prune_tags(site: Site, attempt: Attempt, fqrn: str, *, dry_run: bool | None) -> Pruned | None:
     """Take away the tags that the repository's rule does not keep; None if it has no rule.
 
     ``dry_run``: None does as the rule says. Raises KeyFileError where the signing key is not, TagError, StoreError.
     """
-    rule = site.settings.repository(fqrn).care.tags
-    if rule is None:
+    care, now = site.settings.repository(fqrn).care, attempt.clock()
+    rule = prune_rule(care)
+    if rule is None or care.tags is None:
         return None
-    now = attempt.clock()
-    decisions = tuple(decide(site.head(fqrn).tags(), _rule(rule), now))
-    done = Pruned(decisions, not (dry_run if dry_run is not None else not rule.apply))
+    decisions = tuple(decide(site.head(fqrn).tags(), rule, now))
+    done = Pruned(decisions, not (dry_run if dry_run is not None else not care.tags.apply))
     if done.done and done.names:
         with switching(site, fqrn, Operation.TAG_REMOVE, holder=attempt.holder) as (store, signer):
-            done = Pruned(tuple(prune_by_rule(store, fqrn, _rule(rule), signer=signer, now=now)), done=True)
+            done = Pruned(tuple(prune_by_rule(store, fqrn, rule, signer=signer, now=now)), done=True)
     for one in done.decisions:
         log.info("tag %s of %s %s: %s", one.tag.name, fqrn, "goes" if one.remove else "stays", one.reason)
     return done
@@ -97,6 +109,14 @@ def check_quickly(site: Site, attempt: Attempt, fqrn: str) -> CheckReport:
     return report
 
 
-def _rule(rule: TagRule) -> PruneRule:
-    older = None if rule.older_than_days is None else timedelta(days=rule.older_than_days)
-    return PruneRule(rule.keep, older, rule.match)
+def check_replicas(site: Site, attempt: Attempt, fqrn: str) -> list[ReplicaLook]:
+    """Note in the ledger how far each replica is. Raises NotWell with what is wrong with them, and as reading does."""
+    now = attempt.clock()
+    looks, rules = look_at_replicas(site, fqrn, now), rules_of(site, fqrn)
+    record(site.ledger, looks)
+    for look in looks:
+        log.info("%s", look)
+    complaints = [complaint(look, rules[look.replica], now) for look in looks]
+    if any(complaints):
+        raise NotWell(fqrn, list(filter(None, complaints)))
+    return looks

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from include.cvmfs.errors import DestinationError, RepositoryFrozen
+from include.cvmfs.errors import CollectionRunning, DestinationError, RepositoryFrozen
 from include.cvmfs.format.paths import link_target
 from include.cvmfs.revision.revision import Revision
 from include.gateway.errors import PathBusy, RepositoryDisabled
@@ -54,7 +54,7 @@ def inherit_batch(site: Site, attempt: Attempt, batch: Batch, *, prepared: bool 
 
     `prepared`: `prepare_inherited` did its part, and somebody may have been asked since. A tree's catalogs are written
     before any lease, and it goes in like any other. Links are set in one revision where that is possible. Raises
-    PathBusy if the places cannot be reserved yet, and an outage that the attempt outlasts.
+    PathBusy and CollectionRunning if the places cannot be reserved yet, and an outage that the attempt outlasts.
     """
     trees, linked = _parted(batch)
     outcome = PublishOutcome()
@@ -120,7 +120,7 @@ def _link(site: Site, attempt: Attempt, batch: Batch, outcome: PublishOutcome) -
             site.require_thawed(batch.repository)
             _begin(ledger, attempt, replace(batch, items=tuple(items.values())))
             set_links(site, attempt, batch.repository, LinkChange(list(items), wanted, nested=batch.nested))
-    except PathBusy as busy:
+    except (PathBusy, CollectionRunning) as busy:
         outcome.busy |= {item.name: busy for item in items.values()}
         return
     except (RepositoryFrozen, RepositoryDisabled):

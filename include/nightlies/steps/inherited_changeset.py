@@ -60,6 +60,7 @@ def rebased_changeset(
         base_root=repository.manifest.root,
         base_revision=repository.manifest.revision,
         generation=seen.completed,
+        swept=seen.swept,
         notes=(f"inherited from {source}, by its catalogs alone",),
         stored=not dry_run,
     )

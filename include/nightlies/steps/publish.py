@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from include.cvmfs.commit.commit import NewTag
-from include.cvmfs.errors import BaseChanged, NotReserved, ObjectsLost, PrepareAgain, RepositoryFrozen
+from include.cvmfs.errors import (
+    BaseChanged,
+    CollectionRunning,
+    NotReserved,
+    ObjectsLost,
+    PrepareAgain,
+    RepositoryFrozen,
+)
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.sources.source import printable
 from include.gateway.errors import BaseMoved, PathBusy, RepositoryDisabled
@@ -35,15 +43,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class PublishOutcome(BatchOutcome):
-    """`busy`: artifacts that have to wait for a path or for what they depend on; call again for these."""
+    """`busy`: artifacts that have to wait for a path, for what they depend on, or for a collection; call again for
+    these."""
 
-    busy: dict[str, PathBusy | DependencyPending] = field(default_factory=dict)
+    busy: dict[str, PathBusy | DependencyPending | CollectionRunning] = field(default_factory=dict)
 
 
 def publish_batch(site: Site, attempt: Attempt, batch: Batch) -> PublishOutcome:
     """Publish every item that is prepared and not published yet; neither a busy path nor a failure stops the others.
 
-    An item whose dependencies are not published yet is among the busy ones; one with a dependency that failed is
+    An item whose dependencies are not published yet is among the busy ones, and one that needs what a collection is
+    about to delete; one with a dependency that failed is
     skipped with that reason, if this is the last try. Where the repository asks for approval, a changeset that was not
     approved fails.
     What was rebuilt since it was planned is skipped. A reservation that is missing is made again, under a lease of its
@@ -74,7 +84,7 @@ def publish_batch(site: Site, attempt: Attempt, batch: Batch) -> PublishOutcome:
             vouch(site, attempt, batch, item, done)
         except (RepositoryFrozen, RepositoryDisabled):
             raise  # nothing is wrong with the artifact: the caller waits, and calls again
-        except (PathBusy, DependencyPending) as busy:
+        except (PathBusy, DependencyPending, CollectionRunning) as busy:
             outcome.busy[item.name] = busy
             log.info("%s: %s", item.name, busy)
         except Exception as error:
@@ -86,10 +96,10 @@ def publish_batch(site: Site, attempt: Attempt, batch: Batch) -> PublishOutcome:
     return outcome
 
 
-def give_up(ledger: Bind, attempt: Attempt, batch: Batch, name: str, why: str) -> None:
-    """Record that an artifact's path stayed busy for too long."""
+def give_up(ledger: Bind, attempt: Attempt, batch: Batch, busy: Mapping[str, Exception], name: str, why: str) -> None:
+    """Record that an artifact had to wait for too long."""
     item = next(item for item in batch.items if item.name == name)
-    attempt.move(ledger, batch.key(item), Move(State.FAILED, Phase.PUBLISH, why, error=PathBusy(why)))
+    attempt.move(ledger, batch.key(item), Move(State.FAILED, Phase.PUBLISH, why, error=busy[name]))
 
 
 def _skipped(ledger: Bind, attempt: Attempt, batch: Batch, item: Item, publication: Publication) -> Publication | None:
@@ -183,7 +193,7 @@ def _publish_one(
                 raise
             again = _prepared_again(site, attempt, batch, item, publication, stale)
             done = hang(again.changeset)
-    except (PathBusy, RepositoryFrozen, RepositoryDisabled):
+    except (PathBusy, CollectionRunning, RepositoryFrozen, RepositoryDisabled):
         raise
     except Exception as error:
         if attempt.outlasts(error):

@@ -29,7 +29,7 @@ from include.nightlies.rules.states import State
 from include.nightlies.steps import prepare as prepare_step
 from include.nightlies.steps.errors import NotVerified
 from include.nightlies.steps.prepare import prepare_batch
-from include.nightlies.steps.publish import publish_batch
+from include.nightlies.steps.publish import give_up, publish_batch
 from include.nightlies.steps.reserve import reserve_run
 from include.nightlies.steps.verify import verify_run
 from include.publishers.native import NativePublisher
@@ -38,6 +38,7 @@ from include.storage.errors import Unavailable
 from tests.fakes.attempts import attempt
 from tests.fakes.refused import refused
 from tests.integration.nightlies.conftest import FQRN, Nights, now
+from triggers.checks import CHECKS
 
 FILES = {"lib/common.so": b"the same every night" * 300, "bin/tool": b"#!/bin/sh\n"}
 NIGHT = {"Gaudi": FILES}
@@ -65,7 +66,9 @@ def test_a_tree_whose_objects_were_collected_is_prepared_again_by_the_step(night
     assert nights.check().problems == ()
 
 
-def test_while_a_collection_runs_the_publication_fails_for_now_and_a_later_try_does_it(nights: Nights) -> None:
+def test_while_a_collection_runs_the_publication_waits_for_its_shards_and_is_then_prepared_again(
+    nights: Nights,
+) -> None:
     nights.night(1, NIGHT)
     batch = nights.plan(2, NIGHT)
     nights.prepare(batch)
@@ -75,13 +78,47 @@ def test_while_a_collection_runs_the_publication_fails_for_now_and_a_later_try_d
     collector.mark()
     collector.condemn()
     outcome = nights.publish(batch, try_number=1)
-    (failure,) = outcome.failures.values()
-    assert isinstance(failure, CollectionRunning)
-    assert failure.retryable
-    collector.sweep()
+    assert not outcome.failures
+    (waiting,) = outcome.busy.values()
+    assert isinstance(waiting, CollectionRunning)
+    what = {"repository": FQRN, "number": waiting.number, "shards": list(waiting.shards)}
+    assert waiting.repository == FQRN
+
+    def ready() -> bool:
+        return CHECKS["collection"].look(lambda: nights.site, **what).ready
+
+    assert not ready()
+    collector.sweep_shards(max(waiting.shards))
+    assert not ready()
+    collector.sweep_shards(max(waiting.shards) + 1)
+    assert ready()
+    outcome = nights.publish(batch, try_number=1)
+    assert not outcome.busy
+    assert not outcome.failures
+    (done,) = outcome.done
+    assert done.state is State.PUBLISHED
+    assert "prepared again, since" in done.reason
+    collector.sweep_shards(256)
     collector.end()
-    assert not nights.publish(batch, try_number=2).failures
+    assert ready()
     assert nights.check().problems == ()
+
+
+def test_a_publication_that_waited_for_a_collection_in_vain_is_recorded_with_its_reason(nights: Nights) -> None:
+    nights.night(1, NIGHT)
+    batch = nights.plan(2, NIGHT)
+    nights.prepare(batch)
+    forget_the_first(nights)
+    collector = nights.collector()
+    collector.begin()
+    collector.mark()
+    collector.condemn()
+    busy = nights.publish(batch).busy
+    ((name, waiting),) = busy.items()
+    why = waiting.why_given_up(21600)
+    give_up(nights.site.ledger, attempt(), batch, busy, name, why)
+    found = nights.publication(batch)
+    assert (found.state, found.code, found.reason) == (State.FAILED, "collection-running", why)
 
 
 def test_an_outage_that_is_waited_out_leaves_no_trace_and_the_same_try_goes_on(

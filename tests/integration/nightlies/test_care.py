@@ -117,6 +117,12 @@ def test_tags_go_by_the_rule_if_it_says_so_or_the_run_does(
     assert check_quickly(on_site, attempt(), FQRN).ok
 
 
+def test_protected_tags_stay_whatever_the_rule_says(site: Open) -> None:
+    on_site = site('{tags: {keep: 1, match: "nightly-*", apply: true}, protect_tags: ["*-1"]}')
+    prune_tags(on_site, attempt(), FQRN, dry_run=None)
+    assert tags(on_site) == ALL - {"nightly-2"}
+
+
 def test_where_the_signing_key_is_not_no_tag_goes_and_this_is_said(site: Open, tmp_path: Path) -> None:
     key = tmp_path / "keys" / f"{FQRN}.key"
     key.unlink()

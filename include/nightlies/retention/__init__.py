@@ -1,0 +1,1 @@
+"""Removing the builds that no rule of retention keeps."""

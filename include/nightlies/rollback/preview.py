@@ -1,0 +1,341 @@
+"""What going back to an earlier revision changes for readers: builds, links, other paths and tags, with figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from enum import Enum
+from typing import Any, Self
+
+from include.cvmfs.check.check_objects import NeededObjects, check_presence
+from include.cvmfs.check.findings import Findings
+from include.cvmfs.commit.rollback import RollbackPlan, plan_rollback
+from include.cvmfs.format.paths import link_target
+from include.cvmfs.revision.diff import Difference, DifferingEntry, diff
+from include.cvmfs.revision.revision import Revision
+from include.ledger.engine import Bind
+from include.nightlies.errors import ROLLBACK_REFUSED
+from include.nightlies.records import builds
+from include.nightlies.records import publications as records
+from include.nightlies.rollback.changes import ChangedFiles, ChangedPlaces, by_place
+from include.nightlies.rules import approval
+from include.nightlies.rules.build import ArtifactRecord, BuildRecord
+from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.destinations import build_directory, destination_of
+from include.nightlies.rules.links import all_links_of
+from include.publishers.destinations import is_reserved
+from include.settings.model import Slot
+from include.site.site import Site
+
+SHOWN = 200
+"""Lines of a kind that a preview lists; the figures are those of all."""
+_LISTED_FROM = 20_000  # objects; fewer are looked for one by one
+
+
+class RevertedHow(Enum):
+    """What happens to a place."""
+
+    GOES = "goes"
+    COMES_BACK = "comes back"
+    CHANGES = "changes"
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackWish:
+    """Where to go back to: a tag's name or a revision's number; and why."""
+
+    repository: str
+    target: str | int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRollback:
+    """What a preview showed, and what a rollback is bound to: both roots, and the tags that go."""
+
+    from_root: str
+    to_root: str
+    tags_lost: tuple[str, ...]
+
+    @classmethod
+    def of(cls, plan: RollbackPlan) -> Self:
+        return cls(str(plan.head.manifest.root), str(plan.tag.hash), tuple(one.name for one in plan.lost))
+
+    def digest(self, fqrn: str) -> str:
+        """What an approval binds."""
+        return approval.rollback_digest(fqrn, self.from_root, self.to_root, self.tags_lost)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"from_root": self.from_root, "to_root": self.to_root, "tags_lost": list(self.tags_lost)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        return cls(value["from_root"], value["to_root"], tuple(value["tags_lost"]))
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedContent:
+    """What a destination has in a revision: a tree, or a link that leads to ``leads_to``.
+
+    ``sha256``: of the artifact that it was made of, as far as the ledger knows."""
+
+    nested_hash: str
+    sha256: str | None
+    leads_to: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RevertedArtifact:
+    """An artifact of a build whose destination has something else afterwards; None: nothing, or a bare reservation."""
+
+    slot: Slot
+    build: BuildRecord
+    record: ArtifactRecord
+    destination: str
+    before: PlacedContent | None
+    after: PlacedContent | None
+
+    @property
+    def how(self) -> RevertedHow:
+        if self.before is None:
+            return RevertedHow.COMES_BACK
+        return RevertedHow.GOES if self.after is None else RevertedHow.CHANGES
+
+
+@dataclass(frozen=True, slots=True)
+class RevertedLink:
+    """A link of a slot that leads elsewhere afterwards; None: it is not there. ``build``: that it leads to then,
+    ``left``: that it led to."""
+
+    path: str
+    slot: Slot
+    before: str | None
+    after: str | None
+    build: BuildKey | None
+    left: BuildKey | None
+
+    def __str__(self) -> str:
+        if self.before is None:
+            return f"{self.path}: comes back, leads to {self.after}"
+        return f"{self.path}: leads to {self.before}, {f'then to {self.after}' if self.after else 'goes'}"
+
+
+@dataclass(frozen=True, slots=True)
+class RevertedContent:
+    """All that differs for readers from one revision to another. ``reserved``: destinations of runs that were under
+    way then, and are empty; ``lost``: objects of the later one that the store has not."""
+
+    artifacts: tuple[RevertedArtifact, ...]
+    links: tuple[RevertedLink, ...]
+    places: ChangedPlaces
+    reserved: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.artifacts or self.links or self.places.at)
+
+    def lines(self) -> Iterator[str]:
+        """Builds, links and other paths, then the sum."""
+        of_build: dict[tuple[str, BuildKey, RevertedHow], list[RevertedArtifact]] = {}
+        for one in self.artifacts:
+            of_build.setdefault((one.slot.name, one.build.key, one.how), []).append(one)
+        said = []
+        for (slot, key, how), parts in sorted(of_build.items(), key=lambda item: (item[0][0], item[0][1])):
+            files = sum((self.places.at.get(one.destination, ChangedFiles()) for one in parts), ChangedFiles())
+            names = ", ".join(one.record.artifact.name for one in parts[:5])
+            more = f" and {len(parts) - 5} more" if len(parts) > 5 else ""
+            all_of_it = f"{len(parts)} of {len(parts[0].build.artifacts)} artifacts"
+            said.append(f"{how.value}: {key} of slot {slot}, {all_of_it} ({names}{more}): {files}")
+        yield from _shown(said, "builds")
+        yield from _shown([f"link {one}" for one in self.links], "links")
+        verbs = {Difference.ADDED: "comes back", Difference.REMOVED: "goes", Difference.CHANGED: "changes"}
+        others = [f"{verbs[kind]}: {path}: {self.places.at[path]}" for path, kind in self.places.elsewhere.items()]
+        yield from _shown(others, "other paths", self.places.more)
+        yield f"in total: {self.places.total}"
+
+
+@dataclass(frozen=True, slots=True)
+class RollbackPreview:
+    """What a rollback would do. ``notes``: what to know of it; ``refused``: why it must not be done."""
+
+    wish: RollbackWish
+    plan: RollbackPlan
+    content: RevertedContent
+    notes: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+
+    @property
+    def seen(self) -> SeenRollback:
+        return SeenRollback.of(self.plan)
+
+    @property
+    def changes_nothing(self) -> bool:
+        return self.content.is_empty
+
+    def lines(self) -> Iterator[str]:
+        """The whole of it, for the person who decides."""
+        manifest, tag = self.plan.head.manifest, self.plan.tag
+        then = datetime.fromtimestamp(tag.timestamp, UTC)
+        number = f" (revision {tag.revision})" if tag.name else ""
+        yield (
+            f"{self.wish.repository}: from revision {manifest.revision} (root {self.seen.from_root}) to the content of "
+            f"{self.plan.goal}{number} of {then:%Y-%m-%d %H:%M} UTC (root {self.seen.to_root})"
+        )
+        if self.changes_nothing:
+            yield "readers see this content already; nothing is to be done"
+        else:
+            yield f"it becomes revision {manifest.revision + 1}; no revision and no object is deleted"
+            yield from self.content.lines()
+            yield from _shown([f"tag {name} goes: it names a later revision" for name in self.seen.tags_lost], "tags")
+        yield from (f"note: {note}" for note in self.notes)
+        yield from (f"refused: {why}" for why in self.refused)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "repository": self.wish.repository,
+            "from_revision": self.plan.head.manifest.revision,
+            "to_revision": self.plan.tag.revision,
+            **self.seen.to_json(),
+            "changes_nothing": self.changes_nothing,
+            "lines": list(self.lines()),
+        }
+
+
+def preview_rollback(site: Site, wish: RollbackWish) -> RollbackPreview:
+    """Compare the current revision with the one to go back to. Changes nothing.
+
+    Raises SettingsError, TagError, REVISION_UNKNOWN, TrustError, and what reading both trees raises.
+    """
+    fqrn = site.settings.repository(wish.repository).fqrn
+    catalogs = site.head(fqrn).catalogs  # trusted by the signature
+    plan = plan_rollback(site.repository_store(fqrn), fqrn, wish.target)
+    before, after = Revision(catalogs, plan.head.manifest.root), Revision(catalogs, plan.tag.hash)
+    content = compare(site, fqrn, before, after, presence=True)
+    waiting = records.waiting_changesets(site.ledger, fqrn)
+    runs = ", ".join(sorted({one.run_id for one in waiting}))
+    notes = []
+    if waiting:
+        notes.append(
+            f"{len(waiting)} prepared trees wait to be published on top of it, by {runs}; end these runs first"
+        )
+    if content.reserved:
+        first = ", ".join(content.reserved[:3])
+        notes.append(f"{len(content.reserved)} destinations are reserved and empty in that revision: {first}")
+    refused = []
+    if content.lost:
+        what = f"{len(content.lost)} objects of that revision are not in the store"
+        refused.append(f"{what}, the first: {content.lost[0]}")
+    return RollbackPreview(wish, plan, content, tuple(notes), tuple(refused))
+
+
+def require_whole(preview: RollbackPreview) -> None:
+    """Raises ROLLBACK_REFUSED for a preview that says why it must not be done."""
+    if preview.refused:
+        what = f"{preview.wish.repository} is not rolled back to {preview.plan.goal}; nothing was changed"
+        raise ROLLBACK_REFUSED(f"{what}: {'; '.join(preview.refused)}. Choose another tag or revision.")
+
+
+def goal_of(wish: RollbackWish) -> str:
+    """Where it goes back to, in words."""
+    return f"tag {wish.target}" if isinstance(wish.target, str) else f"revision {wish.target}"
+
+
+def compare(site: Site, fqrn: str, before: Revision, after: Revision, *, presence: bool = False) -> RevertedContent:
+    """What differs for readers, by what the ledger knows of builds and links, and entry by entry.
+
+    ``presence``: look whether the store has the objects that only the later one names.
+    """
+    artifacts, links, reserved = list[RevertedArtifact](), list[RevertedLink](), list[str]()
+    for _, slot in sorted(site.settings.slots.items()):
+        if slot.repository != fqrn:
+            continue
+        # every build there is comes before the end of time
+        for build in builds.earlier_builds(site.ledger, slot.name, BuildKey(date.max, "")):
+            artifacts += _artifacts(site.ledger, slot, build, before, after, reserved)
+        links += _links(site.ledger, slot, before, after)
+    needed, findings = NeededObjects(), Findings()
+    try:
+        entries = diff(before, after)
+        if presence:
+            entries = _noting(entries, after, needed)
+        places = by_place(entries, [*(one.destination for one in artifacts), *(one.path for one in links)])
+        if presence:
+            many = len(needed) >= _LISTED_FROM
+            check_presence(after.catalogs.store, needed, findings, lambda _: None, listing=many)
+    finally:
+        needed.close()
+    lost = tuple(f"{one.hash.key} of {one.path}" for one in findings.lost)
+    return RevertedContent(tuple(artifacts), tuple(links), places, tuple(reserved), lost)
+
+
+def _artifacts(
+    ledger: Bind, slot: Slot, build: BuildRecord, before: Revision, after: Revision, reserved: list[str]
+) -> Iterator[RevertedArtifact]:
+    top = build_directory(slot, build.build_id, build_date=build.date)
+    if top != "/":
+        old, new = before.nested_at(top), after.nested_at(top)
+        same = old is not None and new is not None and old.hash.digest == new.hash.digest
+        if same or (before.lookup(top) is None and after.lookup(top) is None):
+            return
+    for record in build.artifacts:
+        where = destination_of(slot, build, record.artifact)
+        was, then = _at(before, where), _at(after, where)
+        if was == then:
+            continue
+        if then is not None and not then.leads_to and is_reserved(after, where):
+            then = None
+            reserved.append(where)
+        if was is not None and not was.leads_to and is_reserved(before, where):
+            was = None
+        if was != then:
+            placed = [_known(ledger, slot, record, where, one) for one in (was, then)]
+            yield RevertedArtifact(slot, build, record, where, *placed)
+
+
+def _at(tree: Revision, where: str) -> PlacedContent | None:
+    reference = tree.nested_at(where)
+    if reference is not None:
+        return PlacedContent(str(reference.hash), None)
+    entry = tree.lookup(where)
+    return PlacedContent("", None, link_target(where, entry.symlink)) if entry and entry.is_symlink else None
+
+
+def _known(
+    ledger: Bind, slot: Slot, record: ArtifactRecord, where: str, placed: PlacedContent | None
+) -> PlacedContent | None:
+    """With the sum of its artifact. A link of a partial build shows what the ledger lists for it now."""
+    if placed is None:
+        return None
+    sha256 = record.artifact.sha256
+    if not placed.leads_to:
+        sha256 = records.artifact_that_became(ledger, slot.repository, where, placed.nested_hash) or ""
+    return PlacedContent(placed.nested_hash, sha256 or None, placed.leads_to)
+
+
+def _links(ledger: Bind, slot: Slot, before: Revision, after: Revision) -> Iterator[RevertedLink]:
+    for path in all_links_of(slot):
+        was, then = (_at(tree, path) for tree in (before, after))
+        old, new = was.leads_to if was else None, then.leads_to if then else None
+        if old != new:
+            keys = [builds.key_of_directory(ledger, slot, target) if target else None for target in (new, old)]
+            yield RevertedLink(path, slot, old, new, *keys)
+
+
+def _noting(entries: Iterable[DifferingEntry], after: Revision, needed: NeededObjects) -> Iterator[DifferingEntry]:
+    """The same differences; the objects of files that come back are noted on the way."""
+    for one in entries:
+        entry = one.after
+        if entry is not None and entry.is_regular and not entry.external:
+            if entry.hash is not None:
+                needed.add(entry.hash, one.path, after.root_hash, entry.size, entry.compression)
+            for chunk in after.chunks(one.path) if entry.chunked else ():
+                needed.add(chunk.hash, one.path, after.root_hash, chunk.size, entry.compression)
+        yield one
+
+
+def _shown(lines: Sequence[str], what: str, more: int = 0) -> Iterator[str]:
+    yield from lines[:SHOWN]
+    if hidden := len(lines[SHOWN:]) + more:
+        yield f"… and {hidden} {what} more"

@@ -1,0 +1,1 @@
+"""Which builds of a slot stay in the repository. Pure."""

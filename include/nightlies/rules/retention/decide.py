@@ -1,0 +1,185 @@
+"""Which builds of a slot stay, and why: rules over what the repository holds. Pure.
+
+A build stays if one reason for it is found. More is kept, never less, if a build's date is not known, if more leads to
+it, or if its publication is later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any
+
+from include.cvmfs.format.paths import MOST_LINKS, ancestors
+from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.links import WEEKDAYS
+from include.settings.retention import Retention
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBuild:
+    """A build as the repository holds it, in a `directory` of its own. Size in bytes.
+
+    `dated`: whether the date of `key` is known; otherwise it is the day of the last change. `changed_at`: when
+    something below the directory was changed last. `links`, `tags`: what leads to it from outside of builds, and names
+    it. `refers_to`: directories of other builds that links within it lead to. `rebuilt_at`: when a backfill or a person
+    published it, if that was so. `protected`: why it stays whatever the rules say, "" if nothing speaks for that.
+    """
+
+    directory: str
+    key: BuildKey
+    nested_hash: str
+    changed_at: datetime
+    files: int
+    bytes: int
+    empty: bool = False
+    dated: bool = True
+    links: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    refers_to: tuple[str, ...] = ()
+    rebuilt_at: datetime | None = None
+    protected: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it takes one of the places of the newest builds."""
+        return self.dated and not self.empty
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "directory": self.directory,
+            "build_id": self.key.build_id,
+            "date": self.key.date.isoformat(),
+            "dated": self.dated,
+            "nested_hash": self.nested_hash,
+            "changed_at": self.changed_at.isoformat(),
+            "files": self.files,
+            "bytes": self.bytes,
+            "empty": self.empty,
+            "links": list(self.links),
+            "tags": list(self.tags),
+            "refers_to": list(self.refers_to),
+            "rebuilt_at": self.rebuilt_at.isoformat() if self.rebuilt_at else None,
+            "protected": self.protected,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> HeldBuild:
+        rebuilt_at = value["rebuilt_at"]
+        return cls(
+            directory=value["directory"],
+            key=BuildKey(date.fromisoformat(value["date"]), value["build_id"]),
+            nested_hash=value["nested_hash"],
+            changed_at=datetime.fromisoformat(value["changed_at"]),
+            files=value["files"],
+            bytes=value["bytes"],
+            empty=value["empty"],
+            dated=value["dated"],
+            links=tuple(value["links"]),
+            tags=tuple(value["tags"]),
+            refers_to=tuple(value["refers_to"]),
+            rebuilt_at=datetime.fromisoformat(rebuilt_at) if rebuilt_at else None,
+            protected=value["protected"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionDecision:
+    """What becomes of a build, and why."""
+
+    build: HeldBuild
+    remove: bool
+    reason: str
+
+
+def decide(
+    builds: Collection[HeldBuild], rules: Retention, *, now: datetime, today: date
+) -> tuple[RetentionDecision, ...]:
+    """What the rules make of these builds, the newest first. `today`: the build date that ages are counted from."""
+    ordered = sorted(builds, key=lambda one: (one.key, one.directory), reverse=True)
+    reasons: dict[str, list[str]] = {}
+    before = 0
+    for build in ordered:
+        reasons[build.directory] = list(_reasons(build, rules, before, now, today))
+        before += build.counts
+    _keep_what_is_referred_to(ordered, reasons)
+    return tuple(
+        RetentionDecision(one, not why, "; ".join(why) or _no_reason(one, rules, today))
+        for one in ordered
+        for why in [reasons[one.directory]]
+    )
+
+
+def _reasons(build: HeldBuild, rules: Retention, before: int, now: datetime, today: date) -> Iterator[str]:
+    """Why a build stays by itself. `before`: how many of the places were taken by newer builds."""
+    age = (today - build.key.date).days
+    if build.protected:
+        yield build.protected
+    if before < rules.keep_last:
+        yield f"number {before + 1} of the {rules.keep_last} newest"
+    if before < rules.minimum:
+        yield f"one of the at least {rules.minimum} builds"
+    if rules.keep_days is not None and age <= rules.keep_days:
+        yield f"{age} days old, at most {rules.keep_days} stay"
+    if (weekdays := rules.keep_weekdays) is not None and age <= 7 * weekdays.weeks:
+        day = WEEKDAYS[build.key.date.weekday()]
+        if day in weekdays.days or not build.dated:
+            yield f"{day if build.dated else 'perhaps'} of the last {weekdays.weeks} weeks"
+    if rules.keep_tagged and build.tags:
+        yield f"named by {_some('tag', build.tags)}"
+    if build.links:
+        yield f"{_some('link', build.links)} leads to it"
+    if build.rebuilt_at is not None and now - build.rebuilt_at < timedelta(days=rules.rebuild_days):
+        yield (
+            f"published by a backfill or by hand at {build.rebuilt_at:%Y-%m-%d %H:%M} UTC, "
+            f"less than {rules.rebuild_days} days ago"
+        )
+
+
+def _keep_what_is_referred_to(ordered: Sequence[HeldBuild], reasons: Mapping[str, list[str]]) -> None:
+    """Keep what kept builds refer to, and what that refers to."""
+    by_directory = {one.directory: one for one in ordered}
+    pending = [one for one in ordered if reasons[one.directory]]
+    while pending:
+        build = pending.pop()
+        for directory in build.refers_to:
+            if (other := by_directory.get(directory)) is None:
+                continue
+            if not reasons[directory]:
+                pending.append(other)
+            reasons[directory].append(f"links in {build.directory} lead to it")
+
+
+def _no_reason(build: HeldBuild, rules: Retention, today: date) -> str:
+    kept = [f"the newest {max(rules.keep_last, rules.minimum)}"]
+    if rules.keep_days is not None:
+        kept.append(f"{rules.keep_days} days")
+    if (weekdays := rules.keep_weekdays) is not None:
+        kept.append(f"{', '.join(weekdays.days)} for {weekdays.weeks} weeks")
+    return f"{(today - build.key.date).days} days old; kept are {', '.join(kept)}"
+
+
+def _some(what: str, names: Sequence[str]) -> str:
+    more = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+    return f"{what} {names[0]}{more}"
+
+
+def reached(link: str, links: Mapping[str, str], directories: Collection[str]) -> frozenset[str]:
+    """Which of these directories a link leads to or through, other links on the way followed.
+
+    `links`: by its path, the absolute path that each link of the repository leads to.
+    """
+    found: set[str] = set()
+    path: str | None = links[link]
+    for _ in range(MOST_LINKS):
+        if path is None:
+            break
+        here, path = path, None
+        for place in ancestors(here):
+            if place in directories:
+                found.add(place)
+            if place in links:
+                path = links[place] + here[len(place) :]
+                break
+    return frozenset(found)

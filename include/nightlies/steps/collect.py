@@ -1,0 +1,223 @@
+"""Collect a repository's garbage in a task: its report and deletion log are files, what is lost comes into the ledger.
+
+The collection itself is `include.site.collecting`. It gives way to publications between two groups of deletions.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from include.cvmfs.collect.report import CollectionReport
+from include.cvmfs.collect.rules import NotDue
+from include.nightlies.attempt import Attempt
+from include.nightlies.errors import COLLECTION_RUN_REFUSED
+from include.nightlies.records import damage
+from include.nightlies.steps.errors import NotWell
+from include.site.collecting import Collecting, collect, rehearse, rules_of
+from include.site.site import Site
+
+REPORTS = 60
+"""Collections of a repository whose files are kept."""
+GROUP_PAUSE_S = 60.0
+ALL_PAUSES_S = 15 * 60.0
+"""How long a sweep gives way, before one group of deletions and in all."""
+LOOK_S = 1.0
+SHOW_EVERY_S = 30.0
+_NAME_LENGTH = 200
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionWish:
+    """How a task is to collect. `grace_days`, `audited`: None does as the settings say; `accept`: the reason to go on
+    in spite of the brakes."""
+
+    grace_days: float | None = None
+    audited: int | None = None
+    accept: str = ""
+    all_orphans: bool = False
+    dry_run: bool = False
+
+    @classmethod
+    def parse(cls, *, grace_days: Any, audited: Any, accept: Any, all_orphans: Any, dry_run: Any) -> CollectionWish:
+        """Values as they are, or as a template left them: text, "" or "None" for none.
+
+        Raises COLLECTION_RUN_REFUSED for what is not of its kind.
+        """
+        days, sample = _number("grace_days", grace_days), _number("audited", audited)
+        if sample is not None and sample != int(sample):
+            raise COLLECTION_RUN_REFUSED(f"audited is {audited!r}, and not a whole number; nothing was deleted")
+        reason = "" if accept is None or str(accept) == "None" else str(accept).strip()
+        return cls(
+            days, None if sample is None else int(sample), reason, _flag("all_orphans", all_orphans),
+            _flag("dry_run", dry_run),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """A collection that came to its end. `path`: its report on this machine, as JSON; beside it as text."""
+
+    report: CollectionReport
+    path: Path
+
+    def to_json(self) -> dict[str, Any]:
+        """The figures that other tasks read; sizes in bytes, times in seconds."""
+        whole = self.report.as_dict()
+        names = ("repository", "ok", "number", "dry_run", "resumed", "careful", "roots_kept", "roots_condemned",
+                 "objects_kept", "condemned", "deleted", "bytes_deleted", "bytes_known", "orphans", "once",
+                 "failed_count", "lost_count", "audited", "next_due")  # fmt: skip
+        return {name: whole[name] for name in names} | {
+            "seconds": round(sum(whole["seconds"].values()), 1),
+            "report": str(self.path),
+        }
+
+    def require_whole(self) -> None:
+        """Raises NotWell with what was not deleted, and what a preserved revision needs and the store lost."""
+        report = self.report
+        problems = [f"not deleted: {key}: {why}" for key, why in report.failed.items()]
+        problems += [f"lost: {one.key} {one.reason}; the next preparation that has it sends it" for one in report.lost]
+        if problems:
+            raise NotWell(report.fqrn, [*problems, f"the report: {self.path.with_suffix('.txt')}"], len(problems))
+
+
+def collect_garbage(site: Site, attempt: Attempt, fqrn: str, wish: CollectionWish) -> Collected | NotDue:
+    """Collect, or rehearse it in a dry run; writes report and deletion log, and notes in the ledger what is lost.
+
+    Raises as `include.site.collecting.collect`; CollectionBusy while another collection is at work.
+    """
+    rules = rules_of(site, fqrn, grace_days=wish.grace_days, accept=wish.accept, all_orphans=wish.all_orphans)
+    place = reports_of(site, fqrn) / file_name(attempt.run)
+    place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if wish.dry_run:
+        return _written(rehearse(site, fqrn, rules, show_progress(fqrn)), place)
+    deletions = place.with_name(f"{place.name}.deleted")
+    try:
+        with deletions.open("a", encoding="utf-8") as file:
+            how = Collecting(
+                attempt.holder, replace(rules, pause=GiveWay(lambda: busy_at(site, fqrn))), wish.audited, file,
+                show_progress(fqrn), force=bool(wish.accept) or wish.all_orphans,
+            )  # fmt: skip
+            found = collect(site, fqrn, how)
+    finally:
+        if not deletions.stat().st_size:
+            deletions.unlink()
+    if isinstance(found, NotDue):
+        return found
+    damage.note_lost(site.ledger, found, now=attempt.clock())
+    return _written(found, place)
+
+
+def reports_of(site: Site, fqrn: str) -> Path:
+    """The folder with reports and deletion logs of a repository's collections."""
+    return site.settings.paths.var / "collections" / fqrn / "reports"
+
+
+def file_name(run: str) -> str:
+    """A run's name as that of a file; the end of a long one, which is what tells runs apart."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", run)[-_NAME_LENGTH:].lstrip(".")
+
+
+def busy_at(site: Site, fqrn: str) -> str | None:
+    """Who holds a lease in a repository; None while none is held. Raises GatewayError."""
+    with site.gateway(fqrn) as client:
+        lease = client.holder(fqrn, "")
+    return None if lease is None else f"{lease.path or '/'} is held by {lease.hostname!r}"
+
+
+class GiveWay:
+    """The pause before a group of deletions: while a lease is held, at most a minute, and a quarter of an hour in all.
+
+    An idle repository costs one look. A gateway that does not answer is not waited for.
+    """
+
+    def __init__(
+        self,
+        busy: Callable[[], str | None],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._busy, self._clock, self._sleep = busy, clock, sleep
+        self._left_s = ALL_PAUSES_S
+
+    def __call__(self) -> None:
+        began = self._clock()
+        end = began + min(GROUP_PAUSE_S, self._left_s)
+        held = ""
+        while self._clock() < end:
+            try:
+                now = self._busy()
+            except Exception as error:  # noqa: BLE001 - giving way is a courtesy: the sweep goes on without it
+                log.warning("the sweep goes on without asking who publishes: %s", error)
+                break
+            if now is None:
+                break
+            if not held:
+                log.info("the sweep gives way: %s", now)
+            held = now
+            self._sleep(LOOK_S)
+        self._left_s -= self._clock() - began
+
+
+def show_progress(fqrn: str) -> Callable[[str, int, int], None]:
+    """Has a line in the log for each step of a collection, and every half minute in it."""
+    shown: dict[str, float] = {}
+
+    def show(step: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now - shown.get(step, -SHOW_EVERY_S) >= SHOW_EVERY_S or (total and done >= total):
+            shown[step] = now
+            log.info("%s: %s: %d of %d", fqrn, step, done, total)
+
+    return show
+
+
+def _written(report: CollectionReport, place: Path) -> Collected:
+    for line in report.lines():
+        log.info("%s", line)
+    path = place.with_name(f"{place.name}.json")
+    texts = {".json": json.dumps(report.as_dict(), indent=1), ".txt": "\n".join(report.lines())}
+    for suffix, text in texts.items():
+        part = place.with_name(f".{place.name}{suffix}.part")
+        part.write_text(f"{text}\n", encoding="utf-8")
+        part.replace(place.with_name(place.name + suffix))
+    _forget_old(place.parent)
+    return Collected(report, path)
+
+
+def _forget_old(folder: Path) -> None:
+    files: dict[str, list[Path]] = {}
+    for file in folder.iterdir():
+        files.setdefault(file.stem, []).append(file)
+    newest = sorted(files, key=lambda name: max(one.stat().st_mtime_ns for one in files[name]), reverse=True)
+    for file in (one for name in newest[REPORTS:] for one in files[name]):
+        file.unlink(missing_ok=True)
+
+
+def _number(name: str, value: Any) -> float | None:
+    if value is None or str(value).strip() in ("", "None"):
+        return None
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if isinstance(value, bool) or not 0 <= number < float("inf"):
+        raise COLLECTION_RUN_REFUSED(f"{name} is {value!r}, and not a number from 0 on; nothing was deleted")
+    return number
+
+
+def _flag(name: str, value: Any) -> bool:
+    known = {"true": True, "false": False, "none": False, "": False}
+    text = str(value).strip().lower()
+    if text not in known:
+        raise COLLECTION_RUN_REFUSED(f"{name} is {value!r}, and neither true nor false; nothing was deleted")
+    return known[text]
