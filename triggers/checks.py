@@ -70,6 +70,55 @@ def unfrozen(connect: Connect, repository: str) -> Observation:
     return Observation(freeze is None, f"{repository} is {freeze or 'no longer frozen'}")
 
 
+def swept(connect: Connect, repository: str, number: int, shards: list[int]) -> Observation:
+    """The collection of that number has swept these shards of its list, or has ended; without shards it has to end."""
+    from include.cvmfs.coordination.generation import CollectionPhase, look
+
+    generation = look(connect().repository_store(repository)).generation
+    if generation is None or generation.number != number or generation.phase is CollectionPhase.IDLE:
+        return Observation(True, f"collection {number} of {repository} has ended")
+    ready = bool(shards) and max(shards) < generation.swept
+    what = f"collection {number} of {repository} is {generation.phase.value}, {generation.swept} of 256 shards swept"
+    return Observation(ready, f"{what}; needed: {max(shards) + 1 if shards else 'its end'}")
+
+
+def replicas_in_sync(connect: Connect, repository: str, replicas: list[str], revision: int | None) -> Observation:
+    """These replicas (none named: all) have `revision`, or what stratum 0 has; the result is their looks."""
+    from include.care.replicas.look import look_at_replicas
+
+    looks = look_at_replicas(connect(), repository, datetime.now(UTC), replicas)
+    late = [one for one in looks if not one.has(one.head_revision if revision is None else revision)]
+    reason = "; ".join(map(str, late)) or f"{len(looks)} replicas of {repository} are in sync"
+    return Observation(not late, reason, [one.to_json() for one in looks])
+
+
+def replicas_quiet(connect: Connect, repository: str) -> Observation:
+    """A collection need not wait for a replica; the result is what it does about them, and their looks."""
+    from include.care.replicas.look import look_at_replicas, rules_of
+    from include.care.replicas.waiting import CollectionTurn, wait_for_replicas
+
+    site, now = connect(), datetime.now(UTC)
+    looks = look_at_replicas(site, repository, now)
+    decision = wait_for_replicas(looks, rules_of(site, repository), now)
+    result = {
+        "turn": decision.turn.value,
+        "reason": decision.reason,
+        "without": list(decision.without),
+        "looks": [one.to_json() for one in looks],
+    }
+    return Observation(decision.turn is not CollectionTurn.WAIT, decision.reason, result)
+
+
+def replica_job_ended(connect: Connect, repository: str, replica: str, verb: str) -> Observation:
+    """The job `snapshot` or `gc` of a replica's machine runs no more; the result is its exit code and last lines."""
+    from include.care.replicas.jobs import job_on
+    from include.publishers.server.jobs import Stage
+
+    seen = job_on(connect(), repository, replica, verb).look()
+    reason = f"{verb} of {repository} on {replica} {'runs' if seen.stage is Stage.RUNNING else 'has ended'}"
+    return Observation(seen.stage is not Stage.RUNNING, reason, seen.to_json())
+
+
 def paused(connect: Connect) -> Observation:  # noqa: ARG001
     """Nothing shows when it is over: the deadline ends the wait, and the task looks itself."""
     return Observation(False, "the pause is over")
@@ -87,6 +136,10 @@ CHECKS: Mapping[str, WaitCheck] = {
     "object": WaitCheck(object_stored, 30.0),
     "place": WaitCheck(place_ready, 5.0),
     "thaw": WaitCheck(unfrozen, 15.0),
+    "collection": WaitCheck(swept, 5.0),
     "pause": WaitCheck(paused, 300.0),
+    "replicas-in-sync": WaitCheck(replicas_in_sync, 60.0),
+    "replicas-quiet": WaitCheck(replicas_quiet, 60.0),
+    "replica-job": WaitCheck(replica_job_ended, 60.0),
 }
 """By the key that Airflow's database stores for a deferred task: keys and the names of arguments never change."""

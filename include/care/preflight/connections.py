@@ -30,11 +30,14 @@ def named(settings: SiteSettings, fqrns: Iterable[str], stores: Iterable[str]) -
     for name in stores:
         need(settings.store(name).connection, f"store {name}")
         need(settings.store(name).gateway_connection, f"gateways to store {name}")
+        need(settings.store(name).collector_connection, f"collections in store {name}")
     for fqrn in fqrns:
         repository = settings.repository(fqrn)
         need(repository.gateway, f"gateway of {fqrn}")
         need(repository.gateway_admin, f"administrator of the gateway of {fqrn}")
         need(repository.server.connection if repository.server else None, f"key of the node of {fqrn}")
+        for replica in repository.replicas:
+            need(replica.node.connection if replica.node else None, f"key of replica {replica.name} of {fqrn}")
     need(settings.ledger_connection, "ledger")
     need(settings.airflow_connection, "Airflow's API")
     for name, what in _notifying(settings).items():

@@ -26,6 +26,8 @@ def needed(settings: SiteSettings, slots: Iterable[str] | None = None) -> dict[s
     if settings.slots:
         found["night_watch"] = "no alert is sent for a night that is late or did not start"
         found["preflight"] = "nobody looks before a night whether it could run"
+    if settings.collection_schedule and any(one.garbage_collectable for one in settings.repositories.values()):
+        found["nightly_gc"] = "no build expires and no garbage is collected"
     if settings.repositories:
         found["leases"] = "leases of dead tasks are not ended"
         found["repository_care"] = "no alert is sent for damage or for a whitelist that ends"

@@ -15,6 +15,7 @@ from include.site.stores import connection_of, credentials_of, options_of
 from include.storage.errors import StoreError
 from include.storage.kinds import HTTP, kind_of
 from include.storage.open import open_store
+from include.storage.probe import may_delete
 from include.storage.roles import Role
 from include.storage.store import Store
 
@@ -22,6 +23,7 @@ TIMEOUT_S = 8.0
 SKEW_WARNING_S, SKEW_ERROR_S = 5.0, 300.0
 """S3 refuses signatures that are 15 minutes off, leases and changesets are judged by the minute."""
 PROBE = ".nightshift-probe-preflight"
+RECORD_PROBE = ".nightshift/preflight"  # a collector stores nothing elsewhere
 
 
 def opened(site: Site, name: str, role: Role = Role.PUBLISHER) -> Store:
@@ -41,15 +43,17 @@ def look_at_store(site: Site, name: str, *, source: bool) -> Iterator[Finding]:
 
 
 def roles(site: Site, fqrn: str) -> Iterator[Finding]:
-    """Put, get and delete a probe in a repository's store, as the publisher, and as the gateway where that differs."""
+    """Put, get and delete a probe in a repository's store, by each of the keys that its settings name."""
     settings = site.settings.store(site.settings.repository(fqrn).store)
-    for role in (Role.PUBLISHER, Role.GATEWAY) if settings.gateway_connection else (Role.PUBLISHER,):
+    own = {Role.GATEWAY: settings.gateway_connection, Role.COLLECTOR: settings.collector_connection}
+    for role in (Role.PUBLISHER, *(role for role, connection in own.items() if connection)):
         store, subject = opened(site, settings.name, role).child(fqrn), f"{fqrn} as {role.value}"
         if not store.writable:
             what = f"store {settings.name} can only be read"
             yield Finding("roles", subject, Severity.ERROR, what, "Name a store with s3:// or file://.")
             continue
-        key, data = f"{PROBE}-{secrets.token_hex(4)}/object", secrets.token_bytes(32)
+        probe = RECORD_PROBE if role is Role.COLLECTOR else PROBE
+        key, data = f"{probe}-{secrets.token_hex(4)}/object", secrets.token_bytes(32)
         step = "put"
         try:
             store.put(key, data)
@@ -58,6 +62,8 @@ def roles(site: Site, fqrn: str) -> Iterator[Finding]:
                 raise StoreError("other bytes came back than were stored", key=key)
             step = "delete"
             store.delete([key])
+            if role is Role.COLLECTOR:
+                may_delete(store)
         except StoreError as error:
             connection = connection_of(settings, role)
             cure = f"Correct connection {connection!r}, or the bucket's policy: nightshift settings roles"

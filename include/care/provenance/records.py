@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 
@@ -115,32 +115,45 @@ def links_by_path(bind: Bind, fqrn: str) -> dict[str, str]:
 
 
 def unknown_documents(site: Site, fqrn: str, path: str) -> Sequence[tuple[ProvenanceRecord, str, CheckedRecord]]:
-    """Documents in the store of the path and those above it that the ledger does not have, the newest first.
-
-    A folder that cannot be listed counts as empty. A document that is no record of its own path has a `CheckedRecord`
-    that says so, and is left out if it cannot be read at all.
-    """
-    store, found = site.repository_store(fqrn), []
+    """Documents in the store of the path and those above it that the ledger does not have, the newest first."""
+    found: list[tuple[ProvenanceRecord, str, CheckedRecord]] = []
     for one in path_and_above(path.rstrip("/")):
-        try:
-            keys = {meta.key for meta in store.list(folder_of(one))}
-        except StoreError as error:
-            log.info("documents of %s%s cannot be listed: %s", fqrn, one, error)
-            continue
         with reading(site.ledger) as connection:
             known = connection.scalars(
                 select(provenance.c.document).where(provenance.c.place == _place(fqrn, one))
             ).all()
-        for key in sorted(keys - set(known)):
-            try:
-                sealed = Sealed.parse(store.get(key))
-                record = sealed.record
-            except (StoreError, CvmfsError) as error:
-                log.warning("%s of %s: %s", key, fqrn, error)
-                continue
-            if (record.repository, record.path, record.key) == (fqrn, one, key):
-                found.append((record, key, _worth(site, fqrn, sealed)))
-    return sorted(found, key=lambda one: (one[0].revision, one[1]), reverse=True)
+        found += documents(site, fqrn, one, known=known)
+    return sorted(found, key=_newest_first, reverse=True)
+
+
+def documents(
+    site: Site, fqrn: str, path: str, *, known: Collection[str | None] = ()
+) -> Sequence[tuple[ProvenanceRecord, str, CheckedRecord]]:
+    """Documents in the store of that very path, the newest first; those of a key in `known` are left out.
+
+    A folder that cannot be listed counts as empty. A document that is no record of its own path, or cannot be read, is
+    left out; what its signature is worth is in the `CheckedRecord`.
+    """
+    store, found = site.repository_store(fqrn), []
+    try:
+        keys = {meta.key for meta in store.list(folder_of(path))}
+    except StoreError as error:
+        log.info("documents of %s%s cannot be listed: %s", fqrn, path, error)
+        return ()
+    for key in sorted(keys - set(known)):
+        try:
+            sealed = Sealed.parse(store.get(key))
+            record = sealed.record
+        except (StoreError, CvmfsError) as error:
+            log.warning("%s of %s: %s", key, fqrn, error)
+            continue
+        if (record.repository, record.path, record.key) == (fqrn, path, key):
+            found.append((record, key, _worth(site, fqrn, sealed)))
+    return sorted(found, key=_newest_first, reverse=True)
+
+
+def _newest_first(found: tuple[ProvenanceRecord, str, CheckedRecord]) -> tuple[int, str]:
+    return found[0].revision, found[1]
 
 
 def check(site: Site, record: ProvenanceRecord, key: str | None) -> CheckedRecord:

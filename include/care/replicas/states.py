@@ -1,0 +1,177 @@
+"""In which state a replica is, by what it shows and what it showed before. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import RowMapping
+
+from include.cvmfs.format.manifest import Manifest
+
+
+class ReplicaState(Enum):
+    """How a replica compares with stratum 0; the value is the word that tables and messages use."""
+
+    IN_SYNC = "in sync"
+    BEHIND = "behind"
+    SNAPSHOT = "snapshot running"
+    UNREACHABLE = "unreachable"
+    ROLLED_BACK = "rolled back"
+    WRONG_REPOSITORY = "wrong repository"
+    BAD_SIGNATURE = "bad signature"
+
+    @property
+    def trusted(self) -> bool:
+        """Whether readers of the replica get a revision of the repository, and no older one than before."""
+        return self in {ReplicaState.IN_SYNC, ReplicaState.BEHIND, ReplicaState.SNAPSHOT}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenReplica:
+    """What a replica shows. Either its verified `manifest`, or the `fault` that stands for it, with its reason.
+
+    `snapshot_since`: when the marker of a running snapshot was made, None without a marker.
+    """
+
+    name: str
+    url: str
+    manifest: Manifest | None = None
+    fault: ReplicaState = ReplicaState.UNREACHABLE
+    reason: str = ""
+    snapshot_since: datetime | None = None
+    last_snapshot: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLook:
+    """One look at a replica: a row of the ledger. Without a trusted manifest it has no revision.
+
+    Attributes:
+        state_since: When the replica was first seen in this state.
+        highest_revision: The newest that it ever had of this repository.
+        behind_since: When its revision was superseded at stratum 0, no later than that.
+    """
+
+    repository: str
+    replica: str
+    url: str
+    state: ReplicaState
+    reason: str
+    looked_at: datetime
+    state_since: datetime
+    head_revision: int
+    revision: int | None = None
+    highest_revision: int | None = None
+    behind_since: datetime | None = None
+    snapshot_since: datetime | None = None
+    last_snapshot: datetime | None = None
+
+    @property
+    def behind_revisions(self) -> int | None:
+        """How many revisions it lacks; None where its revision is not known."""
+        return None if self.revision is None else max(self.head_revision - self.revision, 0)
+
+    @property
+    def lag(self) -> timedelta:
+        """For how long its revision has been superseded."""
+        return timedelta() if self.behind_since is None else self.looked_at - self.behind_since
+
+    def has(self, revision: int) -> bool:
+        """Whether readers of it get this revision, or a later one."""
+        return self.state.trusted and self.revision is not None and self.revision >= revision
+
+    def __str__(self) -> str:
+        return f"{self.repository} replica {self.replica}: {self.state.value}: {self.reason}"
+
+    def to_row(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__} | {"state": self.state.value}
+
+    @classmethod
+    def from_row(cls, row: RowMapping) -> ReplicaLook:
+        values = {name: row[name] for name in cls.__slots__}
+        return cls(**values | {"state": ReplicaState(row["state"])})
+
+    def to_json(self) -> dict[str, Any]:
+        """The row with times as ISO 8601, and the figures: revisions, and seconds of lag."""
+        figures = {"behind_revisions": self.behind_revisions, "lag_s": round(self.lag.total_seconds())}
+        row = {name: one.isoformat() if isinstance(one, datetime) else one for name, one in self.to_row().items()}
+        return row | figures
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ReplicaLook:
+        times = {name: datetime.fromisoformat(value[name]) for name in _TIMES if value[name] is not None}
+        row = {name: value[name] for name in cls.__slots__} | times
+        return cls(**row | {"state": ReplicaState(value["state"])})
+
+
+_TIMES = ("looked_at", "state_since", "behind_since", "snapshot_since", "last_snapshot")
+
+
+def judge(seen: SeenReplica, head: Manifest, before: ReplicaLook | None, now: datetime) -> ReplicaLook:
+    """The state of a replica. `head`: stratum 0's manifest, read after the replica's.
+
+    `before`: the look before this one; one at another URL tells nothing of this one.
+    """
+    if before is not None and before.url != seen.url:
+        before = None
+    state, reason = _state(seen, head, before)
+    known = seen.manifest
+    snapshot = None if seen.snapshot_since is None else min(seen.snapshot_since, now)
+    since = before.state_since if before is not None and before.state is state else now
+    highest = None if before is None else before.highest_revision
+    if known is not None and state.trusted:
+        highest = known.revision if known.revision == head.revision else max(known.revision, highest or 0)
+    return ReplicaLook(
+        repository=head.fqrn, replica=seen.name, url=seen.url, state=state, reason=reason, looked_at=now,
+        state_since=min(since, now), head_revision=head.revision, revision=None if known is None else known.revision,
+        highest_revision=highest, behind_since=_behind_since(known, head, before, now), snapshot_since=snapshot,
+        last_snapshot=seen.last_snapshot,
+    )  # fmt: skip
+
+
+def _state(seen: SeenReplica, head: Manifest, before: ReplicaLook | None) -> tuple[ReplicaState, str]:
+    own = seen.manifest
+    if own is None:
+        if seen.fault is ReplicaState.UNREACHABLE and seen.snapshot_since is not None:
+            return ReplicaState.SNAPSHOT, f"its first snapshot runs since {seen.snapshot_since:%Y-%m-%d %H:%M:%S} UTC"
+        return seen.fault, seen.reason
+    if own.revision > head.revision:
+        return ReplicaState.ROLLED_BACK, f"it has revision {own.revision}, stratum 0 went back to {head.revision}"
+    if own.revision == head.revision and own.root.digest != head.root.digest:
+        return ReplicaState.ROLLED_BACK, f"its revision {own.revision} is another one than stratum 0's: {own.root}"
+    highest = None if before is None else before.highest_revision
+    # stratum 0 may have been put back since, by hand: what is newer than its own revision is no measure
+    if highest is not None and own.revision < highest <= head.revision:
+        return ReplicaState.ROLLED_BACK, f"it had revision {highest}, and went back to {own.revision}"
+    missing = head.revision - own.revision
+    where = f"revision {own.revision}" + (f", {missing} behind stratum 0" if missing else "")
+    if seen.snapshot_since is not None:
+        return ReplicaState.SNAPSHOT, f"{where}; a snapshot runs since {seen.snapshot_since:%Y-%m-%d %H:%M:%S} UTC"
+    return (ReplicaState.BEHIND if missing else ReplicaState.IN_SYNC), where
+
+
+def _behind_since(own: Manifest | None, head: Manifest, before: ReplicaLook | None, now: datetime) -> datetime | None:
+    """When the revision was superseded: exactly where one is missing, else the earliest time that it can have been."""
+    if own is None:
+        return None if before is None else before.behind_since
+    if own.revision >= head.revision:
+        return None
+    if head.revision - own.revision == 1:
+        return _no_later(head.timestamp, now)
+    if before is not None and before.revision == own.revision:
+        if before.behind_since is not None:
+            return min(before.behind_since, now)
+        return min(before.looked_at, now)  # it was the newest then
+    return _no_later(own.timestamp, now)
+
+
+def _no_later(seconds: int, now: datetime) -> datetime:
+    """A manifest's time; `now` where it states none, or one that is to come."""
+    try:
+        return min(datetime.fromtimestamp(seconds, UTC), now) if seconds else now
+    except (ValueError, OverflowError, OSError):
+        return now
