@@ -1,4 +1,4 @@
-"""`nightshift nightly`: pack a real build, install it by the slot's DAG, and say what became of it; undo one."""
+"""`nightshift nightly`: pack a build, install it by the slot's DAG, say what became of it; undo or expire builds."""
 
 import json
 import time
@@ -28,6 +28,7 @@ PLAIN_EVERY_S = 5.0
 
 app.command()(nightly_undo.undo)
 app.command()(nightly_undo.redo)
+app.command()(nightly_undo.retention)
 
 
 @app.callback()

@@ -1,4 +1,4 @@
-"""`nightshift nightly undo` and `redo`: take a build back, or some of it, and let it be installed again."""
+"""`nightshift nightly undo`, `redo` and `retention`: builds that go, by a person's wish or by rules, and come again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from include.cli.repo_open import AsJson, holder, open_site, printable, refusing
+
 if TYPE_CHECKING:
+    from include.nightlies.retention.plan import RemovedBuilds, RetentionPlan
     from include.nightlies.undo.plan import Wish
 
 SlotName = Annotated[str, typer.Option(help="Slot of the site configuration.")]
@@ -36,7 +39,6 @@ def undo(
     Without --yes nothing is changed. A build that links lead to is refused without --move-links. What is undone is
     not installed again by itself: see `redo`.
     """
-    from include.cli.repo_open import holder
     from include.nightlies.attempt import Attempt
     from include.nightlies.errors import UndoRefused
     from include.nightlies.undo.plan import Instead
@@ -73,6 +75,68 @@ def redo(slot: SlotName, build: BuildId, project: Projects = None, platform: Pla
     site = Site(load(), EnvSecrets())
     count = do_it(site, _wish(slot, build, "", project, platform), now=_now())
     typer.echo(f"{count} artifacts of {build} may be installed again; run nightly_install for its date")
+
+
+def retention(
+    slot: Annotated[str, typer.Argument(metavar="SLOT", help="Slot of the site configuration.")],
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Remove what no rule keeps; without this, only list it.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the builds of a slot that stay or go by its rules of retention, and why. Without --apply nothing is changed.
+
+    What goes, goes in one revision. A backfill may install it again.
+    """
+    import json
+
+    from include.nightlies.attempt import Attempt
+    from include.nightlies.retention.remove import plan_retention, remove_expired
+
+    with refusing():
+        site = open_site()
+        plan = plan_retention(site, slot, now=_now())
+        done = remove_expired(site, Attempt(f"by hand/{holder()}", holder(), 1, _now), plan) if apply else None
+    if as_json:
+        typer.echo(json.dumps(plan.to_json() | {"applied": done.to_json() if done else None}, indent=1))
+        return
+    _show(plan)
+    if done is None:
+        typer.echo("nothing was changed; say --apply to do it" if plan.expired else "nothing goes")
+        return
+    for directory, why in done.kept.items():
+        typer.echo(printable(f"{directory} stays: {why}"))
+    typer.echo(_outcome(done))
+
+
+def _show(plan: RetentionPlan) -> None:
+    """The builds as a table, then the tags."""
+    typer.echo(f"{plan.repository}, revision {plan.revision}, slot {plan.slot}")
+    rows = [("BUILD", "DATE", "CHANGED (UTC)", "MB", "", "REASON")]
+    for one in plan.decisions:
+        build = one.build
+        day = f"{build.key.date}{'' if build.dated else '?'}"
+        size = f"{build.bytes / 1e6:,.1f}"
+        changed = f"{build.changed_at:%Y-%m-%d %H:%M}"
+        rows.append((build.key.build_id, day, changed, size, "remove" if one.remove else "keep", one.reason))
+    widths = [max(len(row[column]) for row in rows) for column in range(5)]
+    for build_id, day, changed, size, what, reason in rows:
+        cells = (build_id.ljust(widths[0]), day.ljust(widths[1]), changed.ljust(widths[2]), size.rjust(widths[3]))
+        typer.echo(printable("  ".join([*cells, what.ljust(widths[4]), reason])))
+    for tag in plan.tags:
+        held = f"its revision {tag.revision} holds {len(tag.builds)} builds, {len(tag.only)} of them gone since"
+        named = f"names {', '.join(tag.names)}; " if tag.names else ""
+        typer.echo(printable(f"tag {tag.name}: {named}{held}; {'goes' if tag.goes else 'stays'}: {tag.reason}"))
+    for line in plan.notes:
+        typer.echo(printable(line))
+    count = len(plan.expired)
+    typer.echo(f"{count} of {len(plan.decisions)} builds go, {plan.bytes / 1e6:,.1f} MB of files")
+
+
+def _outcome(done: RemovedBuilds) -> str:
+    if done.revision is None:
+        return "nothing was removed"
+    return f"{len(done.removed)} builds removed in revision {done.revision}"
 
 
 def _wish(slot: str, build: str, reason: str, project: list[str] | None, platform: list[str] | None) -> Wish:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.cli import repo_admin, repo_read, repo_tags, repo_write
+from include.cli import repo_admin, repo_read, repo_repair, repo_tags, repo_write
 from include.cli.repo_open import (
     AsJson,
     Fqrn,
@@ -35,7 +35,9 @@ app = typer.Typer(no_args_is_help=True)
 COMMANDS: tuple[Callable[..., None], ...] = (
     repo_admin.create, repo_admin.repair, repo_admin.resign, repo_admin.import_keys,
     repo_read.ls, repo_read.cat, repo_read.stat, repo_read.get, repo_read.diff,
+    repo_read.replicas, repo_read.client_config,
     repo_write.publish, repo_write.remove, repo_write.rename, repo_write.symlink, repo_tags.rollback,
+    repo_repair.gc,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)

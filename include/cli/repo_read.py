@@ -1,4 +1,4 @@
-"""`nightshift repo ls`, `cat`, `stat`, `get` and `diff`: what a repository holds, and held."""
+"""`nightshift repo ls`, `cat`, `stat`, `get`, `diff`, `replicas`, `client-config`: what readers get, and how."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import stat as modes
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,12 +15,14 @@ import typer
 
 from include.cli.repo_open import (
     AsJson,
+    Configured,
     Fqrn,
     InRepository,
     Keys,
     TagName,
     Target,
     bars,
+    open_site,
     open_target,
     printable,
     refusing,
@@ -171,6 +174,57 @@ def diff(
     else:
         typer.echo(", ".join(f"{number} {kind}" for kind, number in numbers.items()), err=not summary)
     raise typer.Exit(1 if found else 0)
+
+
+def replicas(
+    fqrn: Configured,
+    name: Annotated[list[str] | None, typer.Option("--name", help="Only this replica; several may be given.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look how far each replica is behind stratum 0, and note it in the ledger.
+
+    Exit code 0: all can be trusted and lag no longer than they may; 1: some do not; 2: stratum 0 cannot be read.
+    """
+    from include.care.replicas.look import look_at_replicas, record, rules_of
+    from include.care.replicas.waiting import complaint
+
+    now = datetime.now(UTC)
+    with refusing():
+        site = open_site()
+        looks, rules = look_at_replicas(site, fqrn, now, name or ()), rules_of(site, fqrn)
+        record(site.ledger, looks)
+    if as_json:
+        typer.echo(json.dumps([one.to_json() for one in looks], indent=1))
+    for one in () if as_json else looks:
+        hours = one.lag.total_seconds() / 3600
+        typer.echo(f"{one.replica:20} {one.state.value:17} lag {hours:7.2f} h  {printable(one.reason)}")
+    if not looks:
+        typer.echo(f"{fqrn} has no replicas in the configuration", err=True)
+    raise typer.Exit(any(complaint(one, rules[one.replica], now) for one in looks))
+
+
+def client_config(
+    fqrn: Configured,
+    proxy: Annotated[list[str] | None, typer.Option("--proxy", help="URL of a forward proxy; several share.")] = None,
+    stratum1: Annotated[
+        list[str] | None, typer.Option("--stratum1", help="URL of a copy, instead of the replicas configured.")
+    ] = None,
+    direct: Annotated[bool, typer.Option("--direct", help="Read the store by its public URL, with no proxy.")] = False,
+) -> None:
+    """Print the configuration of a client that reads through a proxy, from stratum 1s, or from the store itself.
+
+    Without --stratum1 it reads from the configured replicas, in their order; without replicas from the public URL.
+    """
+    from include.care.replicas.client_config import client_config as text_of
+    from include.settings.load import load
+
+    if direct and (proxy or stratum1):
+        raise typer.BadParameter("--direct reads the store itself: leave --proxy and --stratum1 out")
+    with refusing():
+        settings = load().repository(fqrn)
+        copies = [] if direct else (stratum1 or [one.url for one in settings.replicas])
+        servers = copies or [settings.public_url]
+        typer.echo(text_of(fqrn, settings.public_key, servers=servers, proxies=proxy or ()), nl=False)
 
 
 def _entries(tree: Revision, path: str, recursive: bool) -> Iterator[tuple[str, Dirent]]:

@@ -1,15 +1,20 @@
-"""`nightshift repo repair --objects`: find what a repository's store has lost, and send again what a tree can give."""
+"""`nightshift repo gc` deletes the objects that nothing needs; `repair --objects` sends again what a store has lost."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from include.cli.repo_open import bars, open_site, printable, refusing
+from include.cli.repo_open import AsJson, Configured, DryRun, bars, holder, open_site, printable, refusing
 from include.cli.repo_write import source_at
+
+if TYPE_CHECKING:
+    from include.cvmfs.collect.rules import NotDue
 
 
 def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, as_json: bool) -> None:
@@ -49,3 +54,61 @@ def mend_objects(fqrn: str, source: Path, destination: str, *, contents: bool, a
         typer.echo(f"{len(done.mended)} objects of {fqrn} sent again, {len(done.missing)} still missing")
     if done.missing:
         raise typer.Exit(1)
+
+
+def gc(
+    fqrn: Configured,
+    dry_run: DryRun = False,
+    grace_days: Annotated[
+        float | None, typer.Option("--grace-days", min=0, help="How long a revision stays after it was superseded.")
+    ] = None,
+    all_orphans: Annotated[
+        bool, typer.Option("--all-orphans", help="Look for orphans in the whole store, not in a seventh of it.")
+    ] = False,
+    accept: Annotated[
+        str, typer.Option("--accept", metavar="REASON", help="Go on although much fewer objects stay than before.")
+    ] = "",
+    orphans: Annotated[
+        bool, typer.Option("--orphans", help="Behind stock tools: list what no revision ever named.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --orphans: delete them, while nobody publishes.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run also when nothing became deletable.")] = False,
+    log: Annotated[
+        Path | None, typer.Option("--log", metavar="FILE", help="Append the deletion log, in the form of cvmfs_server.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Collect the garbage of a repository while others publish. Exit code 1: something was not deleted, or is lost."""
+    from include.cvmfs.collect.rules import NotDue
+    from include.nightlies.records import damage
+    from include.site.collecting import Collecting, collect, rehearse, rules_of
+
+    if yes and (not orphans or dry_run):
+        raise typer.BadParameter("--yes is for --orphans, and not for a dry run")
+    with refusing(), bars() as show, contextlib.ExitStack() as opened:
+        site = open_site()
+        rules = rules_of(site, fqrn, grace_days=grace_days, accept=accept, all_orphans=all_orphans)
+        if dry_run:
+            report = rehearse(site, fqrn, rules, show, orphans=orphans)
+        else:
+            file = opened.enter_context(log.open("a")) if log is not None else None
+            how = Collecting(
+                holder(), rules, log=file, progress=show, force=force or bool(accept) or all_orphans,
+                orphans=orphans, delete_orphans=yes,
+            )  # fmt: skip
+            found = collect(site, fqrn, how)
+            if isinstance(found, NotDue):
+                typer.echo(_skipped(fqrn, found, as_json=as_json))
+                return
+            report = found
+            damage.note_lost(site.ledger, report, now=datetime.now(UTC))
+    typer.echo(json.dumps(report.as_dict(), indent=1) if as_json else "\n".join(report.lines()))
+    if not report.ok:
+        raise typer.Exit(1)
+
+
+def _skipped(fqrn: str, skipped: NotDue, *, as_json: bool) -> str:
+    due = f"{skipped.due:%Y-%m-%dT%H:%M:%SZ}"
+    if as_json:
+        return json.dumps({"repository": fqrn, "skipped": skipped.reason, "next_due": due}, indent=1)
+    return f"{fqrn}: {skipped.reason}; next due at {due}"

@@ -20,6 +20,7 @@ from include.cli.repo_open import (
     Keys,
     Target,
     bars,
+    holder,
     open_site,
     open_target,
     printable,
@@ -105,15 +106,19 @@ def prune(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove tags by rule, and say of each why it goes or stays. The tags that commits keep always stay."""
+    """Remove tags by rule, and say of each why it goes or stays.
+
+    The tags that commits keep always stay, and those that `care.protect_tags` of the repository names.
+    """
     from include.cvmfs.commit.tags import PruneRule, decide, prune_by_rule
     from include.publishers.capabilities import Operation
 
     if keep == 0 and older_than is None:
         raise typer.BadParameter("say what stays: --keep N, --older-than SPAN, or both")
-    rule = PruneRule(keep, span(older_than) if older_than else None, match)
+    older = span(older_than) if older_than else None
     with refusing():
         site = open_site()
+        rule = PruneRule(keep, older, match, site.settings.repository(fqrn).care.protect_tags)
         decisions = decide(site.head(fqrn).tags(), rule, now := datetime.now(UTC))
         if any(one.remove for one in decisions) and not dry_run:
             with switching(site, fqrn, Operation.TAG_REMOVE) as (store, signer):
@@ -134,42 +139,62 @@ def rollback(
     tag: Annotated[
         str | None, typer.Option("--tag", "-t", help="Where to go back to; default: the revision before the newest.")
     ] = None,
+    revision: Annotated[
+        int | None, typer.Option("--revision", "-r", min=1, help="The same, by the number of a revision.")
+    ] = None,
+    reason: Annotated[str, typer.Option("--reason", help="Why; it is kept in the ledger.")] = "by hand",
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a new revision whose tree is a tag's. The tags of later revisions go, as with the stock tools."""
-    from include.cvmfs.commit.rollback import UNDO, plan_rollback
-    from include.cvmfs.commit.rollback import rollback as run_rollback
-    from include.publishers.capabilities import Operation
+    """Make a new revision with the content of an earlier one. The tags of later revisions go, as with the stock tools.
 
+    What goes counts as undone: no night installs it again before `nightshift nightly redo`.
+    """
+    from include.cvmfs.commit.rollback import UNDO
+    from include.nightlies.attempt import Attempt
+    from include.nightlies.rollback.apply import record_rollback, require_possible, roll_back, unrecorded
+    from include.nightlies.rollback.preview import RollbackWish, preview_rollback, require_whole
+
+    if tag is not None and revision is not None:
+        raise typer.BadParameter("give --tag or --revision, not both")
     with refusing(), bars() as show:
-        site = open_site()
-        if dry_run:
-            plan = plan_rollback(site.repository_store(fqrn), fqrn, tag or UNDO)
-            head = plan.head
-        else:
-            with switching(site, fqrn, Operation.ROLLBACK) as (store, signer):
-                plan = plan_rollback(store, fqrn, tag or UNDO)
-                head = run_rollback(
-                    store, plan, signer=signer, now=seconds_now(), verified=lambda done: show("catalogs", done, 0)
+        site, wish = open_site(), RollbackWish(fqrn, revision or tag or UNDO, reason)
+        if not dry_run:
+            require_possible(site, fqrn)
+        preview = preview_rollback(site, wish)
+        plan, made = preview.plan, preview.plan.head.manifest
+        number, root = made.revision, str(made.root)
+        if not dry_run:
+            require_whole(preview)
+            attempt = Attempt(f"by hand/{holder()}", holder(), 1, lambda: datetime.now(UTC))
+            done = unrecorded(site, preview)
+            if not preview.changes_nothing:
+                done = roll_back(
+                    site, attempt, wish, seen=preview.seen, verified=lambda count: show("catalogs", count, 0)
                 )
-    lost = [one.name for one in plan.lost]
+                number, root = done.revision, done.root
+            if done is not None:
+                record_rollback(site, attempt, done, reason)
+    lost = list(preview.seen.tags_lost)
     if as_json:
         facts: dict[str, Any] = {
-            "dry_run": dry_run, "tag": plan.tag.name, "from_revision": plan.head.manifest.revision,
-            "revision": head.manifest.revision, "root_hash": str(head.manifest.root), "tags_removed": lost,
+            "dry_run": dry_run, "tag": plan.tag.name, "from_revision": made.revision, "to_revision": plan.tag.revision,
+            "revision": number, "root_hash": root, "tags_removed": lost, "preview": list(preview.lines()),
         }  # fmt: skip
         typer.echo(json.dumps(facts, indent=1))
         return
-    if plan.changes_nothing:
-        typer.echo(f"{fqrn} is at {plan.tag.name} already; nothing to do")
+    if preview.changes_nothing:
+        typer.echo(f"{fqrn} has the content of {printable(plan.goal)} already; nothing to do")
         return
-    where = f"the tree of {plan.tag.name} (revision {plan.tag.revision}, {time_text(plan.tag.timestamp)})"
-    gone = f"; tags that {'would go' if dry_run else 'went'}: {', '.join(map(printable, lost))}" if lost else ""
+    where = f"the tree of {plan.tag.name or plan.goal} (revision {plan.tag.revision}, {time_text(plan.tag.timestamp)})"
+    gone = f"; tags that {'would go' if dry_run else 'went'}: {', '.join(lost)}" if lost else ""
     if dry_run:
-        typer.echo(f"{fqrn} would go from revision {head.manifest.revision} back to {where}{gone}")
+        for line in preview.lines():
+            typer.echo(printable(line))
+        where = f"{fqrn} would go from revision {made.revision} back to {where}{gone}"
     else:
-        typer.echo(f"{fqrn} is at revision {head.manifest.revision}, with {where}{gone}")
+        where = f"{fqrn} is at revision {number}, with {where}{gone}"
+    typer.echo(printable(where))
 
 
 def _described(tag: Tag) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def notes(server: PolicyServer) -> tuple[str, ...]:
     match server:
         case PolicyServer.RADOSGW:
             return (
-                "version 16 grants bulk deletes on whole buckets only: the collector deletes one by one",
+                "requests that delete many objects need the right on the bucket too; each object is judged as well",
                 "an object belongs to whom wrote it last: the bucket's owner reads it by the readers' rule only",
             )
         case PolicyServer.SEAWEEDFS:

@@ -27,6 +27,8 @@ from include.settings.urls import base_url
 from include.storage.errors import StoreError
 from include.storage.kinds import kind_of
 from include.storage.options import Traits
+from include.storage.probe import may_delete
+from include.storage.roles import Role
 
 app = typer.Typer(no_args_is_help=True)
 app.command()(roles)
@@ -143,6 +145,7 @@ def check_site(secrets: Secrets, *, try_stores: bool = True) -> SettingsReport:
     if try_stores:
         for store in settings.stores.values():
             report.checked.append(_try_store(settings, store, secrets, ledger, traits))
+            report.checked += try_collector(settings, store, secrets)
     report.checked += _check_repositories(settings, traits, tried=try_stores)
     if try_stores:
         report.checked += _check_revisions(settings, secrets, set(traits))
@@ -235,6 +238,29 @@ def _try_store(
         record_traits(ledger, store, seen, now=datetime.now(UTC))
     notes = (*_consequences(seen), *_unfinished(settings, store, secrets))
     return CheckedSetting("store", store.name, f"{store.url}: {_words(seen)}", notes=notes)
+
+
+def try_collector(settings: SiteSettings, store: StoreSettings, secrets: Secrets) -> Iterable[CheckedSetting]:
+    """Whether the collector's own key may delete; where it has none, the publishers' was tried."""
+    from include.site.stores import plain_store
+
+    if store.collector_connection is None:
+        return
+    for fqrn in sorted(one.fqrn for one in settings.repositories.values() if one.store == store.name):
+        try:
+            opened = plain_store(settings, secrets, store.name, Role.COLLECTOR).child(fqrn)
+            may_delete(opened)
+            versions = opened.versioning()
+        except SettingsError as error:
+            yield CheckedSetting("collector", fqrn, "not tried", str(error))
+        except StoreError as error:
+            cure = (
+                f"Correct connection {store.collector_connection!r}, or the bucket's policy: nightshift settings roles"
+            )
+            yield CheckedSetting("collector", fqrn, "cannot delete objects", f"{error}. {cure}")
+        else:
+            notes = ("the bucket keeps old versions: what is deleted goes on to take room",) if versions else ()
+            yield CheckedSetting("collector", fqrn, "may delete objects", notes=notes)
 
 
 def _unfinished(settings: SiteSettings, store: StoreSettings, secrets: Secrets) -> Iterable[str]:

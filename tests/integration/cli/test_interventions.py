@@ -14,7 +14,7 @@ from include.cvmfs.coordination.freeze import KEY
 from include.gateway.client.client import GatewayClient
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN
-from tests.integration.cli.test_repo_commands import Commands, repo
+from tests.integration.cli.conftest import Commands, repo
 
 __all__ = ["repo"]
 

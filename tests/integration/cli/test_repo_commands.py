@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 import tarfile
-import threading
 import zipfile
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from include.cli.repo import app
 from include.cli.repo_open import open_site
@@ -22,91 +18,15 @@ from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.unify_layout import Sender, Unifier
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.hashes import Algorithm
-from include.cvmfs.format.keys import KeyFile, save_master, save_signer
+from include.cvmfs.format.keys import KeyFile
 from include.cvmfs.format.layout import Layout
-from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
-from include.gateway.service.http.server import serve
 from include.nightlies.records import publications as records
 from include.nightlies.rules.publication import Figures, Move, Planned, PublicationKey
 from include.nightlies.rules.states import Phase, State
 from include.storage.file import FileStore
 from tests.fakes.local import read_folder
-from tests.fakes.orders import KEY_ID, SECRET
-from tests.fakes.site import FQRN, MASTER, SIGNER, LiveSite
-
-
-class Commands:
-    """`nightshift repo` at a site of its own, as whoever types it."""
-
-    def __init__(self, site: LiveSite) -> None:
-        self.site = site
-
-    def __call__(self, *words: str, code: int = 0) -> Result:
-        result = CliRunner().invoke(app, list(words), catch_exceptions=False)
-        assert result.exit_code == code, result.output
-        return result
-
-    def json(self, *words: str, code: int = 0) -> Any:
-        return json.loads(self(*words, "--json", code=code).stdout)
-
-    def tree(self, name: str = "tree", **files: str) -> str:
-        folder = self.site.folder / name
-        for path, text in (files or {"a/one": "1", "a/two": "2", "top": "t"}).items():
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text)
-        return str(folder)
-
-    def sound(self) -> None:
-        assert self("check", FQRN, "--full").stdout.splitlines()[-1] == "no problems found"
-
-
-@pytest.fixture
-def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Commands]:
-    store = FileStore(tmp_path / "store" / FQRN)
-    algorithm = getattr(request, "param", Algorithm.SHA1)
-    site = LiveSite(tmp_path, store, (tmp_path / "store" / FQRN).as_uri(), algorithm=algorithm)
-    site.create()
-    keys = tmp_path / "keys"
-    save_signer(keys, FQRN, SIGNER)
-    save_master(keys, FQRN, MASTER)
-    config = ServiceConfig(
-        tmp_path / "state.db",
-        {FQRN: RepositoryConfig(lambda: store, lambda: SIGNER, (AcceptedKey(KEY_ID, SECRET),))},
-        port=0,
-    )
-    ready, stop, urls = threading.Event(), threading.Event(), []
-
-    def listening(url: str) -> None:
-        urls.append(url)
-        ready.set()
-
-    thread = threading.Thread(target=lambda: serve(config, ready=listening, stop=stop), daemon=True)
-    thread.start()
-    assert ready.wait(20)
-    site.url = urls[0]
-    (tmp_path / "site.yaml").write_text(
-        f"""
-ledger: "sqlite:///{tmp_path}/ledger.db"
-paths: {{var: "{tmp_path}/var"}}
-gateway: {{host: 127.0.0.1, port: 4929, max_lease_time_s: 60, state: "{tmp_path}/g.db", keys: "{keys}"}}
-stores:
-  files: {{url: "{(tmp_path / "store").as_uri()}"}}
-repositories:
-  {FQRN}:
-    store: files
-    public_url: "{site.public_url}"
-    public_key: "{keys}/{FQRN}.pub"
-    gateway: gateway_test
-"""
-    )
-    port = urls[0].rstrip("/").rpartition(":")[2].partition("/")[0]
-    connection = {"conn_type": "http", "host": "127.0.0.1", "port": int(port), "login": KEY_ID, "password": SECRET}
-    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(tmp_path / "site.yaml"))
-    monkeypatch.setenv("AIRFLOW_CONN_GATEWAY_TEST", json.dumps(connection))
-    yield Commands(site)
-    site.close()
-    stop.set()
-    thread.join(20)
+from tests.fakes.site import FQRN, MASTER, SIGNER
+from tests.integration.cli.conftest import Commands
 
 
 def test_a_tree_is_published_read_back_and_taken_away(repo: Commands) -> None:
@@ -226,8 +146,20 @@ def test_tags_come_go_and_lead_back(repo: Commands) -> None:
     before = repo.json("info", FQRN)["revision"]
     dry = repo.json("rollback", FQRN, "--tag", "release", "--dry-run")
     assert (dry["revision"], dry["tags_removed"]) == (before, ["night-4"])
-    done = repo.json("rollback", FQRN, "--tag", "release")
+    same = repo.json("rollback", FQRN, "--revision", str(dry["to_revision"]), "--dry-run")
+    assert (same["tag"], same["root_hash"], same["tags_removed"]) == ("", dry["root_hash"], ["night-4"])
+    assert dry["preview"][2:] == same["preview"][2:]
+    assert any(line.startswith("goes: /sw/v4: ") for line in dry["preview"])
+    assert "goes: /sw/v4: " in repo("rollback", FQRN, "--tag", "release", "--dry-run").stdout
+    for wrong in (["--tag", "release", "--revision", "1"], ["--tag", "nowhere"], ["--revision", "999"]):
+        repo("rollback", FQRN, *wrong, code=2)
+    assert repo.json("info", FQRN)["revision"] == before
+    done = repo.json("rollback", FQRN, "--tag", "release", "--reason", "bad v4")
     assert done["revision"] == before + 1
+    assert (
+        repo("rollback", FQRN, "--tag", "release").stdout
+        == f"{FQRN} has the content of tag release already; nothing to do\n"
+    )
     assert [line.split()[0] for line in repo("ls", FQRN, "/sw").stdout.splitlines()] == ["v1", "v2"]
     assert {tag["name"] for tag in repo.json("tags", FQRN)} == {"release", "trunk"}
     repo("publish", FQRN, "/sw/v5", repo.tree())
@@ -398,3 +330,19 @@ def test_catalogs_of_several_layouts_are_named_and_brought_to_one(
     assert "nothing to do" in repo("repair", FQRN, "--catalog-layout").stdout
     repo.sound()
     assert "--dry-run is for" in repo("repair", FQRN, "--reflog", "--dry-run", code=2).output
+
+
+def test_garbage_is_collected_where_all_publish_through_our_gateway(repo: Commands) -> None:
+    assert "0 objects would be deleted" in repo("gc", FQRN, "--dry-run").stdout
+    assert repo.json("gc", FQRN, "--force")["deleted"] == 0
+    refused = repo("gc", FQRN, "--orphans", code=2)
+    assert "--all-orphans" in refused.stderr
+
+
+def test_a_repository_that_cvmfs_server_writes_to_as_well_is_not_collected(repo: Commands) -> None:
+    file = repo.site.folder / "site.yaml"
+    file.write_text(f"{file.read_text()}    reflog_checksum: {repo.site.folder}/reflog.chksum\n")
+    for words in (("--dry-run",), ()):
+        assert "`reflog_checksum`" in repo("gc", FQRN, *words, code=2).stderr
+    done = repo("gc", FQRN, "--accept", "cvmfs_server only checks")
+    assert "accepted: cvmfs_server only checks" in done.stdout

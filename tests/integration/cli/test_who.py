@@ -11,8 +11,8 @@ from include.care.provenance.document import BY_GATEWAY_KEY, BY_REPOSITORY_KEY, 
 from include.cli.repo_open import holder
 from tests.fakes.orders import KEY_ID
 from tests.fakes.site import FQRN
+from tests.integration.cli.conftest import Commands, repo
 from tests.integration.cli.test_interventions import as_json, nightshift
-from tests.integration.cli.test_repo_commands import Commands, repo
 
 __all__ = ["repo"]
 

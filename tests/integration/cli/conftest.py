@@ -1,0 +1,95 @@
+"""`nightshift repo` at a site of its own: a store in a folder, a real gateway and its keys."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from include.cli.repo import app
+from include.cvmfs.format.hashes import Algorithm
+from include.cvmfs.format.keys import save_master, save_signer
+from include.gateway.service.config import AcceptedKey, RepositoryConfig, ServiceConfig
+from include.gateway.service.http.server import serve
+from include.storage.file import FileStore
+from tests.fakes.orders import KEY_ID, SECRET
+from tests.fakes.site import FQRN, MASTER, SIGNER, LiveSite
+
+
+class Commands:
+    """`nightshift repo` at a site of its own, as whoever types it."""
+
+    def __init__(self, site: LiveSite) -> None:
+        self.site = site
+
+    def __call__(self, *words: str, code: int = 0) -> Result:
+        result = CliRunner().invoke(app, list(words), catch_exceptions=False)
+        assert result.exit_code == code, result.output
+        return result
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self(*words, "--json", code=code).stdout)
+
+    def tree(self, name: str = "tree", **files: str) -> str:
+        folder = self.site.folder / name
+        for path, text in (files or {"a/one": "1", "a/two": "2", "top": "t"}).items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+        return str(folder)
+
+    def sound(self) -> None:
+        assert self("check", FQRN, "--full").stdout.splitlines()[-1] == "no problems found"
+
+
+@pytest.fixture
+def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Commands]:
+    store = FileStore(tmp_path / "store" / FQRN)
+    algorithm = getattr(request, "param", Algorithm.SHA1)
+    site = LiveSite(tmp_path, store, (tmp_path / "store" / FQRN).as_uri(), algorithm=algorithm)
+    site.create()
+    keys = tmp_path / "keys"
+    save_signer(keys, FQRN, SIGNER)
+    save_master(keys, FQRN, MASTER)
+    config = ServiceConfig(
+        tmp_path / "state.db",
+        {FQRN: RepositoryConfig(lambda: store, lambda: SIGNER, (AcceptedKey(KEY_ID, SECRET),))},
+        port=0,
+    )
+    ready, stop, urls = threading.Event(), threading.Event(), []
+
+    def listening(url: str) -> None:
+        urls.append(url)
+        ready.set()
+
+    thread = threading.Thread(target=lambda: serve(config, ready=listening, stop=stop), daemon=True)
+    thread.start()
+    assert ready.wait(20)
+    site.url = urls[0]
+    (tmp_path / "site.yaml").write_text(
+        f"""
+ledger: "sqlite:///{tmp_path}/ledger.db"
+paths: {{var: "{tmp_path}/var"}}
+gateway: {{host: 127.0.0.1, port: 4929, max_lease_time_s: 60, state: "{tmp_path}/g.db", keys: "{keys}"}}
+stores:
+  files: {{url: "{(tmp_path / "store").as_uri()}"}}
+repositories:
+  {FQRN}:
+    store: files
+    public_url: "{site.public_url}"
+    public_key: "{keys}/{FQRN}.pub"
+    gateway: gateway_test
+"""
+    )
+    port = urls[0].rstrip("/").rpartition(":")[2].partition("/")[0]
+    connection = {"conn_type": "http", "host": "127.0.0.1", "port": int(port), "login": KEY_ID, "password": SECRET}
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(tmp_path / "site.yaml"))
+    monkeypatch.setenv("AIRFLOW_CONN_GATEWAY_TEST", json.dumps(connection))
+    yield Commands(site)
+    site.close()
+    stop.set()
+    thread.join(20)

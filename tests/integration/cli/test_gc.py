@@ -1,0 +1,82 @@
+"""`nightshift repo gc` at a site: what it deletes, says, refuses and skips."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from include.cvmfs.coordination.generation import CollectionPhase, CollectionStep, Generation, look, write
+from include.nightlies.records import damage
+from tests.fakes.site import FQRN
+from tests.integration.cli.conftest import Commands
+
+GONE = "/sw/app/v1"
+
+
+def garbage(repo: Commands) -> None:
+    """Two revisions that only the grace protects."""
+    repo("publish", FQRN, GONE, repo.tree())
+    repo("publish", FQRN, "/sw/app/v2", repo.tree("other", one="1", other="of the second only"))
+    repo("remove", FQRN, GONE)
+    repo("symlink", FQRN, "/sw/app/latest", "v2")
+
+
+def configure(repo: Commands, *lines: str) -> None:
+    file = repo.site.folder / "site.yaml"
+    file.write_text(file.read_text() + "".join(f"    {line}\n" for line in lines))
+
+
+def test_garbage_goes_and_the_check_passes(repo: Commands, tmp_path: Path) -> None:
+    garbage(repo)
+    configure(repo, "collection: {grace_days: 0, careful: false}")
+    time.sleep(1.1)  # ages are whole seconds of the reflog, and the last revision is superseded by no other
+    before = {one.key for one in repo.site.store.list("data")}
+    dry = repo.json("gc", FQRN, "--dry-run")
+    assert dry["condemned"] > 0
+    assert {one.key for one in repo.site.store.list("data")} == before
+    done = repo.json("gc", FQRN, "--log", str(tmp_path / "gc.log"))
+    after = {one.key for one in repo.site.store.list("data")}
+    assert len(before - after) == done["deleted"] == dry["condemned"]
+    assert (tmp_path / "gc.log").read_text().count("\n") == done["deleted"] + 3
+    repo.sound()
+    assert repo("cat", FQRN, "/sw/app/v2/other").stdout == "of the second only"
+    again = repo("gc", FQRN)
+    assert "next due at" in again.stdout
+    repo("publish", FQRN, GONE, repo.tree())
+    repo.sound()
+
+
+def test_within_the_grace_nothing_goes(repo: Commands) -> None:
+    garbage(repo)
+    assert repo.json("gc", FQRN)["deleted"] == 0
+    assert "careful" not in repo("gc", FQRN, "--force").stdout
+
+
+def test_a_repository_that_is_not_to_be_collected_is_refused(repo: Commands) -> None:
+    garbage(repo)
+    configure(repo, "garbage_collectable: false")
+    refused = repo("gc", FQRN, code=2)
+    assert "garbage_collectable: true" in refused.stderr
+
+
+def test_a_second_collection_says_until_when_the_first_counts(repo: Commands) -> None:
+    from datetime import UTC, datetime
+
+    now = datetime.now(UTC)
+    document = Generation(0, CollectionPhase.IDLE, now).after(CollectionStep.BEGIN, now)
+    write(repo.site.store, document, expected=None)
+    refused = repo("gc", FQRN, code=2)
+    assert "counts as dead at" in refused.stderr
+    assert look(repo.site.store).generation == document
+
+
+def test_lost_objects_are_noted_for_the_next_preparation(repo: Commands) -> None:
+    from include.cli.repo_open import open_site
+
+    repo("publish", FQRN, GONE, repo.tree())
+    lost = next(one for one in repo.site.store.list("data") if one.key[-1] in "0123456789abcdef")
+    (repo.site.folder / "store" / FQRN / lost.key).unlink()
+    report = json.loads(repo("gc", FQRN, "--all-orphans", "--json", code=1).stdout)
+    assert [one["key"] for one in report["lost"]] == [lost.key]
+    assert [one.key for one in damage.of_repository(open_site().ledger, FQRN)] == [lost.key]
