@@ -30,7 +30,7 @@ DOC = """
 | repositories | readers cannot read or trust it; the whitelist ends within a day | readers see an older revision than the store has; the whitelist ends soon; it is frozen |
 | publisher nodes | we cannot log in | |
 | pools | one is missing | one is smaller than meant, or Airflow cannot be asked |
-| DAGs | | one that has to run by itself is paused: a slot's, `night_watch`, `leases`, `preflight`, `repository_care` |
+| DAGs | | one that has to run by itself is paused: a slot's, `night_watch`, `leases`, `preflight`, `repository_care`, `nightly_gc` |
 
 All findings come at once, each with its cure; an error fails the run, and whoever `notify:` names is told. The same by
 hand: `nightshift preflight`.

@@ -12,6 +12,7 @@ from airflow.sdk import DAG, CronTriggerTimetable, Param, task_group
 from include.settings.load import load
 from operators.alerts import alert_failed_run
 from operators.care import (
+    CheckReplicasOperator,
     CheckRepositoryOperator,
     CheckWhitelistOperator,
     PruneTagsOperator,
@@ -28,6 +29,7 @@ DOC = """
 | `prune_tags` | takes tags away by the rule `care.tags` | the signing key is not on the worker |
 | `unfinished` | removes files that killed writers left in a folder over a day ago | it may not write there |
 | `check` | checks manifest, tags, reflog and every catalog | something is wrong; what is lost comes into the ledger |
+| `replicas` | notes in the ledger how far each replica is behind | one is away, not to be trusted, or lags too long |
 
 Nothing is signed again here: the master key is on no worker. Whoever holds it runs `nightshift repo resign`.
 
@@ -73,7 +75,7 @@ if _site.repositories:
 
         @task_group(group_id="care")
         def care(repository: str) -> None:
-            """One repository: four tasks that do not wait for each other."""
+            """One repository: five tasks that do not wait for each other."""
             CheckWhitelistOperator(
                 task_id="whitelist",
                 repository=repository,
@@ -99,6 +101,13 @@ if _site.repositories:
                 execution_timeout=timedelta(hours=4),
                 map_index_template="{{ task.repository }}",
                 doc_md="Checks manifest, tags, reflog and every catalog; notes damage in the ledger.",
+            )
+
+            CheckReplicasOperator(
+                task_id="replicas",
+                repository=repository,
+                map_index_template="{{ task.repository }}",
+                doc_md="Looks how far each replica is behind stratum 0, and notes it in the ledger.",
             )
 
         care.expand(repository=names)

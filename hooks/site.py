@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow.sdk.exceptions import AirflowSkipException
+
 from hooks.shares import give_way
 
 if TYPE_CHECKING:
@@ -39,3 +41,10 @@ def open_site(secrets: Secrets) -> Site:
 def run_name(context: Context) -> str:
     """What the ledger calls this run: unique among the DAGs that share it."""
     return f"{context['dag'].dag_id}/{context['run_id']}"
+
+
+def require_wanted(context: Context, repository: str) -> None:
+    """Skip a task whose repository is left out by the run's parameter `repositories`; empty means all of them."""
+    wanted = context["params"].get("repositories")
+    if wanted and repository not in wanted:
+        raise AirflowSkipException(f"{repository} is not among the repositories of this run")

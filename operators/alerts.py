@@ -1,4 +1,4 @@
-"""Callbacks of every DAG: keep why a task failed, and send an alert for each run that failed."""
+"""Callbacks of the DAGs: keep why a task failed, and send an alert for each run that failed or takes too long."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from operators.base import clock
 from operators.watch import log_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow.sdk import Context
 
 BY_HAND = {"manual", "backfill"}
@@ -44,3 +46,19 @@ def alert_failed_run(context: Context) -> None:
         task=ti.task_id if ti is not None else None,
     )
     tell_failed_run(OnSite().site(), failed, now=clock(), log_of=log_of)
+
+
+def alert_late_run(context: Mapping[str, Any], hours: float) -> None:
+    """Send a message for a run that is not over `hours` after it was queued. Airflow calls this by a deadline alert."""
+    from include.care.notify.message import Message, NotifyEvent
+    from include.care.notify.notifier import Notifier
+
+    run = context["dag_run"]
+    dag_id, run_id = str(run["dag_id"]), str(run["dag_run_id"])
+    text = f"Run {run_id} of {dag_id} was queued {hours:g} hours ago and is not over."
+    cure = "Look which of its tasks runs or waits, and for what; its log says so."
+    message = Message(
+        f"run-late:{dag_id}:{run_id}", NotifyEvent.DEADLINE, "warning", f"{dag_id} takes longer than {hours:g} hours",
+        text, cure, {"run": log_of(f"{dag_id}/{run_id}")},
+    )  # fmt: skip
+    Notifier.of(OnSite().site()).tell(message, now=clock())

@@ -149,8 +149,13 @@ def approve_each(questions: Any) -> Any:
     ).expand(question=questions)
 
 
-def questions_to_map(site: Site, run: str, asked: ApprovalRequest) -> list[dict[str, Any]]:
-    """One element for each question of the run so far; only the one that was asked just now is open."""
+def questions_to_map(
+    site: Site, run: str, asked: ApprovalRequest, *, repository: str | None = None
+) -> list[dict[str, Any]]:
+    """One element for each question of the run so far; only the one that was asked just now is open.
+
+    `repository`: of the questions about this one, in a run that asks about several.
+    """
     from include.nightlies.records import questions
 
     if not asked.go:
@@ -159,6 +164,7 @@ def questions_to_map(site: Site, run: str, asked: ApprovalRequest) -> list[dict[
     found = [
         {"id": one.id, "number": one.number, "open": one.id == alive, "why": asked.why if one.id == alive else one.said}
         for one in questions.of_run(site.ledger, run)
+        if repository in (None, one.repository)
     ]
     return found or [{"id": None, "number": 0, "open": False, "why": asked.why}]
 

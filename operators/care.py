@@ -2,30 +2,51 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from operators.base import NightshiftOperator, attempt_of, former_names
+from hooks.site import require_wanted
+from include.errors import NightshiftError
+from operators.base import NightshiftOperator, attempt_of, clock, former_names, holder_name
+from operators.lease import Killed, WaitedTooLong, quietly
+from operators.links import CollectionLogLink
 from operators.thaw import WritingOperator
+from triggers.checks import CHECKS, Observation
+from triggers.poll import PollTrigger
+from triggers.replicas import ReplicaJobTrigger
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from include.cvmfs.collect.rules import NotDue
+    from include.cvmfs.errors import CollectionBusy
+    from include.nightlies.steps.collect import Collected
+    from include.site.site import Site
+
+LINES = 20
+"""Of a job's output, that are logged and returned."""
+SKIPPED, COLLECTED = "skipped", "collected"
+"""Keys under which a collection leaves why it was skipped and when it is due, and its figures even if it fails."""
 
 
 class _CareOperator(NightshiftOperator):
     """:param repository: whose turn it is; skipped if the run's parameter `repositories` names others only."""
 
-    template_fields = ("repository",)
+    template_fields: Sequence[str] = ("repository",)
 
     def __init__(self, *, repository: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.repository = repository
 
     def require_wanted(self, context: Context) -> None:
-        wanted = context["params"].get("repositories")
-        if wanted and self.repository not in wanted:
-            raise AirflowSkipException(f"{self.repository} is not among the repositories of this run")
+        require_wanted(context, self.repository)
 
 
 class CheckWhitelistOperator(_CareOperator):
@@ -46,15 +67,23 @@ class PruneTagsOperator(WritingOperator, _CareOperator):
     Waits in the triggerer while the repository is frozen.
 
     The run's parameter `dry_run` may say otherwise than the rule. Returns the names.
+
+    :param only_by_rule: whether `dry_run` *false* leaves it to the rule whether tags go.
     """
 
     ui_color = "#fee2e2"
+
+    def __init__(self, *, only_by_rule: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.only_by_rule = only_by_rule
 
     def execute(self, context: Context) -> list[str]:
         from include.nightlies.steps.care import prune_tags
 
         self.require_wanted(context)
         attempt, dry_run = attempt_of(context), context["params"].get("dry_run")
+        if self.only_by_rule:
+            dry_run = dry_run or None
         site = self.site()
         pruned = self.unless_frozen(site, lambda: prune_tags(site, attempt, self.repository, dry_run=dry_run))
         if pruned is None:
@@ -91,6 +120,314 @@ class CheckRepositoryOperator(_CareOperator):
         self.require_wanted(context)
         report = check_quickly(self.site(), attempt_of(context), self.repository)
         return {"revision": report.revision, "catalogs": report.catalogs, "warnings": report.warning_count}
+
+
+class CheckReplicasOperator(_CareOperator):
+    """Notes in the ledger how far each replica is; fails when one lags too long, or shows what readers must not trust.
+
+    Skipped for a repository without replicas. Returns their looks.
+    """
+
+    ui_color = "#e0e7ff"
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        from include.nightlies.steps.care import check_replicas
+
+        self.require_wanted(context)
+        looks = check_replicas(self.site(), attempt_of(context), self.repository)
+        if not looks:
+            raise AirflowSkipException(f"{self.repository} has no replicas in the configuration")
+        return [one.to_json() for one in looks]
+
+
+class CvmfsCollectOperator(WritingOperator, _CareOperator):
+    """Collects the garbage of a repository while others publish, and writes a report (docs/operations.md, collection).
+
+    Waits in the triggerer while another collection is at work: until it ends, or until it counts as dead. Skipped if
+    nothing became deletable. Fails after the report if something was not deleted, or is lost. A user who stops the task
+    ends it: before its sweep the claim is given back, a sweep is finished by the next collection.
+
+    Args:
+        repository: Also skipped if the run's parameter `repositories` names others only.
+        grace_days: How long a revision stays after it was superseded; None: as the settings say.
+        all_orphans: Whether to look for orphans in the whole store, not in a seventh of it.
+        accept: The reason to go on in spite of the brakes.
+        audited: Preserved objects that are read back; None: as the settings say.
+        dry_run: Only report what would be deleted.
+        wait_limit_s: Seconds to wait for other collections in all.
+    """
+
+    template_fields = ("repository", "grace_days", "all_orphans", "accept", "audited", "dry_run")
+    operator_extra_links = (CollectionLogLink(),)
+    ui_color = "#fee2e2"
+
+    def __init__(
+        self,
+        *,
+        grace_days: float | str | None = None,
+        all_orphans: bool | str = False,
+        accept: str | None = "",
+        audited: int | str | None = None,
+        dry_run: bool | str = False,
+        wait_limit_s: float = 6 * 3600.0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.grace_days = grace_days
+        self.all_orphans = all_orphans
+        self.accept = accept
+        self.audited = audited
+        # Airflow's own method of this name renders templates only
+        self.dry_run = dry_run  # type: ignore[method-assign,assignment]
+        self.wait_limit_s = wait_limit_s
+        self._at_work = False
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        return self._work(context, clock())
+
+    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """The other collection ended, or counts as dead unless it made progress."""
+        self.log.info("back from waiting: %s", event["reason"])
+        return self._work(context, datetime.fromisoformat(event["since"]))
+
+    def on_kill(self) -> None:
+        if self._at_work:
+            raise Killed(f"{self.task_id} was killed; a sweep that had begun is finished by the next collection")
+
+    def _work(self, context: Context, since: datetime) -> dict[str, Any]:
+        from include.cvmfs.errors import CollectionBusy
+
+        self.require_wanted(context)
+        site = self.site()
+        while True:
+            self._at_work = True
+            try:
+                done = self.outlasting(site, lambda: self.unless_frozen(site, lambda: self._collect(context, site)))
+                return self._judged(context, done)
+            except CollectionBusy as busy:
+                self._wait(site, busy, since)
+            finally:
+                self._at_work = False
+
+    def _collect(self, context: Context, site: Site) -> Collected | NotDue:
+        from include.nightlies.steps.collect import CollectionWish, collect_garbage
+
+        names = ("grace_days", "audited", "accept", "all_orphans", "dry_run")
+        wish = CollectionWish.parse(**{name: getattr(self, name) for name in names})
+        return collect_garbage(site, attempt_of(context), self.repository, wish)
+
+    def _judged(self, context: Context, done: Collected | NotDue) -> dict[str, Any]:
+        from include.cvmfs.collect.rules import NotDue
+
+        if isinstance(done, NotDue):
+            due = f"{done.due:%Y-%m-%d %H:%M} UTC"
+            context["ti"].xcom_push(key=SKIPPED, value={"reason": done.reason, "next_due": done.due.isoformat()})
+            raise AirflowSkipException(f"{self.repository}: {done.reason}; next due at {due}")
+        told = done.to_json()
+        context["ti"].xcom_push(key=COLLECTED, value=told)
+        done.require_whole()
+        return told
+
+    def _wait(self, site: Site, busy: CollectionBusy, since: datetime) -> None:
+        from include.cvmfs.coordination.generation import look
+
+        if clock() - since >= timedelta(seconds=self.wait_limit_s):
+            raise busy
+        generation = look(site.repository_store(self.repository)).generation
+        what = {"repository": self.repository, "number": generation.number if generation else 0, "shards": []}
+        end = max(busy.until, clock() + timedelta(seconds=1))
+        self.log.info("%s. Waiting for its end, until %s at most", busy, end.isoformat(" ", "seconds"))
+        trigger = PollTrigger("collection", what, end.isoformat(), since=since.isoformat())
+        if self.deferrable:
+            timeout = end - clock() + timedelta(seconds=2 * trigger.poll_s + 60)
+            self.defer(trigger=trigger, method_name="resume", timeout=timeout)
+        while clock() < end and not CHECKS[trigger.check].look(lambda: site, **what).ready:
+            time.sleep(min(trigger.poll_s, max(0.0, (end - clock()).total_seconds())))
+
+
+class BeginCollectionsOperator(NightshiftOperator):
+    """Refuses what no run of collections can be: one of a backfill. Returns the repositories of this run.
+
+    :param repositories: all that are collected.
+    """
+
+    ui_color = "#e6f1f2"
+
+    def __init__(self, *, repositories: Sequence[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.repositories = repositories
+
+    def execute(self, context: Context) -> list[str]:
+        from airflow.sdk.api.datamodels._generated import DagRunType
+
+        from include.nightlies.errors import COLLECTION_RUN_REFUSED
+
+        if context["dag_run"].run_type == DagRunType.BACKFILL:
+            what = "a backfill would collect once for each date; what is deletable depends on the time of the run alone"
+            raise COLLECTION_RUN_REFUSED(f"{what}. Nothing was changed. Trigger one run by hand instead.")
+        wanted = context["params"].get("repositories") or self.repositories
+        return [one for one in self.repositories if one in wanted]
+
+
+class ReportCollectionOperator(_CareOperator):
+    """Puts together what became of a repository in a run of collections, in the log and as the returned mapping.
+
+    :param tasks: the ids of the tasks, by what they did: *replicas*, *tags*, *builds*, *collection*, *check*.
+    """
+
+    ui_color = "#e6f1f2"
+
+    def __init__(self, *, tasks: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.tasks = tasks
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        self.require_wanted(context)
+        ti = context["ti"]
+        found = {name: ti.xcom_pull(task_ids=task, key="return_value") for name, task in self.tasks.items()}
+        if found["collection"] is None:
+            found["collection"] = ti.xcom_pull(task_ids=self.tasks["collection"], key=SKIPPED)
+        for name, value in found.items():
+            self.log.info("%s: %s: %s", self.repository, name, "skipped" if value is None else value)
+        return {"repository": self.repository, **found}
+
+
+class _ReplicaJobOperator(NightshiftOperator):
+    """Base of what runs `cvmfs_server` on the machine of a replica, which has a `node:` in the configuration.
+
+    A job that runs there already is joined. A lost connection ends nothing: the job is checked again. When a user
+    stops the task, a job that it started is ended. Returns the last lines of the job's output.
+
+    Args:
+        limit_minutes: How long the job is watched; it then goes on without us, and the next try joins it.
+        poll_interval: Seconds between two looks at most.
+        deferrable: Whether to watch in the triggerer; otherwise the task does it.
+    """
+
+    template_fields = ("repository", "replica")
+    verb: ClassVar[str]
+
+    def __init__(
+        self,
+        *,
+        repository: str,
+        replica: str,
+        limit_minutes: float | None = None,
+        poll_interval: float | None = None,
+        deferrable: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.repository = repository
+        self.replica = replica
+        self.limit_minutes = limit_minutes
+        self.poll_interval = poll_interval
+        self.deferrable = deferrable
+        self._drop: Callable[[], object] | None = None
+
+    def execute(self, context: Context) -> list[str]:
+        from include.care.replicas.jobs import job_on
+
+        site, token = self.site(), _task_token(context)
+        job = job_on(site, self.repository, self.replica, self.verb)
+        self._drop = partial(job.end, token)
+        ours = self.outlasting(site, lambda: job.start(token))
+        self.log.info("%s of %s on %s: %s", self.verb, self.repository, self.replica, "started" if ours else "joined")
+        if not ours:
+            self._drop = None
+        end = clock() + timedelta(minutes=self._limit_minutes(site))
+        trigger = ReplicaJobTrigger(
+            self.repository, self.replica, self.verb, token if ours else None, end.isoformat(), self.poll_interval
+        )
+        if self.deferrable:
+            timeout = end - clock() + timedelta(seconds=2 * trigger.poll_s + 60)
+            self.defer(trigger=trigger, method_name="ended", timeout=timeout)
+        return self.ended(context, trigger.event(self._watch(site, trigger, end)))
+
+    def ended(self, context: Context, event: dict[str, Any]) -> list[str]:  # noqa: ARG002
+        """Judge what the watch saw last. Raises NodeError for a job that failed, WaitedTooLong for one that runs."""
+        from include.care.replicas.jobs import job_on
+        from include.publishers.server.jobs import JobLook
+
+        self._drop = None
+        if not event["found"]:
+            raise WaitedTooLong(f"replica {self.replica} of {self.repository}", event["reason"])
+        site, seen = self.site(), JobLook.from_json(event["result"])
+        for line in seen.lines[-LINES:]:
+            self.log.info("%s: %s", self.replica, line)
+        job_on(site, self.repository, self.replica, self.verb).require_success(seen)
+        self._note(site)
+        return list(seen.lines[-LINES:])
+
+    def on_kill(self) -> None:
+        if self._drop is not None:
+            # in a thread of its own: the interrupted one may be in the middle of a connection
+            thread = threading.Thread(target=quietly, args=(self._drop,), daemon=True)
+            thread.start()
+            thread.join(20)
+            raise Killed(f"{self.task_id} was killed; the job that it started on {self.replica} is ended")
+
+    def _watch(self, site: Site, trigger: ReplicaJobTrigger, end: datetime) -> Observation:
+        while True:
+            try:
+                seen = CHECKS[trigger.check].look(lambda: site, **trigger.arguments)
+            except NightshiftError as error:
+                if not error.retryable:
+                    raise
+                seen = Observation(False, str(error))
+                self.log.warning("%s", error)
+            left_s = (end - clock()).total_seconds()
+            if seen.ready or left_s <= 0:
+                return seen
+            time.sleep(min(trigger.poll_s, left_s))
+
+    def _limit_minutes(self, site: Site) -> float:  # noqa: ARG002
+        return 720.0 if self.limit_minutes is None else self.limit_minutes
+
+    def _note(self, site: Site) -> None:
+        """What the ledger is to know after it."""
+
+
+class SnapshotReplicaOperator(_ReplicaJobOperator):
+    """Lets a stratum 1 take what stratum 0 has: `cvmfs_server snapshot`; notes in the ledger how far it is then.
+
+    It is watched as long as its longest snapshot takes by the configuration, unless `limit_minutes` is given.
+    """
+
+    ui_color = "#dcfce7"
+    verb = "snapshot"
+
+    def _limit_minutes(self, site: Site) -> float:
+        from include.settings.replicas import chosen
+
+        if self.limit_minutes is not None:
+            return self.limit_minutes
+        (replica,) = chosen(self.repository, site.settings.repository(self.repository).replicas, [self.replica])
+        return replica.longest_snapshot_minutes
+
+    def _note(self, site: Site) -> None:
+        from include.care.replicas.look import look_at_replicas, record
+
+        try:
+            looks = look_at_replicas(site, self.repository, clock(), [self.replica])
+            record(site.ledger, looks)
+        except NightshiftError as error:
+            self.log.warning("the snapshot is done; how far the replica is now is not noted: %s", error)
+        else:
+            self.log.info("%s", looks[0])
+
+
+class CollectReplicaOperator(_ReplicaJobOperator):
+    """Lets a stratum 1 collect its own garbage: `cvmfs_server gc -f`; watched for 12 hours unless told otherwise."""
+
+    ui_color = "#fee2e2"
+    verb = "gc"
+
+
+def _task_token(context: Context) -> str:
+    """Who starts a job: the task of this run, in any of its tries."""
+    name = holder_name(context).rpartition(" try ")[0]
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 if not TYPE_CHECKING:

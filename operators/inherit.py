@@ -63,6 +63,7 @@ class InheritArtifactsOperator(BatchTaskOperator):
         self.prepared = prepared
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
+        from include.cvmfs.errors import CollectionRunning
         from include.gateway.errors import PathBusy
         from include.nightlies.steps.inherit import inherit_batch
         from include.nightlies.steps.publish import PublishOutcome
@@ -73,7 +74,7 @@ class InheritArtifactsOperator(BatchTaskOperator):
         attempt = attempt_of(context, outlast=self.outlasts(site), on_lease=self.on_lease)
         try:
             outcome = inherit_batch(site, attempt, batch, prepared=self.prepared)
-        except PathBusy as busy:  # the places cannot be reserved yet
+        except (PathBusy, CollectionRunning) as busy:  # the places cannot be reserved yet
             outcome = PublishOutcome(busy={item.name: busy for item in batch.items})
         for row in () if outcome.busy else outcome.done:
             self.log.info("inherited %s/%s: %s: %s", row.project, row.platform, row.state.value, row.reason)

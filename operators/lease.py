@@ -18,9 +18,12 @@ from triggers.poll import PollTrigger
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from include.cvmfs.errors import CollectionRunning
     from include.gateway.errors import PathBusy
     from include.nightlies.steps.errors import DependencyPending
     from include.site.site import Site
+
+    Busy = PathBusy | DependencyPending | CollectionRunning
 
 MARGIN_S = 60.0
 PATIENCE_S = 6.0
@@ -54,21 +57,26 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An attempt that has to be repeated: what is busy, by artifact or step.
+    """An attempt that has to be repeated: what is busy, by artifact or step, or waits for a collection.
 
     `give_up` records of each, by its name, why it was given up.
     """
 
-    busy: Mapping[str, PathBusy | DependencyPending]
+    busy: Mapping[str, Busy]
     give_up: Callable[[str, str], object] = lambda name, why: None  # noqa: ARG005
 
-    def first(self) -> tuple[str, PathBusy | DependencyPending]:
+    def first(self) -> tuple[str, Busy]:
         """What is watched and named; what else is busy is tried again with it."""
         return next(iter(self.busy.items()))
 
     def trigger(self, since: datetime, deadline: datetime) -> PollTrigger:
-        """Watches the gateway's leases; where they do not show it, it ends after a pause."""
+        """Watches the gateway's leases, or the collection; where neither shows it, it ends after a pause."""
+        from include.cvmfs.errors import CollectionRunning
+
         _, error = self.first()
+        if isinstance(error, CollectionRunning) and error.repository:
+            what = {"repository": error.repository, "number": error.number, "shards": list(error.shards)}
+            return PollTrigger("collection", what, deadline.isoformat(), since=since.isoformat())
         if error.listed:
             where = {"repository": error.repository or "", "path": error.path or ""}
             return PollTrigger("lease-free", where, deadline.isoformat(), since=since.isoformat())
@@ -85,7 +93,8 @@ class Waiting:
 
 
 class LeaseTaskOperator(WritingOperator):
-    """A task that takes, uses and gives back leases within `attempt`, and waits while their paths are busy.
+    """A task that takes, uses and gives back leases within `attempt`, and waits while their paths are busy and while a
+    collection is about to delete what it needs.
 
     Args:
         patience_s: Seconds to look again within the task before it is deferred.
@@ -121,7 +130,7 @@ class LeaseTaskOperator(WritingOperator):
         stop.set()
         if drop is not None:
             # in a thread of its own: the interrupted one may be holding a lock of the connection pool
-            thread = threading.Thread(target=_quietly, args=(drop,), daemon=True)
+            thread = threading.Thread(target=quietly, args=(drop,), daemon=True)
             thread.start()
             thread.join(10)
         raise Killed(f"{self.task_id} was killed; its lease, if it held one, is given back")
@@ -181,7 +190,7 @@ def lease_lifetime_s(site: Site, repository: str | None) -> float:
     return float(settings.gateway.max_lease_time_s)
 
 
-def _quietly(drop: Callable[[], object]) -> None:
-    # the lease then ends by expiry, and the task is on its way out
+def quietly(drop: Callable[[], object]) -> None:
+    """Give back what a task holds that is on its way out; a lease that cannot be given back ends by expiry."""
     with contextlib.suppress(Exception):
         drop()

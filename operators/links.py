@@ -6,6 +6,7 @@ A link that a plugin adds would be made by the API server, from a serialized tas
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import quote
 
 from airflow.sdk import BaseOperatorLink
 
@@ -40,6 +41,19 @@ class SourceLink(BaseOperatorLink):
             if kind is S3 and source.startswith(f"{store.url}/") and store.endpoint:
                 return f"{store.endpoint}/{place}"
         return ""
+
+
+class CollectionLogLink(BaseOperatorLink):
+    """To the log of a collection, which has its whole report; the files are on the worker's machine."""
+
+    name = "Report"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
+        """The task's page, its log first."""
+        from operators.watch import log_of
+
+        task = f"{log_of(f'{ti_key.dag_id}/{ti_key.run_id}')}/tasks/{quote(ti_key.task_id, safe='')}"
+        return task if ti_key.map_index < 0 else f"{task}/mapped/{ti_key.map_index}"
 
 
 def _first(operator: Any) -> dict[str, Any]:

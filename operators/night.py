@@ -135,6 +135,7 @@ class SetLinksOperator(LeaseTaskOperator):
         self.night = night
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
+        from include.cvmfs.errors import CollectionRunning
         from include.gateway.errors import PathBusy
         from include.nightlies.steps.links import build_of_night, keep_links, link_night
         from include.nightlies.steps.values import Night
@@ -146,7 +147,7 @@ class SetLinksOperator(LeaseTaskOperator):
         attempt = attempt_of(context)
         try:
             linked = link_night(site, attempt, night, build)
-        except PathBusy as busy:
+        except (PathBusy, CollectionRunning) as busy:
             keep = partial(keep_links, site, attempt, night, build)
             return Waiting({"links": busy}, lambda _, why: keep(why))
         return Done(linked.to_json())

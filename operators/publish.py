@@ -42,7 +42,7 @@ class BatchTaskOperator(LeaseTaskOperator):
         # an artifact that failed in an earlier attempt of this try keeps the error itself
         self._failures = outcome.failures | self._failures
         if outcome.busy:
-            return Waiting(outcome.busy, partial(give_up, ledger, attempt, batch))
+            return Waiting(outcome.busy, partial(give_up, ledger, attempt, batch, outcome.busy))
         failures = self._failures
         if failures:
             several = len(failures) > 1 or outcome.done

@@ -1,4 +1,4 @@
-"""Take a build back, or some of it: look first, then do it."""
+"""Take builds back that are unwanted or expired, or a whole repository to an earlier revision: look, then do it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from hooks.site import run_name
+from hooks.site import require_wanted, run_name
 from operators.approve import questions_to_map
-from operators.base import NightshiftOperator, attempt_of, former_names
+from operators.base import NightshiftOperator, attempt_of, clock, former_names
 from operators.lease import Done, LeaseTaskOperator, Waiting
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from include.nightlies.rollback.preview import RollbackWish
     from include.nightlies.undo.plan import Wish
     from include.site.site import Site
 
 
 PLAN = "plan"
-"""The key under which a look leaves what it saw, for whoever looks at the task."""
+"""The key under which a look leaves what it saw, for people and for the tasks after it."""
 
 
 class PlanUndoOperator(NightshiftOperator):
@@ -58,6 +59,7 @@ class UndoBuildOperator(LeaseTaskOperator):
     ui_color = "#fee2e2"
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
+        from include.cvmfs.errors import CollectionRunning
         from include.gateway.errors import PathBusy
         from include.nightlies.undo.approval import require_undo_approved
         from include.nightlies.undo.undo import undo
@@ -68,9 +70,211 @@ class UndoBuildOperator(LeaseTaskOperator):
         require = partial(require_undo_approved, site, run=attempt.run, wished=wished)
         try:
             plan, revision = undo(site, attempt, wish_of(context), require=require)
-        except PathBusy as busy:
+        except (PathBusy, CollectionRunning) as busy:
             return Waiting({"undo": busy})
         return Done(plan.to_json() | {"revision": revision})
+
+
+class PlanRetentionOperator(NightshiftOperator):
+    """Says which builds of a repository's slots expired, and why; changes nothing.
+
+    Hands on the run's questions, as `AskApprovalOperator` does, and the plans under `PLAN`. A slot that loses more
+    builds than its `approve_above` is asked about. Skipped if no build expired.
+
+    :param repository: Also skipped if the run's parameter `repositories` names others only.
+    """
+
+    template_fields = ("repository",)
+    ui_color = "#e0e7ff"
+
+    def __init__(self, *, repository: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.repository = repository
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        from include.nightlies.retention.remove import ask_retention, plan_retention
+        from include.nightlies.steps.approve import ApprovalRequest
+
+        require_wanted(context, self.repository)
+        site, now = self.site(), clock()
+        slots = [
+            name
+            for name, slot in sorted(site.settings.slots.items())
+            if slot.repository == self.repository and slot.retention is not None
+        ]
+        plans = self.outlasting(site, lambda: [plan_retention(site, name, now=now) for name in slots])
+        for line in (line for plan in plans for line in plan.lines()):
+            self.log.info("%s", line)
+        going = [plan for plan in plans if plan.expired]
+        if not going:
+            raise AirflowSkipException(f"{self.repository}: no build of {len(slots)} slots with `retention` expired")
+        context["ti"].xcom_push(key=PLAN, value=[plan.to_json() for plan in going])
+        asked = ApprovalRequest(None, True, "dry run: no approval is asked for")
+        if not context["params"].get("dry_run"):
+            asked = ask_retention(site, attempt_of(context), self.repository, going)
+        self.log.info("%s", asked.why)
+        return questions_to_map(site, run_name(context), asked, repository=self.repository)
+
+
+class RemoveExpiredOperator(LeaseTaskOperator):
+    """Removes the builds that the plan lets go, those of a slot in one revision; skipped in a dry run.
+
+    Waits for busy paths in the triggerer. What an earlier try removed is returned as `absent`.
+
+    :param plans: what `PlanRetentionOperator` left under `PLAN`.
+    """
+
+    template_fields = ("plans",)
+    ui_color = "#fee2e2"
+
+    def __init__(self, *, plans: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.plans = plans
+
+    def attempt(self, context: Context, site: Site) -> Done | Waiting:
+        from include.cvmfs.errors import CollectionRunning
+        from include.gateway.errors import PathBusy
+        from include.nightlies.retention.plan import RetentionPlan
+        from include.nightlies.retention.remove import remove_expired, require_retention_approved
+
+        if context["params"].get("dry_run"):
+            raise AirflowSkipException("dry run: see the plan; nothing is removed")
+        attempt, done, busy = attempt_of(context), {}, dict[str, PathBusy | CollectionRunning]()
+        plans = [RetentionPlan.from_json(one) for one in self.plans or ()]
+        for plan in plans:
+            require_retention_approved(site, plan, attempt.run)
+        for plan in plans:
+            try:
+                done[plan.slot] = remove_expired(site, attempt, plan).to_json()
+            except (PathBusy, CollectionRunning) as error:
+                busy[plan.slot] = error
+        return Waiting(busy) if busy else Done(done)
+
+
+class PreviewRollbackOperator(NightshiftOperator):
+    """Shows what going back would change for readers, and fails where it cannot be done.
+
+    Hands on the run's questions, as `AskApprovalOperator` does. Skipped where there is nothing to do. A run of a
+    backfill is refused: what is gone back to depends on no date.
+    """
+
+    ui_color = "#e0e7ff"
+
+    def execute(self, context: Context) -> list[dict[str, Any]]:
+        from include.nightlies.errors import ROLLBACK_REFUSED
+        from include.nightlies.rollback.apply import ask_rollback, require_possible
+        from include.nightlies.rollback.preview import preview_rollback, require_whole
+        from include.nightlies.steps.approve import ApprovalRequest
+
+        if context["dag_run"].run_type == "backfill":
+            raise ROLLBACK_REFUSED("a backfill would roll back once for each date. Trigger one run by hand instead.")
+        site, params = self.site(), context["params"]
+        wish = rollback_wish_of(context)
+        if not params["dry_run"]:
+            require_possible(site, wish.repository)
+        preview = preview_rollback(site, wish)
+        for line in preview.lines():
+            self.log.info("%s", line)
+        context["ti"].xcom_push(key=PLAN, value=preview.to_json())
+        require_whole(preview)
+        asked = ApprovalRequest(None, not preview.changes_nothing, "dry run: no approval is asked for")
+        if not params["dry_run"]:
+            asked = ask_rollback(site, attempt_of(context), preview, wished=bool(params["approval"]))
+        self.log.info("%s", asked.why)
+        return questions_to_map(site, run_name(context), asked)
+
+
+class RollBackOperator(LeaseTaskOperator):
+    """Makes the revision that the preview showed; skipped in a dry run. Refused if anything moved since.
+
+    A second try finds the revision that the first one made.
+
+    :param preview: what `PreviewRollbackOperator` left under `PLAN`.
+    """
+
+    template_fields = ("preview",)
+    ui_color = "#fee2e2"
+
+    def __init__(self, *, preview: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.preview = preview
+
+    def attempt(self, context: Context, site: Site) -> Done | Waiting:
+        from include.gateway.errors import PathBusy
+        from include.nightlies.rollback.apply import require_rollback_approved, roll_back
+        from include.nightlies.rollback.preview import SeenRollback
+
+        if context["params"]["dry_run"]:
+            raise AirflowSkipException("dry run: see the task before; nothing is rolled back")
+        attempt, wished = attempt_of(context), bool(context["params"]["approval"])
+        require = partial(require_rollback_approved, site, run=attempt.run, wished=wished)
+        seen = SeenRollback.from_json(self.preview)
+        try:
+            done = roll_back(site, attempt, rollback_wish_of(context), seen=seen, require=require)
+        except PathBusy as busy:
+            return Waiting({"roll back": busy})
+        return Done(done.to_json())
+
+
+class RecordRollbackOperator(NightshiftOperator):
+    """Tells the ledger what a rollback took away and brought back; run again, it changes nothing.
+
+    :param done: what `RollBackOperator` returned.
+    """
+
+    template_fields = ("done",)
+    ui_color = "#e6f1f2"
+
+    def __init__(self, *, done: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.done = done
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from dataclasses import asdict
+
+        from include.nightlies.rollback.apply import RolledBack, record_rollback
+
+        done = RolledBack.from_json(self.done)
+        return asdict(record_rollback(self.site(), attempt_of(context), done, context["params"]["reason"]))
+
+
+class ReportRollbackOperator(NightshiftOperator):
+    """Says what was done, and which revision readers get at the public URL.
+
+    :param done: what `RollBackOperator` returned.
+    :param told: what `RecordRollbackOperator` returned.
+    """
+
+    template_fields = ("done", "told")
+    ui_color = "#e6f1f2"
+
+    def __init__(self, *, done: Any, told: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.done = done
+        self.told = told
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        fqrn, goal, revision = self.done["repository"], self.done["goal"], self.done["revision"]
+        readers = self.site().repository(fqrn).manifest.revision
+        report = {"reason": context["params"]["reason"], "readers_revision": readers, **self.told}
+        self.log.info("%s has the content of %s, as revision %d", fqrn, goal, revision)
+        self.log.info("tags that went: %s", ", ".join(self.done["tags_lost"]) or "none")
+        self.log.info("%s", ", ".join(f"{name}: {value}" for name, value in report.items()))
+        if readers < revision:
+            self.log.warning("readers still get revision %d at the public URL: a cache is in between", readers)
+        return {**self.done, **report}
+
+
+def rollback_wish_of(context: Context) -> RollbackWish:
+    """What the run's parameters ask for. Raises ROLLBACK_REFUSED unless exactly one of tag and revision is given."""
+    from include.nightlies.errors import ROLLBACK_REFUSED
+    from include.nightlies.rollback.preview import RollbackWish
+
+    params = context["params"]
+    given = [one for one in (params.get("tag"), params.get("revision")) if one is not None]
+    if len(given) != 1:
+        raise ROLLBACK_REFUSED("give a tag or the number of a revision, exactly one of them; nothing was changed")
+    return RollbackWish(params["repository"], given[0], params["reason"])
 
 
 def wish_of(context: Context) -> Wish:

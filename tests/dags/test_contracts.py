@@ -28,8 +28,10 @@ IDS = (
     "index_events_main",
     "leases",
     "night_watch",
+    "nightly_gc",
     "preflight",
     "repository_care",
+    "rollback",
     "undo_build",
 )
 
@@ -164,6 +166,7 @@ def test_of_several_repositories_or_slots_none_is_chosen_by_the_alphabet_and_no_
     text = (airflowhome.ROOT / "tests" / "dags" / "two_repositories.yaml").read_text()
     assert unset(text, tmp_path, monkeypatch) == {
         "publication": ["repository", "path", "source"],
+        "rollback": ["repository", "reason"],
         "undo_build": ["slot", "build_id", "reason"],
         "nightly_install": ["slot"],
     }
@@ -171,6 +174,7 @@ def test_of_several_repositories_or_slots_none_is_chosen_by_the_alphabet_and_no_
     alone = text.replace("  b.example.org", "  # b.example.org").replace("  second", "  # second")
     assert unset(alone, tmp_path, monkeypatch) == {
         "publication": ["path", "source"],
+        "rollback": ["reason"],
         "undo_build": ["build_id", "reason"],
     }
 

@@ -19,6 +19,7 @@ def test_a_sound_repository_passes_and_one_without_a_rule_keeps_its_tags(site: M
         "care.prune_tags[0]": "skipped",
         "care.unfinished[0]": "success",
         "care.check[0]": "success",
+        "care.replicas[0]": "skipped",
     }
     assert site.revision() == revision
     assert damage.of_repository(site.opened.ledger, FQRN) == ()
@@ -38,4 +39,5 @@ def test_a_whitelist_that_ends_too_soon_fails_its_task_and_no_other(site: MiniSi
         "care.prune_tags[0]": "skipped",
         "care.unfinished[0]": "success",
         "care.check[0]": "success",
+        "care.replicas[0]": "skipped",
     }

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
+from include.cvmfs.errors import CollectionRunning
 from include.gateway.client.values import LeaseInfo
 from include.gateway.errors import PathBusy
 from include.publishers.server.errors import NodeBusy
@@ -73,6 +74,19 @@ def test_a_publisher_node_that_is_busy_is_looked_at_again_after_a_pause() -> Non
     assert row["since"] is not None
     assert deferred.value.timeout is not None
     assert deferred.value.timeout > timedelta(seconds=7000)
+
+
+def test_a_collection_is_waited_for_until_it_has_swept_the_shards_that_count() -> None:
+    waiter = Waiter(times=99, patience_s=0.0)
+    running = CollectionRunning("/a/b", "condemned", 7, (3, 200), "nights.example.org")
+    waiter.attempt = lambda context, site: Waiting({"A/x": running})  # type: ignore[method-assign]
+    with pytest.raises(TaskDeferred) as deferred:
+        waiter.execute(task_context())
+    _, row = deferred.value.trigger.serialize()
+    assert row["check"] == "collection"
+    assert row["arguments"] == {"repository": "nights.example.org", "number": 7, "shards": [3, 200]}
+    left = datetime.fromisoformat(row["deadline"]) - datetime.now(UTC)
+    assert left > timedelta(seconds=running.time_remaining_s)
 
 
 def test_the_whole_waiting_lasts_at_least_one_lease_lifetime_and_a_margin() -> None:

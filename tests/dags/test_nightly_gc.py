@@ -1,0 +1,265 @@
+"""`nightly_gc` through whole runs: retention, its question, the collection, and what refuses or delays it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from include.cvmfs.collect.collect import GarbageCollection
+from include.cvmfs.coordination import generation as generations
+from include.cvmfs.coordination.generation import CollectionPhase, CollectionStep, look
+from include.nightlies.attempt import Attempt
+from include.nightlies.records import damage, questions
+from include.nightlies.retention.remove import plan_retention, remove_expired
+from include.nightlies.rules.approval import Answer
+from include.nightlies.steps.collect import CollectionWish, collect_garbage, file_name
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
+from include.settings.traits import record_traits
+from include.site.site import Site
+from include.storage.options import Traits
+from operators.care import CvmfsCollectOperator
+from operators.lease import Killed
+from tests.dags.conftest import FQRN, MiniSite, Run, read_dags, record
+from tests.dags.test_approval import anna
+from tests.fakes.builds import Build, tree
+from triggers.checks import CHECKS, Connect, Observation, WaitCheck
+
+pytestmark = pytest.mark.server("weed")
+FOLDER = "/nightlies/kept"
+SLOT = f"""slots:
+  kept: {{repository: {FQRN}, store: builds, retries: 0,
+    retention: {{keep_last: 1, minimum: 1, rebuild_days: 0, approve_above: 1}}}}
+"""
+OURS, BROKEN = "nights__example__org", "broken__example__org"
+DAYS = itertools.count(2)
+WISH = CollectionWish(all_orphans=True)
+TASKS = ("replicas", "prune_tags", "plan", "remove", "collect", "check", "report")
+
+
+@pytest.fixture(scope="module")
+def prepared(site: MiniSite) -> Iterator[MiniSite]:
+    """The same site with the signing key, a slot with retention, no grace, and a repository that is not there."""
+    text = (site.folder / "site.yaml").read_text().replace("gateway: {", f"gateway: {{keys: {site.folder}/keys, ", 1)
+    text = text.replace("    limits:", "    collection: {grace_days: 0, careful: false, audited: 20}\n    limits:", 1)
+    found = f'    store: cvmfs\n    public_url: "{site.gateway_url}"\n    public_key: "{site.folder}/repository.pub"\n'
+    broken = f"repositories:\n  broken.example.org:\n{found}    gateway: gateway\n"
+    file = site.folder / "collected.yaml"
+    file.write_text(text.replace("slots:\n", SLOT, 1).replace("repositories:\n", broken, 1))
+    environment = {**site.environment, "NIGHTSHIFT_CONFIG": str(file)}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        opened, bag = Site(load(), EnvSecrets({**os.environ})), read_dags()
+        record(bag)
+        traits = Traits(put_if_absent=True, replace=True, bulk_delete=True)
+        record_traits(opened.ledger, opened.settings.store("cvmfs"), traits, now=datetime.now(UTC))
+        here = MiniSite(site.folder, opened, site.gateway_url, bag, environment)
+    yield here
+    opened.ledger.dispose()
+    record(site.bag)
+
+
+@pytest.fixture
+def collected(prepared: MiniSite) -> MiniSite:
+    """It holds one build of the slot, whatever a test before left."""
+    if not _builds(prepared):
+        _night(prepared)
+    now = datetime.now(UTC)
+    attempt = Attempt("before a test", "a test", 1, lambda: now)
+    remove_expired(prepared.opened, attempt, plan_retention(prepared.opened, "kept", now=now))
+    return prepared
+
+
+def _night(site: MiniSite) -> str:
+    """Publish the build of the next day; its name."""
+    made = Build(f"2026-11-{next(DAYS):02}", slot="kept").add("A", "x86_64", tree({"file": os.urandom(2000)}))
+    site.drop(made)
+    assert site.run("nightly_install", slot="kept", build_date=made.date).state == "success"
+    return _builds(site)[-1]
+
+
+def _collect(site: MiniSite, **form: Any) -> Run:
+    return site.run("nightly_gc", **{"repositories": [FQRN], **form})
+
+
+def _states(run: Run, group: str = OURS) -> dict[str, str]:
+    return {name: run.tasks[f"{group}.{name}"] for name in TASKS}
+
+
+def _file(site: MiniSite, run: Run, suffix: str) -> Path:
+    return site.folder / "collections" / FQRN / "reports" / f"{file_name(run.name)}{suffix}"
+
+
+def _report(site: MiniSite, run: Run) -> dict[str, Any]:
+    return cast("dict[str, Any]", json.loads(_file(site, run, ".json").read_text()))
+
+
+def _object(site: MiniSite, build: str) -> str:
+    entry = site.opened.head(FQRN).revision.lookup(f"{FOLDER}/{build}/A/x86_64/file")
+    assert entry is not None
+    assert entry.hash is not None
+    return entry.hash.key
+
+
+def _builds(site: MiniSite) -> list[str]:
+    tree = site.opened.head(FQRN).revision
+    found = tree.listing(FOLDER) if tree.lookup(FOLDER) else ()
+    return sorted(entry.name for entry in found if entry.name[0] != ".")
+
+
+def _stored(site: MiniSite) -> set[str]:
+    return {one.key for one in site.opened.repository_store(FQRN).list("data/")}
+
+
+def test_a_dry_run_reports_and_changes_nothing(collected: MiniSite) -> None:
+    _night(collected)
+    before, stored = collected.revision(), _stored(collected)
+    run = _collect(collected, dry_run=True)
+    assert run.state == "success", run
+    assert (run.tasks[f"{OURS}.plan"], run.tasks[f"{OURS}.remove"]) == ("success", "skipped")
+    assert set(_states(run, BROKEN).values()) == {"skipped"}
+    report = _report(collected, run)
+    assert (report["dry_run"], report["deleted"]) == (True, 0)
+    assert report["condemned"] > 0
+    assert (collected.revision(), _stored(collected)) == (before, stored)
+
+
+def test_an_expired_build_goes_with_its_objects_and_the_next_run_has_nothing_to_do(collected: MiniSite) -> None:
+    expired, newest = _object(collected, _builds(collected)[0]), _night(collected)
+    run = _collect(collected)
+    assert run.state == "success", run
+    expected = dict.fromkeys(TASKS, "success") | {"prune_tags": "skipped"}
+    assert _states(run) == expected
+    assert _builds(collected) == [newest]
+    report = _report(collected, run)
+    assert report["ok"]
+    assert report["deleted"] > 0
+    assert expired in _stored(collected)  # trunk-previous names the revision before the removal
+    assert _file(collected, run, ".deleted").read_text().startswith("# Garbage Collection started")
+    assert "read back: " in _file(collected, run, ".txt").read_text()
+    newest = _night(collected)
+    later = _collect(collected)
+    assert later.state == "success", later
+    assert expired not in _stored(collected)
+    assert _object(collected, newest) in _stored(collected)
+    again = _collect(collected)
+    assert again.state == "success", again
+    assert (_states(again)["collect"], _states(again)["check"], _states(again)["report"]) == (
+        "skipped", "skipped", "success",
+    )  # fmt: skip
+    assert not _file(collected, again, ".json").exists()
+    assert not _file(collected, again, ".deleted").exists()
+
+
+def test_more_builds_than_the_limit_go_after_a_yes_only_and_a_no_keeps_no_garbage(collected: MiniSite) -> None:
+    builds = [*_builds(collected), _night(collected), _night(collected)]
+    with anna(collected, "Reject") as person:
+        refused = _collect(collected)
+    (shown,) = person.seen
+    assert shown.subject == f"Remove 2 expired builds from {FQRN}?"
+    assert f"{FOLDER}/{builds[0]}" in shown.body
+    assert (_states(refused)["remove"], _states(refused)["collect"]) == ("skipped", "success")
+    assert _builds(collected) == builds
+    with anna(collected, "Approve"):
+        agreed = _collect(collected)
+    assert agreed.state == "success", agreed
+    assert _builds(collected) == builds[-1:]
+    (question,) = questions.of_run(collected.opened.ledger, agreed.name)
+    assert (question.answer, question.repository) == (Answer.APPROVED, FQRN)
+
+
+def test_a_run_of_a_backfill_is_refused(collected: MiniSite, capfd: pytest.CaptureFixture[str]) -> None:
+    run = collected.backfill("nightly_gc", datetime(2026, 11, 4, tzinfo=UTC))
+    assert (run.state, run.tasks["begin"]) == ("failed", "failed")
+    assert {run.tasks[f"{OURS}.{name}"] for name in TASKS} == {"upstream_failed"}
+    assert "a backfill would collect once for each date" in capfd.readouterr().out
+
+
+def test_a_repository_that_fails_leaves_the_other_alone(collected: MiniSite) -> None:
+    newest = _night(collected)
+    run = _collect(collected, repositories=None)
+    assert run.state == "failed"
+    assert _states(run, BROKEN)["collect"] == "failed"
+    assert _states(run)["collect"] == _states(run)["report"] == "success"
+    assert _builds(collected) == [newest]
+
+
+def test_another_collection_is_waited_for_in_the_triggerer(
+    collected: MiniSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, seen = collected.opened.repository_store(FQRN), threading.Event()
+    _night(collected)
+    found = look(store)
+    assert found.generation is not None
+    begun = found.generation.after(CollectionStep.BEGIN, datetime.now(UTC))
+    version = generations.write(store, begun, expected=found.version)
+    check = CHECKS["collection"]
+
+    def looks(connect: Connect, repository: str, number: int, shards: list[int]) -> Observation:
+        said = check.look(connect, repository, number, shards)
+        if not said.ready and not seen.is_set():
+            seen.set()
+            ended = begun.after(CollectionStep.ABANDON, datetime.now(UTC))
+            generations.write(store, ended, expected=version)
+        return said
+
+    monkeypatch.setitem(cast("dict[str, WaitCheck]", CHECKS), "collection", check._replace(look=looks, poll_s=0.2))
+    run = _collect(collected)
+    assert seen.is_set()
+    assert run.state == "success", run
+    assert _report(collected, run)["number"] == begun.number + 1
+
+
+def test_what_a_preserved_revision_has_lost_fails_the_task_after_its_report(collected: MiniSite) -> None:
+    store, key = collected.opened.repository_store(FQRN), _object(collected, _night(collected))
+    data = store.get(key)
+    store.delete([key])
+    try:
+        run = _collect(collected, all_orphans=True)
+        assert [one.key for one in damage.of_repository(collected.opened.ledger, FQRN)] == [key]
+    finally:
+        store.put(key, data)
+        damage.forget(collected.opened.ledger, FQRN, [key])
+    assert (_states(run)["collect"], _states(run)["report"]) == ("failed", "upstream_failed")
+    assert [one["key"] for one in _report(collected, run)["lost"]] == [key]
+
+
+def test_a_task_that_is_killed_before_its_sweep_gives_its_claim_back(
+    collected: MiniSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _night(collected)
+    operator = CvmfsCollectOperator(task_id="collect", repository=FQRN)
+    operator._at_work = True
+    phases = []
+
+    def killed(_: GarbageCollection) -> bool:
+        phases.append(_phase(collected))
+        operator.on_kill()
+        return True
+
+    monkeypatch.setattr(GarbageCollection, "condemn", killed)
+    with pytest.raises(Killed):
+        collect_garbage(collected.opened, Attempt("run", "holder", 1, lambda: datetime.now(UTC)), FQRN, WISH)
+    assert (phases, _phase(collected)) == ([CollectionPhase.MARKING], CollectionPhase.IDLE)
+
+
+def _phase(site: MiniSite) -> CollectionPhase:
+    found = look(site.opened.repository_store(FQRN)).generation
+    assert found is not None
+    return found.phase
+
+
+def test_the_settings_decide_when_it_runs_and_for_which_repositories(collected: MiniSite) -> None:
+    dag = collected.dags["nightly_gc"]
+    assert dag.timetable.can_be_scheduled
+    assert not dag.catchup
+    assert {one.partition(".")[0] for one in dag.task_ids} == {"begin", OURS, BROKEN}

@@ -1,0 +1,147 @@
+"""`rollback` through whole runs: the form, the preview, the question, the revision, the ledger, the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from include.cvmfs.format.paths import link_target
+from include.nightlies.records import questions, undos
+from include.nightlies.records.builds import build
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
+from include.site.site import Site
+from tests.dags.conftest import FQRN, MiniSite, Run, read_dags, record
+from tests.dags.test_approval import anna
+from tests.fakes.builds import Build, tree
+
+pytestmark = pytest.mark.server("weed")
+FOLDER = "/nightlies/rolled"
+SLOT = """slots:
+  rolled: {repository: %s, store: builds, retries: 0, links: {}, tag: "{slot}-{build_id}"}
+"""
+FORM = {"repository": FQRN, "tag": "rolled-b20261102", "reason": "the night was bad"}
+
+
+@pytest.fixture(scope="module")
+def keyed(site: MiniSite) -> Iterator[MiniSite]:
+    """The same site with the repository's signing key, a slot of its own, and two nights of it."""
+    text = (site.folder / "site.yaml").read_text().replace("gateway: {", f"gateway: {{keys: {site.folder}/keys, ", 1)
+    file = site.folder / "rolled.yaml"
+    file.write_text(text.replace("slots:\n", SLOT % FQRN, 1))
+    environment = {**site.environment, "NIGHTSHIFT_CONFIG": str(file)}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        opened, bag = Site(load(), EnvSecrets({**os.environ})), read_dags()
+        record(bag)
+        here = MiniSite(site.folder, opened, site.gateway_url, bag, environment)
+        for day in (2, 3):
+            assert _night(here, day, "A", "B").state == "success"
+    yield here
+    opened.ledger.dispose()
+    record(site.bag)
+
+
+def _night(site: MiniSite, day: int, *projects: str) -> Run:
+    made = Build(f"2026-11-{day:02}", slot="rolled")
+    for project in projects:
+        made.add(project, "x86_64", tree({"file": f"{project} of {day}".encode()}))
+    site.drop(made)
+    return site.run("nightly_install", slot="rolled", build_date=made.date)
+
+
+def _latest(site: MiniSite) -> str:
+    entry = site.opened.head(FQRN).revision.lookup(f"{FOLDER}/latest")
+    return link_target(f"{FOLDER}/latest", entry.symlink) if entry else ""
+
+
+def test_a_form_is_shown_as_a_preview_and_refused_where_it_asks_for_nothing_or_for_two(keyed: MiniSite) -> None:
+    before = keyed.revision()
+    shown = keyed.run("rollback", **FORM)
+    assert shown.state == "success", shown
+    assert shown.tasks["preview"] == "success"
+    assert {shown.tasks[name] for name in ("roll_back", "record", "report")} == {"skipped"}
+    for wrong in ({"tag": None}, {"revision": 1}, {"tag": "nowhere"}, {"tag": None, "revision": 10**6}):
+        assert keyed.run("rollback", **{**FORM, **wrong}).tasks["preview"] == "failed"
+    assert keyed.revision() == before
+
+
+def test_a_run_of_a_backfill_is_refused(keyed: MiniSite, capfd: pytest.CaptureFixture[str]) -> None:
+    before = keyed.revision()
+    keyed.defaults["rollback"] |= {**FORM, "dry_run": False, "approval": False}
+    try:
+        run = keyed.backfill("rollback", datetime(2026, 11, 4, tzinfo=UTC))
+    finally:
+        for name in (*FORM, "dry_run", "approval"):
+            keyed.defaults["rollback"].pop(name)
+    assert (run.tasks["preview"], keyed.revision()) == ("failed", before)
+    assert "a backfill would roll back once for each date" in capfd.readouterr().out
+
+
+def test_a_no_changes_nothing_and_after_a_yes_readers_and_the_ledger_are_back_and_a_night_leaves_it_so(
+    keyed: MiniSite,
+) -> None:
+    before = keyed.revision()
+    wanted = {**FORM, "dry_run": False, "approval": True}
+    with anna(keyed, "Reject") as person:
+        kept = keyed.run("rollback", **wanted)
+    (shown,) = person.seen
+    assert shown.subject == f"Roll {FQRN} back from revision {before} to tag rolled-b20261102?"
+    assert "goes: build b20261103 of 2026-11-03 of slot rolled, 2 of 2 artifacts" in shown.body
+    assert (kept.tasks["roll_back"], keyed.revision()) == ("skipped", before)
+
+    with anna(keyed, "Approve") as person:
+        done = keyed.run("rollback", **wanted)
+    assert done.state == "success", done
+    assert {done.tasks[name] for name in ("preview", "roll_back", "record", "report")} == {"success"}
+    assert keyed.revision() == before + 1
+    assert (keyed.leases(), person.seen[0].leases) == ([], [])
+    assert _latest(keyed) == f"{FOLDER}/b20261102"
+    assert keyed.opened.head(FQRN).revision.lookup(f"{FOLDER}/b20261103") is None
+    gone = build(keyed.opened.ledger, "rolled", "b20261103")
+    assert gone is not None
+    assert len(undos.of_build(keyed.opened.ledger, gone.id)) == 2
+    (question,) = questions.of_run(keyed.opened.ledger, done.name)
+    assert question.answered_by == "anna"
+
+    again = keyed.run("nightly_install", slot="rolled", build_date="2026-11-03")
+    assert set(again.states().values()) == {"skipped"}
+    assert keyed.opened.head(FQRN).revision.lookup(f"{FOLDER}/b20261103") is None
+
+    # cleared, the run finds the revision that it made
+    after = keyed.revision()
+    assert keyed.clear(done, "roll_back", "record", "report").state == "success"
+    assert keyed.revision() == after
+
+    # the same form again finds nothing to do, and asks nobody
+    with anna(keyed, "Approve") as person:
+        nothing = keyed.run("rollback", **wanted)
+    assert (nothing.tasks["preview"], nothing.tasks["roll_back"], person.seen) == ("skipped", "skipped", [])
+
+
+def test_a_repository_that_moved_since_the_preview_needs_another_one(keyed: MiniSite) -> None:
+    assert _night(keyed, 6, "A").state == "success"
+
+    def publish() -> None:
+        publisher = keyed.opened.publisher(FQRN)
+        publisher.change("/moved", lambda edit: edit.symlink("/moved", "x", now=1), holder="t", now=datetime.now(UTC))
+
+    before = keyed.revision()
+    with anna(keyed, "Approve") as person:
+        answer = person._answer
+
+        def moved_then(*given: object) -> None:
+            publish()
+            answer(*given)
+
+        person._answer = moved_then  # type: ignore[method-assign]
+        run = keyed.run("rollback", **FORM, dry_run=False)
+    assert (run.state, run.tasks["roll_back"], keyed.revision()) == ("failed", "failed", before + 1)
+    with anna(keyed, "Approve") as person:
+        cleared = keyed.clear(run, "preview", "approve", "roll_back", "record", "report")
+    assert (cleared.state, len(person.seen), keyed.revision()) == ("success", 1, before + 2), cleared
+    assert keyed.opened.head(FQRN).revision.lookup("/moved") is None
