@@ -20,7 +20,7 @@ SLOT ?=
 unexport PYTHONDONTWRITEBYTECODE
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format lint check test test-full test-busy servers nightly up down status docs structure fuzz soak soak-status week clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill
+.PHONY: help venv lock format lint check test test-full test-busy servers nightly up down status docs structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -112,7 +112,7 @@ SEED ?= 1
 PART ?= gateway
 SOAK_S ?= 1200
 
-soak: $(STAMP)  ## a part of what takes long, drawn afresh, for SOAK_S seconds [PART=gateway|engine|airflow|cases SOAK_S=1200]
+soak: $(STAMP)  ## a part of what takes long, drawn afresh, for SOAK_S seconds [PART=gateway|collection|engine|airflow|cases SOAK_S=1200]
 	@$(BIN)/python -m tests.soak.run --part $(PART) --seconds $(SOAK_S)
 
 soak-status: $(STAMP)  ## the last result of each part of the soak; fails if one failed, is missing or older than 14 days
@@ -120,6 +120,10 @@ soak-status: $(STAMP)  ## the last result of each part of the soak; fails if one
 
 week: $(STAMP)  ## a simulated week under the real Airflow, with failures; where links lead is watched all the time [NIGHTS=7 SEED=1]
 	@$(BIN)/python -m tests.week.run --nights $(NIGHTS) --seed $(SEED)
+
+month: NIGHTS = 30
+month: $(STAMP)  ## a simulated month of two slots under retention, collected every night: the size of the store [NIGHTS=30 SEED=1]
+	@$(BIN)/python -m tests.month.run --nights $(NIGHTS) --seed $(SEED)
 
 FULL ?=
 FILES ?= $(if $(FULL),250000,25000)
@@ -160,6 +164,13 @@ ORDER ?= ABBA
 bench-backfill: ARTIFACTS = 24
 bench-backfill: $(STAMP)  ## a night alone and beside a backfill of five dates; `latest` meanwhile [ARTIFACTS=24 ORDER=ABBA]
 	@$(BIN)/python bench/backfill.py --artifacts $(ARTIFACTS) --order $(ORDER)
+
+OBJECTS ?= $(if $(FULL),4000000,400000)
+GARBAGE ?= $(if $(FULL),1000000,100000)
+
+bench-gc: CURVE = 0
+bench-gc: $(STAMP)  ## collections against plain deletions, and beside publishers [STORE=weed|radosgw|file|file:///… OBJECTS= GARBAGE= FULL=1 CURVE=1 (sizes, plots)]
+	@$(BIN)/python bench/gc.py --objects $(OBJECTS) --garbage $(GARBAGE) --store $(STORE) --curve $(CURVE)
 
 clean:  ## stop the services; remove the environment, state and caches
 	@if [ -x $(BIN)/nightshift ]; then $(BIN)/nightshift lab down; fi

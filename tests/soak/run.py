@@ -1,6 +1,7 @@
 """One part of the soak for a bounded time: `make soak`, PART=gateway SOAK_S=1200.
 
-`gateway`: the state machine of the gateway with fresh draws. `engine`: the property tests of the repository format with
+`gateway`: the state machine of the gateway with fresh draws. `collection`: that of collections beside publications.
+`engine`: the property tests of the repository format with
 fresh draws, and damaged input to all readers. `airflow`: the drills of tests/soak/airflow on a whole deployment.
 `cases`: the tests that are marked `thorough`, which `make test` leaves out.
 
@@ -21,6 +22,9 @@ import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+
 from tests.soak.results import ROOT, Result, commit, write
 
 EXAMPLES, STEPS = 10, 60
@@ -28,17 +32,25 @@ FUZZ_S = 60
 
 
 def gateway() -> bool:
-    from hypothesis import HealthCheck, settings
-    from hypothesis.stateful import run_state_machine_as_test
-
     from tests.faults.test_gateway_machine import GatewayAgainstModel
 
+    return machine(GatewayAgainstModel)
+
+
+def collection() -> bool:
+    from tests.faults.test_collection_machine import CollectionsBesidePublications
+
+    return machine(CollectionsBesidePublications)
+
+
+def machine(kind: type[RuleBasedStateMachine]) -> bool:
+    """Whether some fresh examples of a state machine pass."""
     fresh = settings(
         max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, derandomize=False, database=None,
         suppress_health_check=list(HealthCheck),
     )  # fmt: skip
     try:
-        run_state_machine_as_test(GatewayAgainstModel, settings=fresh)
+        run_state_machine_as_test(kind, settings=fresh)
     except Exception:  # noqa: BLE001 - any error is a finding
         traceback.print_exc(file=sys.stdout)
         return False
@@ -59,7 +71,9 @@ def cases() -> bool:
     return python("pytest", "tests", "-m", "thorough", "-q", "-n", "2", "--dist", "loadfile", CI="true")
 
 
-PARTS: dict[str, Callable[[], bool]] = {"gateway": gateway, "engine": engine, "airflow": airflow, "cases": cases}
+PARTS: dict[str, Callable[[], bool]] = {
+    "gateway": gateway, "collection": collection, "engine": engine, "airflow": airflow, "cases": cases,
+}  # fmt: skip
 
 
 def python(module: str, *arguments: str, **environment: str) -> bool:

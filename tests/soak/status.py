@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from tests.soak.results import Result, objection, read
 from tests.soak.run import PARTS
 
-FORM = "{:9}{:8}{:21}{:>8}{:>8}  {}"
+FORM = "{:11}{:8}{:21}{:>8}{:>8}  {}"
 
 
 def main() -> int:
