@@ -87,7 +87,12 @@ def test_tasks_link_to_what_they_worked_on(deployment: Deployment, browser: Brow
 
 
 @pytest.mark.parametrize(
-    ("dag_id", "empty"), [("publication", ("path", "source")), ("undo_build", ("slot", "build_id", "reason"))]
+    ("dag_id", "empty"),
+    [
+        ("publication", ("path", "source")),
+        ("undo_build", ("slot", "build_id", "reason")),
+        ("rollback", ("tag", "revision", "reason")),
+    ],
 )
 def test_a_form_asks_for_what_nobody_can_guess_with_empty_fields_and_starts_nothing_without(
     deployment: Deployment, browser: Browser, dag_id: str, empty: tuple[str, ...]

@@ -11,12 +11,13 @@ import zlib
 from datetime import timedelta
 from pathlib import Path
 
-from include.cvmfs.coordination.condemned import condemned_among, format_list, key_of, read_list
+from include.cvmfs.coordination.condemned import condemned_among, key_of, read_list, records_of, store_list
 from include.cvmfs.coordination.generation import (
     KEY,
     STATUS_KEY,
     CollectionPhase,
     Generation,
+    Moment,
     Past,
     look,
     require_unmoved,
@@ -60,6 +61,7 @@ def generations() -> list[bytes]:
     past = (Past(3, "a" * 64, NOW - timedelta(hours=3)), Past(4, None, NOW))
     return [
         Generation(5, CollectionPhase.SWEEPING, NOW, "b" * 64, past).format(),
+        Generation(5, CollectionPhase.SWEEPING, NOW, "b" * 64, past, swept=17).format(),
         Generation(5, CollectionPhase.IDLE, NOW, None, past).format(),
     ]
 
@@ -71,7 +73,9 @@ def read_generation(data: bytes) -> None:
     assert seen.generation is not None
     assert Generation.parse(seen.generation.format()) == seen.generation
     for began in (0, 3, 5, 9):
-        seen.lists_since(began)
+        for moment in (Moment(began), Moment(began, 17)):
+            seen.lists_since(moment)
+            seen.running_since(moment)
     require_unmoved(store, seen.token, fqrn=FQRN)
 
 
@@ -81,14 +85,21 @@ def read_status(data: bytes) -> None:
     assert look(store).completed >= 0
 
 
-def condemned_lists() -> list[bytes]:
+def _condemned() -> list[ObjectHash]:
     kinds = [(one, letter) for one in Algorithm for letter in ("", "C", "P")] * 3
-    names = [ObjectHash(hashlib.sha1(b"%d" % number).digest(), *kind) for number, kind in enumerate(kinds)]
-    return [format_list(names), format_list([])]
+    return [ObjectHash(hashlib.sha1(b"%d" % number).digest(), *kind) for number, kind in enumerate(kinds)]
+
+
+def condemned_lists() -> list[bytes]:
+    store = MemoryStore()
+    index = store.get(key_of(store_list(store, _condemned())))
+    whole = b"nightshift condemned 1\n"
+    return [whole + records_of(_condemned()), whole, index]
 
 
 def read_condemned(data: bytes) -> None:
     store = MemoryStore()
+    store_list(store, _condemned())  # the shards that an index may name
     name = hashlib.sha256(data).hexdigest()
     store.objects[key_of(name)] = data
     found = list(read_list(store, name))

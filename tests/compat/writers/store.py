@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from include.care.provenance.document import ChangeKind, ProvenanceRecord, Sealed, seal
-from include.cvmfs.coordination.condemned import format_list, read_list, store_list
+from include.cvmfs.coordination.condemned import read_list, records_of
 from include.cvmfs.coordination.freeze import Freeze
 from include.cvmfs.coordination.generation import CollectionPhase, Generation, Past
 from include.cvmfs.format.catalog import Catalog, NestedRef
@@ -200,9 +201,14 @@ def read_content_index(sql: bytes) -> dict[bytes, bytes]:
             return {keys[key]: digest for key, digest in index.find(list(keys)).items()}
 
 
+def whole_list(hashes: Iterable[ObjectHash]) -> bytes:
+    """A list as it was before it had shards."""
+    return b"nightshift condemned 1\n" + records_of(hashes)
+
+
 def read_condemned(data: bytes) -> tuple[ObjectHash, ...]:
     store = MemoryStore()
-    name = store_list(store, CONDEMNED)
+    name = hashlib.sha256(data).hexdigest()
     store.put(f".nightshift/condemned/{name}", data)
     return tuple(sorted(read_list(store, name), key=CONDEMNED.index))
 
@@ -247,7 +253,7 @@ def documents() -> dict[str, Document]:
     return {
         "generation.json": Document(GENERATION, *_of(Generation)),
         "generation-idle.json": Document(Generation(0, CollectionPhase.IDLE, WHOLE), *_of(Generation)),
-        "condemned.bin": Document(CONDEMNED, format_list, read_condemned),
+        "condemned.bin": Document(CONDEMNED, whole_list, read_condemned),
         "freeze.json": Document(FREEZE, *_of(Freeze)),
         "freeze-thawed.json": Document(replace(FREEZE, until=None, thawed=WHOLE + timedelta(hours=1)), *_of(Freeze)),
         "gateway-owner.json": Document(OWNER, *_of(GatewayOwner)),

@@ -15,14 +15,15 @@ SMALL = {
     "include.care.freezes.tables": TABLES,
     "include.care.notify.tables": TABLES,
     "include.care.provenance.tables": TABLES,
+    "include.care.replicas.tables": TABLES,
     "include.care.watch.tables": TABLES,
     "include.settings.tables": TABLES,
+    "include.settings.collection": "a block of settings is one module, as retention and replicas",
     "include.care.freezes.errors": "each subject has its errors in a module of that name",
-    "include.storage.http": "a kind of store is one module",
+    "include.care.replicas.client_config": "a document of another program, and nothing of ours",
     "include.care.preflight.clockchange": "a check of the preflight is one module",
     "include.care.preflight.pools": "a check of the preflight is one module",
     "include.care.preflight.schedule": "a DAG file imports it, and nothing heavier",
-    "include.cli.repo_repair": "a group of commands is one module",
     "include.cvmfs.commit.derivation": "read and tested without the merge that asks it",
     "include.gateway.service.http.routing": "what the stock gateway's router does, and nothing of ours",
     "include.gateway.service.leases.revision_rows": "rows of one table, as those of leases and payloads",
@@ -34,6 +35,7 @@ SMALL = {
     "operators.reserve": STORED,
     "operators.verify": STORED,
     "triggers.begin": STORED,
+    "triggers.replicas": STORED,
 }
 
 

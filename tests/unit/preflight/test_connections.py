@@ -106,3 +106,14 @@ def test_connections_of_the_ui_are_found_in_the_database_of_the_lab(tmp_path: Pa
         connection.execute(text("INSERT INTO connection VALUES ('hook')"))
     engine.dispose()
     assert in_database(url) == {"hook"}
+
+
+def test_the_key_of_a_replicas_machine_is_among_what_a_repository_needs(tmp_path: Path) -> None:
+    node = {"host": "s1", "user": "cvmfs", "known_hosts": "hosts", "key": "id", "connection": "s1_key"}
+    repository = {
+        "store": "main", "public_url": "http://s0/r", "public_key": "r.pub", "gateway": "gateway",
+        "replicas": [{"name": "s1", "url": "http://s1/r", "node": node}, {"name": "s2", "url": "http://s2/r"}],
+    }  # fmt: skip
+    stores = {"main": {"url": f"file://{tmp_path}"}}
+    settings = SiteSettings.model_validate({"stores": stores, "repositories": {"r.example.org": repository}})
+    assert named(settings, ["r.example.org"], [])["s1_key"] == "key of replica s1 of r.example.org"

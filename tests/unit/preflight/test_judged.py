@@ -144,8 +144,8 @@ def test_dags_that_have_to_run_by_themselves_and_are_paused_are_named_with_what_
     )
     wanted = needed(site)
     assert list(wanted) == [
-        "nightly_install_early", "index_events_early", "nightly_install_main", "night_watch", "preflight", "leases",
-        "repository_care",
+        "nightly_install_early", "index_events_early", "nightly_install_main", "night_watch", "preflight",
+        "nightly_gc", "leases", "repository_care",
     ]  # fmt: skip
     found = list(judged_paused(wanted, dict.fromkeys(wanted, False) | {"night_watch": True}))
     (warning,) = [one for one in found if one.severity is not Severity.OK]

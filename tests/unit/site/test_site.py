@@ -98,13 +98,14 @@ def test_a_store_is_opened_once_for_each_role(on_site: Site) -> None:
     [
         (Role.PUBLISHER, "publishing", "publishing"),
         (Role.GATEWAY, "switching", "publishing"),
-        (Role.COLLECTOR, "publishing", "publishing"),
+        (Role.COLLECTOR, "collecting", "publishing"),
         (Role.READER, None, None),
     ],
 )
 def test_each_role_has_the_key_that_the_store_names_for_it(role: Role, apart: str | None, alone: str | None) -> None:
     store = {"name": "cvmfs", "url": "s3://nights", "connection": "publishing"}
-    assert connection_of(StoreSettings.model_validate({**store, "gateway_connection": "switching"}), role) == apart
+    own = {"gateway_connection": "switching", "collector_connection": "collecting"}
+    assert connection_of(StoreSettings.model_validate({**store, **own}), role) == apart
     assert connection_of(StoreSettings.model_validate(store), role) == alone
 
 

@@ -16,7 +16,11 @@ STORED: dict[str, dict[str, Any]] = {
     "object": {"store": "builds", "key": "main/index.json"},
     "place": {"repository": "nights.example.org", "path": "/a/b", "wanted": "free", "replaces": True},
     "thaw": {"repository": "nights.example.org"},
+    "collection": {"repository": "nights.example.org", "number": 7, "shards": [3, 200]},
     "pause": {},
+    "replicas-in-sync": {"repository": "nights.example.org", "replicas": ["s1"], "revision": 3},
+    "replicas-quiet": {"repository": "nights.example.org"},
+    "replica-job": {"repository": "nights.example.org", "replica": "s1", "verb": "snapshot"},
 }
 """Rows of tasks that wait while Nightshift is replaced have these keys and arguments: none is renamed or removed."""
 
