@@ -29,18 +29,10 @@ class SourceLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """An http(s) URL; for `s3://` the one of its endpoint; "" leaves the link out."""
-        from include.storage.kinds import HTTP, S3, SCHEMES
+        from include.settings.urls import browser_url
 
         items = _first(operator).get("items") or [{}]
-        source = str(items[0].get("source", ""))
-        scheme, _, place = source.partition("://")
-        kind = SCHEMES.get(scheme.lower())
-        if kind is HTTP:
-            return source
-        for store in _site().stores.values():
-            if kind is S3 and source.startswith(f"{store.url}/") and store.endpoint:
-                return f"{store.endpoint}/{place}"
-        return ""
+        return browser_url(_site(), str(items[0].get("source", ""))) or ""
 
 
 class CollectionLogLink(BaseOperatorLink):

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
 from hooks.priority import NightFirst
+from include.pages.registry import PREFIX, external_views
+
+
+class LazyPages:
+    """The app of the pages, made at the first request: only the API server pays for it."""
+
+    @cached_property
+    def app(self) -> Any:
+        from airflow.api_fastapi.core_api.security import get_user
+
+        from hooks.secrets import AirflowSecrets
+        from hooks.site import open_site
+        from include.pages.app import create_app
+
+        return create_app(get_user, lambda: open_site(AirflowSecrets()))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
 
 
 class NightshiftPlugin(AirflowPlugin):
@@ -14,3 +33,8 @@ class NightshiftPlugin(AirflowPlugin):
 
     name = "nightshift"
     priority_weight_strategies: list[Any] = [NightFirst]  # noqa: RUF012 (Airflow declares it so)
+    # the first that fits answers: what has a prefix below ours comes before it
+    fastapi_apps: list[Any] = [  # noqa: RUF012
+        {"app": LazyPages(), "url_prefix": PREFIX, "name": "Nightshift"}
+    ]
+    external_views: list[Any] = external_views()

@@ -9,7 +9,7 @@ RANKS = (
     ("operators", "sensors"),
     ("triggers",),
     ("hooks",),
-    ("include.lab", "include.cli"),
+    ("include.lab", "include.cli", "include.pages"),
     ("include.care.watch",),
     ("include.care.preflight",),
     ("include.nightlies.rollback", "include.nightlies.undo", "include.nightlies.retention"),
