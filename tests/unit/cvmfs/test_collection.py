@@ -22,13 +22,14 @@ from include.cvmfs.coordination.generation import (
     Generation,
     look,
 )
-from include.cvmfs.errors import ManifestConflict
+from include.cvmfs.errors import GenerationMoved, ManifestConflict
 from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import hash_bytes
 from include.cvmfs.format.reflog import Reflog
 from include.storage.errors import StoreError
 from tests.fakes.collecting import BOLD, FQRN, Place, signer
 from tests.fakes.process import Died, ProcessStore
+from tests.fakes.publishing import Judged
 from tests.fakes.refused import refused
 
 ALL_ORPHANS = CollectionRules(careful=False, all_orphans=True)
@@ -255,6 +256,40 @@ def test_what_a_newer_revision_needs_comes_off_the_list(place: Place) -> None:
         collection.sweep()
         report = collection.end()
     assert report.spared > 0
+    assert place.problems() == []
+
+
+def test_publishers_judge_again_once_in_a_collection_when_its_list_is_out(place: Place) -> None:
+    place.publish("/a", {"f": b"old"})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.collect()
+    place.pass_time(days=4)
+    publisher = place.publisher()
+
+    def judged(path: str) -> Judged:
+        return publisher.judge(publisher.prepare(path, {"f": path.encode()}))
+
+    before, late = judged("/b"), judged("/c")
+    with place.collection() as collection:
+        assert collection.begin()
+        publisher.commit(before)
+        collection.mark()
+        assert collection.condemn()
+        with refused(GenerationMoved):
+            publisher.commit(late)
+        with_the_list = judged("/c")
+        collection.spare()
+        publisher.commit(with_the_list)
+        in_the_sweep = judged("/d")
+        collection.sweep()
+        assert collection.end().deleted > 0
+    after = judged("/e")
+    publisher.commit(in_the_sweep)
+    with place.collection() as collection:
+        assert collection.begin()
+        publisher.commit(after)
+        collection.end()
     assert place.problems() == []
 
 
