@@ -357,6 +357,22 @@ def test_lost_and_empty_objects_are_reported(place: Place) -> None:
     assert not report.ok
 
 
+@pytest.mark.parametrize(("free", "returned"), [([100, 350], 250), ([None, None], None)])
+def test_what_the_store_returned_is_reported_if_it_tells(
+    place: Place, monkeypatch: pytest.MonkeyPatch, free: list[int | None], returned: int | None
+) -> None:
+    place.publish("/a", {"f": b"old"})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.pass_time(days=4)
+    monkeypatch.setattr(place.store, "free_bytes", iter(free).__next__)
+    report = place.collect()
+    assert report.deleted > 0
+    assert report.as_dict()["bytes_returned"] == returned
+    [line] = [line for line in report.lines() if "returned" in line]
+    assert ("not known" in line) is (returned is None)
+
+
 def test_an_audit_reads_preserved_objects_back(place: Place) -> None:
     place.publish("/a", {f"f{number}": b"%d" % number for number in range(40)})
     rotten = place.keep(b"7")
