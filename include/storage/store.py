@@ -107,6 +107,10 @@ class Store(ABC):
         """False for a store that can only be read."""
         return self.kind.writable
 
+    def free_bytes(self) -> int | None:
+        """How much more it can hold; None for one that does not tell. Raises StoreError."""
+        return None
+
     @abstractmethod
     def get(self, key: str) -> bytes:
         """The whole object; NotFound if there is none."""

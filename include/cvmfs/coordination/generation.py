@@ -76,6 +76,8 @@ MOVES: dict[tuple[CollectionPhase, CollectionStep], CollectionPhase] = {
     (CollectionPhase.SWEEPING, CollectionStep.END): CollectionPhase.IDLE,
 }
 
+_SINCE_A_LIST = (CollectionPhase.CONDEMNED, CollectionPhase.SWEEPING, CollectionPhase.IDLE)
+
 
 @dataclass(frozen=True, slots=True)
 class Past:
@@ -137,11 +139,21 @@ class Generation:
 
     @property
     def token(self) -> str:
-        """Names number and phase. While it stays the same, what was found free of condemned objects stays so.
+        """Names number and phase, as a publisher says them with a commit; see :meth:`upholds`.
 
         It does not change with ``swept``: what was sent after its shard was swept is safe, whatever is swept next.
         """
         return f"{self.number}:{self.phase.value}"
+
+    def upholds(self, token: str) -> bool:
+        """Whether what was found free of condemned objects at ``token`` is so now: no list was published since.
+
+        The list of a sweep holds nothing that the one before it did not, so only CONDEMN publishes. What was judged
+        later than this document was written, or at another one, is not upheld.
+        """
+        last = self.number - (self.phase is CollectionPhase.MARKING)  # the last that may have published a list
+        tokens = [f"{last}:{phase.value}" for phase in _SINCE_A_LIST] + [f"{last + 1}:{CollectionPhase.MARKING.value}"]
+        return token in tokens[: tokens.index(self.token) + 1]
 
     def after(
         self, step: CollectionStep, now: datetime, *, condemned: str | None = None, swept: int | None = None
@@ -289,7 +301,7 @@ def write(store: Store, generation: Generation, *, expected: Version | None) -> 
 
 
 def require_unmoved(store: Store, token: str, *, fqrn: str) -> None:
-    """The barrier of commits, called right before the switch: what the publisher saw must still hold.
+    """The barrier of commits, called right before the switch: no list was published since the change was judged.
 
     ``token`` is ``Look.token`` of when the publisher judged its change, empty from one who knows of no generations; he
     may commit unless a list is out. One small read. Raises GenerationMoved, FormatError, StoreError.
@@ -300,7 +312,7 @@ def require_unmoved(store: Store, token: str, *, fqrn: str) -> None:
         if token and not token.startswith("gc:"):
             raise GenerationMoved(fqrn, f"the change was judged at {token}, but {KEY} is gone") from None
         return
-    if generation.phase.has_list if not token else token != generation.token:
+    if generation.phase.has_list if not token else not generation.upholds(token):
         seen = f"judged at {token}" if token else "not judged"
         raise GenerationMoved(fqrn, f"the change was {seen}, the collection is at {generation.token} now")
 

@@ -22,13 +22,14 @@ from include.cvmfs.coordination.generation import (
     Generation,
     look,
 )
-from include.cvmfs.errors import ManifestConflict
+from include.cvmfs.errors import GenerationMoved, ManifestConflict
 from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import hash_bytes
 from include.cvmfs.format.reflog import Reflog
 from include.storage.errors import StoreError
 from tests.fakes.collecting import BOLD, FQRN, Place, signer
 from tests.fakes.process import Died, ProcessStore
+from tests.fakes.publishing import Judged
 from tests.fakes.refused import refused
 
 ALL_ORPHANS = CollectionRules(careful=False, all_orphans=True)
@@ -258,6 +259,40 @@ def test_what_a_newer_revision_needs_comes_off_the_list(place: Place) -> None:
     assert place.problems() == []
 
 
+def test_publishers_judge_again_once_in_a_collection_when_its_list_is_out(place: Place) -> None:
+    place.publish("/a", {"f": b"old"})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.collect()
+    place.pass_time(days=4)
+    publisher = place.publisher()
+
+    def judged(path: str) -> Judged:
+        return publisher.judge(publisher.prepare(path, {"f": path.encode()}))
+
+    before, late = judged("/b"), judged("/c")
+    with place.collection() as collection:
+        assert collection.begin()
+        publisher.commit(before)
+        collection.mark()
+        assert collection.condemn()
+        with refused(GenerationMoved):
+            publisher.commit(late)
+        with_the_list = judged("/c")
+        collection.spare()
+        publisher.commit(with_the_list)
+        in_the_sweep = judged("/d")
+        collection.sweep()
+        assert collection.end().deleted > 0
+    after = judged("/e")
+    publisher.commit(in_the_sweep)
+    with place.collection() as collection:
+        assert collection.begin()
+        publisher.commit(after)
+        collection.end()
+    assert place.problems() == []
+
+
 def test_a_tag_that_came_before_the_list_was_out_protects(place: Place) -> None:
     old = place.publish("/a", {"f": b"old"})
     place.publish("/a", {"f": b"new"})
@@ -320,6 +355,22 @@ def test_lost_and_empty_objects_are_reported(place: Place) -> None:
     report = place.collect(ALL_ORPHANS)
     assert {(one.key, one.size) for one in report.lost} == {(lost.key, None), (empty.key, 0)}
     assert not report.ok
+
+
+@pytest.mark.parametrize(("free", "returned"), [([100, 350], 250), ([None, None], None)])
+def test_what_the_store_returned_is_reported_if_it_tells(
+    place: Place, monkeypatch: pytest.MonkeyPatch, free: list[int | None], returned: int | None
+) -> None:
+    place.publish("/a", {"f": b"old"})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.pass_time(days=4)
+    monkeypatch.setattr(place.store, "free_bytes", iter(free).__next__)
+    report = place.collect()
+    assert report.deleted > 0
+    assert report.as_dict()["bytes_returned"] == returned
+    [line] = [line for line in report.lines() if "returned" in line]
+    assert ("not known" in line) is (returned is None)
 
 
 def test_an_audit_reads_preserved_objects_back(place: Place) -> None:
