@@ -85,22 +85,25 @@ def nightly_gc(settings: SiteSettings, repositories: list[str]) -> DAG:
                 description="Only these; empty: all that are collected.",
             ),
             "dry_run": Param(
-                False, title="Dry run", type="boolean", description="Only report what would go; nothing is changed."
-            ),
-            "accept": Param(
-                None,
-                title="Accept",
-                type=["null", "string"],
-                minLength=3,
-                maxLength=1000,
-                description="The reason to go on although a collection was refused, for much fewer objects stay than "
-                "before or roots vanished; choose the one repository, too. Empty: such a collection is refused.",
+                False,
+                title="Dry run",
+                type="boolean",
+                description="Only report what would be deleted; nothing is changed.",
             ),
             "all_orphans": Param(
                 False,
                 title="All orphans",
                 type="boolean",
                 description="Look for orphans in the whole store, not in a seventh of it.",
+            ),
+            "accept": Param(
+                None,
+                title="Reason to collect anyway",
+                type=["null", "string"],
+                minLength=3,
+                maxLength=1000,
+                description="Collect although a collection was refused because far fewer objects would stay than "
+                "before, or roots vanished. Choose the one repository as well. Empty: such a collection is refused.",
             ),
         },
         tags=["cvmfs", "care"],

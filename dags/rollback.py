@@ -90,7 +90,9 @@ def rollback(settings: SiteSettings) -> DAG:
                 type="boolean",
                 description="Ask for approval before it is done; a repository may insist on it.",
             ),
-            "dry_run": Param(True, title="Dry run", type="boolean", description="Only show the preview."),
+            "dry_run": Param(
+                True, title="Dry run", type="boolean", description="Only show the preview; nothing is changed."
+            ),
         },
         tags=["cvmfs", "by hand"],
     )
