@@ -19,7 +19,7 @@ from operators.care import (
     PruneTagsOperator,
     ReportCollectionOperator,
 )
-from operators.publishing import default_args
+from operators.publishing import choose_repositories, default_args
 from operators.undo import PLAN, PlanRetentionOperator, RemoveExpiredOperator
 from sensors.replicas import ReplicaQuietSensor
 
@@ -77,13 +77,7 @@ def nightly_gc(settings: SiteSettings, repositories: list[str]) -> DAG:
         on_failure_callback=alert_failed_run,
         default_args=default_args(priority=1),
         params={
-            "repositories": Param(
-                None,
-                title="Repositories",
-                type=["null", "array"],
-                items={"type": "string", "enum": repositories},
-                description="Only these; empty: all that are collected.",
-            ),
+            "repositories": choose_repositories(repositories, "Only these; empty: all that are collected."),
             "dry_run": Param(
                 False,
                 title="Dry run",

@@ -190,7 +190,7 @@ class Store(ABC):
         return []
 
     def versioning(self) -> bool:
-        """Whether it keeps the old versions of objects, so that what is deleted goes on to take room."""
+        """Whether it keeps the old versions of objects, so that deleted objects still take up space."""
         return False
 
     @abstractmethod

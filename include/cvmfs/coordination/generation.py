@@ -19,6 +19,7 @@ from include.storage.store import Store, Version
 
 KEY = ".nightshift/generation"
 STATUS_KEY = ".cvmfs_status.json"
+_STATUS_TIMES = ("%a %b %d %H:%M:%S %Z %Y", "%a %d %b %Y %H:%M:%S %Z", "%Y-%m-%dT%H:%M:%SZ")
 CHANGESET_LIFE = timedelta(hours=24)
 """A changeset that began longer ago is prepared again; so is what a journal of sent objects says."""
 ORPHAN_GRACE = timedelta(hours=48)
@@ -317,6 +318,16 @@ def require_unmoved(store: Store, token: str, *, fqrn: str) -> None:
         raise GenerationMoved(fqrn, f"the change was {seen}, the collection is at {generation.token} now")
 
 
+def parse_status_time(text: object) -> datetime | None:
+    """A time of the repository status, as the versions of the stock tools write it; None if it has another form."""
+    for form in _STATUS_TIMES:
+        try:
+            return datetime.strptime(" ".join(str(text).split()), form).replace(tzinfo=UTC)
+        except ValueError:
+            continue
+    return None
+
+
 def _last_collection(store: Store) -> int:
     """When the stock collector ended last, in Unix seconds; what cannot be read still differs from what was before."""
     try:
@@ -329,13 +340,9 @@ def _last_collection(store: Store) -> int:
         raise FormatError("repository status", f"{STATUS_KEY} is not a JSON object") from None
     if not text:
         return 0
-    for form in ("%a %b %d %H:%M:%S %Z %Y", "%a %d %b %Y %H:%M:%S %Z", "%Y-%m-%dT%H:%M:%SZ"):
-        try:
-            seconds = int(datetime.strptime(" ".join(str(text).split()), form).replace(tzinfo=UTC).timestamp())
-        except ValueError:
-            continue
-        if seconds > 0:
-            return seconds
+    time = parse_status_time(text)
+    if time is not None and (seconds := int(time.timestamp())) > 0:
+        return seconds
     return int.from_bytes(str(text).encode("utf-8", "surrogatepass")[-7:])
 
 

@@ -27,24 +27,10 @@ from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import hash_bytes
 from include.cvmfs.format.reflog import Reflog
 from include.storage.errors import StoreError
-from tests.fakes.collecting import BOLD, FQRN, Place, signer
+from tests.fakes.collecting import ALL_ORPHANS, BOLD, CAREFUL, FQRN, Place, signer
 from tests.fakes.process import Died, ProcessStore
 from tests.fakes.publishing import Judged
 from tests.fakes.refused import refused
-
-ALL_ORPHANS = CollectionRules(careful=False, all_orphans=True)
-CAREFUL = CollectionRules()
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
-def phase(place: Place) -> CollectionPhase:
-    document = look(place.store).generation
-    assert document is not None
-    return document.phase
 
 
 def test_what_only_revisions_before_the_grace_name_goes_and_all_else_stays(place: Place) -> None:
@@ -63,7 +49,7 @@ def test_what_only_revisions_before_the_grace_name_goes_and_all_else_stays(place
     assert report.roots_condemned >= 1
     assert report.deleted == report.condemned > 0
     assert place.problems() == []
-    assert phase(place) is CollectionPhase.IDLE
+    assert place.phase() is CollectionPhase.IDLE
 
 
 def test_a_revision_ages_from_when_it_was_superseded(place: Place) -> None:
@@ -323,7 +309,7 @@ def test_a_commit_that_overtakes_the_pruning_of_the_reflog_leaves_a_manifest_tha
     def stand(step: SwitchStep) -> None:
         if step is SwitchStep.FENCED and not ahead.is_set():
             ahead.set()
-            assert go_on.wait(20)
+            assert go_on.wait(120)
 
     commit = threading.Thread(target=lambda: publisher.commit(judged[0], stand))
 
@@ -331,11 +317,11 @@ def test_a_commit_that_overtakes_the_pruning_of_the_reflog_leaves_a_manifest_tha
         if point == "before prune: reflog" and not ahead.is_set():
             judged.append(publisher.judge(publisher.prepare("/b", {"f": b"beside"})))
             commit.start()
-            assert ahead.wait(20)
+            assert ahead.wait(120)
             began.append(point)
         elif point == "before prune: manifest" and not go_on.is_set():
             go_on.set()
-            commit.join(20)
+            commit.join(120)
 
     began: list[str] = []
     place.collect(store=ProcessStore(place.store, overtaken))
@@ -467,7 +453,7 @@ def test_other_errors_of_the_store_leave_a_claim_that_can_be_given_back(
         with refused(StoreError, key="away"):
             collection.condemn()
         collection.abandon()
-    assert phase(place) is CollectionPhase.IDLE
+    assert place.phase() is CollectionPhase.IDLE
     assert BOLD.careful is False
 
 
@@ -542,7 +528,7 @@ def test_commits_that_are_always_faster_delay_the_barrier_and_the_pruning_only(
     assert len(tries) == 4
     assert not place.store.exists(old.root.key)
     assert any("prunes the reflog" in note for note in report.notes)
-    assert phase(place) is CollectionPhase.IDLE
+    assert place.phase() is CollectionPhase.IDLE
     place.pass_time(days=1)
     place.collect()
     assert not Reflog.load(place.store.get(REFLOG_KEY)).contains(old.root)
