@@ -106,7 +106,7 @@ def collect(site: Site, fqrn: str, how: Collecting) -> CollectionReport | NotDue
     report.notes += notes
     try:
         if store.versioning():
-            report.notes.append("the bucket keeps old versions: what is deleted goes on to take room")
+            report.notes.append("the bucket keeps old versions: deleted objects still take up space")
     except StoreError as fault:
         report.notes.append(f"whether the bucket keeps old versions cannot be told: {fault}")
     return report
