@@ -17,6 +17,7 @@ from include.nightlies.records import builds, progress
 from include.nightlies.rules.build_order import BuildKey
 from include.nightlies.rules.links import all_links_of
 from include.nightlies.rules.states import State
+from include.nightlies.steps.sources import absolute
 from include.pages import night_rows as rows
 from include.pages.addresses import night, run_of, start, task_of
 from include.pages.asked import Asked
@@ -70,9 +71,11 @@ def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:
     ]
     noted = progress.of_publications(ledger, preparing)
     before = _before(asked.site, slot, summary) if noted else {}
-    make = partial(
-        cell_of, slot=slot.name, browser_url=partial(browser_url, asked.site.settings), noted=noted, before=before
-    )  # fmt: skip
+
+    def reached(url: str) -> str | None:
+        return browser_url(asked.site.settings, absolute(asked.site, slot.store, url))
+
+    make = partial(cell_of, slot=slot.name, browser_url=reached, noted=noted, before=before)
     cells = [(line, make(line)) for line in summary.lines]
     builds_ = [one.id for one in builds.builds_of(ledger, slot.name, day)]
     runs = rows.runs_of(ledger, builds_) if ids else ()
@@ -141,6 +144,9 @@ def _actions(slot: Slot, day: date, summary: Summary) -> Sequence[tuple[str, str
     """What a person may do about the night, each a link to a filled-in form."""
     which = {"slot": slot.name, "build_date": day.isoformat()}
     found = [("Install again", start("install", **which))]
+    lacking = ",".join(line.name for line in summary.lacking if line.publication is not None)
+    if lacking:
+        found.append(("Publish without what failed", start("without", **which, without=lacking)))
     for build_id in summary.builds:
         found.append((f"Undo build {build_id}", start("undo", slot=slot.name, build_id=build_id)))
         found.append((f"Redo build {build_id}", start("redo", slot=slot.name, build_id=build_id)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from include.care.provenance.records import nearest
-from include.pages.addresses import run_of, task_of
+from include.pages.addresses import task_of
 from include.pages.asked import Asked
 from include.pages.errors import BadPageQuery
 
@@ -19,4 +19,4 @@ def read(asked: Asked) -> dict[str, Any]:
         raise BadPageQuery("path", "a repository and an absolute path in it are needed")
     found = nearest(asked.site.ledger, repository, path, limit=SHOWN)
     records = [(record, document, task_of(record.holder, record.run_id)) for record, document in found]
-    return {"repository": repository, "path": path, "records": records, "shown": SHOWN, "run_url": run_of, "every": 60}
+    return {"repository": repository, "path": path, "records": records, "shown": SHOWN, "every": 60}

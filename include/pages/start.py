@@ -13,10 +13,13 @@ from include.pages.addresses import AIRFLOW
 from include.pages.asked import Asked
 from include.pages.errors import BadPageQuery
 
+LONGEST = 30_000
+"""Characters of a field: a night's whole list of artifacts may be in one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field of a form. `kind`: text, boolean, or names (a list, of which the URL gives one)."""
+    """One field of a form. `kind`: text, boolean, whole (a number), or names (a list, by commas)."""
 
     name: str
     label: str
@@ -41,14 +44,21 @@ _PROJECTS = Field("projects", "Projects, by commas; empty: all", "names")
 _PLATFORMS = Field("platforms", "Platforms, by commas; empty: all", "names")
 _REASON = Field("reason", "Reason", required=True)
 _REPOSITORY = Field("repository", "Repository", required=True)
+_DATE = Field("build_date", "Build date", required=True)
 
 ACTIONS: Mapping[str, Action] = {
     "install": Action(
         "nightly_install",
         "Install a night again",
         "What failed is tried again, and what is new is published. What is in the repository already stays.",
-        (_SLOT, Field("build_date", "Build date", required=True), _PROJECTS, _PLATFORMS,
+        (_SLOT, _DATE, _PROJECTS, _PLATFORMS,
          Field("dry_run", "Dry run: only report what would be published", "boolean")),
+    ),
+    "without": Action(
+        "nightly_install",
+        "Publish without what failed",
+        "Tries all of the night once more. What is missing then of this list is only reported, and links move.",
+        (_SLOT, _DATE, Field("without", "May be missing: project/platform, by commas", "names", required=True)),
     ),
     "undo": Action(
         "undo_build",
@@ -59,6 +69,24 @@ ACTIONS: Mapping[str, Action] = {
          Field("approval", "Ask for an approval first", "boolean", on=True),
          Field("dry_run", "Dry run: only report what would be undone", "boolean", on=True)),
     ),
+    "redo": Action(
+        "intervene",
+        "Redo a build",
+        "Lets the next run of the night install again what was undone of it. The repository is not changed by this.",
+        (_SLOT, _BUILD, _PROJECTS, _PLATFORMS, Field("reason", "Reason")),
+        {"action": "redo"},
+    ),
+    "freeze": Action(
+        "intervene",
+        "Freeze a repository",
+        "Stops all publications, removals and collections of the repository until it is thawed.",
+        (_REPOSITORY, _REASON, Field("hours", "Hours until it ends by itself; empty: never", "whole")),
+        {"action": "freeze"},
+    ),
+    "thaw": Action(
+        "intervene", "Thaw a repository", "Allows publications again. What waits goes on by itself.",
+        (_REPOSITORY,), {"action": "thaw"},
+    ),
 }  # fmt: skip
 
 
@@ -68,7 +96,7 @@ def read(asked: Asked) -> dict[str, Any]:
     if name is None:
         raise BadPageQuery("action", "an action is needed")
     action = ACTIONS[name]
-    values = {one.name: asked.text(one.name) or "" for one in action.fields if one.kind != "boolean"}
+    values = {one.name: asked.text(one.name, longest=LONGEST) or "" for one in action.fields if one.kind != "boolean"}
     return {
         "action": action,
         "values": values,

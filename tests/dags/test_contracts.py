@@ -26,6 +26,7 @@ PUBLISHING = ("nightly_install", "nightly_install_main", "publication")
 IDS = (
     *PUBLISHING,
     "index_events_main",
+    "intervene",
     "leases",
     "night_watch",
     "nightly_gc",

@@ -167,7 +167,9 @@
     for (const field of form.querySelectorAll("[data-kind]")) {
       if (field.dataset.kind === "boolean") conf[field.name] = field.checked;
       else if (field.dataset.kind === "json") conf[field.name] = JSON.parse(field.value);
-      else if (field.dataset.kind === "names") {
+      else if (field.dataset.kind === "whole") {
+        if (field.value.trim()) conf[field.name] = Number(field.value);
+      } else if (field.dataset.kind === "names") {
         const names = field.value.split(",").map((name) => name.trim()).filter(Boolean);
         if (names.length) conf[field.name] = names;
       }
@@ -176,7 +178,7 @@
     button.disabled = true;
     answer.textContent = "Starting the run ...";
     try {
-      const reply = await fetch(form.action, {
+      const reply = await fetch(form.getAttribute("action"), {  // a field may be called "action"
         method: "POST",
         headers: { "Content-Type": "application/json" },
         credentials: "same-origin",

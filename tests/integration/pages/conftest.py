@@ -11,7 +11,6 @@ import pytest
 from fastapi import Header, HTTPException
 from fastapi.testclient import TestClient
 
-from include.care.freezes.freezes import FreezeState
 from include.cli.repo_open import open_site as of_environment
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
@@ -23,7 +22,7 @@ from include.site.site import Site
 from tests.fakes.site import FQRN
 from tests.integration.cli.conftest import Commands, repo
 
-__all__ = ["FreezeState", "repo"]
+__all__ = ["repo"]
 DAY = date(2026, 11, 21)
 NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
 RUN = "nightly_install_main/scheduled__2026-11-21T02:00:00+00:00"
@@ -41,7 +40,8 @@ def login(authorization: Annotated[str | None, Header()] = None) -> str:
 def site(repo: Commands, tmp_path: Path) -> Iterator[Site]:
     file = tmp_path / "site.yaml"
     file.write_text(
-        f"{file.read_text()}\nslots:\n  main: {{repository: {FQRN}, store: files, schedule: '0 2 * * *'}}\n"
+        f"{file.read_text()}\nslots:\n  main: {{repository: {FQRN}, store: files, schedule: '0 2 * * *', "
+        "links: {folder: '/nightlies/{slot}'}}\n"
         f"  other: {{repository: {FQRN}, store: files}}\n"
     )
     found = of_environment()

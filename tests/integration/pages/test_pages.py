@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from datetime import UTC, datetime
 
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 
+from include.care.freezes.freezes import freeze
 from include.nightlies.records import builds, progress
+from include.nightlies.records import links as linked
+from include.nightlies.records.links import LinkRecord
+from include.nightlies.records.publications import publication
 from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Move
 from include.nightlies.rules.states import Phase, State
 from include.pages.registry import PAGES
 from include.site.site import Site
+from tests.fakes.site import FQRN
 from tests.integration.pages.conftest import DAY, HOSTILE, NOW, RUN, Night
 
 NIGHT = f"/nights?slot=main&date={DAY}"
@@ -104,9 +111,6 @@ def test_a_running_preparation_shows_how_far_it_is(client: TestClient, site: Sit
     night.moved(key, Move(State.PREPARING, Phase.PREPARE, "try 1"))
     page = client.get(NIGHT).text
     assert '<span class="busy">preparing</span>' in page
-    (row,) = builds.builds_of(site.ledger, "main", DAY)
-    from include.nightlies.records.publications import publication
-
     found = publication(site.ledger, key)
     assert found is not None
     seen = progress.NotedProgress(found.id, 1, NOW, 1234, 1_000_000, 500, NOW.replace(second=30))
@@ -114,7 +118,6 @@ def test_a_running_preparation_shows_how_far_it_is(client: TestClient, site: Sit
     page = client.get(NIGHT).text
     assert "1 234 files, 1.0 MB read, about 45 s left" in page
     assert '<progress max="1" value="0.400"' in page
-    assert row.artifacts
 
 
 def test_news_are_the_part_that_changes_and_come_only_when_it_did(client: TestClient, night: Night) -> None:
@@ -134,6 +137,35 @@ def test_a_tab_of_a_run_shows_its_night(client: TestClient, night: Night) -> Non
     night.published("A/x86")
     assert f"Night of main, {DAY}" in client.get("/nights", params={"run": RUN}).text
     assert "has not recorded an artifact" in client.get("/nights", params={"run": "leases/x"}).text
+
+
+def test_a_link_says_where_it_leads_and_why_it_stays(client: TestClient, site: Site, night: Night) -> None:
+    night.listed("A/x86")
+    latest = "/nightlies/main/latest"
+    known = LinkRecord("link", FQRN, latest, "main", "b20", DAY.replace(day=20), "moved", "whole", "d/r1", 7, NOW)
+    later = replace(known, build_id="b21", build_date=DAY, state="stayed", reason="B/x86 is missing", run_id="d/r2")
+    linked.record(site.ledger, [known, later])
+    page = client.get(NIGHT).text
+    assert re.search(rf'<th scope="row">{latest}</th><td><a href="[^"]+2026-11-20">b20 of 2026-11-20</a></td>', page)
+    assert "stayed (for b21)" in page
+    assert "B/x86 is missing" in page
+    assert 'href="../dags/d/runs/r2" target="_top"' in page
+    linked.record(site.ledger, [replace(known, state="removed", run_id="d/r3")])
+    assert re.search(rf'<th scope="row">{latest}</th><td>nothing</td>', client.get(NIGHT).text)
+
+
+def test_a_freeze_and_an_open_lease_are_shown(client: TestClient, site: Site, night: Night) -> None:
+    night.listed("A/x86")
+    holder = f"{RUN}/artifact.publish[3] try 1"
+    with site.gateway(FQRN) as gateway:
+        lease = gateway.acquire(FQRN, "/nightlies/main", hostname=holder)
+        freeze(site, FQRN, reason="a disk is replaced", who="ann", until=None, now=datetime.now(UTC))
+        page = client.get(NIGHT).text
+        gateway.drop(lease)
+    assert '<span class="bad">frozen</span>' in page
+    assert "a disk is replaced" in page
+    assert '<th scope="row">/nightlies/main</th>' in page
+    assert "artifact.publish/mapped/3?try_number=1" in page
 
 
 def test_hostile_names_and_reasons_are_text(client: TestClient, site: Site, night: Night) -> None:
