@@ -61,7 +61,7 @@ class InterveneOperator(NightshiftOperator):
 
     def execute(self, context: Context) -> str:
         params, site = context["params"], self.site()
-        done = _ACTIONS[params["action"]](site, params, f"{_user(context)} by Airflow")
+        done = _ACTIONS[params["action"]](site, params, f"{_user(context)}@airflow")
         self.log.info("%s", done)
         return done
 

@@ -178,13 +178,15 @@ def test_progress_moves_without_a_reload_and_a_run_has_its_night_as_a_tab(
 def test_who_published_a_path_is_one_link_away(deployment: Deployment, browser: Browser, running: Running) -> None:
     running.fault.release()
     deployment.follow("nightly_install", RUN)
-    browser.open(f"/plugin/nightshift-nights/nightshift/{NIGHT}")
-    with framed(browser):
-        browser.click(f"a[aria-label='who published {HELD}']")
-        browser.wait_for_text("h1", "Who published /")
-        browser.wait_for_text("tbody", f"nightly_install/{RUN}/artifact.publish")
-        assert faults_of_axe(browser) == []
-    kept(browser, "provenance")
+    for colours in ("dark", "light"):
+        theme(browser, colours)
+        browser.open(f"/plugin/nightshift-nights/nightshift/{NIGHT}")
+        with framed(browser):
+            browser.click(f"a[aria-label='who published {HELD}']")
+            browser.wait_for_text("h1", "Who published /")
+            browser.wait_for_text("tbody", f"nightly_install/{RUN}/artifact.publish")
+            assert faults_of_axe(browser) == []
+        kept(browser, f"provenance-{colours}")
 
 
 def test_an_action_of_the_page_starts_its_dag_with_the_form_filled_in(
@@ -192,8 +194,9 @@ def test_an_action_of_the_page_starts_its_dag_with_the_form_filled_in(
 ) -> None:
     running.fault.release()
     deployment.follow("nightly_install", RUN)
-    for action, state in (("Freeze", "frozen"), ("Thaw", "none")):
-        deployment.api.unpause("intervene")
+    deployment.api.unpause("intervene")
+    for action, state, colours in (("Freeze", "frozen", "dark"), ("Thaw", "none", "light")):
+        theme(browser, colours)
         browser.open(f"/plugin/nightshift-nights/nightshift/{NIGHT}")
         with framed(browser):
             browser.click("#night-actions summary")

@@ -163,7 +163,7 @@ def test_a_freeze_and_an_open_lease_are_shown(client: TestClient, site: Site, ni
         page = client.get(NIGHT).text
         gateway.drop(lease)
     assert '<span class="bad">frozen</span>' in page
-    assert "a disk is replaced" in page
+    assert "by ann, until it is thawed: a disk is replaced" in page
     assert '<th scope="row">/nightlies/main</th>' in page
     assert "artifact.publish/mapped/3?try_number=1" in page
 
