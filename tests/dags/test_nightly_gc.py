@@ -207,7 +207,7 @@ def test_where_the_collection_would_be_refused_no_build_is_removed(
     finally:
         _keeps_conditions(collected, True)
     assert (_states(run)["plan"], _states(run)["remove"]) == ("failed", "upstream_failed")
-    assert "collection-refused" in capfd.readouterr().out
+    assert "nightshift settings check --stores" in capfd.readouterr().out
     assert _builds(collected) == builds
 
 
