@@ -46,3 +46,9 @@ class ObjectStoreHook(BaseHook):
         except StoreError as error:
             return False, str(error)
         return True, f"{store.url}: {'is empty' if first is None else 'can be listed'}"
+
+
+def require_one_store(store: str | None, store_conn_id: str | None) -> None:
+    """Raises ValueError where a task names its store twice."""
+    if store is not None and store_conn_id is not None:
+        raise ValueError(f"give `store` ({store!r}) or `store_conn_id` ({store_conn_id!r}), not both")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,6 +25,15 @@ class NotThere(NightshiftError):
 
     code = "awaited-object-missing"
     retryable = True
+
+
+def former_fqrn(fqrn: str | None, repository: str | None) -> str:
+    """The repository's name, also by the argument's former name `repository`, which goes after one release."""
+    if repository is not None:
+        warnings.warn("the argument `repository` is now called `fqrn`", DeprecationWarning, stacklevel=3)
+    if fqrn is None and repository is None:
+        raise ValueError("give `fqrn`, the name of the repository")
+    return str(repository if fqrn is None else fqrn)
 
 
 class NightshiftSensor(OutlastsOutages, OnSite, BaseSensorOperator):

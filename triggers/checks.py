@@ -45,9 +45,7 @@ def lease_free(connect: Connect, repository: str, path: str, gateway_conn_id: st
     return Observation(False, f"{place} is held by {holder.hostname!r} with key {holder.key_id}")
 
 
-def object_stored(
-    connect: Connect, store: str | None, key: str, store_conn_id: str | None = None
-) -> Observation:
+def object_stored(connect: Connect, store: str | None, key: str, store_conn_id: str | None = None) -> Observation:
     """The object `key` is in a store, configured or of a connection; the result is its URL."""
     opened = connect().chosen_store(store, store_conn_id)
     url = f"{opened.url}/{key}"

@@ -142,7 +142,7 @@ def tag_revision(site: Site, fqrn: str, tag: NewTag, *, lease: str = "", holder:
             raise TagError(tag.name, f"names revision {there.revision} of {fqrn} already; choose another name")
         return Published(lease, there.revision, there.revision, there.hash, None, 0.0, unchanged=True)
     path = checked_destination(lease) if lease else ""
-    return site.publisher(fqrn).change(path, lambda edit: None, holder=holder, now=now, tag=tag)
+    return HandChange(path, _nothing).commit(site, fqrn, holder=holder, now=now, tag=tag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +231,10 @@ def contents_of(tree: Revision, path: str) -> Contents:
             files, others = files + one.is_regular, others + (not one.is_regular)
             size += one.size if one.is_regular else 0
     return Contents(entry, files, directories, others, size)
+
+
+def _nothing(edit: Edit) -> None:
+    """A change that only carries a tag."""
 
 
 def _ordinary(path: str) -> str:
