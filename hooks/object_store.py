@@ -9,7 +9,10 @@ from airflow.sdk import BaseHook
 from hooks.secrets import AirflowSecrets, in_form
 
 if TYPE_CHECKING:
+    from include.storage.options import StoreOptions
     from include.storage.store import Store
+
+__all__ = ["ObjectStoreHook"]
 
 
 class ObjectStoreHook(BaseHook):
@@ -32,6 +35,12 @@ class ObjectStoreHook(BaseHook):
         from include.site.stores import connected_store
 
         return connected_store(AirflowSecrets(), self.store_conn_id, url)
+
+    def options(self) -> StoreOptions:
+        """How the connection says that its store is spoken to."""
+        from include.site.stores import connected_options
+
+        return connected_options(AirflowSecrets().get(self.store_conn_id))
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the bucket named in the extra can be listed; for the form's button, in the lab."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from include.settings.errors import BadConnection
 from include.settings.model import SiteSettings, StoreSettings
-from include.settings.secrets import Secrets, connection_variable
+from include.settings.secrets import ConnectionSecrets, Secrets, connection_variable
 from include.settings.urls import base_url
 from include.storage import store as storage
 from include.storage.errors import REPOSITORY_OBJECT
@@ -68,12 +68,16 @@ def connected_store(secrets: Secrets, connection_id: str, url: str = "") -> stor
         variable = connection_variable(connection_id)
         raise BadConnection(connection_id, variable, 'names no `url` in its extra, such as {"url": "s3://bucket"}')
     credentials = Credentials(connection.login, connection.password or "") if connection.login else None
-    options = StoreOptions(
+    return open_store(where, credentials=credentials, options=connected_options(connection))
+
+
+def connected_options(connection: ConnectionSecrets) -> StoreOptions:
+    """How a connection says that its store is spoken to. Raises BadConnection."""
+    return StoreOptions(
         endpoint=base_url(connection) if connection.host else None,
         region=str(connection.extra.get("region") or "us-east-1"),
         addressing="virtual" if connection.extra.get("addressing") == "virtual" else "path",
     )
-    return open_store(where, credentials=credentials, options=options)
 
 
 def require_no_repository(settings: SiteSettings, store: storage.Store, keys: Iterable[str]) -> None:

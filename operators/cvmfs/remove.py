@@ -56,6 +56,7 @@ class CvmfsRemoveOperator(CvmfsOperator):
         from include.site.single_changes import removal
 
         require_no_approval(site, self.fqrn)
+        site.require_thawed(self.fqrn)
         paths = [self.paths] if isinstance(self.paths, str) else list(self.paths)
         removal(paths)  # refuses what is wrong with any of them
         head = site.head(self.fqrn)
