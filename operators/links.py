@@ -18,7 +18,7 @@ class RepositoryLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """Made after the task ran; "" leaves the link out."""
-        repository = _first(operator).get("repository")
+        repository = _first(operator).get("repository") or getattr(operator, "fqrn", None)
         return f"{_site().repository(repository).public_url}/.cvmfspublished" if repository else ""
 
 

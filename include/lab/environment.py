@@ -187,6 +187,7 @@ class Lab:
             **{key: value for key, value in base.items() if not key.startswith(("AIRFLOW__", "AWS_"))},
             **self.settings(base),
             **self.airflow_settings(),
+            **own_dags(base),
             "NIGHTSHIFT_S3_ACCESS_KEY": self.secrets.s3_access_key,
             "NIGHTSHIFT_S3_SECRET_KEY": self.secrets.s3_secret_key,
             MARK: str(self.place.var),
@@ -202,7 +203,20 @@ class Lab:
         key of what is encrypted there. Keys of stores, gateways and of Airflow's API are not among them.
         """
         settings = {name: value for name, value in self.airflow_settings().items() if name not in OF_THE_API}
-        return {**self.places(), **settings}
+        return {**self.places(), **settings, **own_dags(os.environ)}
+
+
+def own_dags(environment: Mapping[str, str]) -> dict[str, str]:
+    """Airflow's setting for a folder of DAGs beside Nightshift's own, if `NIGHTSHIFT_DAGS` names one."""
+    folder = environment.get("NIGHTSHIFT_DAGS")
+    if not folder:
+        return {}
+    local = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    bundles = [
+        {"name": "dags-folder", "classpath": local, "kwargs": {}},
+        {"name": "own", "classpath": local, "kwargs": {"path": str(project_root(environment) / folder)}},
+    ]
+    return {"AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles)}
 
 
 def adopt(environment: dict[str, str] | os._Environ[str] = os.environ) -> None:

@@ -54,7 +54,11 @@ def opened(site: Site, item: Item, limits: ArtifactLimits) -> TreeSource:
     A directory has neither size nor sum: it is read only where none was announced. Raises SourceNotAllowed,
     ArtifactDirectory, ArtifactMissing or ArtifactSize.
     """
-    store, key = locate(site, item.source, item.store)
+    return opened_at(*locate(site, item.source, item.store), item, limits)
+
+
+def opened_at(store: Store, key: str, item: Item, limits: ArtifactLimits) -> TreeSource:
+    """The same of a place that is known already."""
     where = f"{store.url}/{key}"
     folder = _folder(store, key)
     if folder is not None:
