@@ -22,7 +22,7 @@ SLOT ?=
 unexport PYTHONDONTWRITEBYTECODE
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format lint check test test-full test-busy servers nightly up down status docs structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc
+.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly up down status docs structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,16 @@ lint: $(STAMP)  ## linters and types
 	@$(BIN)/mypy
 	@$(BIN)/hadolint docker/Dockerfile
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker/compose.yaml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.gitlab-ci .gitlab-ci.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+
+REPORTS := build/reports
+
+# The DAGs share Airflow's tables and a site: one process runs them all, beside the unit tests.
+test-dags: lint  ## what `make check` does, and whole DAGs by `dag.test()`; JUnit and the log in build/reports
+	@mkdir -p $(REPORTS)
+	@$(BIN)/pytest tests/unit tests/dags -m "not slow" -q -n 3 --dist loadfile --no-loadscope-reorder \
+		--junitxml=$(REPORTS)/test-dags.xml -o junit_logging=all -o junit_log_passing_tests=false 2>&1 | tee $(REPORTS)/test-dags.log
 
 # Files in parallel, more than there are cores, since they wait half of their time; the end-to-end tests share a whole
 # deployment and come last.
