@@ -68,10 +68,10 @@ lint: $(STAMP)  ## linters and types
 
 REPORTS := build/reports
 
-# The DAGs share Airflow's tables and a site: one process runs them all, beside the unit tests.
+# By module: unlike in `make test`, several workers run DAGs, which wait half of their time.
 test-dags: lint  ## what `make check` does, and whole DAGs by `dag.test()`; JUnit and the log in build/reports
 	@mkdir -p $(REPORTS)
-	@$(BIN)/pytest tests/unit tests/dags -m "not slow" -q -n 3 --dist loadfile --no-loadscope-reorder \
+	@$(BIN)/pytest tests/unit tests/dags -m "not slow" -q -n 3 --dist loadscope --no-loadscope-reorder \
 		--junitxml=$(REPORTS)/test-dags.xml -o junit_logging=all -o junit_log_passing_tests=false 2>&1 | tee $(REPORTS)/test-dags.log
 
 # Files in parallel, more than there are cores, since they wait half of their time; the end-to-end tests share a whole
