@@ -320,7 +320,9 @@ def test_after_a_lost_reply_the_lease_is_kept_until_the_collection_has_ended(
 def test_before_the_lease_ends_the_repository_is_disabled_for_a_collection_that_goes_on(
     site: StockSite, on_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("include.site.stock_collecting._Run._margin_s", 1e6)  # longer than any lease: it is about to end
+    monkeypatch.setattr(
+        "include.site.stock_collecting._Run._margin_s", 1e6
+    )  # longer than any lease: it is about to end
     site.gateway.cut_collections = 1
 
     def until_disabled() -> None:
