@@ -39,7 +39,7 @@ def folder_of_run(var: Path, slot: str, run: str) -> Path:
         slot: Name of the slot.
         run: The run as the ledger names it, `<dag id>/<run id>`; it may hold any character.
     """
-    return var / "quality" / slot / hashlib.sha256(run.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return var / "quality" / slot / hashlib.sha256(run.encode()).hexdigest()[:32]
 
 
 def write_docs(folder: Path, pages: Mapping[Suite, str], records: Iterable[QualityRecord], *, keep: int) -> None:

@@ -26,7 +26,7 @@ _EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b85
 
 @dataclass(frozen=True, slots=True)
 class PublishedArtifact:
-    """One artifact of a build that the ledger has as published. `now`, `before`: its tree, and that of the build before.
+    """One published artifact of a build. `now`, `before`: its tree, and that of the build before.
 
     `files`, `bytes`: as they were when it was prepared. `listed`: the digest in the index, `published`: in the ledger.
     """
@@ -69,7 +69,7 @@ def published_suite(artifacts: Collection[PublishedArtifact]) -> SuiteInput:
         QualityRule(
             Expect.EQUAL, "published", "{name}: published from {published}, the index lists {listed}", "listed"
         ),
-        QualityRule(Expect.BETWEEN, "files", "{name}: its tree holds no file", least=1),
+        QualityRule(Expect.BETWEEN, "content", "{name}: its tree holds no file", least=1),
         QualityRule(Expect.EQUAL, "files", "{name}: {files} files, {files_prepared} were prepared", "files_prepared"),
         QualityRule(Expect.EQUAL, "bytes", "{name}: {bytes} bytes, {bytes_prepared} were prepared", "bytes_prepared"),
         QualityRule(Expect.BETWEEN, "empty_libraries", "{name}: {empty_libraries} empty libraries: {empty}", most=0),
@@ -150,12 +150,12 @@ def _published_row(one: PublishedArtifact) -> Row:
     }  # fmt: skip
     if one.now is None:
         return row | {"missing": "the ledger has it as published, and nothing stands at its destination"}
-    before = one.before or TreeFacts(0, 0, frozenset(), frozenset(), frozenset())
+    before = one.before or TreeFacts(0, 0, 0, frozenset(), frozenset(), frozenset())
     # what the build before had already is known, and no fault of this one
     empty = one.now.empty_libraries - before.empty_libraries
     broken = one.now.broken_links - before.broken_links
     return row | {
-        "files": one.now.files, "bytes": one.now.bytes,
+        "files": one.now.files, "content": one.now.content, "bytes": one.now.bytes,
         "empty_libraries": len(empty), "empty": _some(empty),
         "lost_executables": len(one.now.plain), "lost": _some(one.now.plain),
         "broken_links": len(broken), "broken": _some(broken),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from include.cvmfs.format.catalog import MARKER
 from include.cvmfs.format.paths import MOST_LINKS, link_target, path_and_above
 from include.cvmfs.revision.revision import Revision
 from include.nightlies.rules.current_content import standing
@@ -17,10 +18,12 @@ _ANY_EXECUTE = 0o111
 class TreeFacts:
     """Regular files and their bytes, and paths below the tree's top: empty libraries, executables, broken links.
 
-    `plain`: regular files that nobody may execute, among those that the build before could.
+    `content`: the regular files that are not markers of nested catalogs. `plain`: those that nobody may execute, of the
+    executables of the build before.
     """
 
     files: int
+    content: int
     bytes: int
     empty_libraries: frozenset[str]
     executables: frozenset[str]
@@ -43,16 +46,17 @@ def tree_facts(
     if tree is None:
         return None
     top = tree.path
-    files = size = 0
+    files = content = size = 0
     empty, runs, plain, links, there = set(), set(), set(), [], set()
     for path, entry in revision.walk(top):
         below = path[len(top) + 1 :]
-        there.add(path)
         if entry.is_symlink:
             links.append((path, entry.symlink))
+        else:
+            there.add(path)
         if not entry.is_regular:
             continue
-        files, size = files + 1, size + entry.size
+        files, content, size = files + 1, content + (entry.name != MARKER), size + entry.size
         if entry.mode & _ANY_EXECUTE:
             runs.add(below)
         elif below in executables:
@@ -66,7 +70,7 @@ def tree_facts(
         and target not in there
         and not resolves(revision, fqrn, target)
     }
-    return TreeFacts(files, size, frozenset(empty), frozenset(runs), frozenset(broken), frozenset(plain))
+    return TreeFacts(files, content, size, frozenset(empty), frozenset(runs), frozenset(broken), frozenset(plain))
 
 
 def resolves(revision: Revision, fqrn: str, path: str) -> bool:

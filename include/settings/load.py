@@ -34,6 +34,7 @@ from include.settings.model import (
     TagRule,
     Webhook,
 )
+from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings
 from include.settings.retention import Retention, WeekdayRule
 from include.settings.ssh import SshLogin
@@ -52,6 +53,7 @@ _INNER_BLOCKS: Mapping[str, type[BaseModel]] = {
     "tags": TagRule,
     "index_signature": IndexSignature,
     "links": Links,
+    "quality": QualitySettings,
     "retention": Retention,
     "keep_weekdays": WeekdayRule,
     "mail": Mail,

@@ -1,4 +1,4 @@
-"""The settings of a slot's quality gate: which suites judge its builds, and how far a night may differ (docs/quality.md)."""
+"""The settings of a slot's quality gate: what judges its builds, and how far a night may differ (docs/quality.md)."""
 
 from __future__ import annotations
 
