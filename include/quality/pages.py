@@ -21,12 +21,11 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 0; padding: 1.5rem; }
 main { max-width: 76rem; margin: auto; }
 table { border-collapse: collapse; margin: .5rem 0 1.5rem; width: 100%; }
 th, td { border: 1px solid #8886; padding: .35rem .6rem; text-align: left; vertical-align: top; }
-.hide-succeeded-validation-target-child { border-bottom: 1px solid #8884; }
 .badge, code { background: #8883; border-radius: .25rem; padding: .05rem .35rem; }
 .fa-check-circle::before { content: "ok"; color: light-dark(#17692f, #6fd08c); font-style: normal; }
 .fa-times::before { content: "failed"; color: light-dark(#a11, #ff9a8a); font-style: normal; font-weight: 700; }
-.collapse, .modal, .d-print-none, .cooltip > .top { display: none; }
-.col-4 { float: left; width: 33%; }
+.collapse, [data-toggle=collapse], [id$=subheader] { display: none; }
+h5, h6 { font-size: 1.1rem; margin: 1rem 0 .25rem; }
 </style>"""
 """In the head of every page: nothing is loaded from elsewhere, and no script runs."""
 

@@ -22,8 +22,8 @@ from include.nightlies.steps.errors import QUALITY_UNCHECKED
 from include.quality.pages import STYLE
 from include.quality.values import Expect, QualityRule, SuiteInput, SuiteResult
 
-ROW = "row"
-"""The column that names a row of the table to Great Expectations."""
+NAME = "name"
+"""The column that names a row of the table; no two rows have one name."""
 RULE = "rule"
 """The key under which an expectation carries the number of its rule."""
 
@@ -40,15 +40,14 @@ def validate(given: SuiteInput) -> tuple[SuiteResult, str]:
     )
     context = gx.get_context(project_config=config, mode="ephemeral")
     table = pd.DataFrame(
-        [[number, *(row.get(column) for column in given.columns)] for number, row in enumerate(given.rows)],
-        columns=[ROW, *given.columns],
+        [[row.get(column) for column in given.columns] for row in given.rows], columns=list(given.columns)
     )
     asset = context.data_sources.add_pandas("nightshift").add_dataframe_asset(given.suite.value)
     batch = asset.add_batch_definition_whole_dataframe("night").get_batch({"dataframe": table})
     suite = gx.ExpectationSuite(
         name=given.suite.value, expectations=[_expectation(*one) for one in enumerate(given.rules)]
     )
-    kept = {"result_format": "COMPLETE", "unexpected_index_column_names": [ROW]}
+    kept = {"result_format": "COMPLETE", "unexpected_index_column_names": [NAME]}
     found = batch.validate(suite, result_format=kept)
     # results come in an order of their own
     results = {one.expectation_config.meta[RULE]: one for one in found.results}
@@ -56,10 +55,10 @@ def validate(given: SuiteInput) -> tuple[SuiteResult, str]:
     for number, rule in enumerate(given.rules):
         if results[number].exception_info.get("raised_exception", True):
             raise QUALITY_UNCHECKED(f"quality, suite {given.suite.value}: `{rule.column}` could not be compared")
-        broken = sorted(int(one[ROW]) for one in results[number].result["unexpected_index_list"])
-        faults += [rule.reason.format(**given.rows[row]) for row in broken]
+        broken = {one[NAME] for one in results[number].result["unexpected_index_list"]}
+        faults += [rule.reason.format(**row) for row in given.rows if row[NAME] in broken]
     result = SuiteResult(given.suite, tuple(faults), given.notes, len(given.rows), len(given.rules))
-    return result, _page(found, given.suite.value)
+    return result, _page(found, result)
 
 
 def _expectation(number: int, rule: QualityRule) -> Any:
@@ -86,17 +85,19 @@ class _OwnPage(DefaultJinjaPageView):  # type: ignore[misc]
         self.env.loader = ChoiceLoader([own, self.env.loader])
 
 
-def _page(found: Any, suite: str) -> str:
-    found.meta["run_id"] = {"run_name": suite, "run_time": found.meta["batch_markers"]["ge_load_time"]}
-    page: str = _OwnPage().render(ValidationResultsPageRenderer().render(found))
+def _page(found: Any, result: SuiteResult) -> str:
+    found.meta["run_id"] = {"run_name": result.suite.value, "run_time": found.meta["batch_markers"]["ge_load_time"]}
+    document = ValidationResultsPageRenderer().render(found)
+    page: str = _OwnPage().render(document, suite=result.suite.value, lines=[*result.faults, *result.notes])
     return page
 
 
 _PAGE = (
     """<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>Data Docs</title>"""
+<html lang="en"><head><meta charset="utf-8"><title>Quality: {{ suite | e }}</title>"""
     + STYLE
-    + """</head><body><main><p><a href="index.html">all suites of the run</a></p>
+    + """</head><body><main><p><a href="index.html">all suites of the run</a></p><h1>Suite {{ suite | e }}</h1>
+<ul>{% for line in lines %}<li>{{ line | e }}</li>{% endfor %}</ul>
 {% for section in sections %}{% set section_loop = loop -%}{% include 'section.j2' %}{% endfor %}
 </main></body></html>
 """

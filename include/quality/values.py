@@ -38,7 +38,7 @@ class QualityRule:
 
 @dataclass(frozen=True, slots=True)
 class SuiteInput:
-    """A table and the rules for it. `notes`: what could not be compared, and why.
+    """A table and the rules for it; `name` is a column of every row. `notes`: what could not be compared, and why.
 
     Only the columns that rules name, and `name`, leave this process's own code: others may hold text from archives.
     """
