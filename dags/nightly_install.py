@@ -17,14 +17,15 @@ from operators.alerts import alert_failed_run
 from operators.night import (
     INHERITED,
     AnnounceBuildOperator,
+    CheckBuildOperator,
     CheckCompletenessOperator,
+    CheckIndexOperator,
     PlanNightOperator,
     SetLinksOperator,
     slot_asset,
 )
 from operators.passes import StartNextPassOperator
 from operators.publishing import choice, default_args, publishing_tasks
-from operators.quality import CheckBuildOperator, CheckIndexOperator
 from sensors.build import BuildSensor
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

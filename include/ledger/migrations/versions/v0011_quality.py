@@ -31,5 +31,5 @@ def upgrade() -> None:
         if_not_exists=True,
         **TABLE_OPTIONS,
     )
-    if "ix_quality_slot" not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes("quality")}:
-        op.create_index("ix_quality_slot", "quality", ["slot", "build_id"])
+    if "ix_quality_slot_build_id" not in {index["name"] for index in sa.inspect(op.get_bind()).get_indexes("quality")}:
+        op.create_index("ix_quality_slot_build_id", "quality", ["slot", "build_id"])
