@@ -384,7 +384,7 @@ def _require_seen(site: Site, fqrn: str) -> None:
     """Publishers look at the time of stock collections only where none of ours has left its document."""
     if look(site.repository_store(fqrn)).generation is not None:
         what = "Nightshift collected it before, and its publishers do not see collections of others"
-        raise CollectionRefused(fqrn, what, hint="delete its .nightshift/generation while nobody publishes")
+        raise CollectionRefused(fqrn, what, hint="delete its .nightshift/generation while no publisher runs")
 
 
 @contextmanager

@@ -189,6 +189,7 @@ class GarbageCollection:
         name = self._claim.document.condemned
         if name is None:
             raise ValueError("no list is out")
+        free = self._store.free_bytes()
         with self._timed("sweep"):
             index = read_index(self._store, name)
             alternatives = self._side.manifest().alt_paths
@@ -211,6 +212,8 @@ class GarbageCollection:
                         log.writelines(f"{one.text}\n" for one in group.deleted)
             if log is not None:
                 log.write(f"# Garbage Collection finished at {self._now():{_LOG_TIME}}\n\n")
+        after = self._store.free_bytes()
+        self.report.bytes_returned = None if free is None or after is None else after - free
 
     def audit(self, sample: int) -> None:
         """Read ``sample`` preserved objects back, drawn at random, and compare their hashes; see ``report.lost``."""

@@ -42,12 +42,14 @@ from include.storage.errors import Unavailable
 from include.storage.file import FileStore
 from include.storage.store import Store
 from tests.fakes.refused import refused
-from tests.fakes.site import DESTINATIONS, FQRN, LiveSite
+from tests.fakes.site import DESTINATIONS, FQRN
 from tests.fakes.stocksite import StockSite
 
 NOW = datetime.now(UTC)
 HERE = DESTINATIONS[0]
 QUICK = StockRules("collector", patience_s=0.2, poll_s=0.02)
+LONG_S = 120.0
+"""Longer than anything takes on a busy machine; a test that passes never waits so long."""
 
 
 @pytest.fixture
@@ -59,7 +61,7 @@ def site(tmp_path: Path) -> Iterator[StockSite]:
     site.reserve()
     for number in range(3):
         site.worker().publish(site.prepared(HERE, {"f": b"version %d" % number}), holder="test", now=NOW)
-    age(site, days=9)
+    site.age(days=9)
     yield site
     site.stop()
 
@@ -69,14 +71,6 @@ def on_site(site: StockSite) -> Iterator[Site]:
     made = site.configured()
     yield made
     made.ledger.dispose()
-
-
-def age(site: LiveSite, **delta: float) -> None:
-    """Let everything in the reflog have been published so much earlier."""
-    reflog = Reflog.load(site.store.get(REFLOG_KEY))
-    before = round(timedelta(**delta).total_seconds())
-    reflog.add_all([replace(one, timestamp=one.timestamp - before) for one in reflog.refs()])
-    site.store.put(REFLOG_KEY, reflog.to_bytes())
 
 
 def orphan(site: StockSite, content: bytes = b"of a publication that failed", days: float = 9) -> str:
@@ -157,7 +151,7 @@ def test_a_lease_of_another_is_waited_for_and_nothing_is_begun_before_it_ends(si
     assert site.gateway.collections == []
     ending = threading.Timer(0.2, lambda: site.client().drop(lease))
     ending.start()
-    assert collect_behind(on_site, FQRN, replace(QUICK, patience_s=20)).deleted
+    assert collect_behind(on_site, FQRN, replace(QUICK, patience_s=LONG_S)).deleted
     ending.join()
     assert_open(site)
 
@@ -298,7 +292,7 @@ def test_after_a_lost_reply_the_lease_is_kept_until_the_collection_has_ended(
 ) -> None:
     site.gateway.cut_collections = 1
     polls, held, waited = list[list[str]](), list[list[str]](), threading.Event()
-    site.gateway.during_collection = lambda: waited.wait(20)
+    site.gateway.during_collection = lambda: waited.wait(LONG_S)
     last = generation.look
 
     def looked(store: Store) -> Any:
@@ -320,20 +314,18 @@ def test_after_a_lost_reply_the_lease_is_kept_until_the_collection_has_ended(
 def test_before_the_lease_ends_the_repository_is_disabled_for_a_collection_that_goes_on(
     site: StockSite, on_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "include.site.stock_collecting._Run._margin_s", 1e6
-    )  # longer than any lease: it is about to end
+    monkeypatch.setattr("include.site.stock_collecting._Run._margin_s", 1e6)  # longer than any lease
     site.gateway.cut_collections = 1
 
     def until_disabled() -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + LONG_S
         while site.gateway.enabled and time.monotonic() < deadline:
             time.sleep(0.01)
         assert site.gateway.held() == ["/"], "it is disabled before the lease ends"
         site.gateway.expire_all()
 
     site.gateway.during_collection = until_disabled
-    collect_behind(on_site, FQRN, replace(QUICK, limit_s=20))
+    collect_behind(on_site, FQRN, replace(QUICK, limit_s=2 * LONG_S))
     assert_open(site)
 
 
@@ -342,7 +334,7 @@ def test_a_collection_whose_end_is_never_seen_is_unclear_and_publishers_get_in_a
 ) -> None:
     site.gateway.cut_collections = 1
     over = threading.Event()
-    site.gateway.during_collection = lambda: over.wait(20)
+    site.gateway.during_collection = lambda: over.wait(LONG_S)
     with refused(COLLECTION_UNCLEAR):
         collect_behind(on_site, FQRN, replace(QUICK, limit_s=0.3))
     assert site.gateway.held() == []
@@ -402,7 +394,7 @@ def test_orphans_are_listed_and_deleted_only_when_that_is_said(site: StockSite, 
     listed = ours(collect(on_site, FQRN, Collecting("collector", rules, orphans=True)))
     assert (listed.orphans, listed.orphans_listed, listed.deleted) == (1, [old], 0)
     assert {old, young} <= objects(site)
-    age(site, days=0)
+    site.age(days=0)
     gone = ours(collect(on_site, FQRN, Collecting("collector", rules, orphans=True, delete_orphans=True)))
     assert (gone.orphans, gone.deleted, gone.orphans_listed) == (1, 1, [])
     assert old not in objects(site)

@@ -22,28 +22,15 @@ from include.cvmfs.coordination.generation import (
     Generation,
     look,
 )
-from include.cvmfs.errors import ManifestConflict
+from include.cvmfs.errors import GenerationMoved, ManifestConflict
 from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import hash_bytes
 from include.cvmfs.format.reflog import Reflog
 from include.storage.errors import StoreError
-from tests.fakes.collecting import BOLD, FQRN, Place, signer
+from tests.fakes.collecting import ALL_ORPHANS, BOLD, CAREFUL, FQRN, Place, signer
 from tests.fakes.process import Died, ProcessStore
+from tests.fakes.publishing import Judged
 from tests.fakes.refused import refused
-
-ALL_ORPHANS = CollectionRules(careful=False, all_orphans=True)
-CAREFUL = CollectionRules()
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
-def phase(place: Place) -> CollectionPhase:
-    document = look(place.store).generation
-    assert document is not None
-    return document.phase
 
 
 def test_what_only_revisions_before_the_grace_name_goes_and_all_else_stays(place: Place) -> None:
@@ -62,7 +49,7 @@ def test_what_only_revisions_before_the_grace_name_goes_and_all_else_stays(place
     assert report.roots_condemned >= 1
     assert report.deleted == report.condemned > 0
     assert place.problems() == []
-    assert phase(place) is CollectionPhase.IDLE
+    assert place.phase() is CollectionPhase.IDLE
 
 
 def test_a_revision_ages_from_when_it_was_superseded(place: Place) -> None:
@@ -258,6 +245,40 @@ def test_what_a_newer_revision_needs_comes_off_the_list(place: Place) -> None:
     assert place.problems() == []
 
 
+def test_publishers_judge_again_once_in_a_collection_when_its_list_is_out(place: Place) -> None:
+    place.publish("/a", {"f": b"old"})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.collect()
+    place.pass_time(days=4)
+    publisher = place.publisher()
+
+    def judged(path: str) -> Judged:
+        return publisher.judge(publisher.prepare(path, {"f": path.encode()}))
+
+    before, late = judged("/b"), judged("/c")
+    with place.collection() as collection:
+        assert collection.begin()
+        publisher.commit(before)
+        collection.mark()
+        assert collection.condemn()
+        with refused(GenerationMoved):
+            publisher.commit(late)
+        with_the_list = judged("/c")
+        collection.spare()
+        publisher.commit(with_the_list)
+        in_the_sweep = judged("/d")
+        collection.sweep()
+        assert collection.end().deleted > 0
+    after = judged("/e")
+    publisher.commit(in_the_sweep)
+    with place.collection() as collection:
+        assert collection.begin()
+        publisher.commit(after)
+        collection.end()
+    assert place.problems() == []
+
+
 def test_a_tag_that_came_before_the_list_was_out_protects(place: Place) -> None:
     old = place.publish("/a", {"f": b"old"})
     place.publish("/a", {"f": b"new"})
@@ -288,7 +309,7 @@ def test_a_commit_that_overtakes_the_pruning_of_the_reflog_leaves_a_manifest_tha
     def stand(step: SwitchStep) -> None:
         if step is SwitchStep.FENCED and not ahead.is_set():
             ahead.set()
-            assert go_on.wait(20)
+            assert go_on.wait(120)
 
     commit = threading.Thread(target=lambda: publisher.commit(judged[0], stand))
 
@@ -296,11 +317,11 @@ def test_a_commit_that_overtakes_the_pruning_of_the_reflog_leaves_a_manifest_tha
         if point == "before prune: reflog" and not ahead.is_set():
             judged.append(publisher.judge(publisher.prepare("/b", {"f": b"beside"})))
             commit.start()
-            assert ahead.wait(20)
+            assert ahead.wait(120)
             began.append(point)
         elif point == "before prune: manifest" and not go_on.is_set():
             go_on.set()
-            commit.join(20)
+            commit.join(120)
 
     began: list[str] = []
     place.collect(store=ProcessStore(place.store, overtaken))
@@ -320,6 +341,22 @@ def test_lost_and_empty_objects_are_reported(place: Place) -> None:
     report = place.collect(ALL_ORPHANS)
     assert {(one.key, one.size) for one in report.lost} == {(lost.key, None), (empty.key, 0)}
     assert not report.ok
+
+
+@pytest.mark.parametrize(("free", "returned"), [([100, 350], 250), ([None, None], None)])
+def test_what_the_store_returned_is_reported_if_it_tells(
+    place: Place, monkeypatch: pytest.MonkeyPatch, free: list[int | None], returned: int | None
+) -> None:
+    place.publish("/a", {"f": b"old"})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.pass_time(days=4)
+    monkeypatch.setattr(place.store, "free_bytes", iter(free).__next__)
+    report = place.collect()
+    assert report.deleted > 0
+    assert report.as_dict()["bytes_returned"] == returned
+    [line] = [line for line in report.lines() if "returned" in line]
+    assert ("not known" in line) is (returned is None)
 
 
 def test_an_audit_reads_preserved_objects_back(place: Place) -> None:
@@ -416,7 +453,7 @@ def test_other_errors_of_the_store_leave_a_claim_that_can_be_given_back(
         with refused(StoreError, key="away"):
             collection.condemn()
         collection.abandon()
-    assert phase(place) is CollectionPhase.IDLE
+    assert place.phase() is CollectionPhase.IDLE
     assert BOLD.careful is False
 
 
@@ -491,7 +528,7 @@ def test_commits_that_are_always_faster_delay_the_barrier_and_the_pruning_only(
     assert len(tries) == 4
     assert not place.store.exists(old.root.key)
     assert any("prunes the reflog" in note for note in report.notes)
-    assert phase(place) is CollectionPhase.IDLE
+    assert place.phase() is CollectionPhase.IDLE
     place.pass_time(days=1)
     place.collect()
     assert not Reflog.load(place.store.get(REFLOG_KEY)).contains(old.root)
