@@ -10,13 +10,16 @@ from typing import Any
 
 from airflow.sdk import DAG, AssetAlias, CronTriggerTimetable, Param, TriggerRule, XComArg
 
+from hooks.cause import CHECK_INDEX
 from include.settings.load import load
 from include.settings.model import SiteSettings, Slot
 from operators.alerts import alert_failed_run
 from operators.night import (
     INHERITED,
     AnnounceBuildOperator,
+    CheckBuildOperator,
     CheckCompletenessOperator,
+    CheckIndexOperator,
     PlanNightOperator,
     SetLinksOperator,
     slot_asset,
@@ -50,6 +53,10 @@ Finds the build of the run's date, and publishes each of its artifacts to {repos
 Where the repository asks for approval, all of a pass is prepared first, then `ask` records one question and `approve`
 waits for its answer (docs/operations.md, approval); nothing of it is in the repository before a yes. Without an answer
 by the deadline, or after a no, it is *skipped* with that reason, and `gate` says so.
+
+Where the slot has `quality`, `check_index` judges the index before anything is published, and `check_build` the build
+before links move (docs/quality.md). A suite that blocks fails its task, with what it found; `gate` says it again, and
+links stay. `accept_quality` with a reason lets the build pass all the same; the reason is recorded.
 
 A night begins by the slot's schedule, with its first artifact (`night__<date>__first`), or with either, as `begins:` of
 the slot says. It stays open until its index is complete, or until the slot's `cutoff`. What the index lists is
@@ -114,9 +121,22 @@ def night_params(settings: SiteSettings, slot: Slot | None) -> dict[str, Param]:
             description="How long to wait for what the index lacks; empty: scheduled runs until cutoff, others not.",
         ),
     }
+    if is_judged(settings, slot):
+        params["accept_quality"] = Param(
+            None,
+            title="Accept quality",
+            type=["null", "string"],
+            maxLength=1000,
+            description="Why the build is right although the quality gate blocks it; empty: the gate counts.",
+        )
     if slot is None:
         params = {"slot": choice(settings.slots, title="Slot", description="Which series of builds."), **params}
     return params
+
+
+def is_judged(settings: SiteSettings, slot: Slot | None) -> bool:
+    """Whether the DAG has the tasks of the quality gate: if its slot has one; without a slot, if any has."""
+    return any(one.quality is not None for one in ([slot] if slot else settings.slots.values()))
 
 
 def night(settings: SiteSettings, slot: Slot | None) -> DAG:
@@ -145,6 +165,7 @@ def night(settings: SiteSettings, slot: Slot | None) -> DAG:
         tags=["nightlies", "cvmfs", *([f"slot:{slot.name}"] if slot else ["by hand"])],
     )
     repositories = [slot.repository] if slot else [one.repository for one in settings.slots.values()]
+    judged = is_judged(settings, slot)
     with dag:
         found = BuildSensor(
             task_id="find_build",
@@ -191,6 +212,20 @@ def night(settings: SiteSettings, slot: Slot | None) -> DAG:
             trigger_rule=TriggerRule.ALL_DONE,
             doc_md="Starts the run of the night's next pass, while the night is open.",
         )
+        if judged:
+            index = CheckIndexOperator(
+                task_id=CHECK_INDEX,
+                night=found.output,
+                doc_md="Judges the index against itself and earlier builds; a suite that blocks ends the run here.",
+            )
+            build = CheckBuildOperator(
+                task_id="check_build",
+                night=found.output,
+                trigger_rule=TriggerRule.ALL_DONE,
+                doc_md="Judges what was published, the night and the growth of the repository, before links move.",
+            )
+            index >> plan
+            verify >> build >> gate
         verify >> gate >> links >> announce
         verify >> following
     return dag

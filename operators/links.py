@@ -56,6 +56,26 @@ class CollectionLogLink(BaseOperatorLink):
         return task if ti_key.map_index < 0 else f"{task}/mapped/{ti_key.map_index}"
 
 
+class QualityLink(BaseOperatorLink):
+    """To the Data Docs of a run's quality gate; the files are on the worker's machine."""
+
+    name = "Data Docs"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """The first page of the run; "" leaves the link out."""
+        from airflow.sdk import conf
+
+        from include.quality.pages import folder_of_run
+
+        if not isinstance(operator.night, dict) or "slot" not in operator.night:
+            return ""
+        folder = folder_of_run(_site().paths.var, operator.night["slot"], f"{ti_key.dag_id}/{ti_key.run_id}")
+        if not (folder / "index.html").is_file():
+            return ""
+        base = str(conf.get("api", "base_url", fallback="http://localhost:8080")).rstrip("/")
+        return f"{base}/nightshift/quality/{operator.night['slot']}/{folder.name}/index.html"
+
+
 def _first(operator: Any) -> dict[str, Any]:
     """The batch of a task, or the first of several; empty where the plan did not end."""
     value = getattr(operator, "batch", None) or getattr(operator, "batches", None) or {}

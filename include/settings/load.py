@@ -30,6 +30,7 @@ from include.settings.model import (
 )
 from include.settings.notify import Mail, Notify, Webhook
 from include.settings.prepare import ArtifactLimits, OwnerSettings, Prepare
+from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings
 from include.settings.retention import Retention, WeekdayRule
 from include.settings.ssh import SshLogin
@@ -48,6 +49,7 @@ _INNER_BLOCKS: Mapping[str, type[BaseModel]] = {
     "tags": TagRule,
     "index_signature": IndexSignature,
     "links": Links,
+    "quality": QualitySettings,
     "retention": Retention,
     "keep_weekdays": WeekdayRule,
     "mail": Mail,

@@ -19,6 +19,7 @@ from include.settings.collection import CollectionSettings
 from include.settings.errors import SettingsError
 from include.settings.notify import Notify
 from include.settings.prepare import ArtifactLimits, Prepare
+from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings, named_once
 from include.settings.retention import Retention
 from include.settings.ssh import SshLogin
@@ -298,6 +299,8 @@ class Slot(_Block):
     """What a partial build makes of what it takes from another: trees of its own that share all objects, or links."""
     retention: Retention | None = None
     """None: builds stay until a person removes them."""
+    quality: QualitySettings | None = None
+    """None: no suite judges the slot's builds."""
 
     @model_validator(mode="after")
     def _something_begins_it(self) -> Slot:

@@ -131,7 +131,7 @@ PARSE = """
 import os, runpy, sys, time
 import airflow.sdk, airflow.triggers.base
 
-HEAVY = {"boto3", "obstore", "sqlalchemy.orm.decl_api", "pandas", "numpy"}
+HEAVY = {"boto3", "obstore", "sqlalchemy.orm.decl_api", "pandas", "numpy", "great_expectations"}
 imported = set(sys.modules)
 for file in sys.argv[1:]:
     if (child := os.fork()) == 0:  # each file in a process of its own; Airflow is imported only once

@@ -240,3 +240,23 @@ bound = Table(
     Index(None, "digest"),
     **TABLE_OPTIONS,
 )
+
+quality = Table(
+    "quality",
+    metadata,
+    # what each suite found in a run; see include/nightlies/records/quality.py
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("run_id", exact(512), nullable=False),
+    Column("suite", exact(16), nullable=False),
+    Column("slot", NAME, nullable=False),
+    Column("build_id", NAME, nullable=False),
+    Column("verdict", exact(16), nullable=False),
+    Column("reason", long_text(), nullable=False),
+    # what a person gave as the reason for accepting what the suite found
+    Column("accepted", long_text(), nullable=False),
+    Column("faults", Integer, nullable=False),
+    Column("checked_at", UtcTime, nullable=False),
+    UniqueConstraint("run_id", "suite"),
+    Index(None, "slot", "build_id"),
+    **TABLE_OPTIONS,
+)

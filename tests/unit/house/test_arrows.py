@@ -12,7 +12,7 @@ RANKS = (
     ("include.lab", "include.cli"),
     ("include.care.watch",),
     ("include.care.preflight",),
-    ("include.nightlies.rollback", "include.nightlies.undo", "include.nightlies.retention"),
+    ("include.quality", "include.nightlies.rollback", "include.nightlies.undo", "include.nightlies.retention"),
     ("include.nightlies.steps",),
     ("include.nightlies.attempt",),
     ("include.nightlies.records",),
