@@ -413,6 +413,13 @@ class Webhook(_Block):
     retries: Annotated[int, Field(ge=0, le=10)] = 3
 
 
+class Chat(_Block):
+    """Chat and mail services by Apprise. `connections`: the password of each is one Apprise URL, such as `slack://…`."""
+
+    connections: Annotated[tuple[ConnectionId, ...], Field(min_length=1)]
+    timeout_s: Annotated[float, Field(gt=0, le=120)] = 20.0
+
+
 class Notify(_Block):
     """Who is told what goes wrong. Nothing of it is secret: addresses and keys are in the connections."""
 
@@ -425,6 +432,7 @@ class Notify(_Block):
     """How long one lease may be held before somebody is told."""
     mail: Mail | None = None
     webhook: Webhook | None = None
+    apprise: Chat | None = None
 
 
 class Paths(_Block):
@@ -448,6 +456,8 @@ class SiteSettings(_Block):
     ledger_connection: ConnectionId | None = None
     airflow_connection: ConnectionId | None = None
     """A user of Airflow's REST API, for looking at its pools (`nightshift preflight`); empty for none."""
+    metrics_connection: ConnectionId | None = None
+    """Its password is the token with which Prometheus reads `/nightshift/metrics`; empty: nobody can read it."""
     outage_minutes: Annotated[int, Field(ge=0, le=720)] = 45
     """How long a task waits for a store, gateway or publisher node that cannot be reached; 0: only its retries wait."""
     collection_schedule: Schedule | None = "0 12 * * *"
@@ -470,7 +480,7 @@ class SiteSettings(_Block):
             else value
         )
 
-    @field_validator("airflow_connection", mode="before")
+    @field_validator("airflow_connection", "metrics_connection", mode="before")
     @classmethod
     def _none_if_empty(cls, value: object) -> object:
         return value or None  # out of a variable that is not set
