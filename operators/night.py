@@ -12,7 +12,7 @@ from hooks.cause import PLAN, first_cause, reason_kept, why_no_build
 from hooks.site import run_name
 from operators.base import NightshiftOperator, attempt_of, former_names
 from operators.lease import Done, LeaseTaskOperator, Waiting
-from operators.links import QualityLink
+from operators.links import NightLink, QualityLink
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,6 +89,7 @@ class CheckCompletenessOperator(NightshiftOperator):
     """
 
     template_fields = ("night",)
+    operator_extra_links = (NightLink(),)
     ui_color = "#fee2e2"
 
     def __init__(self, *, night: Any = None, of_night: bool = True, **kwargs: Any) -> None:
@@ -193,6 +194,7 @@ class SetLinksOperator(LeaseTaskOperator):
     """
 
     template_fields = ("night",)
+    operator_extra_links = (NightLink(),)
     ui_color = "#fef9c3"
 
     def __init__(self, *, night: Any, **kwargs: Any) -> None:
@@ -227,6 +229,7 @@ class AnnounceBuildOperator(NightshiftOperator):
     """
 
     template_fields = ("night", "passed", "linked")
+    operator_extra_links = (NightLink(),)
     ui_color = "#dcfce7"
 
     def __init__(self, *, night: Any, passed: Any, linked: Any, **kwargs: Any) -> None:
