@@ -13,6 +13,8 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3.13 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# What production needs, what the lab adds, what tests add: each is compiled with the pins of those before it.
+LOCKS := requirements.txt requirements-lab.txt requirements-dev.txt
 BASE ?= HEAD
 DATE ?=
 SLOT ?=
@@ -20,16 +22,16 @@ SLOT ?=
 unexport PYTHONDONTWRITEBYTECODE
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format lint check test test-full test-busy servers nightly up down status docs structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages
+.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly up down status docs structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-venv: $(STAMP)  ## the Python environment in .venv, as requirements.txt locks it
+venv: $(STAMP)  ## the Python environment in .venv, as the three locks have it
 
 # uv itself comes from the lock, hash-checked, by the pip of the new environment; uv then installs the rest.
 $(BIN)/uv: | $(BIN)/python
-	@awk '/^uv==/ {on = 1} on {print} on && !/\\$$/ {exit}' requirements.txt > $(VENV)/uv.txt
+	@awk '/^uv==/ {on = 1} on {print} on && !/\\$$/ {exit}' requirements-dev.txt > $(VENV)/uv.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r $(VENV)/uv.txt
 
 $(BIN)/python:
@@ -37,14 +39,16 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || { echo "make: $(PYTHON) has no ensurepip; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
-$(STAMP): requirements.txt pyproject.toml | $(BIN)/uv
-	@$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes requirements.txt
+$(STAMP): $(LOCKS) pyproject.toml | $(BIN)/uv
+	@$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes $(LOCKS)
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --editable .
 	@touch $@
 
-lock: $(STAMP)  ## compile requirements.in into requirements.txt again (newest versions)
-	@$(BIN)/uv pip compile --quiet --upgrade --generate-hashes --python-version 3.11 --no-emit-index-url \
-		--custom-compile-command "make lock" requirements.in --output-file requirements.txt
+UPGRADE ?=
+
+lock: $(STAMP)  ## compile requirements*.in into the locks; pins stay where they can [UPGRADE=1 (newest versions)]
+	@for lock in $(LOCKS); do $(BIN)/uv pip compile --quiet $(if $(UPGRADE),--upgrade) --generate-hashes --python-version 3.11 \
+		--no-emit-index-url --custom-compile-command "make lock" $${lock%.txt}.in --output-file $$lock || exit 1; done
 
 format: $(STAMP)  ## bring the code into its form
 	@$(BIN)/ruff check --fix --quiet .
@@ -59,6 +63,16 @@ lint: $(STAMP)  ## linters and types
 	@$(BIN)/mypy
 	@$(BIN)/hadolint docker/Dockerfile
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec docker/compose.yaml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.gitlab-ci .gitlab-ci.yml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+
+REPORTS := build/reports
+
+# By module: unlike in `make test`, several workers run DAGs, which wait half of their time.
+test-dags: lint  ## what `make check` does, and whole DAGs by `dag.test()`; JUnit and the log in build/reports
+	@mkdir -p $(REPORTS)
+	@$(BIN)/pytest tests/unit tests/dags -m "not slow" -q -n 3 --dist loadscope --no-loadscope-reorder \
+		--junitxml=$(REPORTS)/test-dags.xml -o junit_logging=all -o junit_log_passing_tests=false 2>&1 | tee $(REPORTS)/test-dags.log
 
 # Files in parallel, more than there are cores, since they wait half of their time; the end-to-end tests share a whole
 # deployment and come last.

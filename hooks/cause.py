@@ -11,8 +11,8 @@ from airflow.sdk.exceptions import AirflowSkipException
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-FIND_BUILD, PLAN = "find_build", "plan"
-"""The tasks that find and plan what a run publishes, in every DAG that has them."""
+FIND_BUILD, CHECK_INDEX, PLAN = "find_build", "check_index", "plan"
+"""The tasks that find, judge and plan what a run publishes, in every DAG that has them."""
 REASON = "reason"
 """The key under which they leave why they failed; Airflow takes it away when the task is tried again."""
 
@@ -33,8 +33,8 @@ def reason_kept(context: Context) -> Iterator[None]:
 
 
 def first_cause(context: Context) -> str | None:
-    """Which of the run's first tasks failed, and why; None if neither left a reason."""
-    for task in (FIND_BUILD, PLAN):
+    """Which of the run's first tasks failed, and why; None if none left a reason."""
+    for task in (FIND_BUILD, CHECK_INDEX, PLAN):
         reason = context["ti"].xcom_pull(task_ids=task, key=REASON)
         if reason:
             return f"task {task} failed: {reason}"

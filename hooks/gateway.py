@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
+from airflow.sdk.log import mask_secret
 
 from hooks.secrets import AirflowSecrets, in_form
 from include.settings.urls import base_url
@@ -13,7 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from include.gateway.client.client import GatewayClient
-    from include.gateway.client.values import RepositoryInfo
+    from include.gateway.client.values import Lease, RepositoryInfo
+
+__all__ = ["CvmfsGatewayHook", "held_lease"]
 
 
 class CvmfsGatewayHook(BaseHook):
@@ -49,6 +55,35 @@ class CvmfsGatewayHook(BaseHook):
         except GatewayError as error:
             return False, str(error)
         return True, _served(served, client.key_id)
+
+
+@contextmanager
+def held_lease(lease: Mapping[str, Any]) -> Iterator[tuple[GatewayClient, Lease]]:
+    """Use a lease that `CvmfsLeaseOperator` took, in a task after it: renewed for the length of the block.
+
+    Args:
+        lease: What `CvmfsLeaseOperator` returned.
+
+    Yields:
+        A client of the gateway, and the lease. Its `token` is masked in the task's log; hand it to programs by their
+        environment or a file, never by their command line.
+
+    Raises:
+        LeaseLost: It has ended, or was taken with another key.
+    """
+    client, held = unsealed(lease)
+    with client, client.taken_over(held) as renewed:
+        yield client, renewed
+
+
+def unsealed(lease: Mapping[str, Any]) -> tuple[GatewayClient, Lease]:
+    """A client of its gateway, and the lease that `CvmfsLeaseOperator` took. Raises SEALED_LEASE_UNREADABLE."""
+    from include.gateway.client.sealed_lease import unseal
+
+    connection = str(lease["gateway_conn_id"])
+    held = unseal(lease, AirflowSecrets().get(connection).password or "", now=datetime.now(UTC))
+    mask_secret(held.token)
+    return CvmfsGatewayHook(connection).get_conn(), held
 
 
 def _served(repositories: Sequence[RepositoryInfo], key_id: str) -> str:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from airflow.sdk import BaseHook
 
 from hooks.secrets import AirflowSecrets, in_form
-from include.settings.urls import base_url
 
 if TYPE_CHECKING:
     from include.storage.options import StoreOptions
     from include.storage.store import Store
+
+__all__ = ["ObjectStoreHook"]
 
 
 class ObjectStoreHook(BaseHook):
     """Opens stores by URL with the access key of one connection. Login is the access key, password the secret one."""
 
     conn_name_attr = "store_conn_id"
-    default_conn_name = "object_store_default"
+    default_conn_name = "object_store_default"  # as include.site.site.OBJECT_STORE
     conn_type = "object_store"
     hook_name = "Object store (S3)"
 
@@ -31,36 +32,15 @@ class ObjectStoreHook(BaseHook):
 
         Raises MissingConnection, BadConnection or StoreError.
         """
-        from include.settings.errors import BadConnection
-        from include.settings.secrets import connection_variable
-        from include.storage.open import open_store
-        from include.storage.options import Credentials
+        from include.site.stores import connected_store
 
-        connection = AirflowSecrets().get(self.store_conn_id)
-        where = url or str(connection.extra.get("url") or "")
-        if not where:
-            variable = connection_variable(self.store_conn_id)
-            raise BadConnection(
-                self.store_conn_id, variable, 'names no `url` in its extra, such as {"url": "s3://bucket"}'
-            )
-        credentials = None
-        if connection.login:
-            credentials = Credentials(connection.login, connection.password or "")
-        return open_store(where, credentials=credentials, options=self.options())
+        return connected_store(AirflowSecrets(), self.store_conn_id, url)
 
     def options(self) -> StoreOptions:
         """How the connection says that its store is spoken to."""
-        from include.storage.options import StoreOptions
+        from include.site.stores import connected_options
 
-        connection = AirflowSecrets().get(self.store_conn_id)
-        addressing: Literal["path", "virtual"] = (
-            "virtual" if connection.extra.get("addressing") == "virtual" else "path"
-        )
-        return StoreOptions(
-            endpoint=base_url(connection) if connection.host else None,
-            region=str(connection.extra.get("region") or "us-east-1"),
-            addressing=addressing,
-        )
+        return connected_options(AirflowSecrets().get(self.store_conn_id))
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the bucket named in the extra can be listed; for the form's button, in the lab."""
@@ -75,3 +55,9 @@ class ObjectStoreHook(BaseHook):
         except StoreError as error:
             return False, str(error)
         return True, f"{store.url}: {'is empty' if first is None else 'can be listed'}"
+
+
+def require_one_store(store: str | None, store_conn_id: str | None) -> None:
+    """Raises ValueError where a task names its store twice."""
+    if store is not None and store_conn_id is not None:
+        raise ValueError(f"give `store` ({store!r}) or `store_conn_id` ({store_conn_id!r}), not both")

@@ -1,4 +1,4 @@
-"""What Nightshift tells Airflow about itself as a provider: its connection types and their forms.
+"""What Nightshift tells Airflow about itself as a provider: operators, sensors, connection types and their forms.
 
 The entry point `apache_airflow_provider` of pyproject.toml leads here. Every component imports it, so it
 imports nothing.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 DISTRIBUTION = "nightshift"
+_CVMFS, _OBJECTS = "CernVM-FS", "Object store"
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -17,6 +18,28 @@ def get_provider_info() -> dict[str, Any]:
         "package-name": DISTRIBUTION,
         "name": "Nightshift",
         "description": "CernVM-FS gateways, object stores and FTS servers, as the DAGs of Nightshift use them.",
+        "integrations": [{"integration-name": name, "tags": ["software"]} for name in (_CVMFS, _OBJECTS)],
+        "operators": [
+            {
+                "integration-name": _CVMFS,
+                "python-modules": [f"operators.cvmfs.{name}" for name in ("lease", "publish", "remove", "tag")],
+            },
+            {
+                "integration-name": _OBJECTS,
+                "python-modules": [f"operators.objects.{name}" for name in ("copy", "delete", "put")],
+            },
+        ],
+        "sensors": [
+            {
+                "integration-name": _CVMFS,
+                "python-modules": ["sensors.cvmfs", "sensors.lease", "sensors.place"],
+            },
+            {"integration-name": _OBJECTS, "python-modules": ["sensors.objects"]},
+        ],
+        "hooks": [
+            {"integration-name": _CVMFS, "python-modules": ["hooks.gateway"]},
+            {"integration-name": _OBJECTS, "python-modules": ["hooks.object_store"]},
+        ],
         "connection-types": [_GATEWAY, _OBJECT_STORE, _FTS],
     }
 

@@ -38,6 +38,13 @@ def open_site(secrets: Secrets) -> Site:
     return Site(load(), secrets)
 
 
+def default_deferrable() -> bool:
+    """Whether tasks wait in the triggerer where they do not say: `default_deferrable` of `[operators]`."""
+    from airflow.sdk import conf
+
+    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
+
+
 def run_name(context: Context) -> str:
     """What the ledger calls this run: unique among the DAGs that share it."""
     return f"{context['dag'].dag_id}/{context['run_id']}"

@@ -35,13 +35,14 @@ def clock() -> datetime:
     return datetime.now(UTC)
 
 
-def holder_name(context: Context) -> str:
-    """What others see as the holder of a lease: DAG, run, task, map index and try."""
+def holder_name(context: Context, task_id: str | None = None) -> str:
+    """What others see as the holder of a lease: DAG, run, task, map index and try. `task_id`: another task of the run,
+    which gives it back."""
     from include.gateway.holders import TaskName
 
     ti = context["ti"]
     index = ti.map_index if ti.map_index is not None else -1
-    return TaskName(ti.dag_id, ti.run_id, ti.task_id, index, ti.try_number).format()
+    return TaskName(ti.dag_id, ti.run_id, task_id or ti.task_id, index, 1 if task_id else ti.try_number).format()
 
 
 def attempt_of(context: Context, *, outlast: bool = False, on_lease: OnLease | None = None) -> Attempt:

@@ -101,12 +101,16 @@ class LeaseTaskOperator(WritingOperator):
         wait_limit_s: Seconds to wait in total; by default the longest that a lease may last at this gateway, and a
             minute more.
         deferrable: Whether to wait in the triggerer; otherwise the task waits itself.
+
+    Attributes:
+        kept: What `attempt` left for the next one of this try, as JSON; also over a wait for a path in the triggerer.
     """
 
     def __init__(self, *, patience_s: float = PATIENCE_S, wait_limit_s: float | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.patience_s = patience_s
         self.wait_limit_s = wait_limit_s
+        self.kept: dict[str, Any] = {}
         self._stop: threading.Event | None = None
         self._drop: Callable[[], object] | None = None
 
@@ -117,8 +121,9 @@ class LeaseTaskOperator(WritingOperator):
     def execute(self, context: Context) -> Any:
         return self._work(context, None)
 
-    def resume(self, context: Context, event: dict[str, Any]) -> Any:
+    def resume(self, context: Context, event: dict[str, Any], kept: dict[str, Any] | None = None) -> Any:
         """The trigger saw the path free, or the deadline pass; either way the path is tried, which is what counts."""
+        self.kept = kept or {}
         self.log.info("back from waiting: %s", event["reason"])
         return self._work(context, datetime.fromisoformat(event["since"]))
 
@@ -175,7 +180,8 @@ class LeaseTaskOperator(WritingOperator):
         )
         # the trigger ends by itself at the deadline, and then says who holds the path; the time-out is for its loss
         timeout = deadline - datetime.now(UTC) + timedelta(seconds=MARGIN_S)
-        self.defer(trigger=waiting.trigger(since, deadline), method_name="resume", timeout=timeout)
+        kept = {"kept": self.kept} if self.kept else {}
+        self.defer(trigger=waiting.trigger(since, deadline), method_name="resume", kwargs=kept, timeout=timeout)
 
 
 def lease_lifetime_s(site: Site, repository: str | None) -> float:

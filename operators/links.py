@@ -6,7 +6,7 @@ A link that a plugin adds would be made by the API server, from a serialized tas
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from airflow.sdk import BaseOperatorLink
 
@@ -18,7 +18,7 @@ class RepositoryLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """Made after the task ran; "" leaves the link out."""
-        repository = _first(operator).get("repository")
+        repository = _first(operator).get("repository") or getattr(operator, "fqrn", None)
         return f"{_site().repository(repository).public_url}/.cvmfspublished" if repository else ""
 
 
@@ -35,6 +35,21 @@ class SourceLink(BaseOperatorLink):
         return browser_url(_site(), str(items[0].get("source", ""))) or ""
 
 
+class NightLink(BaseOperatorLink):
+    """To the night of the task's `night` on the page *Nights*."""
+
+    name = "Night"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
+        """The page of slot and date; "" leaves the link out."""
+        from operators.watch import airflow_url
+
+        night = operator.night
+        if not isinstance(night, dict) or not {"slot", "date"} <= night.keys():
+            return ""
+        return f"{airflow_url()}/nightshift/nights?{urlencode({'slot': night['slot'], 'date': night['date']})}"
+
+
 class CollectionLogLink(BaseOperatorLink):
     """To the log of a collection, which has its whole report; the files are on the worker's machine."""
 
@@ -46,6 +61,26 @@ class CollectionLogLink(BaseOperatorLink):
 
         task = f"{log_of(f'{ti_key.dag_id}/{ti_key.run_id}')}/tasks/{quote(ti_key.task_id, safe='')}"
         return task if ti_key.map_index < 0 else f"{task}/mapped/{ti_key.map_index}"
+
+
+class QualityLink(BaseOperatorLink):
+    """To the Data Docs of a run's quality gate; the files are on the worker's machine."""
+
+    name = "Data Docs"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        """The first page of the run; "" leaves the link out."""
+        from airflow.sdk import conf
+
+        from include.quality.pages import folder_of_run
+
+        if not isinstance(operator.night, dict) or "slot" not in operator.night:
+            return ""
+        folder = folder_of_run(_site().paths.var, operator.night["slot"], f"{ti_key.dag_id}/{ti_key.run_id}")
+        if not (folder / "index.html").is_file():
+            return ""
+        base = str(conf.get("api", "base_url", fallback="http://localhost:8080")).rstrip("/")
+        return f"{base}/nightshift/quality/{operator.night['slot']}/{folder.name}/index.html"
 
 
 def _first(operator: Any) -> dict[str, Any]:

@@ -12,10 +12,14 @@ from hooks.cause import PLAN, first_cause, reason_kept, why_no_build
 from hooks.site import run_name
 from operators.base import NightshiftOperator, attempt_of, former_names
 from operators.lease import Done, LeaseTaskOperator, Waiting
+from operators.links import NightLink, QualityLink
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from airflow.sdk import Context
 
+    from include.nightlies.records.quality import QualityRecord
     from include.site.site import Site
 
 
@@ -85,6 +89,7 @@ class CheckCompletenessOperator(NightshiftOperator):
     """
 
     template_fields = ("night",)
+    operator_extra_links = (NightLink(),)
     ui_color = "#fee2e2"
 
     def __init__(self, *, night: Any = None, of_night: bool = True, **kwargs: Any) -> None:
@@ -119,6 +124,67 @@ class CheckCompletenessOperator(NightshiftOperator):
         return passed.to_json()
 
 
+class CheckIndexOperator(NightshiftOperator):
+    """Judges the index of a night's build by the suite `index`; fails if the suite blocks and found something.
+
+    Returns the verdict by suite; nothing where the slot has no such suite, and then nothing is imported for it.
+
+    :param night: the night that `BuildSensor` found.
+    """
+
+    template_fields = ("night",)
+    operator_extra_links = (QualityLink(),)
+    ui_color = "#ede9fe"
+
+    def __init__(self, *, night: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.night = night
+
+    def execute(self, context: Context) -> dict[str, str]:
+        from include.nightlies.steps.values import Night
+        from include.quality.check import check_index
+
+        night, site, this_try = Night.from_json(self.night), self.site(), attempt_of(context)
+        with reason_kept(context):
+            accepted = reason_given(context)
+            return verdicts(self.outlasting(site, lambda: check_index(site, this_try, night, accepted=accepted)))
+
+
+class CheckBuildOperator(NightshiftOperator):
+    """Judges a night's build by the suites `published`, `night` and `growth`; fails if one blocks and found something.
+
+    Skipped where there is nothing to judge: before the night's last pass, in a dry run, and where nothing was planned.
+
+    :param night: the night that `BuildSensor` found.
+    """
+
+    template_fields = ("night",)
+    operator_extra_links = (QualityLink(),)
+    ui_color = "#ede9fe"
+
+    def __init__(self, *, night: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.night = night
+
+    def execute(self, context: Context) -> dict[str, str]:
+        from include.nightlies.rules.begin import ELSEWHERE
+        from include.nightlies.steps.values import Night
+        from include.quality.check import check_build
+
+        if self.night is None:
+            raise AirflowSkipException(why_no_build(context))
+        if ELSEWHERE in self.night:
+            raise AirflowSkipException(f"the night goes on in run {self.night[ELSEWHERE]}")
+        night = Night.from_json(self.night)
+        if not night.last or night.dry_run:
+            raise AirflowSkipException("dry run" if night.dry_run else "the night's last pass judges the build")
+        if context["ti"].xcom_pull(task_ids=PLAN, key="return_value") is None:
+            raise AirflowSkipException(first_cause(context) or "nothing was planned; the log of task plan says why")
+        site, this_try = self.site(), attempt_of(context)
+        accepted = reason_given(context)
+        return verdicts(self.outlasting(site, lambda: check_build(site, this_try, night, accepted=accepted)))
+
+
 class SetLinksOperator(LeaseTaskOperator):
     """Lets the slot's links lead to the build and gives its revision its name; forward only, to what is whole only.
 
@@ -128,6 +194,7 @@ class SetLinksOperator(LeaseTaskOperator):
     """
 
     template_fields = ("night",)
+    operator_extra_links = (NightLink(),)
     ui_color = "#fef9c3"
 
     def __init__(self, *, night: Any, **kwargs: Any) -> None:
@@ -162,6 +229,7 @@ class AnnounceBuildOperator(NightshiftOperator):
     """
 
     template_fields = ("night", "passed", "linked")
+    operator_extra_links = (NightLink(),)
     ui_color = "#dcfce7"
 
     def __init__(self, *, night: Any, passed: Any, linked: Any, **kwargs: Any) -> None:
@@ -188,6 +256,16 @@ class AnnounceBuildOperator(NightshiftOperator):
                 events[outlet].add(slot_asset(slot), extra=told)
         self.log.info("told: %s", told)
         return told
+
+
+def reason_given(context: Context) -> str:
+    """Why a person accepts what suites find in this run; "" if nobody does."""
+    return str(context["params"].get("accept_quality") or "").strip()
+
+
+def verdicts(found: Iterable[QualityRecord]) -> dict[str, str]:
+    """What a task returns: each suite, its verdict and its reason."""
+    return {one.suite.value: f"{one.verdict.value}: {one.reason}" for one in found}
 
 
 def slot_asset(slot: str) -> Asset:

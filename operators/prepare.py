@@ -45,9 +45,9 @@ class PrepareArtifactsOperator(NightshiftOperator):
         attempt = attempt_of(context, outlast=self.outlasts(site))
 
         def prepare() -> BatchOutcome:
-            return prepare_batch(site, attempt, batch, progress=_Reporter(self.log))
+            return prepare_batch(site, attempt, batch, progress=ProgressReporter(self.log))
 
-        with _yielding():
+        with yielding():
             outcome = self.outlasting(site, prepare)
         if outcome.failures:
             error = BatchFailed(outcome.failures)
@@ -58,7 +58,7 @@ class PrepareArtifactsOperator(NightshiftOperator):
 
 
 @contextmanager
-def _yielding() -> Iterator[None]:
+def yielding() -> Iterator[None]:
     """Lower the priority of this thread and of those it starts: a commit on this machine must not wait for us."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     os.setpriority(os.PRIO_PROCESS, 0, max(before, NICENESS))
@@ -69,7 +69,7 @@ def _yielding() -> Iterator[None]:
             os.setpriority(os.PRIO_PROCESS, 0, before)
 
 
-class _Reporter:
+class ProgressReporter:
     """A line in the task's log now and then."""
 
     def __init__(self, log: Any) -> None:

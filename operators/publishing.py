@@ -18,13 +18,16 @@ from operators.publish import PublishArtifactsOperator
 from operators.reserve import ReserveDestinationsOperator
 from operators.verify import VerifyArtifactsOperator
 
+_GROUP = "Prepare and publish"
 _PREPARE: dict[str, Any] = {
     "pool": "prepare",
+    "task_display_name": "Prepare artifacts",
     "map_index_template": "{{ task.batch['name'] }}",
     "doc_md": "Reads the source and stores what is new of it, without any lease.",
 }
 _PUBLISH: dict[str, Any] = {
     "pool": "publish",
+    "task_display_name": "Publish artifacts",
     "map_index_template": "{{ task.batch['name'] }}",
     "doc_md": "Takes a lease on the destination, swaps its catalog, commits, gives the lease back.",
 }
@@ -46,6 +49,7 @@ def publishing_tasks(
     """
     verify = VerifyArtifactsOperator(
         task_id="verify",
+        task_display_name="Verify by reading back",
         batches=batches,
         trigger_rule=TriggerRule.ALL_DONE,
         execution_timeout=timedelta(hours=2),
@@ -60,6 +64,7 @@ def publishing_tasks(
     if inherited is not None:
         take = InheritArtifactsOperator(
             task_id="inherited",
+            task_display_name="Take from the parent build",
             batch=inherited,
             prepared=approval,
             pool="publish",
@@ -73,6 +78,7 @@ def publishing_tasks(
 def _reserve(batches: Any) -> ReserveDestinationsOperator:
     return ReserveDestinationsOperator(
         task_id="reserve",
+        task_display_name="Reserve destinations",
         batches=batches,
         pool="publish",
         doc_md="One lease, one commit: an empty nested catalog at every destination, and the directories above them.",
@@ -83,7 +89,7 @@ def _each(group_id: str, prepare_timeout: timedelta) -> Any:
     """A group that is mapped, and not two mapped tasks: one batch that fails keeps no other from being published, and
     none waits for another."""
 
-    @task_group(group_id=group_id)
+    @task_group(group_id=group_id, group_display_name=_GROUP)
     def group(batch: dict[str, Any]) -> None:
         """Prepare and publish one batch: a single artifact on most nights."""
         prepare = PrepareArtifactsOperator(
@@ -102,12 +108,14 @@ def _with_approval(
 
     What to publish says the ledger, so that a batch that fails keeps no other from being published here either.
     """
-    with TaskGroup(group_id, prefix_group_id=False, tooltip="Prepare all, ask once, publish all that was approved."):
+    tooltip = "Prepare all, ask once, publish all that was approved."
+    with TaskGroup(group_id, prefix_group_id=False, group_display_name=_GROUP, tooltip=tooltip):
         prepare = PrepareArtifactsOperator.partial(
             task_id=f"{group_id}.prepare", execution_timeout=prepare_timeout, retry_policy=RetryByKind(), **_PREPARE
         ).expand(batch=batches)
         ask = AskApprovalOperator(
             task_id="ask",
+            task_display_name="Ask for approval",
             batches=batches,
             night=night,
             trigger_rule=TriggerRule.ALL_DONE,
@@ -123,6 +131,7 @@ def _with_approval(
     if inherited is not None:
         before = PrepareInheritedOperator(
             task_id="prepare_inherited",
+            task_display_name="Prepare what is inherited",
             batch=inherited,
             pool="prepare",
             execution_timeout=prepare_timeout,

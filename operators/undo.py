@@ -11,6 +11,7 @@ from hooks.site import require_wanted, run_name
 from operators.approve import questions_to_map
 from operators.base import NightshiftOperator, attempt_of, clock, former_names
 from operators.lease import Done, LeaseTaskOperator, Waiting
+from operators.links import NightLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -56,7 +57,12 @@ class UndoBuildOperator(LeaseTaskOperator):
     Waits for busy paths in the triggerer. A second try of what was done finds nothing to do.
     """
 
+    operator_extra_links = (NightLink(),)
     ui_color = "#fee2e2"
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.night: dict[str, str] | None = None  # of the build that it undid
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.cvmfs.errors import CollectionRunning
@@ -72,6 +78,7 @@ class UndoBuildOperator(LeaseTaskOperator):
             plan, revision = undo(site, attempt, wish_of(context), require=require)
         except (PathBusy, CollectionRunning) as busy:
             return Waiting({"undo": busy})
+        self.night = {"slot": plan.wish.slot, "date": plan.build.date.isoformat()}
         return Done(plan.to_json() | {"revision": revision})
 
 
@@ -79,7 +86,8 @@ class PlanRetentionOperator(NightshiftOperator):
     """Says which builds of a repository's slots expired, and why; changes nothing.
 
     Hands on the run's questions, as `AskApprovalOperator` does, and the plans under `PLAN`. A slot that loses more
-    builds than its `approve_above` is asked about. Skipped if no build expired.
+    builds than its `approve_above` is asked about. Skipped if no build expired. Fails, before a build is removed,
+    where the collection that follows would be refused.
 
     :param repository: Also skipped if the run's parameter `repositories` names others only.
     """
@@ -94,9 +102,11 @@ class PlanRetentionOperator(NightshiftOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:
         from include.nightlies.retention.remove import ask_retention, plan_retention
         from include.nightlies.steps.approve import ApprovalRequest
+        from include.site.collecting import require_collectable
 
         require_wanted(context, self.repository)
         site, now = self.site(), clock()
+        self.outlasting(site, lambda: require_collectable(site, self.repository))
         slots = [
             name
             for name, slot in sorted(site.settings.slots.items())

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseSensorOperator
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from hooks.retry import RetryByKind
-from hooks.site import OnSite
-from include.errors import NightshiftError
+from hooks.site import OnSite, default_deferrable
+from include.errors import NightshiftError, is_retryable
 from triggers.checks import CHECKS, Observation
 from triggers.outage import OutlastsOutages
 from triggers.poll import PollTrigger
@@ -24,6 +25,15 @@ class NotThere(NightshiftError):
 
     code = "awaited-object-missing"
     retryable = True
+
+
+def former_fqrn(fqrn: str | None, repository: str | None) -> str:
+    """The repository's name, also by the argument's former name `repository`, which goes after one release."""
+    if repository is not None:
+        warnings.warn("the argument `repository` is now called `fqrn`", DeprecationWarning, stacklevel=3)
+    if fqrn is None and repository is None:
+        raise ValueError("give `fqrn`, the name of the repository")
+    return str(repository if fqrn is None else fqrn)
 
 
 class NightshiftSensor(OutlastsOutages, OnSite, BaseSensorOperator):
@@ -42,19 +52,27 @@ class WaitSensor(NightshiftSensor):
     Args:
         timeout: Seconds to wait before the task fails, with what the last look saw.
         poke_interval: Seconds between two looks at most; by default as the check's row says.
+        deferrable: Whether the triggerer waits; otherwise the task does, as its `mode` says. By default
+            `default_deferrable` of Airflow's section `[operators]`.
+        **kwargs: Those of every sensor.
     """
 
     check: ClassVar[str]
 
-    def __init__(self, *, timeout: float, poke_interval: float | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self, *, timeout: float, poke_interval: float | None = None, deferrable: bool | None = None, **kwargs: Any
+    ) -> None:
         poll_s = CHECKS[self.check].poll_s if poke_interval is None else poke_interval
         super().__init__(timeout=timeout, poke_interval=poll_s, **kwargs)
+        self.deferrable = default_deferrable() if deferrable is None else deferrable
 
     @abstractmethod
     def arguments(self) -> dict[str, Any]:
         """Those of the check; templates are filled in by now."""
 
-    def execute(self, context: Context) -> Any:  # noqa: ARG002
+    def execute(self, context: Context) -> Any:
+        if not self.deferrable:
+            return super().execute(context)
         seen = self._look()
         if seen.ready:
             return seen.result
@@ -66,6 +84,18 @@ class WaitSensor(NightshiftSensor):
             method_name="found",
             timeout=timedelta(seconds=self.timeout + 2 * self.poke_interval + 60),
         )
+
+    def poke(self, context: Context) -> PokeReturnValue:  # noqa: ARG002
+        """Looks once, where the task itself waits; an error that may pass counts as not there yet."""
+        try:
+            seen = self._look()
+        except Exception as error:
+            if not is_retryable(error, otherwise=False):
+                raise
+            self.log.warning("%s", error)
+            return PokeReturnValue(False)
+        self.log.info("%s", seen.reason)
+        return PokeReturnValue(seen.ready, seen.result)
 
     def found(self, context: Context, event: dict[str, Any]) -> Any:  # noqa: ARG002
         """Checks again after the wait: what can never be is raised here with its own error."""

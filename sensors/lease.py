@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from sensors.base import WaitSensor
+from sensors.base import WaitSensor, former_fqrn
+
+__all__ = ["LeaseFreeSensor"]
 
 
 class LeaseFreeSensor(WaitSensor):
-    """Succeeds when no lease overlaps `path` of a configured repository. It takes none: the next task to ask may."""
+    """Succeeds when no lease overlaps a path of a repository. It takes none: the next task to ask may.
 
-    template_fields = ("repository", "path")
+    Args:
+        fqrn: The repository's name. It need not be configured if `gateway_conn_id` is given.
+        path: An absolute path within the repository; empty: all of it.
+        gateway_conn_id: A connection of type `cvmfs_gateway`, whose address is asked; None: the one that the site
+            configuration names for the repository.
+        timeout: Seconds to wait before the task fails.
+        repository: Former name of `fqrn`.
+        **kwargs: `poke_interval`, `deferrable`, and those of every sensor.
+
+    Raises:
+        BadLeasePath: The path is none.
+    """
+
+    template_fields: Sequence[str] = ("fqrn", "path", "gateway_conn_id")
     check = "lease-free"
 
-    def __init__(self, *, repository: str, path: str = "", timeout: float = 7200.0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        fqrn: str | None = None,
+        path: str = "",
+        gateway_conn_id: str | None = None,
+        timeout: float = 7200.0,
+        repository: str | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(timeout=timeout, **kwargs)
-        self.repository = repository
+        self.fqrn = former_fqrn(fqrn, repository)
         self.path = path
+        self.gateway_conn_id = gateway_conn_id
 
     def arguments(self) -> dict[str, Any]:
         """The path as leases have it. Raises BadLeasePath, which is not retried."""
@@ -24,10 +50,11 @@ class LeaseFreeSensor(WaitSensor):
         from include.gateway.paths import checked_path
 
         try:
-            return {"repository": self.repository, "path": checked_path(self.path)}
+            found = {"repository": self.fqrn, "path": checked_path(self.path)}
         except BadLeasePath as bad:
-            message = f"{self.task_id}: path {self.path!r} of {self.repository}: {bad}; {BadLeasePath.hint}"
-            raise BadLeasePath(message, repository=self.repository, path=self.path) from None
+            message = f"{self.task_id}: path {self.path!r} of {self.fqrn}: {bad}; {BadLeasePath.hint}"
+            raise BadLeasePath(message, repository=self.fqrn, path=self.path) from None
+        return found | ({"gateway_conn_id": self.gateway_conn_id} if self.gateway_conn_id else {})
 
     free = WaitSensor.found
     """Where tasks come back that an earlier release deferred."""

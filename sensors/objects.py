@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from hooks.object_store import require_one_store
 from sensors.base import NotThere, WaitSensor
 
 __all__ = ["NotThere", "ObjectSensor"]
 
 
 class ObjectSensor(WaitSensor):
-    """Succeeds once `key` is in the store of that name in the site configuration. Returns its URL."""
+    """Succeeds once an object is in a store. Returns its URL.
 
-    template_fields = ("store", "key")
+    Args:
+        key: The object's key in the store.
+        store: The store's name in the site configuration; None: `store_conn_id` describes it.
+        store_conn_id: A connection of type `object_store` whose extra names the bucket (`url`); by default
+            `object_store_default`. Only one of the two may be given.
+        timeout: Seconds to wait before the task fails.
+        **kwargs: `poke_interval`, `deferrable`, and those of every sensor.
+    """
+
+    template_fields: Sequence[str] = ("store", "key", "store_conn_id")
     check = "object"
 
-    def __init__(self, *, store: str, key: str, timeout: float = 6 * 3600.0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        key: str,
+        store: str | None = None,
+        store_conn_id: str | None = None,
+        timeout: float = 6 * 3600.0,
+        **kwargs: Any,
+    ) -> None:
+        require_one_store(store, store_conn_id)
         super().__init__(timeout=timeout, **kwargs)
         self.store = store
         self.key = key
+        self.store_conn_id = store_conn_id
 
     def arguments(self) -> dict[str, Any]:
-        return {"store": self.store, "key": self.key}
+        found = {"store": self.store, "key": self.key}
+        return found | ({"store_conn_id": self.store_conn_id} if self.store_conn_id else {})

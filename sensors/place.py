@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from sensors.base import WaitSensor
+from sensors.base import WaitSensor, former_fqrn
+
+__all__ = ["PlaceSensor"]
 
 
 class PlaceSensor(WaitSensor):
@@ -14,32 +17,40 @@ class PlaceSensor(WaitSensor):
     way, ends the wait at once, before anything is built in vain. Returns repository, path, revision and reason.
 
     Args:
+        fqrn: The repository's name in the site configuration.
         path: The destination that is going to be published to.
         until: `reserved` waits for a reservation (an empty nested catalog, made by `ReserveDestinationsOperator`);
             `free` also takes a path that does not exist.
         replaces: What is there is going to be replaced, and is no obstacle.
+        timeout: Seconds to wait before the task fails.
+        repository: Former name of `fqrn`.
+        **kwargs: `poke_interval`, `deferrable`, and those of every sensor.
+
+    Raises:
+        DestinationError: Nothing can be published there, however long one waits.
     """
 
-    template_fields = ("repository", "path")
+    template_fields: Sequence[str] = ("fqrn", "path")
     check = "place"
 
     def __init__(
         self,
         *,
-        repository: str,
+        fqrn: str | None = None,
         path: str,
         until: str = "reserved",
         replaces: bool = False,
         timeout: float = 7200.0,
+        repository: str | None = None,
         **kwargs: Any,
     ) -> None:
         if until not in ("reserved", "free"):
             raise ValueError(f"until is {until!r}: say 'reserved' or 'free'")
         super().__init__(timeout=timeout, **kwargs)
-        self.repository = repository
+        self.fqrn = former_fqrn(fqrn, repository)
         self.path = path
         self.until = until
         self.replaces = replaces
 
     def arguments(self) -> dict[str, Any]:
-        return {"repository": self.repository, "path": self.path, "wanted": self.until, "replaces": self.replaces}
+        return {"repository": self.fqrn, "path": self.path, "wanted": self.until, "replaces": self.replaces}

@@ -68,7 +68,7 @@ class ReplicaQuietSensor(WaitSensor):
     check = "replicas-quiet"
 
     def __init__(self, *, repository: str, timeout: float = 12 * 3600.0, **kwargs: Any) -> None:
-        super().__init__(timeout=timeout, **kwargs)
+        super().__init__(timeout=timeout, deferrable=True, **kwargs)  # after the timeout it goes on
         self.repository = repository
 
     def execute(self, context: Context) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Tree:
     @cached_property
     def needed(self) -> dict[str, set[str]]:
         """As ``imports``, without what only annotations need."""
-        return {name: set(self._imported(_without_typing(tree))) - {name} for name, tree in self.syntax.items()}
+        return {name: set(self._imported(without_typing(tree))) - {name} for name, tree in self.syntax.items()}
 
     @cached_property
     def classes(self) -> list[tuple[str, ast.ClassDef]]:
@@ -79,7 +79,7 @@ class Tree:
         ]
 
 
-def _without_typing(tree: ast.Module) -> ast.Module:
+def without_typing(tree: ast.Module) -> ast.Module:
     typing = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     return ast.Module([node for node in tree.body if node not in typing], [])
 

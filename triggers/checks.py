@@ -27,14 +27,15 @@ Connect = Callable[[], "Site"]
 """Gives the clients of the site; a check that needs none does not call it."""
 
 
-def lease_free(connect: Connect, repository: str, path: str) -> Observation:
+def lease_free(connect: Connect, repository: str, path: str, gateway_conn_id: str | None = None) -> Observation:
     """No lease overlaps `path`; an empty path means the whole repository."""
     from include.gateway.client.client import GatewayClient
     from include.settings.urls import base_url
 
     site = connect()
     settings = site.settings
-    address = base_url(site.secrets.get(settings.repository(repository).gateway), port=settings.gateway.port)
+    gateway = gateway_conn_id or settings.repository(repository).gateway
+    address = base_url(site.secrets.get(gateway), port=settings.gateway.port)
     place = f"{repository}{path or '/'}"
     # listing leases needs no key, so the client is given none
     with GatewayClient(address, "", "", retries=0) as client:
@@ -44,9 +45,9 @@ def lease_free(connect: Connect, repository: str, path: str) -> Observation:
     return Observation(False, f"{place} is held by {holder.hostname!r} with key {holder.key_id}")
 
 
-def object_stored(connect: Connect, store: str, key: str) -> Observation:
-    """The object `key` is in a configured store; the result is its URL."""
-    opened = connect().store(store)
+def object_stored(connect: Connect, store: str | None, key: str, store_conn_id: str | None = None) -> Observation:
+    """The object `key` is in a store, configured or of a connection; the result is its URL."""
+    opened = connect().chosen_store(store, store_conn_id)
     url = f"{opened.url}/{key}"
     meta = opened.head(key)
     reason = f"{url} does not exist" if meta is None else f"{url} has {meta.size} bytes"
@@ -60,6 +61,28 @@ def place_ready(connect: Connect, repository: str, path: str, wanted: str, repla
     seen = look_at(connect(), repository, path, WantedPlace(wanted), replaces=replaces)
     result = {"repository": repository, "path": seen.path, "revision": seen.revision, "reason": seen.reason}
     return Observation(seen.ready, seen.reason, result)
+
+
+def path_published(connect: Connect, fqrn: str, path: str, absent: bool = False) -> Observation:
+    """Readers of a repository find something at `path`, or nothing any more; the result tells the revision."""
+    from include.cvmfs.sources.source import checked_destination
+
+    repository, path = connect().repository(fqrn), checked_destination(path)
+    there, revision = repository.revision.lookup(path) is not None, repository.manifest.revision
+    reason = f"{fqrn}{path} {'is' if there else 'is not'} in revision {revision}"
+    return Observation(there is not absent, reason, {"fqrn": fqrn, "path": path, "revision": revision})
+
+
+def revision_published(connect: Connect, fqrn: str, revision: int | None, tag: str | None) -> Observation:
+    """Readers of a repository get at least this revision, and find this tag; the result tells which revision."""
+    repository = connect().repository(fqrn)
+    head = repository.manifest.revision
+    named = next((one.revision for one in repository.tags() if one.name == tag), None) if tag is not None else head
+    result = {"fqrn": fqrn, "revision": head if named is None else named, "root_hash": str(repository.manifest.root)}
+    if named is None:
+        return Observation(False, f"{fqrn} has no tag {tag!r} at revision {head}", result)
+    ready = revision is None or named >= revision
+    return Observation(ready, f"{fqrn}{f', tag {tag!r},' if tag else ''} is at revision {named}", result)
 
 
 def unfrozen(connect: Connect, repository: str) -> Observation:
@@ -136,6 +159,8 @@ CHECKS: Mapping[str, WaitCheck] = {
     "object": WaitCheck(object_stored, 30.0),
     "place": WaitCheck(place_ready, 5.0),
     "thaw": WaitCheck(unfrozen, 15.0),
+    "path": WaitCheck(path_published, 30.0),
+    "revision": WaitCheck(revision_published, 30.0),
     "collection": WaitCheck(swept, 5.0),
     "pause": WaitCheck(paused, 300.0),
     "replicas-in-sync": WaitCheck(replicas_in_sync, 60.0),

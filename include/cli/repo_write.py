@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from include.cvmfs.commit.commit import NewTag
     from include.cvmfs.sources.source import TreeSource
     from include.publishers.base import Published
-    from include.settings.model import ArtifactLimits
+    from include.settings.prepare import ArtifactLimits
     from include.site.single_changes import HandChange, HandMade
     from include.site.site import Site
 
@@ -77,7 +77,7 @@ def publish(
         done = publish_tree(site, fqrn, tree, holder=holder(), replaces=replace, tag=_tag(tag, message))
         note_by_hand(site, done, source=str(source), holder=holder(), now=now)
     if as_json:
-        typer.echo(json.dumps(_published_facts(done), indent=1))
+        typer.echo(json.dumps(done.to_json(), indent=1))
     else:
         _say_published(done)
 
@@ -163,19 +163,13 @@ def symlink(
 
 def source_at(path: Path, limits: ArtifactLimits) -> TreeSource:
     """A folder or an archive of this machine, or `-` for an archive on standard input."""
-    from include.cvmfs.sources.artifact import open_artifact
-    from include.cvmfs.sources.directory import DirectorySource
-    from include.cvmfs.sources.source import SourceLimits
+    from include.cvmfs.sources.artifact import open_artifact, open_path
+    from include.nightlies.steps.sources import source_limits
 
-    allowed = SourceLimits(members=limits.members, bytes=int(limits.bytes), file_bytes=int(limits.file_size))
+    allowed = source_limits(limits)
     if str(path) == "-":
         return open_artifact(sys.stdin.buffer, "standard input", limits=allowed)
-    if path.is_dir():
-        return DirectorySource(path)
-    try:
-        return open_artifact(path.open("rb"), path.name, size=path.stat().st_size, limits=allowed)
-    except OSError as fault:
-        raise typer.BadParameter(f"{path}: {fault.strerror}; give a folder or an archive") from None
+    return open_path(path, limits=allowed)
 
 
 def _tag(name: str | None, message: str) -> NewTag | None:
@@ -195,16 +189,7 @@ def _made(
     now = datetime.now(UTC)
     done = change.commit(site, fqrn, holder=holder(), now=now, tag=tag)
     noted(done, holder=holder(), now=now)
-    return {"dry_run": False, "lease": change.lease or "/", **_facts(done)}
-
-
-def _facts(done: Published) -> dict[str, Any]:
-    return {
-        "revision": done.revision,
-        "root_hash": str(done.root_hash),
-        "unchanged": done.unchanged,
-        "lease_held_s": round(done.lease_held_s, 3),
-    }
+    return {"dry_run": False, "lease": change.lease or "/", **done.to_json()}
 
 
 def _said(outcome: dict[str, Any]) -> str:
@@ -213,17 +198,6 @@ def _said(outcome: dict[str, Any]) -> str:
     if outcome["dry_run"]:
         return f"dry run: {outcome['catalogs']} catalogs would be rewritten, under a lease on {outcome['lease']}"
     return f"revision {outcome['revision']}, lease on {outcome['lease']} held {outcome['lease_held_s']} s"
-
-
-def _published_facts(done: HandMade) -> dict[str, Any]:
-    changeset = done.changeset
-    facts: dict[str, Any] = {
-        "dry_run": done.published is None, "path": changeset.destination, "catalog": str(changeset.root),
-        "files": changeset.files, "bytes": changeset.bytes, "catalogs": changeset.catalogs,
-        "objects_new": changeset.objects_new, "objects_reused": changeset.objects_reused,
-        "bytes_uploaded": changeset.bytes_uploaded, "created": list(done.created), "notes": list(changeset.notes),
-    }  # fmt: skip
-    return facts if done.published is None else facts | _facts(done.published)
 
 
 def _say_published(done: HandMade) -> None:
@@ -238,4 +212,4 @@ def _say_published(done: HandMade) -> None:
     if done.created:
         typer.echo(f"{'would create' if done.published is None else 'created'} {', '.join(done.created)}")
     if done.published is not None:
-        typer.echo(_said({**_facts(done.published), "dry_run": False, "lease": changeset.destination}))
+        typer.echo(_said({**done.published.to_json(), "dry_run": False, "lease": changeset.destination}))

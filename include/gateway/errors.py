@@ -231,6 +231,12 @@ LEASE_ENDING = ErrorRow(
     "take a new lease; if that happens again, let the gateway give longer ones (max_lease_time)",
 )  # fmt: skip
 """Too little of it is left for a commit, and it is not renewed."""
+SEALED_LEASE_UNREADABLE = ErrorRow(
+    LeaseLost, "sealed-lease-unreadable",
+    "use the connection that the lease was taken with; if its key was changed meanwhile, clear the task that takes it",
+    retryable=False,
+)  # fmt: skip
+"""What a task left of its lease for the tasks after it is not of this key, or is no lease."""
 
 MERGE_FAILED = ErrorRow(CommitFailed, "commit-merge-conflict", "derive the change again from the current revision")
 MANIFEST_MOVED = ErrorRow(

@@ -21,6 +21,7 @@ MARK = "NIGHTSHIFT_LAB"  # carried by every process of a lab: its state folder
 ADMIN = "admin"
 VIEWER = "viewer"  # whom `nightshift preflight` asks as: it may look at everything, and change nothing
 AIRFLOW_CONNECTION = "airflow_api"
+METRICS_CONNECTION = "metrics"
 DATABASE, DATABASE_USER = "airflow", "nightshift"
 OF_THE_API = frozenset({"AIRFLOW__API__SECRET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET"})
 NOBODY = 1  # a port that only root may take, and that nothing uses
@@ -136,6 +137,8 @@ class Lab:
             found[settings.airflow_connection] = {"conn_type": "http", "host": LOOPBACK, "port": self.ports.airflow,
                                               "schema": "http", "login": VIEWER,
                                               "password": self.secrets.viewer_password}  # fmt: skip
+        if settings.metrics_connection:
+            found[settings.metrics_connection] = {"conn_type": "generic", "password": self.secrets.metrics_token}
         named = {connection_variable(name): json.dumps(value) for name, value in found.items()}
         return {key: value for key, value in named.items() if key not in environment}
 
@@ -145,6 +148,7 @@ class Lab:
             "NIGHTSHIFT_VAR": str(self.place.var),
             "NIGHTSHIFT_GATEWAY_HOST": LOOPBACK,
             "NIGHTSHIFT_AIRFLOW_CONNECTION": AIRFLOW_CONNECTION,
+            "NIGHTSHIFT_METRICS_CONNECTION": METRICS_CONNECTION,
             **self.ports.to_environment(),
         }
 
@@ -187,6 +191,7 @@ class Lab:
             **{key: value for key, value in base.items() if not key.startswith(("AIRFLOW__", "AWS_"))},
             **self.settings(base),
             **self.airflow_settings(),
+            **own_dags(base),
             "NIGHTSHIFT_S3_ACCESS_KEY": self.secrets.s3_access_key,
             "NIGHTSHIFT_S3_SECRET_KEY": self.secrets.s3_secret_key,
             MARK: str(self.place.var),
@@ -202,7 +207,20 @@ class Lab:
         key of what is encrypted there. Keys of stores, gateways and of Airflow's API are not among them.
         """
         settings = {name: value for name, value in self.airflow_settings().items() if name not in OF_THE_API}
-        return {**self.places(), **settings}
+        return {**self.places(), **settings, **own_dags(os.environ)}
+
+
+def own_dags(environment: Mapping[str, str]) -> dict[str, str]:
+    """Airflow's setting for a folder of DAGs beside Nightshift's own, if `NIGHTSHIFT_DAGS` names one."""
+    folder = environment.get("NIGHTSHIFT_DAGS")
+    if not folder:
+        return {}
+    local = "airflow.dag_processing.bundles.local.LocalDagBundle"
+    bundles = [
+        {"name": "dags-folder", "classpath": local, "kwargs": {}},
+        {"name": "own", "classpath": local, "kwargs": {"path": str(project_root(environment) / folder)}},
+    ]
+    return {"AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(bundles)}
 
 
 def adopt(environment: dict[str, str] | os._Environ[str] = os.environ) -> None:

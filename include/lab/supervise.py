@@ -13,8 +13,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from supervisor.xmlrpc import Faults, SupervisorTransport
-
 from include.lab.environment import MARK, LabFolders
 from include.lab.errors import SUPERVISOR_FAILED, LabError, ServiceFailed
 
@@ -127,7 +125,7 @@ class Supervisor:
             try:
                 self._call("startProcess", name, False)
             except xmlrpc.client.Fault as fault:
-                if fault.faultCode == Faults.ALREADY_STARTED:  # started again by itself meanwhile
+                if fault.faultCode == _client().Faults.ALREADY_STARTED:  # started again by itself meanwhile
                     return
                 raise ServiceFailed(name, fault.faultString, str(self.place.log / "supervisord.log")) from fault
 
@@ -155,9 +153,18 @@ class Supervisor:
 
     def _call(self, method: str, *arguments: Any) -> Any:
         # A connection per call: threads do not share one.
-        with contextlib.closing(SupervisorTransport(None, None, f"unix://{self.socket}")) as transport:
+        with contextlib.closing(_client().SupervisorTransport(None, None, f"unix://{self.socket}")) as transport:
             proxy = xmlrpc.client.ServerProxy("http://127.0.0.1", transport=transport)
             return getattr(proxy.supervisor, method)(*arguments)
+
+
+def _client() -> Any:
+    # imported here: commands that start no service run where only the production lock is installed
+    try:
+        import supervisor.xmlrpc
+    except ModuleNotFoundError as error:
+        raise LabError("the package supervisor is not installed: run make venv") from error
+    return supervisor.xmlrpc
 
 
 def configuration(supervisor: Supervisor, programs: Iterable[Program]) -> str:

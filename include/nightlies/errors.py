@@ -44,6 +44,8 @@ COLLECTION_RUN_REFUSED = ErrorRow(NightlyError, "collection-run-refused")
 """A run that is to collect garbage and was not asked for as one can be."""
 PLAN_REFUSED = ErrorRow(NightlyError, "plan-refused")
 """An artifact of a build that cannot be planned; the others are."""
+APPROVAL_REQUIRED = ErrorRow(NightlyError, "approval-required", "use the DAG `publication`, which asks for it")
+"""A change by a task that cannot ask for the approval that the repository wants."""
 BUILD_DATE_REFUSED = ErrorRow(NightlyError, "build-date-refused")
 """A build date that the run may not have."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,11 +17,12 @@ from starlette.concurrency import run_in_threadpool
 
 from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
-from include.pages.asked import Asked, OpenSite
+from include.pages.asked import Asked
 from include.pages.errors import BadPageQuery
 from include.pages.registry import PAGES, Page
 from include.pages.rendering import live_part, page_html, refusal_html
 from include.pages.services import Services
+from include.quality.pages import docs_file
 from include.site.site import Site
 
 STATIC = Path(__file__).parent / "static"
@@ -39,20 +40,21 @@ _POLICY = (
 )
 
 
-def create_app(login: Callable[..., Any], open_site: Callable[[], Site]) -> FastAPI:
+def create_app(login: Callable[..., Any], site: Callable[[], Site]) -> FastAPI:
     """The pages as an app to be mounted.
 
     Args:
         login: A FastAPI dependency that raises 401 for a request without a login.
-        open_site: Opens the deployment; called again whenever the file of its settings changes.
+        site: Gives the deployment; called in a thread for each request.
     """
     app = FastAPI(
         title="Nightshift", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(login)]
     )  # fmt: skip
-    site, services = OpenSite(open_site), Services()
+    services = Services()
     for page in PAGES:
         _add(app, page, site, services)
     app.add_api_route("/static/{name}", _static, methods=["GET"])
+    app.add_api_route("/quality/{slot}/{run}/{name}", partial(_data_docs, site), methods=["GET"])
     app.add_exception_handler(NightshiftError, _refused)
     return app
 
@@ -104,6 +106,16 @@ async def _static(name: str) -> Response:
         return Response(status_code=404, headers=HEADERS)
     headers = {**HEADERS, "Cache-Control": "private, max-age=31536000, immutable"}
     return FileResponse(file, media_type=TYPES[file.suffix], headers=headers)
+
+
+def _data_docs(site: Callable[[], Site], slot: str, run: str, name: str) -> Response:
+    """A page of a run's Data Docs, kept on this machine by the task that judged the night."""
+    settings = site().settings
+    file = docs_file(settings.paths.var, slot, run, name) if slot in settings.slots else None
+    if file is None:
+        return Response("No Data Docs of that run are kept here.", 404, HEADERS, "text/plain; charset=utf-8")
+    headers = {**HEADERS, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+    return FileResponse(file, media_type="text/html; charset=utf-8", headers=headers)
 
 
 @cache

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.edit import Edit
@@ -39,6 +39,15 @@ class Published:
     lease_held_s: float
     unchanged: bool = False
     phases: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """What commands and tasks tell of it."""
+        return {
+            "revision": self.revision,
+            "root_hash": str(self.root_hash),
+            "unchanged": self.unchanged,
+            "lease_held_s": round(self.lease_held_s, 3),
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, ByteSize, Field, PrivateAttr, field_validator, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from include.settings.block import Block as _Block
 from include.settings.collection import CollectionSettings
 from include.settings.errors import SettingsError
+from include.settings.notify import Notify
+from include.settings.prepare import ArtifactLimits, Prepare
+from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings, named_once
 from include.settings.retention import Retention
 from include.settings.ssh import SshLogin
@@ -30,7 +33,6 @@ from include.settings.text_types import (
     HttpUrl,
     IndexTemplate,
     LedgerUrl,
-    MailAddress,
     Name,
     NodeFolder,
     PublicUrl,
@@ -76,50 +78,6 @@ class HashAlgorithm(Enum):
 
 
 BlockT = TypeVar("BlockT", bound=_Block)
-
-
-class ArtifactLimits(_Block):
-    """What one artifact may hold before it is refused; sizes in bytes, or written as `20GiB`."""
-
-    members: Annotated[int, Field(gt=0)] = 2_000_000
-    bytes: Annotated[ByteSize, Field(gt=0)] = ByteSize(200 * 1024**3)
-    file_size: Annotated[ByteSize, Field(gt=0)] = ByteSize(20 * 1024**3)
-
-
-class OwnerSettings(_Block):
-    """Whose everything is."""
-
-    uid: Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
-    gid: Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
-
-
-class Prepare(_Block):
-    """What is kept of a tree, and where it is cut into catalogs. All of it follows the stock tools' options."""
-
-    specials: Literal["refuse", "keep", "skip"] = "refuse"
-    special_bits: Literal["strip", "keep"] = "strip"
-    """What becomes of set-uid, set-gid and sticky bits."""
-    xattrs: tuple[str, ...] = ()
-    """Namespaces of the extended attributes to be kept, such as `user.`."""
-    mtime_ns: bool = False
-    owner: OwnerSettings | None = None
-    uid_map: SitePath | None = None
-    gid_map: SitePath | None = None
-    """Files with a line `from to` for each id; `*` for all others."""
-    dirtab: bool = False
-    """Whether the rules of the repository's own /.cvmfsdirtab count."""
-    autocatalogs: bool = False
-    autocatalogs_max: Annotated[int, Field(ge=2)] = 100_000
-    autocatalogs_min: Annotated[int, Field(ge=1)] = 1_000
-    catalog_entries: Annotated[int, Field(ge=0)] = 500_000
-    root_entries: Annotated[int, Field(ge=0)] = 200_000
-    """More in one catalog, or in the repository's root catalog, are refused; 0 for no limit."""
-
-    @model_validator(mode="after")
-    def _one_owner(self) -> Prepare:
-        if self.owner and (self.uid_map or self.gid_map):
-            raise fault("an owner for everything and a map of owners", "Keep one of them.")
-        return self
 
 
 class TagRule(_Block):
@@ -341,6 +299,8 @@ class Slot(_Block):
     """What a partial build makes of what it takes from another: trees of its own that share all objects, or links."""
     retention: Retention | None = None
     """None: builds stay until a person removes them."""
+    quality: QualitySettings | None = None
+    """None: no suite judges the slot's builds."""
     _without: frozenset[str] = PrivateAttr(default=frozenset())
 
     def without(self, artifacts: Iterable[str]) -> Slot:
@@ -407,37 +367,6 @@ class Gateway(_Block):
     """Payloads of one repository that are read; its others wait. Each may take 36 MiB of memory."""
 
 
-class Mail(_Block):
-    """Mail to people. `connection`: an SMTP server (`schema` *ssl* or *starttls*), with a login if it asks for one."""
-
-    connection: ConnectionId
-    sender: MailAddress
-    to: Annotated[tuple[MailAddress, ...], Field(min_length=1)]
-    timeout_s: Annotated[float, Field(gt=0, le=120)] = 20.0
-
-
-class Webhook(_Block):
-    """A call of one's own service. `connection`: its URL as host; its password signs what is sent (docs/formats.md)."""
-
-    connection: ConnectionId
-    timeout_s: Annotated[float, Field(gt=0, le=120)] = 10.0
-    retries: Annotated[int, Field(ge=0, le=10)] = 3
-
-
-class Notify(_Block):
-    """Who is told what goes wrong. Nothing of it is secret: addresses and keys are in the connections."""
-
-    window_hours: Annotated[float, Field(gt=0, le=168)] = 12.0
-    """A cause that was told is not told again so long."""
-    whitelist_days: Annotated[int, Field(ge=0, le=365)] = 14
-    late_minutes: Annotated[int, Field(ge=1, le=720)] = 30
-    """How long after its schedule a night may begin before somebody is told that it did not."""
-    stuck_lease_minutes: Annotated[int, Field(ge=1, le=1440)] = 15
-    """How long one lease may be held before somebody is told."""
-    mail: Mail | None = None
-    webhook: Webhook | None = None
-
-
 class Paths(_Block):
     """Where Nightshift keeps its own files on this machine."""
 
@@ -459,6 +388,8 @@ class SiteSettings(_Block):
     ledger_connection: ConnectionId | None = None
     airflow_connection: ConnectionId | None = None
     """A user of Airflow's REST API, for looking at its pools (`nightshift preflight`); empty for none."""
+    metrics_connection: ConnectionId | None = None
+    """Its password is the token with which Prometheus reads `/nightshift/metrics`; empty: nobody can read it."""
     outage_minutes: Annotated[int, Field(ge=0, le=720)] = 45
     """How long a task waits for a store, gateway or publisher node that cannot be reached; 0: only its retries wait."""
     collection_schedule: Schedule | None = "0 12 * * *"
@@ -481,7 +412,7 @@ class SiteSettings(_Block):
             else value
         )
 
-    @field_validator("airflow_connection", mode="before")
+    @field_validator("airflow_connection", "metrics_connection", mode="before")
     @classmethod
     def _none_if_empty(cls, value: object) -> object:
         return value or None  # out of a variable that is not set

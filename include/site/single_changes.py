@@ -1,27 +1,31 @@
-"""Single changes that somebody asks for, outside of any night: publish a tree, take places away, move, link.
+"""Single changes that somebody asks for, outside of any night: publish a tree, take places away, move, link, tag.
 
 Each is one short lease on the place concerned; what takes long is done before. ``Plan``s say what would be done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.coordination.generation import look
-from include.cvmfs.errors import DestinationError
+from include.cvmfs.errors import DestinationError, TagError
 from include.cvmfs.format.catalog import AUTO_MARKER, MARKER
 from include.cvmfs.format.dirent import Dirent
+from include.cvmfs.format.history import check_tag_name
 from include.cvmfs.format.paths import ancestors, common_top, is_below, name_of, parent_of
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.revision.revision import Revision
 from include.cvmfs.sources.source import checked_destination
+from include.errors import NightshiftError, is_retryable
 from include.publishers.base import Published
+from include.publishers.destinations import is_free, occupied
 from include.site.preparing import TreeToPrepare, journal_of, prepare_for
 from include.site.site import Site
 
@@ -33,6 +37,17 @@ class HandMade:
     changeset: Changeset
     created: tuple[str, ...]
     published: Published | None
+
+    def to_json(self) -> dict[str, Any]:
+        """What is told of it: figures, and what was published unless in a dry run."""
+        changeset = self.changeset
+        facts: dict[str, Any] = {
+            "dry_run": self.published is None, "path": changeset.destination, "catalog": str(changeset.root),
+            "files": changeset.files, "bytes": changeset.bytes, "catalogs": changeset.catalogs,
+            "objects_new": changeset.objects_new, "objects_reused": changeset.objects_reused,
+            "bytes_uploaded": changeset.bytes_uploaded, "created": list(self.created), "notes": list(changeset.notes),
+        }  # fmt: skip
+        return facts if self.published is None else facts | self.published.to_json()
 
 
 def publish_tree(
@@ -50,24 +65,84 @@ def publish_tree(
     revision, and what an interrupted try has sent, is not sent again. Raises DestinationError, SourceError, PathBusy,
     and what preparing and committing raise.
     """
+    if not replaces:
+        _require_empty(site.head(fqrn), _ordinary(tree.destination))
+    with prepared_tree(site, fqrn, tree) as changeset:
+        if tree.dry_run:
+            return would_publish(site, changeset, replaces=replaces)
+        return publish_changeset(site, changeset, holder=holder, now=tree.now, replaces=replaces, tag=tag)
+
+
+@contextmanager
+def prepared_tree(site: Site, fqrn: str, tree: TreeToPrepare) -> Iterator[Changeset]:
+    """Prepare a tree without a lease. What was sent is known to the next try unless the block ends in order.
+
+    Raises DestinationError for a place where no tree can be published, SourceError, and what preparing raises.
+    """
     path = _ordinary(tree.destination)
     seen = look(site.repository_store(fqrn))
     head = site.head(fqrn)
-    missing = _missing(head, path)
-    if not missing:
-        _require_room(head, path, replaces=replaces)
+    if not _missing(head, path):
+        _require_mountpoint(head, path)
     tree = replace(tree, destination=path, known_from=_neighbours(head, path))
     journal = journal_of(site, fqrn, seen, tree, tree.source.name)
     with journal or nullcontext():
-        changeset = prepare_for(site, head, seen, tree, journal)
-        if tree.dry_run:
-            return HandMade(changeset, missing, None)
-        publisher = site.publisher(fqrn)
-        created = publisher.reserve([path], nested=[], holder=holder, now=tree.now).created
-        published = publisher.publish(changeset, holder=holder, now=tree.now, replace=replaces, tag=tag)
+        yield prepare_for(site, head, seen, tree, journal)
         if journal is not None:
             journal.remove()
+
+
+def would_publish(site: Site, changeset: Changeset, *, replaces: bool) -> HandMade:
+    """What publishing a changeset of a dry run would create. Raises DestinationError where it would be refused."""
+    head, path = site.head(changeset.repository), changeset.destination
+    missing = _missing(head, path)
+    if not (replaces or missing or is_free(head.revision, path, changeset.root)):
+        raise occupied(path)
+    return HandMade(changeset, missing, None)
+
+
+def publish_changeset(
+    site: Site,
+    changeset: Changeset,
+    *,
+    holder: str,
+    now: datetime,
+    replaces: bool = False,
+    tag: NewTag | None = None,
+    on_lease: Callable[[Callable[[], object]], None] | None = None,
+) -> HandMade:
+    """Reserve the destination of a prepared tree and publish it there, each under a short lease.
+
+    A destination that holds this very tree is left as it is. Where publishing fails for good, the directories that were
+    made for it go again. Raises DestinationError, PathBusy, and what a commit raises.
+    """
+    path, publisher = changeset.destination, site.publisher(changeset.repository)
+    created = publisher.reserve([path], nested=[], holder=holder, now=now).created
+    try:
+        published = publisher.publish(changeset, holder=holder, now=now, replace=replaces, tag=tag, on_lease=on_lease)
+    except NightshiftError as error:
+        if created and not is_retryable(error, otherwise=False):
+            with suppress(NightshiftError):
+                publisher.release([path], floor=None, holder=holder, now=now, created=created)
+        raise
     return HandMade(changeset, created, published)
+
+
+def tag_revision(site: Site, fqrn: str, tag: NewTag, *, lease: str = "", holder: str, now: datetime) -> Published:
+    """Name the content of the newest revision; the tag is carried by a revision of its own, as every commit's is.
+
+    Works wherever a gateway can be reached, without the signing key. ``lease``: the path that is leased meanwhile. A
+    tag of this name and description is left as it is. Raises TagError for another one of that name, PathBusy,
+    NotSupported, and what a commit raises.
+    """
+    head = site.head(fqrn)
+    there = next((one for one in head.tags() if one.name == check_tag_name(tag.name)), None)
+    if there is not None:
+        if there.description != tag.description:
+            raise TagError(tag.name, f"names revision {there.revision} of {fqrn} already; choose another name")
+        return Published(lease, there.revision, there.revision, there.hash, None, 0.0, unchanged=True)
+    path = checked_destination(lease) if lease else ""
+    return HandChange(path, _nothing).commit(site, fqrn, holder=holder, now=now, tag=tag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +233,10 @@ def contents_of(tree: Revision, path: str) -> Contents:
     return Contents(entry, files, directories, others, size)
 
 
+def _nothing(edit: Edit) -> None:
+    """A change that only carries a tag."""
+
+
 def _ordinary(path: str) -> str:
     """A destination that is no marker of a catalog: those come and go with their catalogs."""
     place = checked_destination(path.rstrip("/") or "/")
@@ -170,14 +249,19 @@ def _missing(head: Repository, path: str) -> tuple[str, ...]:
     return tuple(above for above in ancestors(path) if head.revision.lookup(above) is None)
 
 
-def _require_room(head: Repository, path: str, *, replaces: bool) -> None:
+def _require_mountpoint(head: Repository, path: str) -> None:
     """Say before a tree is read what would be said when it is published."""
     entry = head.revision.entry(path)
     if not entry.mountpoint:
         kind = "directory that is no nested catalog" if entry.is_directory else "file"
         raise DestinationError(path, f"a {kind} stands there; remove it first, or choose another place")
-    total = head.revision.catalog_at(path).statistics.total
-    if not replaces and total.entries > 2:
+
+
+def _require_empty(head: Repository, path: str) -> None:
+    if _missing(head, path):
+        return
+    _require_mountpoint(head, path)
+    if head.revision.catalog_at(path).statistics.total.entries > 2:
         raise DestinationError(path, "holds something already; say --replace to put this in its place")
 
 

@@ -25,7 +25,7 @@ from include.settings.model import GatewayKind, PublisherKind, RepositorySetting
 from include.settings.secrets import Secrets
 from include.settings.traits import recorded_traits, require_single_writer
 from include.settings.urls import base_url
-from include.site.stores import credentials_of, options_of
+from include.site.stores import connected_store, credentials_of, options_of
 from include.storage.open import open_store
 from include.storage.roles import Role
 from include.storage.store import Store
@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # paramiko is imported only where there is a node
     from include.publishers.server.publisher import ServerPublisher
 
 QUICK_S = 4.0
+OBJECT_STORE = "object_store_default"
+"""The connection of a store that is neither named nor given one."""
 
 
 def native_publisher(
@@ -74,6 +76,18 @@ class Site:
     def store(self, name: str, role: Role = Role.PUBLISHER) -> Store:
         """The store of that name, with the credentials of a role and what it was seen to keep."""
         return self._opened(name, role)
+
+    def chosen_store(self, name: str | None, connection: str | None) -> Store:
+        """The store of that name, or else the one that a connection describes."""
+        if name is not None:
+            return self.store(name)
+        return connected_store(self.secrets, connection or OBJECT_STORE)
+
+    def with_gateway(self, fqrn: str, connection: str) -> Site:
+        """The same site with another key, or gateway, for one repository."""
+        repository = self.settings.repository(fqrn).model_copy(update={"gateway": connection})
+        repositories = {**self.settings.repositories, fqrn: repository}
+        return Site(self.settings.model_copy(update={"repositories": repositories}), self.secrets)
 
     def repository_store(self, fqrn: str) -> Store:
         """Where a repository's objects lie: its store, below its name."""

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from include.settings.errors import BadConnection
 from include.settings.model import SiteSettings, StoreSettings
-from include.settings.secrets import Secrets
+from include.settings.secrets import ConnectionSecrets, Secrets, connection_variable
+from include.settings.urls import base_url
 from include.storage import store as storage
+from include.storage.errors import REPOSITORY_OBJECT
 from include.storage.open import Credentials, StoreOptions, open_store
 from include.storage.options import Traits
 from include.storage.probe import probe
@@ -50,6 +55,40 @@ def options_of(store: StoreSettings, *, traits: Traits | None = None, single_wri
         single_writer=single_writer,
         fsync=store.fsync,
     )
+
+
+def connected_store(secrets: Secrets, connection_id: str, url: str = "") -> storage.Store:
+    """A store that only a connection describes: at ``url``, or in the bucket that the connection's extra names.
+
+    Raises MissingConnection, BadConnection or StoreError.
+    """
+    connection = secrets.get(connection_id)
+    where = url or str(connection.extra.get("url") or "")
+    if not where:
+        variable = connection_variable(connection_id)
+        raise BadConnection(connection_id, variable, 'names no `url` in its extra, such as {"url": "s3://bucket"}')
+    credentials = Credentials(connection.login, connection.password or "") if connection.login else None
+    return open_store(where, credentials=credentials, options=connected_options(connection))
+
+
+def connected_options(connection: ConnectionSecrets) -> StoreOptions:
+    """How a connection says that its store is spoken to. Raises BadConnection."""
+    return StoreOptions(
+        endpoint=base_url(connection) if connection.host else None,
+        region=str(connection.extra.get("region") or "us-east-1"),
+        addressing="virtual" if connection.extra.get("addressing") == "virtual" else "path",
+    )
+
+
+def require_no_repository(settings: SiteSettings, store: storage.Store, keys: Iterable[str]) -> None:
+    """Raises REPOSITORY_OBJECT for a key, or folder, that is part of a configured repository or holds one."""
+    own = [f"{settings.store(one.store).url.rstrip('/')}/{one.fqrn}/" for one in settings.repositories.values()]
+    for key in keys:
+        url = f"{store.url.rstrip('/')}/{key}".rstrip("/") + "/"
+        for repository in own:
+            if url.startswith(repository) or repository.startswith(url):
+                what = f"{url.rstrip('/')} is part of the repository at {repository.rstrip('/')}, or holds it"
+                raise REPOSITORY_OBJECT(f"{what}; {REPOSITORY_OBJECT.hint}", key=key)
 
 
 def plain_store(settings: SiteSettings, secrets: Secrets, name: str, role: Role = Role.PUBLISHER) -> storage.Store:

@@ -87,3 +87,13 @@ class BadKey(StoreError):
 
 STORE_FULL = ErrorRow(StoreError, "store-full", concern=Concern.STORE)
 """No space left on the device, or the quota of the bucket or user is used up."""
+CHECKSUM_MISMATCH = ErrorRow(
+    StoreError, "object-checksum-mismatch", "let the source be written again, or correct the sum"
+)
+"""The bytes to store do not have the SHA-256 that was given."""
+OBJECT_TOO_LARGE = ErrorRow(StoreError, "object-too-large", "use the store's own tools, or raise max_bytes of the task")
+"""More bytes than a task may hold in memory."""
+REPOSITORY_OBJECT = ErrorRow(
+    StoreError, "object-of-repository", "change repositories by CvmfsPublishTreeOperator and CvmfsRemoveOperator"
+)
+"""A key below a repository's own, which only publishers, the gateway and the collector write."""

@@ -24,7 +24,7 @@ KEY, PATH = "sensed/{{ params.name }}", "/sensed/{{ params.name }}"
 def waiting(dag_id: str, *, timeout_s: float) -> DAG:
     with DAG(dag_id, params={"name": "it"}, schedule=None) as dag:
         ObjectSensor(task_id="object", store="builds", key=KEY, timeout=timeout_s, poke_interval=0.1)
-        LeaseFreeSensor(task_id="lease", repository=FQRN, path=PATH, timeout=timeout_s, poke_interval=0.1)
+        LeaseFreeSensor(task_id="lease", fqrn=FQRN, path=PATH, timeout=timeout_s, poke_interval=0.1)
     return dag
 
 
@@ -83,7 +83,7 @@ def test_a_builder_waits_until_its_place_is_reserved_and_knows_at_once_that_it_i
 
     def builder(dag_id: str, path: str, **wanted: Any) -> DAG:
         with DAG(dag_id, schedule=None) as dag:
-            PlaceSensor(task_id="place", repository=FQRN, path=path, timeout=30.0, poke_interval=0.1, **wanted)
+            PlaceSensor(task_id="place", fqrn=FQRN, path=path, timeout=30.0, poke_interval=0.1, **wanted)
         return dag
 
     assert states(builder("content_with_nothing", place, until="free")) == {"place": "success"}

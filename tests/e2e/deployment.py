@@ -75,6 +75,8 @@ class Deployment:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.own_dags = folder / "own-dags"
+        self.own_dags.mkdir()
         self.place = LabFolders((folder / "var").resolve())
         self.ports = Ports.unused()
         self.store_proxy = FaultProxy(f"http://{LOOPBACK}:{self.ports.s3}", timeout_s=PROXY_HOLDS_S)
@@ -213,6 +215,7 @@ class Deployment:
             **{name: value for name, value in os.environ.items() if not name.startswith(("AIRFLOW", "NIGHTSHIFT"))},
             "NIGHTSHIFT_CONFIG": str(config),
             "NIGHTSHIFT_VAR": str(self.place.var),
+            "NIGHTSHIFT_DAGS": str(self.own_dags),
             "NIGHTSHIFT_TEST_S3": self.store_proxy.url,
             "AIRFLOW_CONN_STORE": json.dumps(
                 {"conn_type": "object_store", "login": secrets.s3_access_key, "password": secrets.s3_secret_key}
@@ -245,6 +248,7 @@ def _say(text: str) -> None:
 _SITE = f"""
 ledger: "sqlite:///${{NIGHTSHIFT_VAR}}/ledger.db"
 paths: {{var: "${{NIGHTSHIFT_VAR}}"}}
+metrics_connection: metrics
 gateway:
   host: 127.0.0.1
   port: "${{NIGHTSHIFT_GATEWAY_PORT}}"

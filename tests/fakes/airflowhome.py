@@ -35,6 +35,7 @@ def use() -> Path:
             "AIRFLOW__CORE__UNIT_TEST_MODE": "False",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home / 'airflow.db'}",
             "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+            "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True",  # as airflow.cfg has it
         }
     )
     return home

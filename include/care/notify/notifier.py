@@ -7,18 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
+from functools import partial
 from typing import Protocol
 
 from sqlalchemy import Engine
 
 from include.care.notify import records
+from include.care.notify.chat import send_chat
 from include.care.notify.errors import NotifyError
 from include.care.notify.mail import send_mail
 from include.care.notify.message import Message
 from include.care.notify.webhook import post
 from include.ledger.errors import LedgerError
 from include.settings.errors import SettingsError
-from include.settings.model import Notify, SiteSettings
+from include.settings.model import SiteSettings
+from include.settings.notify import Notify
 from include.settings.secrets import Secrets
 
 log = logging.getLogger(__name__)
@@ -37,10 +40,10 @@ class NotifySite(Protocol):
 class Said(Enum):
     """What became of a message."""
 
-    TOLD = "told"
-    KNOWN = "told before"
-    NOBODY = "nobody is to be told"
-    FAILED = "nobody could be told"
+    TOLD = "notified"
+    KNOWN = "already notified"
+    NOBODY = "no way is configured"
+    FAILED = "could not be sent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,9 @@ class Notifier:
             ways["webhook"] = lambda message, now: post(
                 hook, secrets.get(hook.connection), message, now_s=int(now.timestamp())
             )
+        if (chat := settings.apprise) is not None:
+            for name in chat.connections:
+                ways[f"apprise {name}"] = partial(_by_chat, secrets, name, chat.timeout_s)
         return cls(settings, site.ledger, ways)
 
     def tell(self, message: Message, *, now: datetime, window: timedelta | None = None) -> Said:
@@ -92,3 +98,7 @@ class Notifier:
         except LedgerError as error:
             log.warning("not recorded: %s", error)
         return Said.FAILED
+
+
+def _by_chat(secrets: Secrets, connection: str, timeout_s: float, message: Message, _: datetime) -> None:
+    send_chat(secrets.get(connection), message, timeout_s=timeout_s)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
+from pathlib import Path
 from typing import BinaryIO
 
+from include.cvmfs.errors import SourceError
 from include.cvmfs.sources.archive import blocks_of
-from include.cvmfs.sources.source import SourceLimits, TreeSource
+from include.cvmfs.sources.directory import DirectorySource
+from include.cvmfs.sources.source import SourceLimits, TreeSource, printable
 from include.cvmfs.sources.tarball import TarSource
 from include.cvmfs.sources.ziparchive import ZipSource
 from include.cvmfs.sources.zipmembers import MAGIC
@@ -33,3 +36,18 @@ def open_artifact(
     whole: Iterator[bytes] = chain((first,), blocks) if first else iter(())
     kind = ZipSource if first.startswith(MAGIC) else TarSource
     return kind(whole, name, sha256=sha256, size=size, limits=limits)
+
+
+def open_path(path: Path, *, sha256: str | None = None, limits: SourceLimits | None = None) -> TreeSource:
+    """A folder or an archive of this machine. ``sha256``: what the archive's must be; a folder has none.
+
+    Raises SourceError for what is not there or cannot be read.
+    """
+    if path.is_dir():
+        if sha256 is not None:
+            raise SourceError(printable(str(path)), "is a folder and has no SHA-256; give an archive, or no sum")
+        return DirectorySource(path)
+    try:
+        return open_artifact(path.open("rb"), path.name, sha256=sha256, size=path.stat().st_size, limits=limits)
+    except OSError as fault:
+        raise SourceError(printable(str(path)), f"{fault.strerror}; give a folder or an archive") from None

@@ -10,7 +10,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -317,21 +317,35 @@ class GatewayClient(Administration):
         A commit in it is bounded by what the lease lasts when it begins: while it runs nothing is renewed.
         A drop that fails is only logged: what the block did or raised matters more, and the lease ends by itself.
         """
-        holdings = self._holdings
-        lease = holdings.with_deadline(self.acquire(repository, path, hostname=hostname), self._asked_left_s)
-        keeper = Keeper(lease, self.renew, lambda: holdings.left_s(lease)[1], lambda: holdings.may_be_renewed(lease))
-        if self._can_renew is not False:
-            keeper.start()
+        lease = self._holdings.with_deadline(self.acquire(repository, path, hostname=hostname), self._asked_left_s)
         try:
-            yield lease
+            with self._renewed(lease):
+                yield lease
         finally:
-            keeper.stop()
             try:
                 self.drop(lease)
             except GatewayError as error:
                 log.warning("lease on %s not dropped, it ends by expiry: %s", lease.full_path, error)
                 self._holdings.ended(lease, LeaseEvent.ABANDONED, f"not dropped: {error.code}")
             self._holdings.forget(lease)
+
+    @contextmanager
+    def taken_over(self, lease: Lease) -> Iterator[Lease]:
+        """A lease that another process took, renewed at once and then as in ``lease``, and not dropped at the end.
+
+        Raises LeaseLost.
+        """
+        self._holdings.adopted(lease)
+        with suppress(NotOffered):
+            lease = self.renew(lease)
+        with self._renewed(lease):
+            yield lease
+
+    def _renewed(self, lease: Lease) -> AbstractContextManager[object]:
+        if self._can_renew is False:
+            return nullcontext()
+        left_s, may = self._holdings.left_s, self._holdings.may_be_renewed
+        return Keeper(lease, self.renew, lambda: left_s(lease)[1], lambda: may(lease))
 
     def left_s(self, lease: Lease) -> float | None:
         """Seconds until a lease ends, its renewals included; None if the gateway does not say."""

@@ -67,6 +67,11 @@ class Holdings:
             self._held[lease.token] = Held(lease, sent_at, sent_at, trace)
         audit.record(LeaseEvent.ACQUIRED, lease, held_s=0.0, outcome="granted", trace=trace)
 
+    def adopted(self, lease: Lease) -> None:
+        """A lease that another process took, and has told of, is ours for a while."""
+        with self._lock:
+            self._held[lease.token] = Held(lease, now := time.monotonic(), now)
+
     def known(self, lease: Lease) -> Held | None:
         """What is known of a lease that this client took and that has not ended."""
         with self._lock:
@@ -168,7 +173,7 @@ class Holdings:
 
 
 class Keeper:
-    """Renews one lease in the background until it is stopped, as long as the gateway renews at all.
+    """Renews one lease in the background for the length of a block, as long as the gateway renews at all.
 
     ``renew`` asks for it; ``lifetime_s`` tells how long the lease lasts, None if that is not known; ``may`` whether it
     should last longer at this moment.
@@ -186,16 +191,15 @@ class Keeper:
         self._lifetime_s = lifetime_s
         self._may = may
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
+    def __enter__(self) -> Keeper:
         """Does nothing for a lease of which nobody knows how long it lasts."""
-        if self._lifetime_s() is None:
-            return
-        self._thread = threading.Thread(target=self._keep, name=f"lease {self._lease.full_path}", daemon=True)
-        self._thread.start()
+        if self._lifetime_s() is not None:
+            name = f"lease {self._lease.full_path}"
+            threading.Thread(target=self._keep, name=name, daemon=True).start()
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Ask for no renewal any more. One that is under way is not waited for: it can do no harm."""
         self._stop.set()
 

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from include.cvmfs.ingest.changeset import Changeset
 from include.ledger.engine import Bind, reading, writing
 from include.nightlies.errors import BuildMoved, BuildOvertaken
 from include.nightlies.records.publications import place
@@ -34,6 +35,21 @@ class ChangesetRecord:
     base_revision: int | None
     body: str
     created_at: datetime
+
+    @classmethod
+    def of(cls, changeset: Changeset) -> ChangesetRecord:
+        """As it is kept."""
+        return cls(
+            digest=changeset.digest,
+            repository=changeset.repository,
+            destination=changeset.destination,
+            source_sha256=changeset.source_sha256 or "",
+            root_hash=str(changeset.root),
+            generation=changeset.generation,
+            base_revision=changeset.base_revision,
+            body=changeset.format().decode(),
+            created_at=changeset.created,
+        )
 
 
 def record_build(

@@ -168,6 +168,23 @@ damaged = Table(
     **TABLE_OPTIONS,
 )
 
+collections = Table(
+    "collections",
+    metadata,
+    # each garbage collection that ended; see include/nightlies/records/collections.py
+    Column("repository", NAME, primary_key=True),
+    Column("ended_at", UtcTime, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("kept", BigInteger, nullable=False),
+    Column("deleted", BigInteger, nullable=False),
+    Column("bytes_deleted", BigInteger, nullable=False),
+    # condemned and not deleted: once in careful mode, or refused by the store
+    Column("garbage", BigInteger, nullable=False),
+    Column("lost", BigInteger, nullable=False),
+    Column("seconds", Float, nullable=False),
+    **TABLE_OPTIONS,
+)
+
 created = Table(
     "created",
     metadata,
@@ -255,5 +272,25 @@ bound = Table(
     Column("name", exact(1024), nullable=False),
     Column("destination", exact(1024), nullable=False),
     Index(None, "digest"),
+    **TABLE_OPTIONS,
+)
+
+quality = Table(
+    "quality",
+    metadata,
+    # what each suite found in a run; see include/nightlies/records/quality.py
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("run_id", exact(512), nullable=False),
+    Column("suite", exact(16), nullable=False),
+    Column("slot", NAME, nullable=False),
+    Column("build_id", NAME, nullable=False),
+    Column("verdict", exact(16), nullable=False),
+    Column("reason", long_text(), nullable=False),
+    # what a person gave as the reason for accepting what the suite found
+    Column("accepted", long_text(), nullable=False),
+    Column("faults", Integer, nullable=False),
+    Column("checked_at", UtcTime, nullable=False),
+    UniqueConstraint("run_id", "suite"),
+    Index(None, "slot", "build_id"),
     **TABLE_OPTIONS,
 )

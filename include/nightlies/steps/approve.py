@@ -16,7 +16,7 @@ from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.notifier import Notifier
 from include.ledger.engine import Bind, writing
 from include.nightlies.attempt import Attempt
-from include.nightlies.errors import NotApproved
+from include.nightlies.errors import APPROVAL_REQUIRED, NotApproved
 from include.nightlies.records import publications as records
 from include.nightlies.records import questions
 from include.nightlies.records.questions import Question
@@ -124,6 +124,12 @@ def require_answer(ledger: Bind, run: str, name: str, digest: str) -> None:
         raise NotApproved(name, f"nobody was asked about what there is now, {digest[:16]}")
     if last.answer is not Answer.APPROVED:
         raise NotApproved(name, last.said, last.answer)
+
+
+def require_no_approval(site: Site, fqrn: str) -> None:
+    """Raises APPROVAL_REQUIRED for a repository that nothing is published to without an approval."""
+    if site.settings.repository(fqrn).approval is not None:
+        raise APPROVAL_REQUIRED(f"repository {fqrn} asks for approval; {APPROVAL_REQUIRED.hint}")
 
 
 def settings_of(site: Site, fqrn: str) -> Approval:

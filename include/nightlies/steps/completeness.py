@@ -5,6 +5,7 @@ from __future__ import annotations
 from include.cvmfs.revision.revision import Revision
 from include.ledger.engine import Bind
 from include.nightlies.records import publications as records
+from include.nightlies.records import quality
 from include.nightlies.rules.build import ArtifactRecord, BuildRecord
 from include.nightlies.rules.current_content import standing
 from include.nightlies.rules.destinations import destination_of
@@ -63,6 +64,7 @@ class Completeness:
             self._others = [found for record in known.values() if (found := self._recorded(record))[1]]
         if not build.complete:
             self._faults.append("its index is not complete yet")
+        self._faults += map(str, quality.blocked(self._bind, slot.name, build.build_id, slot.quality))
 
     def _recorded(self, record: ArtifactRecord) -> tuple[str, str]:
         """Where an artifact is to stand, and the nested catalog that it became there; "" if it never was published."""

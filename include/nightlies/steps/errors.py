@@ -13,6 +13,7 @@ StepError
 ├── ReserveFailed         destinations that cannot be reserved; the others were
 ├── NotWell               something is wrong with a repository, or is going to be
 ├── NotVerified           what was published does not read back through the public URL
+├── QualityBlocked        what a suite of the quality gate found keeps the build back
 └── GateClosed            something that the run had to publish is missing, with its reason
 """
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from include.errors import is_retryable
+from include.errors import ErrorRow, is_retryable
 from include.nightlies.errors import NightlyError
 
 SHOWN = 20
@@ -196,3 +197,23 @@ class GateClosed(StepError):
         shown = "\n".join(f"- {line}" for line in self.missing[:SHOWN])
         more = f"\n… and {len(self.missing) - SHOWN} more; see the ledger" if len(self.missing) > SHOWN else ""
         super().__init__(f"run {run}: {len(self.missing)} missing:\n{shown}{more}")
+
+
+class QualityBlocked(StepError):
+    """`faults` are lines that name the artifact, and what is wrong with it."""
+
+    code = "quality-blocked"
+    hint = (
+        "Correct the build; or run the DAG of the slot again for the date with *Accept quality* and a reason; or set "
+        "the suite to warn in `quality` of the slot"
+    )
+
+    def __init__(self, build: str, faults: Sequence[str]) -> None:
+        self.faults = tuple(faults)
+        shown = "".join(f"\n- {line}" for line in self.faults[:SHOWN])
+        more = f"\n… and {len(self.faults) - SHOWN} more; see the Data Docs" if len(self.faults) > SHOWN else ""
+        super().__init__(f"build {build} is kept back by the quality gate:{shown}{more}\n{self.hint}.")
+
+
+QUALITY_UNCHECKED = ErrorRow(StepError, "quality-unchecked")
+"""A suite could not be applied."""

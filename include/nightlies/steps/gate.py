@@ -11,6 +11,8 @@ from include.ledger.engine import Bind
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import BuildIncomplete
 from include.nightlies.records import publications as records
+from include.nightlies.records import quality
+from include.nightlies.records.quality import QualityVerdict
 from include.nightlies.rules.build import BuildRecord
 from include.nightlies.rules.index import RejectedArtifact
 from include.nightlies.rules.publication import Publication
@@ -20,6 +22,7 @@ from include.nightlies.steps.errors import GateClosed
 from include.nightlies.steps.links import build_taken, keep_links
 from include.nightlies.steps.values import Night
 from include.settings.model import Slot
+from include.settings.quality import QualityMode, Suite
 from include.site.site import Site
 
 log = logging.getLogger(__name__)
@@ -58,9 +61,9 @@ def gate(
     """Let the run pass if everything that it had to publish is published, or held already, and verified.
 
     With a night, what its slot requires (its projects times its platforms, as far as chosen), what its index lists but
-    cannot be taken, and an index that is not complete count too; what is optional is only reported. ``cause``: why
-    nothing could be planned, which comes first then. Raises GateClosed with every missing thing and why, which is then
-    also the reason why the slot's links stay.
+    cannot be taken, an index that is not complete, and suites of the quality gate that block count too; what is
+    optional is only reported. ``cause``: why nothing could be planned, which comes first then. Raises GateClosed with
+    every missing thing and why, which is then also the reason why the slot's links stay.
     """
     run, dry_run = attempt.run, dry_run or (night is not None and night.dry_run)
     publications = records.publications_of_run(site.ledger, run)
@@ -77,6 +80,8 @@ def gate(
     if night is not None and slot is not None and build is not None:
         every = records.publications_of_build(site.ledger, build.id)
         lines += withdrawn_from_build(slot, night, build, publications, every)
+        if not dry_run and not cause:
+            lines += quality_of_run(site.ledger, run, slot)
     if not publications and not lines:
         nothing = None if build is None else f"build {build.build_id}: its index lists nothing that the run takes"
         lines.append(nothing or "nothing was planned; the log of task plan says why")
@@ -140,6 +145,21 @@ def missing_of_build(
         lines += [f"{name}: nothing of it is in the index of build {build.build_id}" for name in absent]
     if not build.complete and not (night.projects and night.platforms):
         lines.append(f"build {build.build_id}: its index is not complete yet; run again when it is")
+    return lines
+
+
+def quality_of_run(ledger: Bind, run: str, slot: Slot) -> list[str]:
+    """Which suites of the quality gate keep the run's build back, and which should have judged it and did not."""
+    if slot.quality is None:
+        return []
+    found, lines = quality.of_run(ledger, run), []
+    for suite in Suite:
+        if slot.quality.mode(suite) is not QualityMode.BLOCK:
+            continue
+        if suite not in found:
+            lines.append(f"quality, suite {suite.value}: it was not judged; the log of its task says why")
+        elif found[suite].verdict is QualityVerdict.BLOCKED:
+            lines.append(str(found[suite]))
     return lines
 
 

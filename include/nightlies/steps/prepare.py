@@ -134,7 +134,7 @@ class Preparation:
 
     def _kept(self, changeset: Changeset) -> Changeset:
         if changeset.stored:
-            builds.save_changeset(self.site.ledger, _record(changeset))
+            builds.save_changeset(self.site.ledger, builds.ChangesetRecord.of(changeset))
         return changeset
 
 
@@ -233,20 +233,6 @@ def figures_of(changeset: Changeset, *, seconds: float) -> Figures:
         objects_reused=changeset.objects_reused,
         bytes_uploaded=changeset.bytes_uploaded,
         seconds={"prepare": round(seconds, 3)},
-    )
-
-
-def _record(changeset: Changeset) -> builds.ChangesetRecord:
-    return builds.ChangesetRecord(
-        digest=changeset.digest,
-        repository=changeset.repository,
-        destination=changeset.destination,
-        source_sha256=changeset.source_sha256 or "",
-        root_hash=str(changeset.root),
-        generation=changeset.generation,
-        base_revision=changeset.base_revision,
-        body=changeset.format().decode(),
-        created_at=changeset.created,
     )
 
 

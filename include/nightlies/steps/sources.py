@@ -16,7 +16,8 @@ from include.nightlies.rules.index import MAX_INDEX_BYTES, BuildIndex
 from include.nightlies.rules.signatures import MAX_SIGNATURE_BYTES, public_key, require_signature
 from include.nightlies.steps.errors import ArtifactDirectory, ArtifactMissing, ArtifactSize, SourceNotAllowed
 from include.nightlies.steps.values import Item
-from include.settings.model import ArtifactLimits, Slot
+from include.settings.model import Slot
+from include.settings.prepare import ArtifactLimits
 from include.settings.templates import fill
 from include.site.site import Site
 from include.storage.errors import NotFound
@@ -53,7 +54,11 @@ def opened(site: Site, item: Item, limits: ArtifactLimits) -> TreeSource:
     A directory has neither size nor sum: it is read only where none was announced. Raises SourceNotAllowed,
     ArtifactDirectory, ArtifactMissing or ArtifactSize.
     """
-    store, key = locate(site, item.source, item.store)
+    return opened_at(*locate(site, item.source, item.store), item, limits)
+
+
+def opened_at(store: Store, key: str, item: Item, limits: ArtifactLimits) -> TreeSource:
+    """The same of a place that is known already."""
     where = f"{store.url}/{key}"
     folder = _folder(store, key)
     if folder is not None:

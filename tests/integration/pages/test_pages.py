@@ -18,6 +18,7 @@ from include.nightlies.rules.index import Artifact, BuildIndex
 from include.nightlies.rules.publication import Move
 from include.nightlies.rules.states import Phase, State
 from include.pages.registry import PAGES
+from include.quality.pages import folder_of_run
 from include.site.site import Site
 from tests.fakes.site import FQRN
 from tests.integration.pages.conftest import DAY, HOSTILE, NOW, RUN, Night
@@ -27,9 +28,9 @@ NIGHT = f"/nights?slot=main&date={DAY}"
 
 def test_every_route_without_a_login_answers_401(anybody: TestClient) -> None:
     routes = [one for one in anybody.app.routes if isinstance(one, APIRoute)]  # type: ignore[attr-defined]
-    assert len(routes) == len(anybody.app.routes) == 2 * len(PAGES) + 1  # type: ignore[attr-defined]
+    assert len(routes) == len(anybody.app.routes) == 2 * len(PAGES) + 2  # type: ignore[attr-defined]
     for route in routes:
-        answer = anybody.get(route.path.replace("{name}", "shell.js"))
+        answer = anybody.get(route.path.format(name="shell.js", slot="main", run="0" * 32))
         assert (answer.status_code, answer.json()) == (401, {"detail": "Not authenticated"}), route.path
 
 
@@ -53,6 +54,25 @@ def test_plotly_is_served_from_the_installed_package(client: TestClient) -> None
 def test_only_files_of_the_pages_are_served(client: TestClient) -> None:
     for name in ("..%2fapp.py", "app.py", "nights.html"):
         assert client.get(f"/static/{name}").status_code == 404
+
+
+def test_the_data_docs_of_a_run_are_served_and_nothing_beside_them(client: TestClient, site: Site) -> None:
+    var = site.settings.paths.var
+    folder = folder_of_run(var, "main", RUN)
+    folder.mkdir(parents=True)
+    (folder / "index.html").write_text("<h1>Quality</h1>")
+    (folder / ".index.1").write_text("not whole yet")
+    (var / "index.html").write_text("not of a run")
+    (folder / "night.html").symlink_to(var / "index.html")
+    answer = client.get(f"/quality/main/{folder.name}/index.html")
+    assert (answer.status_code, answer.text) == (200, "<h1>Quality</h1>")
+    assert answer.headers["content-security-policy"].startswith("default-src 'none';")
+    beside = (
+        f"main/{folder.name}/.index.1", f"main/{folder.name}/night.html", f"main/{folder.name}/growth.html",
+        f"main/{folder.name}%00/index.html", "main/../index.html", "main/..%2f..%2f/index.html",
+        "%2e%2e/%2e%2e/index.html", f"../quality/{folder.name}/index.html", f"unknown/{folder.name}/index.html",
+    )  # fmt: skip
+    assert {client.get(f"/quality/{path}").status_code for path in beside} == {404}
 
 
 def test_an_empty_ledger_is_said(client: TestClient) -> None:

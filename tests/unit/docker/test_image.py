@@ -30,18 +30,25 @@ def test_the_folder_is_not_importable() -> None:
 
 
 def test_the_base_is_pinned_and_the_dependencies_are_hash_checked() -> None:
-    assert re.findall(r"^FROM (.*)$", DOCKERFILE, re.MULTILINE) == ["python:3.11.14-slim-bookworm"]
-    assert DOCKERFILE.count("--require-hashes") == 2
+    assert set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.MULTILINE)) == {"python:3.11.14-slim-bookworm"}
+    installs = re.findall(r"pip (?:install|sync) .*", DOCKERFILE)
+    assert len(installs) == 4
+    assert [line for line in installs if "--require-hashes" not in line and "--no-deps --editable ." not in line] == []
 
 
-def test_dependencies_have_a_layer_of_their_own() -> None:
-    assert DOCKERFILE.index("COPY requirements.txt") < DOCKERFILE.index("COPY . .")
+def test_the_image_carries_the_lock_of_production_alone() -> None:
+    (sync,) = re.findall(r"uv pip sync .*", DOCKERFILE)
+    assert re.findall(r"\S+\.txt", sync) == ["requirements.txt"]
+    last = DOCKERFILE.rpartition("\nFROM ")[2]
+    assert re.findall(r"COPY .*", last) == ["COPY --from=environment /opt/venv /opt/venv", "COPY . ."]
+    (install,) = re.findall(r"pip (?:install|sync) .*", last)
+    assert install.endswith("--no-deps --editable .")
 
 
 def test_it_does_not_run_as_root_and_owns_its_folders() -> None:
     users = re.findall(r"^USER (.*)$", DOCKERFILE, re.MULTILINE)
     assert users == re.findall(r"--uid (\d+)", DOCKERFILE) != ["0"]
-    assert DOCKERFILE.index("USER") > DOCKERFILE.index("uv pip install")
+    assert DOCKERFILE.rindex("USER") > DOCKERFILE.rindex("uv pip install")
 
 
 def test_it_finds_its_state_its_configuration_and_its_dags() -> None:

@@ -27,7 +27,7 @@ class Sensor(LeaseFreeSensor):
     """Of a site with one gateway."""
 
     def __init__(self, *, path: str = "/a/b", **kwargs: Any) -> None:
-        super().__init__(task_id="wait", repository=FQRN, path=path, **kwargs)
+        super().__init__(task_id="wait", fqrn=FQRN, path=path, **kwargs)
 
     def site(self) -> Any:
         site = SiteSettings()

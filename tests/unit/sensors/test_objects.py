@@ -80,4 +80,4 @@ def test_an_unknown_store_is_refused_at_once(builds: Path) -> None:
 def test_errors_decide_themselves_whether_it_is_tried_again() -> None:
     assert isinstance(sensor().retry_policy, RetryByKind)
     assert sensor().trigger_rule == TriggerRule.ALL_SUCCESS
-    assert set(ObjectSensor.template_fields) == {"store", "key"}
+    assert set(ObjectSensor.template_fields) == {"store", "key", "store_conn_id"}

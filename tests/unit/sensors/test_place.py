@@ -45,7 +45,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def sensor(**settings: Any) -> Sensor:
-    return Sensor(task_id="place", repository=FQRN, path="/a/b", **settings)
+    return Sensor(task_id="place", fqrn=FQRN, path="/a/b", **settings)
 
 
 def test_a_place_that_is_there_is_told_at_once(seen: list[Any]) -> None:

@@ -12,8 +12,10 @@ from triggers.checks import CHECKS
 from triggers.poll import PollTrigger
 
 STORED: dict[str, dict[str, Any]] = {
-    "lease-free": {"repository": "nights.example.org", "path": "/a/b"},
-    "object": {"store": "builds", "key": "main/index.json"},
+    "lease-free": {"repository": "nights.example.org", "path": "/a/b", "gateway_conn_id": "gateway"},
+    "object": {"store": None, "key": "main/index.json", "store_conn_id": "ours"},
+    "path": {"fqrn": "nights.example.org", "path": "/a/b", "absent": True},
+    "revision": {"fqrn": "nights.example.org", "revision": 3, "tag": "v1"},
     "place": {"repository": "nights.example.org", "path": "/a/b", "wanted": "free", "replaces": True},
     "thaw": {"repository": "nights.example.org"},
     "collection": {"repository": "nights.example.org", "number": 7, "shards": [3, 200]},
@@ -27,6 +29,17 @@ STORED: dict[str, dict[str, Any]] = {
 
 def test_the_keys_are_those_that_are_stored() -> None:
     assert set(CHECKS) == set(STORED)
+
+
+@pytest.mark.parametrize(
+    ("key", "row"),
+    [
+        ("lease-free", {"repository": "nights.example.org", "path": "/a/b"}),
+        ("object", {"store": "builds", "key": "main/index.json"}),
+    ],
+)
+def test_a_row_of_an_earlier_release_is_made_without_the_arguments_of_today(key: str, row: dict[str, Any]) -> None:
+    inspect.signature(CHECKS[key].look).bind(lambda: None, **row)
 
 
 @pytest.mark.parametrize("key", STORED)

@@ -7,8 +7,8 @@ from alembic import op
 
 from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact
 
-revision = "0011"
-down_revision = "0010"
+revision = "0013"
+down_revision = "0012"
 branch_labels = None
 depends_on = None
 

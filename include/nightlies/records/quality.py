@@ -1,0 +1,200 @@
+"""What the ledger records of the quality gate: the verdict of each suite in a run, and the figures that nights have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import date, datetime
+from enum import Enum
+
+from sqlalchemy import Connection, insert, select, update
+
+from include.ledger.engine import Bind, reading, writing
+from include.nightlies.records.tables import artifacts, builds, publications, quality, undone
+from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.states import State
+from include.settings.quality import QualityMode, QualitySettings, Suite
+
+_REASON_LENGTH = 4000
+_GOOD = [state.value for state in State if state.good]
+LOOKED_AT = 60
+"""How many earlier builds are looked at for those that count: some were refused or undone."""
+
+
+class QualityVerdict(Enum):
+    """What a suite said of a build. Only `BLOCKED` stops a run."""
+
+    PASSED = "passed"
+    WARNED = "warned"
+    BLOCKED = "blocked"
+    ACCEPTED = "accepted"
+    """Faults were found, and a person accepted them with a reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class QualityRecord:
+    """One suite in one run. `reason`: its first fault, or why there is nothing to say; `faults`: how many there are.
+
+    `accepted`: why a person accepted the faults, "" if nobody did.
+    """
+
+    run_id: str
+    suite: Suite
+    slot: str
+    build_id: str
+    verdict: QualityVerdict
+    reason: str
+    accepted: str
+    faults: int
+    checked_at: datetime
+
+    def __str__(self) -> str:
+        more = f" (and {self.faults - 1} more)" if self.faults > 1 else ""
+        return f"quality, suite {self.suite.value}: {self.reason}{more}"
+
+
+@dataclass(frozen=True, slots=True)
+class ArtifactFigures:
+    """What the ledger has of one artifact of a build; None where nothing of it is in the repository.
+
+    `size`: of the artifact itself; `files`, `bytes`: of its tree; `seconds`: of work, of all runs; `added_bytes`,
+    `added_objects`: what they stored of it. Sizes in bytes.
+    """
+
+    size: int
+    sha256: str
+    files: int | None = None
+    bytes: int | None = None
+    seconds: float = 0.0
+    added_bytes: int = 0
+    added_objects: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NightFigures:
+    """A build with the figures of its artifacts, by name."""
+
+    key: BuildKey
+    artifacts: Mapping[str, ArtifactFigures]
+
+
+def record(bind: Bind, found: QualityRecord) -> None:
+    """Keep what a suite said in a run; the same suite of the same run again replaces it."""
+    values = asdict(found) | {
+        "suite": found.suite.value, "verdict": found.verdict.value, "reason": found.reason[:_REASON_LENGTH],
+    }  # fmt: skip
+
+    def work(connection: Connection) -> None:
+        where = (quality.c.run_id == found.run_id, quality.c.suite == found.suite.value)
+        if connection.execute(select(quality.c.id).where(*where).with_for_update()).first():
+            connection.execute(update(quality).where(*where).values(**values))
+        else:
+            connection.execute(insert(quality).values(**values))
+
+    writing(bind, work)
+
+
+def of_run(bind: Bind, run: str) -> dict[Suite, QualityRecord]:
+    """What each suite said in a run."""
+    return {one.suite: one for one in _records(bind, quality.c.run_id == run)}
+
+
+def blocked(bind: Bind, slot: str, build_id: str, settings: QualitySettings | None) -> list[QualityRecord]:
+    """Which suites that block the slot's builds said no to this one, in the newest run that asked them."""
+    if settings is None:
+        return []
+    newest = {one.suite: one for one in _records(bind, quality.c.slot == slot, quality.c.build_id == build_id)}
+    return [
+        one
+        for suite, one in newest.items()
+        if one.verdict is QualityVerdict.BLOCKED and settings.mode(suite) is QualityMode.BLOCK
+    ]
+
+
+def earlier_nights(bind: Bind, slot: str, before: BuildKey, *, limit: int) -> tuple[NightFigures, ...]:
+    """The newest complete builds of a slot before that one that are in the repository, the newest first.
+
+    A build that a suite refused is not among them, nor is what was undone.
+    """
+    query = (
+        select(builds.c.id, builds.c.build_id, builds.c.build_date)
+        .where(builds.c.slot == slot, builds.c.build_date <= before.date, builds.c.complete)
+        .order_by(builds.c.build_date.desc(), builds.c.id.desc())
+        .limit(LOOKED_AT)
+    )
+    with reading(bind) as connection:
+        found = {row.id: BuildKey(row.build_date, row.build_id) for row in connection.execute(query)}
+        refused = _refused(connection, slot, [key.build_id for key in found.values()])
+        known = _figures(
+            connection, [row for row, key in found.items() if key < before and key.build_id not in refused]
+        )
+    nights = [NightFigures(found[row], figures) for row, figures in known.items()]
+    nights = [one for one in nights if any(figures.files is not None for figures in one.artifacts.values())]
+    return tuple(sorted(nights, key=lambda one: one.key, reverse=True)[:limit])
+
+
+def night(bind: Bind, slot: str, build_id: str, build_date: date) -> NightFigures:
+    """The figures of one build; it may have none."""
+    query = select(builds.c.id).where(builds.c.slot == slot, builds.c.build_id == build_id)
+    with reading(bind) as connection:
+        known = _figures(connection, connection.scalars(query).all())
+    return NightFigures(BuildKey(build_date, build_id), next(iter(known.values()), {}))
+
+
+def _figures(connection: Connection, wanted: Iterable[int]) -> dict[int, dict[str, ArtifactFigures]]:
+    """By build and artifact. Each artifact counts as its build lists it now, not as it was before it was rebuilt."""
+    found: dict[int, dict[str, ArtifactFigures]] = {row: {} for row in wanted}
+    columns = (
+        artifacts.c.id, artifacts.c.build, artifacts.c.project, artifacts.c.platform, artifacts.c.size,
+        artifacts.c.sha256,
+    )  # fmt: skip
+    listed = connection.execute(select(*columns).where(artifacts.c.build.in_(found))).all()
+    rows = {row.id: row for row in listed}
+    gone = select(undone.c.artifact, undone.c.artifact_sha256).where(
+        undone.c.artifact.in_(rows), undone.c.lifted_at.is_(None)
+    )
+    for artifact, sha256 in connection.execute(gone).all():
+        if rows[artifact].sha256 == sha256:
+            del rows[artifact]
+    figures = {row.id: ArtifactFigures(row.size, row.sha256) for row in rows.values()}
+    query = (
+        select(publications)
+        .where(publications.c.artifact.in_(rows), publications.c.state.in_(_GOOD))
+        .order_by(publications.c.updated_at, publications.c.id)
+    )
+    for done in connection.execute(query).mappings():
+        before = figures[done["artifact"]]
+        if done["artifact_sha256"] != before.sha256:
+            continue
+        figures[done["artifact"]] = replace(
+            before,
+            files=before.files if done["files"] is None else done["files"],
+            bytes=before.bytes if done["bytes"] is None else done["bytes"],
+            seconds=before.seconds + sum(done["seconds"].values()),
+            added_bytes=before.added_bytes + (done["bytes_uploaded"] or 0),
+            added_objects=before.added_objects + (done["objects_new"] or 0),
+        )
+    for artifact, row in rows.items():
+        found[row.build][f"{row.project}/{row.platform}"] = figures[artifact]
+    return found
+
+
+def _refused(connection: Connection, slot: str, build_ids: Iterable[str]) -> set[str]:
+    newest = {
+        (one.build_id, one.suite): one
+        for one in _records(connection, quality.c.slot == slot, quality.c.build_id.in_(list(build_ids)))
+    }
+    return {build_id for (build_id, _), one in newest.items() if one.verdict is QualityVerdict.BLOCKED}
+
+
+def _records(bind: Bind, *where: object) -> list[QualityRecord]:
+    query = select(quality).where(*where).order_by(quality.c.checked_at, quality.c.id)  # type: ignore[arg-type]
+    with reading(bind) as connection:
+        rows = connection.execute(query).mappings().all()
+    return [
+        QualityRecord(
+            **{name: row[name] for name in QualityRecord.__dataclass_fields__}
+            | {"suite": Suite(row["suite"]), "verdict": QualityVerdict(row["verdict"])}
+        )
+        for row in rows
+    ]

@@ -1,0 +1,150 @@
+"""The steps of the quality gate: a build's index before anything is published, and the build before links move."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from include.nightlies.attempt import Attempt
+from include.nightlies.records import builds
+from include.nightlies.records import quality as records
+from include.nightlies.records.publications import publications_of_build
+from include.nightlies.records.quality import QualityRecord, QualityVerdict
+from include.nightlies.rules.build import BuildRecord
+from include.nightlies.rules.build_order import BuildKey
+from include.nightlies.rules.destinations import destination_of
+from include.nightlies.rules.publication import Publication
+from include.nightlies.steps.errors import QualityBlocked
+from include.nightlies.steps.links import build_of_night
+from include.nightlies.steps.sources import read_again
+from include.nightlies.steps.values import Night
+from include.quality.pages import folder_of_run, write_docs
+from include.quality.suites import (
+    NIGHTS,
+    PublishedArtifact,
+    growth_suite,
+    index_suite,
+    night_suite,
+    published_suite,
+)
+from include.quality.tree import tree_facts
+from include.quality.values import SuiteInput, SuiteResult
+from include.settings.model import Slot
+from include.settings.quality import QualityMode, Suite
+from include.site.site import Site
+
+log = logging.getLogger(__name__)
+
+
+def check_index(site: Site, attempt: Attempt, night: Night, *, accepted: str = "") -> tuple[QualityRecord, ...]:
+    """Judge the index of a night's build by the suite `index`; what it says is in the ledger and in the Data Docs.
+
+    Args:
+        site: The deployment.
+        attempt: The try of the task.
+        night: The night of the run.
+        accepted: Why a person accepts what is found; "" if nobody does.
+
+    Raises:
+        QualityBlocked: the suite blocks and found something.
+        NightshiftError: the index cannot be read, or a suite cannot be applied.
+    """
+    slot = site.settings.slot(night.slot)
+    if _is_off(slot, Suite.INDEX) or slot.quality is None:
+        return ()
+    index, _ = read_again(site, slot, night.date)
+    nights = records.earlier_nights(site.ledger, slot.name, BuildKey(index.date, index.build_id), limit=NIGHTS)
+    given = index_suite(index, slot, slot.quality, nights)
+    return _judge(site, attempt, slot, index.build_id, [given], accepted)
+
+
+def check_build(site: Site, attempt: Attempt, night: Night, *, accepted: str = "") -> tuple[QualityRecord, ...]:
+    """Judge the build of a night by the suites `published`, `night` and `growth`, as the repository and ledger have it.
+
+    All of the build counts, whichever run published it. Arguments and errors as `check_index`; raises BuildMissing if
+    the ledger has no build of the night.
+    """
+    slot = site.settings.slot(night.slot)
+    if slot.quality is None:
+        return ()
+    build = build_of_night(site.ledger, night)
+    nights = records.earlier_nights(site.ledger, slot.name, build.key, limit=NIGHTS)
+    tonight = records.night(site.ledger, slot.name, build.build_id, build.date)
+    given = []
+    if not _is_off(slot, Suite.PUBLISHED):
+        before = builds.build(site.ledger, slot.name, nights[0].key.build_id) if nights else None
+        given.append(published_suite(published_artifacts(site, slot, build, before)))
+    if not _is_off(slot, Suite.NIGHT):
+        given.append(night_suite(tonight, nights, slot.quality))
+    if not _is_off(slot, Suite.GROWTH):
+        given.append(growth_suite(tonight, nights, slot.quality))
+    return _judge(site, attempt, slot, build.build_id, given, accepted)
+
+
+def published_artifacts(
+    site: Site, slot: Slot, build: BuildRecord, before: BuildRecord | None
+) -> tuple[PublishedArtifact, ...]:
+    """Each published artifact of a build, with what the current revision's catalogs say of it and of `before`."""
+    revision, found = site.head(slot.repository).revision, []
+    newest: dict[int, Publication] = {}
+    for one in publications_of_build(site.ledger, build.id):
+        if one.state.good and one.artifact is not None:
+            newest.setdefault(one.artifact, one)
+    for record in build.artifacts:
+        publication, artifact = newest.get(record.id), record.artifact
+        if publication is None:
+            continue
+        old = None if before is None else before.artifact(artifact.project, artifact.platform)
+        facts_before = None
+        if old is not None and before is not None:
+            facts_before = tree_facts(revision, slot.repository, destination_of(slot, before, old.artifact))
+        runs = facts_before.executables if facts_before is not None else frozenset[str]()
+        facts = tree_facts(revision, slot.repository, destination_of(slot, build, artifact), runs)
+        found.append(
+            PublishedArtifact(
+                artifact.name, artifact.sha256, publication.artifact_sha256, publication.files, publication.bytes,
+                facts, facts_before,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _judge(
+    site: Site, attempt: Attempt, slot: Slot, build_id: str, given: Iterable[SuiteInput], accepted: str
+) -> tuple[QualityRecord, ...]:
+    from include.quality.validate import validate
+
+    pages, found, faults = {}, [], list[str]()
+    for one in given:
+        result, pages[one.suite] = validate(one)
+        said = _record(attempt, slot, build_id, result, accepted)
+        records.record(site.ledger, said)
+        found.append(said)
+        level = logging.INFO if said.verdict is QualityVerdict.PASSED else logging.WARNING
+        for line in [*result.faults, *result.notes] or [result.reason]:
+            log.log(level, "quality, suite %s: %s: %s", one.suite.value, said.verdict.value, line)
+        if said.verdict is QualityVerdict.BLOCKED:
+            faults += [f"suite {one.suite.value}: {line}" for line in result.faults]
+    if pages and slot.quality is not None:
+        folder = folder_of_run(site.settings.paths.var, slot.name, attempt.run)
+        write_docs(folder, pages, records.of_run(site.ledger, attempt.run).values(), keep=slot.quality.keep_runs)
+    if faults:
+        raise QualityBlocked(build_id, faults)
+    return tuple(found)
+
+
+def _record(attempt: Attempt, slot: Slot, build_id: str, result: SuiteResult, accepted: str) -> QualityRecord:
+    verdict = QualityVerdict.PASSED
+    if result.faults:
+        blocks = slot.quality is not None and slot.quality.mode(result.suite) is QualityMode.BLOCK
+        verdict = QualityVerdict.BLOCKED if blocks else QualityVerdict.WARNED
+        verdict = QualityVerdict.ACCEPTED if accepted else verdict
+    said = accepted if verdict is QualityVerdict.ACCEPTED else ""
+    return QualityRecord(
+        attempt.run, result.suite, slot.name, build_id, verdict, result.reason, said, len(result.faults),
+        attempt.clock(),
+    )  # fmt: skip
+
+
+def _is_off(slot: Slot, suite: Suite) -> bool:
+    return slot.quality is None or slot.quality.mode(suite) is QualityMode.OFF

@@ -1,0 +1,100 @@
+"""The Data Docs of runs: where they are, one folder for each run, and how many are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from html import escape
+from pathlib import Path
+
+from include.nightlies.records.quality import QualityRecord
+from include.settings.quality import Suite
+
+STYLE = """
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<style>
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 0; padding: 1.5rem; }
+main { max-width: 76rem; margin: auto; }
+table { border-collapse: collapse; margin: .5rem 0 1.5rem; width: 100%; }
+th, td { border: 1px solid #8886; padding: .35rem .6rem; text-align: left; vertical-align: top; }
+.badge, code { background: #8883; border-radius: .25rem; padding: .05rem .35rem; }
+.fa-check-circle::before { content: "ok"; color: light-dark(#17692f, #6fd08c); font-style: normal; }
+.fa-times::before { content: "failed"; color: light-dark(#a11, #ff9a8a); font-style: normal; font-weight: 700; }
+.collapse, [data-toggle=collapse], [id$=subheader] { display: none; }
+h5, h6 { font-size: 1.1rem; margin: 1rem 0 .25rem; }
+</style>"""
+"""In the head of every page: nothing is loaded from elsewhere, and no script runs."""
+
+_RUN = re.compile("[0-9a-f]{32}")
+
+
+def folder_of_run(var: Path, slot: str, run: str) -> Path:
+    """Where the Data Docs of a run are; the first page is `index.html`.
+
+    Args:
+        var: Folder of Nightshift's own files, `paths.var` of the configuration.
+        slot: Name of the slot.
+        run: The run as the ledger names it, `<dag id>/<run id>`; it may hold any character.
+    """
+    return var / "quality" / slot / hashlib.sha256(run.encode()).hexdigest()[:32]
+
+
+def docs_file(var: Path, slot: str, run: str, name: str) -> Path | None:
+    """A page of a run's Data Docs as a URL names it; None if there is no such page.
+
+    Args:
+        var: As for `folder_of_run`.
+        slot: Name of a slot that is configured.
+        run: Name of the run's folder.
+        name: Name of the file in it.
+    """
+    if not _RUN.fullmatch(run) or name not in {"index.html", *(f"{suite.value}.html" for suite in Suite)}:
+        return None
+    file = var / "quality" / slot / run / name
+    return file if file.is_file() and not file.is_symlink() else None
+
+
+def write_docs(folder: Path, pages: Mapping[Suite, str], records: Iterable[QualityRecord], *, keep: int) -> None:
+    """Write pages of suites and the first page of a run, each whole or not at all, and remove the oldest runs.
+
+    Args:
+        folder: As `folder_of_run` gives it.
+        pages: The HTML of each suite that was judged now.
+        records: What every suite of the run said, for the first page.
+        keep: How many runs of the slot are kept, this one among them.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in ({suite.value: page for suite, page in pages.items()} | {"index": _first_page(records)}).items():
+        part = folder / f".{name}.{os.getpid()}"
+        part.write_text(text, encoding="utf-8", errors="backslashreplace")
+        part.replace(folder / f"{name}.html")
+    os.utime(folder)
+    known = [one for one in folder.parent.iterdir() if one.is_dir() and not one.is_symlink()]
+    for old in sorted(known, key=lambda one: one.stat().st_mtime, reverse=True)[keep:]:
+        shutil.rmtree(old, ignore_errors=True)  # another task may be removing it too
+
+
+def _first_page(records: Iterable[QualityRecord]) -> str:
+    rows, about = [], ""
+    for one in sorted(records, key=lambda one: list(Suite).index(one.suite)):
+        about = f"Build {escape(one.build_id)} of slot {escape(one.slot)}, run {escape(one.run_id)}"
+        accepted = f"<br>accepted: {escape(one.accepted)}" if one.accepted else ""
+        cells = (
+            f'<a href="{one.suite.value}.html">{one.suite.value}</a>',
+            f"<strong>{one.verdict.value}</strong>",
+            str(one.faults),
+            f"{escape(one.reason)}{accepted}",
+            f"{one.checked_at:%Y-%m-%d %H:%M} UTC",
+        )
+        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("suite", "verdict", "faults", "reason", "checked"))
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>Quality</title>{STYLE}</head><body><main>'
+        f"<h1>Quality</h1><p>{about}</p><table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        "</main></body></html>\n"
+    )

@@ -1,0 +1,225 @@
+"""The four suites: what each compares, and the rules for it. Pure: values from the ledger, index and catalogs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from include.nightlies.records.quality import ArtifactFigures, NightFigures
+from include.nightlies.rules.index import Artifact, BuildIndex
+from include.nightlies.rules.requirements import is_required
+from include.quality.tree import TreeFacts
+from include.quality.values import Cell, Expect, QualityRule, Row, SuiteInput
+from include.settings.model import Slot
+from include.settings.quality import QualitySettings, Suite
+
+NIGHTS = 7
+"""Nights that figures are compared with; with fewer nothing is."""
+FILES, BYTES, SECONDS = 20, 1 << 20, 60.0
+"""Differences of one artifact or night that are too small to count: files, bytes, seconds of work."""
+ADDED_BYTES, ADDED_OBJECTS = 1 << 30, 10_000
+"""What a night may always add to the repository."""
+ALL = "the whole night"
+_EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedArtifact:
+    """One published artifact of a build. `now`, `before`: its tree, and that of the build before.
+
+    `files`, `bytes`: as they were when it was prepared. `listed`: the digest in the index, `published`: in the ledger.
+    """
+
+    name: str
+    listed: str
+    published: str | None
+    files: int | None
+    bytes: int | None
+    now: TreeFacts | None
+    before: TreeFacts | None
+
+
+def index_suite(index: BuildIndex, slot: Slot, settings: QualitySettings, nights: Sequence[NightFigures]) -> SuiteInput:
+    """The index of a build against itself and the builds before it. `nights`: these, the newest first."""
+    listed = {one.name: one for one in index.artifacts}
+    before = nights[0] if nights else None
+    rows: list[Row] = [_listed_row(one, index.artifacts, before, nights, settings) for one in index.artifacts]
+    if before is not None and index.complete and index.base is None:
+        rejected = {one.name for one in index.rejected}
+        rows += [
+            {"name": name, "lost": f"{before.key} had it and the index does not list it"}
+            for name in sorted(before.artifacts.keys() - listed.keys() - rejected)
+            if is_required(slot, *name.split("/", 1))
+        ]
+    rules = (
+        QualityRule(Expect.EMPTY, "lost", "{name}: {lost}"),
+        QualityRule(Expect.EMPTY, "digest", "{name}: {digest}"),
+        QualityRule(
+            Expect.AT_LEAST, "size", "{name}: {size} bytes, {size_usual}; expected at least {size_least}", "size_least"
+        ),
+    )
+    return SuiteInput(Suite.INDEX, tuple(rows), rules, _history(nights, "sizes are not compared"))
+
+
+def published_suite(artifacts: Collection[PublishedArtifact]) -> SuiteInput:
+    """What the repository holds of each artifact, against the index and what was prepared."""
+    rules = (
+        QualityRule(Expect.EMPTY, "missing", "{name}: {missing}"),
+        QualityRule(
+            Expect.EQUAL, "published", "{name}: published from {published}, the index lists {listed}", "listed"
+        ),
+        QualityRule(Expect.BETWEEN, "content", "{name}: its tree holds no file", least=1),
+        QualityRule(Expect.EQUAL, "files", "{name}: {files} files, {files_prepared} were prepared", "files_prepared"),
+        QualityRule(Expect.EQUAL, "bytes", "{name}: {bytes} bytes, {bytes_prepared} were prepared", "bytes_prepared"),
+        QualityRule(Expect.BETWEEN, "empty_libraries", "{name}: {empty_libraries} empty libraries: {empty}", most=0),
+        QualityRule(
+            Expect.BETWEEN, "lost_executables", "{name}: {lost_executables} files cannot be executed any more: {lost}",
+            most=0,
+        ),
+        QualityRule(Expect.BETWEEN, "broken_links", "{name}: {broken_links} links lead nowhere: {broken}", most=0),
+    )  # fmt: skip
+    return SuiteInput(Suite.PUBLISHED, tuple(_published_row(one) for one in artifacts), rules)
+
+
+def night_suite(tonight: NightFigures, nights: Sequence[NightFigures], settings: QualitySettings) -> SuiteInput:
+    """Files, bytes and working time of a build, as a whole and of each artifact, against the nights before it."""
+    here = {name: one for name, one in tonight.artifacts.items() if one.files is not None}
+    earlier = {name: [one.artifacts[name] for one in nights if _has(one, name)] for name in here}
+    known = [name for name, figures in earlier.items() if len(figures) >= NIGHTS]
+    rows = [_night_row(name, here[name], earlier[name], settings) for name in sorted(known)]
+    if known:
+        sums = [_sum([earlier[name][number] for name in known]) for number in range(NIGHTS)]
+        rows.insert(0, _night_row(ALL, _sum([here[name] for name in known]), sums, settings))
+    usual = "; expected {%s} to {%s}"
+    rules = []
+    for column in ("files", "bytes"):
+        reason = f"{{name}}: {{{column}}} {column}, {{{column}_usual}}" + usual % (f"{column}_least", f"{column}_most")
+        rules.append(QualityRule(Expect.AT_LEAST, column, reason, f"{column}_least"))
+        rules.append(QualityRule(Expect.AT_LEAST, f"{column}_most", reason, column))
+    slow = "{name}: {seconds} s of work, {seconds_usual}; expected at most {seconds_most}"
+    rules.append(QualityRule(Expect.AT_LEAST, "seconds_most", slow, "seconds"))
+    return SuiteInput(Suite.NIGHT, tuple(rows), tuple(rules), _history(nights, "nothing is compared"))
+
+
+def growth_suite(tonight: NightFigures, nights: Sequence[NightFigures], settings: QualitySettings) -> SuiteInput:
+    """What a build added to the repository, against the nights before it."""
+    row: dict[str, Cell] = {"name": ALL}
+    now, earlier = _sum(tonight.artifacts.values()), [_sum(one.artifacts.values()) for one in nights]
+    rules = []
+    for column, what, floor in (
+        ("added_bytes", "bytes", ADDED_BYTES),
+        ("added_objects", "objects", ADDED_OBJECTS),
+    ):
+        row[column] = getattr(now, column)
+        values = [float(getattr(one, column)) for one in earlier]
+        row |= _most(column, values, settings.factor, floor)
+        reason = f"{{name}}: adds {{{column}}} {what}, {{{column}_usual}}; expected at most {{{column}_most}}"
+        rules.append(QualityRule(Expect.AT_LEAST, f"{column}_most", reason, column))
+    return SuiteInput(Suite.GROWTH, (row,), tuple(rules), _history(nights, "nothing is compared"))
+
+
+def _listed_row(
+    one: Artifact,
+    listed: Sequence[Artifact],
+    before: NightFigures | None,
+    nights: Sequence[NightFigures],
+    settings: QualitySettings,
+) -> Row:
+    row: dict[str, Cell] = {"name": one.name, "sha256": one.sha256, "size": one.size}
+    sizes = [float(night.artifacts[one.name].size) for night in nights if one.name in night.artifacts]
+    row |= _band("size", sizes, settings.band, BYTES)
+    same = {other.name: other.size for other in listed if other.sha256 == one.sha256}
+    if before is not None:
+        same |= {
+            f"{name} of {before.key}": other.size
+            for name, other in before.artifacts.items()
+            if other.sha256 == one.sha256
+        }
+    if one.sha256 == _EMPTY_SHA256:
+        row["digest"] = f"its digest is that of an empty file, and its size {one.size} bytes"
+    elif contradicting := next((name for name, size in same.items() if size != one.size), None):
+        row["digest"] = f"it has the digest of {contradicting}, and another size"
+    return row
+
+
+def _published_row(one: PublishedArtifact) -> Row:
+    row: dict[str, Cell] = {
+        "name": one.name, "listed": one.listed, "published": one.published,
+        "files_prepared": one.files, "bytes_prepared": one.bytes,
+    }  # fmt: skip
+    if one.now is None:
+        return row | {"missing": "the ledger has it as published, and nothing stands at its destination"}
+    before = one.before or TreeFacts(0, 0, 0, frozenset(), frozenset(), frozenset())
+    # what the build before had already is known, and no fault of this one
+    empty = one.now.empty_libraries - before.empty_libraries
+    broken = one.now.broken_links - before.broken_links
+    return row | {
+        "files": one.now.files, "content": one.now.content, "bytes": one.now.bytes,
+        "empty_libraries": len(empty), "empty": _some(empty),
+        "lost_executables": len(one.now.plain), "lost": _some(one.now.plain),
+        "broken_links": len(broken), "broken": _some(broken),
+    }  # fmt: skip
+
+
+def _night_row(
+    name: str, now: ArtifactFigures, earlier: Sequence[ArtifactFigures], settings: QualitySettings
+) -> dict[str, Cell]:
+    return {
+        "name": name, "files": now.files, "bytes": now.bytes, "seconds": round(now.seconds, 1),
+        **_band("files", [float(one.files or 0) for one in earlier], settings.band, FILES),
+        **_band("bytes", [float(one.bytes or 0) for one in earlier], settings.band, BYTES),
+        **_most("seconds", [one.seconds for one in earlier], settings.factor, SECONDS),
+    }  # fmt: skip
+
+
+def _band(column: str, earlier: Sequence[float], share: float, floor: float) -> Mapping[str, Cell]:
+    """What is expected of a figure that may differ from its median by a share, and by `floor` in any case."""
+    if len(earlier) < NIGHTS:
+        return {}
+    usual = median(earlier[:NIGHTS])
+    apart = max(usual * share, floor)
+    return {
+        f"{column}_usual": _usual(usual),
+        f"{column}_least": max(0, round(usual - apart)),
+        f"{column}_most": round(usual + apart),
+    }
+
+
+def _most(column: str, earlier: Sequence[float], factor: float, floor: float) -> Mapping[str, Cell]:
+    """The same of a figure that may be several times its median, and more than it by `floor` in any case."""
+    if len(earlier) < NIGHTS:
+        return {}
+    usual = median(earlier[:NIGHTS])
+    return {f"{column}_usual": _usual(usual), f"{column}_most": round(max(usual * factor, usual + floor))}
+
+
+def _usual(value: float) -> str:
+    return f"the median of the last {NIGHTS} nights is {round(value)}"
+
+
+def _history(nights: Sequence[NightFigures], what: str) -> tuple[str, ...]:
+    if len(nights) >= NIGHTS:
+        return ()
+    return (f"no history, {len(nights)} of {NIGHTS} nights: {what}",)
+
+
+def _has(night: NightFigures, name: str) -> bool:
+    return name in night.artifacts and night.artifacts[name].files is not None
+
+
+def _sum(figures: Collection[ArtifactFigures]) -> ArtifactFigures:
+    return ArtifactFigures(
+        sum(one.size for one in figures),
+        "",
+        sum(one.files or 0 for one in figures),
+        sum(one.bytes or 0 for one in figures),
+        sum(one.seconds for one in figures),
+        sum(one.added_bytes for one in figures),
+        sum(one.added_objects for one in figures),
+    )
+
+
+def _some(paths: Collection[str], shown: int = 3) -> str:
+    """The first paths, cut and with control characters escaped: they come from archives."""
+    return ", ".join(repr(path)[1:121].rstrip("'") for path in sorted(paths)[:shown]) + " …" * (len(paths) > shown)

@@ -1,0 +1,104 @@
+"""Great Expectations applied to a suite's table: one expectation for each rule, and its own page of the results.
+
+Imported by tasks that judge only: the import costs seconds. Great Expectations writes no file, and asks nobody.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+os.environ["GX_ANALYTICS_ENABLED"] = "false"  # read when it is imported
+
+import great_expectations as gx
+import pandas as pd
+from great_expectations import expectations as gxe
+from great_expectations.data_context.types.base import DataContextConfig, InMemoryStoreBackendDefaults
+from great_expectations.render.renderer import ValidationResultsPageRenderer
+from great_expectations.render.view import DefaultJinjaPageView
+from jinja2 import ChoiceLoader, DictLoader
+
+from include.nightlies.steps.errors import QUALITY_UNCHECKED
+from include.quality.pages import STYLE
+from include.quality.values import Expect, QualityRule, SuiteInput, SuiteResult
+
+NAME = "name"
+"""The column that names a row of the table; no two rows have one name."""
+RULE = "rule"
+"""The key under which an expectation carries the number of its rule."""
+
+
+def validate(given: SuiteInput) -> tuple[SuiteResult, str]:
+    """What the rules find in the table, and the page that Great Expectations makes of it, as HTML.
+
+    Raises QUALITY_UNCHECKED if an expectation could not be applied.
+    """
+    config = DataContextConfig(
+        store_backend_defaults=InMemoryStoreBackendDefaults(init_temp_docs_sites=False),
+        analytics_enabled=False,
+        progress_bars={"globally": False, "metric_calculations": False},
+    )
+    context = gx.get_context(project_config=config, mode="ephemeral")
+    table = pd.DataFrame(
+        [[row.get(column) for column in given.columns] for row in given.rows], columns=list(given.columns)
+    )
+    asset = context.data_sources.add_pandas("nightshift").add_dataframe_asset(given.suite.value)
+    batch = asset.add_batch_definition_whole_dataframe("night").get_batch({"dataframe": table})
+    suite = gx.ExpectationSuite(
+        name=given.suite.value, expectations=[_expectation(*one) for one in enumerate(given.rules)]
+    )
+    kept = {"result_format": "COMPLETE", "unexpected_index_column_names": [NAME]}
+    found = batch.validate(suite, result_format=kept)
+    # results come in an order of their own
+    results = {one.expectation_config.meta[RULE]: one for one in found.results}
+    faults = []
+    for number, rule in enumerate(given.rules):
+        if results[number].exception_info.get("raised_exception", True):
+            raise QUALITY_UNCHECKED(f"quality, suite {given.suite.value}: `{rule.column}` could not be compared")
+        broken = {one[NAME] for one in results[number].result["unexpected_index_list"]}
+        faults += [rule.reason.format(**row) for row in given.rows if row[NAME] in broken]
+    result = SuiteResult(given.suite, tuple(faults), given.notes, len(given.rows), len(given.rules))
+    return result, _page(found, result)
+
+
+def _expectation(number: int, rule: QualityRule) -> Any:
+    about: dict[str, Any] = {"meta": {RULE: number}}
+    pair = about | {"column_A": rule.column, "column_B": rule.other, "ignore_row_if": "either_value_is_missing"}
+    match rule.expect:
+        case Expect.BETWEEN:
+            limits = {"min_value": rule.least, "max_value": rule.most}
+            return gxe.ExpectColumnValuesToBeBetween(column=rule.column, **limits, **about)
+        case Expect.AT_LEAST:
+            return gxe.ExpectColumnPairValuesAToBeGreaterThanB(**pair, or_equal=True)
+        case Expect.EQUAL:
+            return gxe.ExpectColumnPairValuesToBeEqual(**pair)
+        case Expect.EMPTY:
+            return gxe.ExpectColumnValuesToBeNull(column=rule.column, **about)
+
+
+class _OwnPage(DefaultJinjaPageView):  # type: ignore[misc]
+    """Its own page without what it loads from elsewhere: styles, scripts, fonts and images of content networks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        own = DictLoader({"page.j2": _PAGE})
+        self.env.loader = ChoiceLoader([own, self.env.loader])
+
+
+def _page(found: Any, result: SuiteResult) -> str:
+    found.meta["run_id"] = {"run_name": result.suite.value, "run_time": found.meta["batch_markers"]["ge_load_time"]}
+    document = ValidationResultsPageRenderer().render(found)
+    page: str = _OwnPage().render(document, suite=result.suite.value, lines=[*result.faults, *result.notes])
+    return page
+
+
+_PAGE = (
+    """<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8"><title>Quality: {{ suite | e }}</title>"""
+    + STYLE
+    + """</head><body><main><p><a href="index.html">all suites of the run</a></p><h1>Suite {{ suite | e }}</h1>
+<ul>{% for line in lines %}<li>{{ line | e }}</li>{% endfor %}</ul>
+{% for section in sections %}{% set section_loop = loop -%}{% include 'section.j2' %}{% endfor %}
+</main></body></html>
+"""
+)

@@ -1,0 +1,153 @@
+"""The DAGs of examples/, each run by Airflow against the real store and gateway; nothing of them is in the ledger."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from airflow.dag_processing.dagbag import BundleDagBag
+
+from include.care.provenance.document import ChangeKind
+from include.care.provenance.query import ask
+from include.lab.servers.weed import WeedServer
+from sensors.base import NightshiftSensor
+from tests.dags.conftest import BUNDLE, FQRN, KEY, MiniSite, record
+from tests.fakes import airflowhome
+from tests.fakes.builds import tree
+
+pytestmark = pytest.mark.server("weed")
+FOLDER = airflowhome.ROOT / "examples"
+
+
+@pytest.fixture(scope="module")
+def examples(site: MiniSite, weed: WeedServer) -> MiniSite:
+    """The site, with the DAGs of examples/ instead of its own, and a connection of theirs."""
+    bag = BundleDagBag(str(FOLDER), bundle_path=FOLDER, bundle_name=BUNDLE)
+    assert bag.import_errors == {}
+    record(bag)
+    store = {"host": weed.endpoint, "extra": {"url": site.opened.store("builds").url}}
+    ours = json.dumps({"conn_type": "object_store", "login": KEY[0], "password": KEY[1], **store})
+    return dataclasses.replace(site, bag=bag, environment={**site.environment, "AIRFLOW_CONN_OURS": ours})
+
+
+def put_tarball(site: MiniSite, name: str, **files: bytes) -> str:
+    store = site.opened.store("builds")
+    store.put(name, tree(files))
+    return f"{store.url}/{name}"
+
+
+def test_each_example_has_one_dag_which_the_folder_of_dags_does_not_load(examples: MiniSite, site: MiniSite) -> None:
+    assert set(examples.dags) == {file.stem for file in FOLDER.glob("*.py")}
+    assert set(examples.dags) & set(site.dags) == set()
+    for dag in examples.dags.values():
+        assert dag.description
+        assert [name for name in dag.params if not dag.params.get_param(name).description] == []
+
+
+def test_a_tarball_is_published_once_with_provenance_and_readers_get_it(examples: MiniSite) -> None:
+    source, path = put_tarball(examples, "examples/tool-1.tar.gz", readme=b"tool"), "/examples/tool/1"
+    run = examples.run("publish_tarball", fqrn=FQRN, path=path, source=source)
+    assert run.state == "success", run
+    repository = examples.opened.repository(FQRN)
+    assert repository.revision.read(f"{path}/readme") == b"tool"
+    (found,) = ask(examples.opened, FQRN, path).answers
+    assert (found.record.run_id, found.record.source, found.checked.good) == (run.name, source, True)
+    assert found.record.holder == f"{run.name}/publish try 1"
+    assert run.publications == {}, "the ledger of nights has nothing of it"
+    again = examples.run("publish_tarball", fqrn=FQRN, path=path, source=source)
+    assert again.state == "success", again
+    assert examples.revision() == repository.manifest.revision
+    assert len(ask(examples.opened, FQRN, path, limit=9).answers) == 1
+    assert examples.leases() == []
+
+
+def test_other_content_is_refused_and_a_missing_source_leaves_no_directory(examples: MiniSite) -> None:
+    before = examples.revision()
+    other = put_tarball(examples, "examples/other.tar.gz", readme=b"other")
+    first = examples.run("publish_tarball", fqrn=FQRN, path="/examples/taken", source=other)
+    assert first.state == "success", first
+    source = put_tarball(examples, "examples/another.tar.gz", readme=b"another")
+    refused = examples.run("publish_tarball", fqrn=FQRN, path="/examples/taken", source=source)
+    assert refused.tasks == {"publish": "failed", "visible": "upstream_failed"}
+    missing = examples.run("publish_tarball", fqrn=FQRN, path="/nowhere/1", source=f"{source}.missing")
+    assert missing.tasks["publish"] == "failed"
+    assert examples.opened.repository(FQRN).revision.lookup("/nowhere") is None
+    assert examples.revision() > before
+    assert examples.leases() == []
+
+
+def test_a_publisher_of_ones_own_has_the_lease_and_it_is_given_back(examples: MiniSite) -> None:
+    source = put_tarball(examples, "examples/linked.tar.gz", readme=b"linked")
+    assert examples.run("publish_tarball", fqrn=FQRN, path="/linked/1", source=source).state == "success"
+    before = examples.revision()
+    # a link into the nested catalog's parent: the lease is on the link alone
+    done = examples.run("own_publisher", fqrn=FQRN, path="/current", target="linked/1")
+    assert done.tasks == {"lease": "success", "set_link": "success", "lease_release": "success"}
+    assert examples.revision() == before + 1
+    entry = examples.opened.repository(FQRN).revision.lookup("/current")
+    assert entry is not None
+    assert entry.symlink == "linked/1"
+    assert examples.leases() == []
+
+
+def test_a_lease_is_given_back_when_the_publisher_fails_and_the_run_fails(examples: MiniSite) -> None:
+    a_directory = examples.run("own_publisher", fqrn=FQRN, path="/linked", target="x")
+    assert a_directory.state == "failed"
+    assert a_directory.tasks == {"lease": "success", "set_link": "failed", "lease_release": "success"}
+    assert examples.leases() == []
+
+
+def test_an_object_is_waited_for_and_then_the_repository_is_tagged(
+    examples: MiniSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, deferred, defer = examples.opened.store("builds"), threading.Event(), NightshiftSensor.defer
+
+    def seen(self: NightshiftSensor, **kwargs: Any) -> NoReturn:
+        deferred.set()
+        defer(self, **kwargs)
+
+    def later() -> None:
+        deferred.wait(60)
+        store.put("ready/now", b"")
+
+    monkeypatch.setattr(NightshiftSensor, "defer", seen)
+    builder = threading.Thread(target=later)
+    builder.start()
+    run = examples.run("tag_when_ready", fqrn=FQRN, store_conn_id="ours", tag="ready-1")
+    deferred.set()
+    builder.join()
+    assert run.state == "success", run
+    tag = examples.opened.repository(FQRN).tag("ready-1")
+    assert tag.description == f"ready/now is there; {run.name}"
+    assert not store.exists("ready/now")
+
+
+def test_a_tag_that_another_run_gave_is_refused(examples: MiniSite) -> None:
+    examples.opened.store("builds").put("ready/now", b"")
+    before = examples.revision()
+    run = examples.run("tag_when_ready", fqrn=FQRN, store_conn_id="ours", tag="ready-1")
+    assert run.tasks["tag"] == "failed"
+    assert examples.revision() == before
+
+
+def test_an_old_folder_is_removed_with_provenance_and_an_absent_one_is_no_failure(examples: MiniSite) -> None:
+    source, path = put_tarball(examples, "examples/day.tar.gz", data=b"old"), "/daily/2026-10-01"
+    assert examples.run("publish_tarball", fqrn=FQRN, path=path, source=source).state == "success"
+    run = examples.run("remove_old_folder", fqrn=FQRN, day="2026-10-31", keep_days=30)
+    assert run.state == "success", run
+    assert examples.opened.repository(FQRN).revision.lookup(path) is None
+    (found,) = ask(examples.opened, FQRN, path).answers
+    assert (found.record.kind, found.record.run_id) == (ChangeKind.REMOVED, run.name)
+    before = examples.revision()
+    assert examples.run("remove_old_folder", fqrn=FQRN, day="2026-10-31", keep_days=30).state == "success"
+    assert examples.revision() == before
+    assert examples.leases() == []
+
+
+def test_the_page_shows_the_examples_as_they_are() -> None:
+    page = (airflowhome.ROOT / "docs" / "your-own-dag.md").read_text()
+    assert Path(FOLDER / "publish_tarball.py").read_text() in page
