@@ -14,7 +14,6 @@ from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, hexadecimal, 
 from include.settings.model import StoreSettings
 from include.storage.options import Traits
 
-
 store_traits = Table(
     "store_traits",
     metadata,
