@@ -19,7 +19,7 @@ from operators.care import (
     PruneTagsOperator,
     ReportCollectionOperator,
 )
-from operators.publishing import default_args
+from operators.publishing import choose_repositories, default_args
 from operators.undo import PLAN, PlanRetentionOperator, RemoveExpiredOperator
 from sensors.replicas import ReplicaQuietSensor
 
@@ -77,30 +77,27 @@ def nightly_gc(settings: SiteSettings, repositories: list[str]) -> DAG:
         on_failure_callback=alert_failed_run,
         default_args=default_args(priority=1),
         params={
-            "repositories": Param(
-                None,
-                title="Repositories",
-                type=["null", "array"],
-                items={"type": "string", "enum": repositories},
-                description="Only these; empty: all that are collected.",
-            ),
+            "repositories": choose_repositories(repositories, "Only these; empty: all that are collected."),
             "dry_run": Param(
-                False, title="Dry run", type="boolean", description="Only report what would go; nothing is changed."
-            ),
-            "accept": Param(
-                None,
-                title="Accept",
-                type=["null", "string"],
-                minLength=3,
-                maxLength=1000,
-                description="The reason to go on although a collection was refused, for much fewer objects stay than "
-                "before or roots vanished; choose the one repository, too. Empty: such a collection is refused.",
+                False,
+                title="Dry run",
+                type="boolean",
+                description="Only report what would be deleted; nothing is changed.",
             ),
             "all_orphans": Param(
                 False,
                 title="All orphans",
                 type="boolean",
                 description="Look for orphans in the whole store, not in a seventh of it.",
+            ),
+            "accept": Param(
+                None,
+                title="Reason to collect anyway",
+                type=["null", "string"],
+                minLength=3,
+                maxLength=1000,
+                description="Collect although a collection was refused because far fewer objects would stay than "
+                "before, or roots vanished. Choose the one repository as well. Empty: such a collection is refused.",
             ),
         },
         tags=["cvmfs", "care"],

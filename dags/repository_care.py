@@ -1,4 +1,4 @@
-"""`repository_care`: what every repository needs once a day, so that no night fails for want of it.
+"""`repository_care`: what every repository needs once a day, so that no night fails because of what was forgotten.
 
 The file only declares.
 """
@@ -18,7 +18,7 @@ from operators.care import (
     PruneTagsOperator,
     RemoveUnfinishedWritesOperator,
 )
-from operators.publishing import default_args
+from operators.publishing import choose_repositories, default_args
 
 DOC = """
 ### Look after the repositories
@@ -56,18 +56,12 @@ if _site.repositories:
         on_failure_callback=alert_failed_run,
         default_args=default_args(priority=1),
         params={
-            "repositories": Param(
-                None,
-                title="Repositories",
-                type=["null", "array"],
-                items={"type": "string", "enum": names},
-                description="Only these; empty: all of the configuration.",
-            ),
+            "repositories": choose_repositories(names, "Only these; empty: all of the configuration."),
             "dry_run": Param(
                 None,
                 title="Dry run",
                 type=["null", "boolean"],
-                description="Only say which tags and files would go; empty: tags as each repository's rule says.",
+                description="Only report which tags and files would go; empty: tags as each repository's rule says.",
             ),
         },
         tags=["cvmfs", "care"],

@@ -10,7 +10,7 @@ from include.settings.load import load
 from include.settings.model import SiteSettings
 from operators.alerts import alert_failed_run
 from operators.approve import approve_each
-from operators.publishing import choice, default_args
+from operators.publishing import choice, confirmed_by_hand, default_args
 from operators.undo import (
     PLAN,
     PreviewRollbackOperator,
@@ -77,20 +77,10 @@ def rollback(settings: SiteSettings) -> DAG:
                 maximum=2**53,
                 description="The number of the revision to go back to; or give a tag.",
             ),
-            "reason": Param(
-                title="Reason",
-                type="string",
-                minLength=3,
-                maxLength=1000,
-                description="Why; it is kept in the ledger and with the approval.",
+            **confirmed_by_hand(
+                reason="Why; it is kept in the ledger and with the approval.",
+                dry_run="Only show the preview; nothing is changed.",
             ),
-            "approval": Param(
-                True,
-                title="Approval",
-                type="boolean",
-                description="Ask for approval before it is done; a repository may insist on it.",
-            ),
-            "dry_run": Param(True, title="Dry run", type="boolean", description="Only show the preview."),
         },
         tags=["cvmfs", "by hand"],
     )

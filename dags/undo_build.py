@@ -11,7 +11,7 @@ from include.settings.load import load
 from include.settings.model import SiteSettings
 from operators.alerts import alert_failed_run
 from operators.approve import approve_each
-from operators.publishing import choice, default_args
+from operators.publishing import choice, confirmed_by_hand, default_args
 from operators.undo import PlanUndoOperator, UndoBuildOperator
 
 NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._+-]{0,127}"
@@ -83,20 +83,10 @@ def undo_build(settings: SiteSettings) -> DAG:
                 type="boolean",
                 description="Let links that lead to what goes lead to an earlier build; otherwise it is refused.",
             ),
-            "reason": Param(
-                title="Reason",
-                type="string",
-                minLength=3,
-                maxLength=1000,
-                description="Why; it is kept in the ledger and shown to whoever installs the build again.",
+            **confirmed_by_hand(
+                reason="Why; it is kept in the ledger and shown to users who install the build again.",
+                dry_run="Only report what would be done.",
             ),
-            "approval": Param(
-                True,
-                title="Approval",
-                type="boolean",
-                description="Ask somebody before it is done; a repository may insist on it.",
-            ),
-            "dry_run": Param(True, title="Dry run", type="boolean", description="Only say what would be done."),
         },
         tags=["nightlies", "cvmfs", "by hand"],
     )

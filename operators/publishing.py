@@ -153,3 +153,28 @@ def choice(names: Iterable[str], **schema: Any) -> Param:
     """One of these names: the only one by default; where there are several, the field is required and empty."""
     known = sorted(names)
     return Param(*known[:1] if len(known) == 1 else (), type="string", enum=known, **schema)
+
+
+def choose_repositories(names: list[str], description: str) -> Param:
+    """Some of these repositories; empty by default, which the description explains."""
+    items = {"type": "string", "enum": names}
+    return Param(None, title="Repositories", type=["null", "array"], items=items, description=description)
+
+
+def confirmed_by_hand(*, reason: str, dry_run: str) -> dict[str, Param]:
+    """The params of a change made by hand: its reason, whether approval is asked for, and the dry run.
+
+    Args:
+        reason: Description of the reason.
+        dry_run: Description of the dry run.
+    """
+    return {
+        "reason": Param(title="Reason", type="string", minLength=3, maxLength=1000, description=reason),
+        "approval": Param(
+            True,
+            title="Approval",
+            type="boolean",
+            description="Ask for approval before it is done; a repository may insist on it.",
+        ),
+        "dry_run": Param(True, title="Dry run", type="boolean", description=dry_run),
+    }

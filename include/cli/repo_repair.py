@@ -71,7 +71,7 @@ def gc(
     orphans: Annotated[
         bool, typer.Option("--orphans", help="Behind stock tools: list what no revision ever named.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --orphans: delete them, while nobody publishes.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="With --orphans: delete them under a lease.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Run also when nothing became deletable.")] = False,
     log: Annotated[
         Path | None, typer.Option("--log", metavar="FILE", help="Append the deletion log, in the form of cvmfs_server.")

@@ -259,7 +259,7 @@ def try_collector(settings: SiteSettings, store: StoreSettings, secrets: Secrets
             )
             yield CheckedSetting("collector", fqrn, "cannot delete objects", f"{error}. {cure}")
         else:
-            notes = ("the bucket keeps old versions: what is deleted goes on to take room",) if versions else ()
+            notes = ("the bucket keeps old versions: deleted objects still take up space",) if versions else ()
             yield CheckedSetting("collector", fqrn, "may delete objects", notes=notes)
 
 

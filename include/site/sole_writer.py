@@ -50,7 +50,7 @@ def require_sole_writer(
     what = f"others may publish into it without Nightshift's gateway: {'; '.join(found)}"
     if accept:
         return [f"{what}; accepted: {accept}"]
-    hint = "let all publish through the gateway, or accept it by --accept REASON while nobody else publishes"
+    hint = "let all publishers use the gateway, or run it with --accept REASON while no other publisher runs"
     raise CollectionRefused(fqrn, what, hint=hint)
 
 

@@ -74,6 +74,14 @@ class FileStore(Store):
     def traits(self) -> Traits:
         return FILE_TRAITS
 
+    def free_bytes(self) -> int:
+        """Of its file system, which others may use as well."""
+        try:
+            found = os.statvfs(self.root)
+        except OSError as error:
+            raise os_failure(error, "", self.url, reading=True) from error
+        return found.f_bavail * found.f_frsize
+
     @property
     def fsync(self) -> Fsync:
         """When what is written is flushed to the disk."""

@@ -107,6 +107,10 @@ class Store(ABC):
         """False for a store that can only be read."""
         return self.kind.writable
 
+    def free_bytes(self) -> int | None:
+        """How much more it can hold; None for one that does not tell. Raises StoreError."""
+        return None
+
     @abstractmethod
     def get(self, key: str) -> bytes:
         """The whole object; NotFound if there is none."""
@@ -186,7 +190,7 @@ class Store(ABC):
         return []
 
     def versioning(self) -> bool:
-        """Whether it keeps the old versions of objects, so that what is deleted goes on to take room."""
+        """Whether it keeps the old versions of objects, so that deleted objects still take up space."""
         return False
 
     @abstractmethod

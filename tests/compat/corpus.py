@@ -30,15 +30,15 @@ class Document:
         return self.write(self.value)
 
 
-def folders() -> list[Path]:
-    """The folders of all commits, the newest last."""
-    found = [file.parent for file in HERE.glob(f"*/{MARK}")]
+def folders(part: str) -> list[Path]:
+    """The folders of the commits of which this part is recorded, the newest last."""
+    found = [file.parent for file in HERE.glob(f"*/{MARK}") if (file.parent / part).is_dir()]
     return sorted(found, key=lambda folder: json.loads((folder / MARK).read_text())["recorded"])
 
 
-def newest() -> Path:
-    """What the present code must write as well; of older commits it only has to read."""
-    return folders()[-1]
+def newest(part: str) -> Path:
+    """This part as the present code must write it as well; that of older commits it only has to read."""
+    return folders(part)[-1] / part
 
 
 def sums(folder: Path) -> str:
@@ -50,7 +50,7 @@ def sums(folder: Path) -> str:
 
 def keys_folder() -> Path:
     """The keys of the first corpus sign in all."""
-    return folders()[0] / "keys"
+    return folders("keys")[0] / "keys"
 
 
 def as_text(value: Any) -> bytes:

@@ -1,8 +1,8 @@
 """Record what a commit writes, once: `python -m tests.compat.record [PART …]`, before work on its formats begins.
 
 The corpus of a commit is the folder of its short hash. Nothing in it is ever written again: a part that is there is
-refused, and so is a checkout whose product code is not that of the commit. A part that is new is recorded from a
-checkout of that very commit with the present `tests/compat` in it.
+refused, and so is a checkout whose product code is not that of the commit. A corpus may lack parts. A part that is new
+is recorded from a checkout of that very commit with the present `tests/compat` in it.
 """
 
 from __future__ import annotations

@@ -57,8 +57,11 @@ class Deferred:
         return ReserveDestinationsOperator(task_id="reserve", batches=self.batches)
 
 
-@pytest.fixture(scope="module", params=[(folder, way) for folder in folders() for way in ("recorded", "checkout")],
-                ids=lambda param: f"{param[0].name}-{param[1]}")  # fmt: skip
+@pytest.fixture(
+    scope="module",
+    params=[(folder, way) for folder in folders("deferred") for way in ("recorded", "checkout")],
+    ids=lambda param: f"{param[0].name}-{param[1]}",
+)
 def deferred(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deferred]:
     """Rows as the corpus has them, or deferred now with that commit's code; without that commit those of the corpus."""
     folder, way = request.param
@@ -139,7 +142,7 @@ def test_a_watcher_still_says_which_night_begins(deferred: Deferred) -> None:
     assert ReadIndexEventsOperator(task_id="heard", slot="watched").execute(context) == [event["date"]]
 
 
-@pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", folders("deferred"), ids=lambda folder: folder.name)
 @pytest.mark.parametrize(("chosen", "answer"), [("Approve", "approved"), ("Reject", "rejected")])
 def test_a_question_that_waited_for_its_answer_is_settled(
     folder: Path, chosen: str, answer: str, tmp_path: Path

@@ -18,8 +18,10 @@ from tests.compat.paths import ROOT
 
 OPERATOR = re.compile(r"<Task\(\w+\)")
 """How a template field shows the result of a task: the operator's class is a place, as `task_type` is."""
-FOLDERS = pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.name)
-KINDS = [(folder, kind) for folder in folders() for kind in json.loads((folder / "names" / "names.json").read_text())]
+FOLDERS = pytest.mark.parametrize("folder", folders("names"), ids=lambda folder: folder.name)
+KINDS = [
+    (folder, kind) for folder in folders("names") for kind in json.loads((folder / "names" / "names.json").read_text())
+]
 
 
 def recorded(folder: Path, name: str) -> Any:

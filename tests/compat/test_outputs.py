@@ -21,7 +21,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]
 
 
 @pytest.mark.parametrize("kind", ["tasks", "commands"])
-@pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", folders("outputs"), ids=lambda folder: folder.name)
 def test_no_member_is_gone_and_none_is_of_another_kind(
     folder: Path, kind: str, shown: dict[str, dict[str, Any]]
 ) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.compat import record
-from tests.compat.corpus import SUMS, folders, sums
+from tests.compat.corpus import HERE, MARK, SUMS, sums
 
-FOLDERS = pytest.mark.parametrize("folder", folders(), ids=lambda folder: folder.name)
+CORPORA = sorted(file.parent for file in HERE.glob(f"*/{MARK}"))
+FOLDERS = pytest.mark.parametrize("folder", CORPORA, ids=lambda folder: folder.name)
+RECORDED = [(folder, part) for folder in CORPORA for part in record.PARTS if (folder / part).is_dir()]
 
 
 @FOLDERS
@@ -17,8 +19,7 @@ def test_nothing_of_a_corpus_has_changed(folder: Path) -> None:
     assert sums(folder) == (folder / SUMS).read_text()
 
 
-@FOLDERS
-@pytest.mark.parametrize("part", record.PARTS)
+@pytest.mark.parametrize(("folder", "part"), RECORDED, ids=lambda value: getattr(value, "name", value))
 def test_what_is_recorded_is_not_recorded_again(folder: Path, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "_git", lambda *words: folder.name if "rev-parse" in words else "")
     monkeypatch.setattr("sys.argv", ["record", part])

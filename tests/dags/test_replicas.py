@@ -45,7 +45,7 @@ def test_replicas_are_waited_for_until_they_have_what_stratum_0_has(
         defer(self, **kwargs)
 
     def snapshots() -> None:
-        deferred.wait(60)
+        deferred.wait(600)
         for each in (copies.one, copies.two):
             each.take(copies.stratum0)
 
@@ -53,7 +53,7 @@ def test_replicas_are_waited_for_until_they_have_what_stratum_0_has(
     thread = threading.Thread(target=snapshots)
     thread.start()
     try:
-        assert states(waiting("waits_for_replicas", timeout=60.0)) == {"synced": "success"}
+        assert states(waiting("waits_for_replicas", timeout=600.0)) == {"synced": "success"}
     finally:
         deferred.set()
         thread.join()
@@ -63,7 +63,7 @@ def test_replicas_are_waited_for_until_they_have_what_stratum_0_has(
 def test_an_older_revision_or_another_replica_does(copies: Copies) -> None:
     copies.publish("a")
     copies.two.take(copies.stratum0)
-    assert states(waiting("waits_for_two", timeout=0.5, replicas=["s2"])) == {"synced": "success"}
-    assert states(waiting("waits_for_one_of_before", timeout=0.5, revision="0")) == {"synced": "success"}
+    assert states(waiting("waits_for_two", timeout=600.0, replicas=["s2"])) == {"synced": "success"}
+    assert states(waiting("waits_for_one_of_before", timeout=600.0, revision="0")) == {"synced": "success"}
     assert states(waiting("waits_in_vain_for_one", timeout=0.5)) == {"synced": "failed"}
     assert states(waiting("waits_for_nobody", timeout=0.5, replicas=["s3"])) == {"synced": "failed"}

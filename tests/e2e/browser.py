@@ -69,6 +69,10 @@ class Browser:
         found = self._wait().until(the.visibility_of_element_located((By.LINK_TEXT, text)))
         return str(found.get_attribute("href"))
 
+    def errors(self) -> list[str]:
+        """What went wrong in the pages since the last call, by the browser's console."""
+        return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
+
     def screenshot(self, name: str) -> None:
         self.driver.save_screenshot(str(self.screens / f"{name}.png"))
 
@@ -81,6 +85,7 @@ def logged_in(lab: Lab, *, chromium: str, driver: str, profile: Path, screens: P
     """A browser after the login of the administrator."""
     options = webdriver.ChromeOptions()
     options.binary_location = chromium
+    options.set_capability("goog:loggingPrefs", {"browser": "SEVERE"})
     for flag in (*FLAGS, f"--user-data-dir={profile}"):
         options.add_argument(flag)
     started = webdriver.Chrome(options=options, service=Service(driver))

@@ -100,7 +100,7 @@ class Deployment:
         lifecycle.up(self.lab, airflow=True, say=_say)
         found_stores(self.site, {"cvmfs", "builds"}, say=_say)
         found_repository(self.site, FQRN, say=_say)
-        for dag_id in ("nightly_install", "nightly_install_main", "publication"):
+        for dag_id in ("nightly_install", "nightly_install_main", "publication", "nightly_gc", "rollback"):
             self.api.wait_for_dag(dag_id, timeout_s=60)
 
     def stop(self) -> None:
@@ -168,10 +168,14 @@ class Deployment:
 
     def airflow(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Airflow's command as the documentation has it, from a shell that knows the lab's place and ports only."""
+        return self.run("lab", "airflow", *arguments, environment={**self.lab.base, **self.lab.ports.to_environment()})
+
+    def run(self, *arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """A command of ours; by default with the environment of the services."""
         program = str(Path(sys.executable).parent / "nightshift")
         return subprocess.run(
-            [program, "lab", "airflow", *arguments],
-            env={**self.lab.base, **self.lab.ports.to_environment()},
+            [program, *arguments],
+            env=self.environment if environment is None else environment,
             cwd="/",
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from urllib.parse import unquote
 
 import pytest
 from selenium.webdriver.common.by import By
@@ -25,65 +28,162 @@ DATE = "2026-11-12"
 DIALOG = "[role=dialog][aria-modal=true]"
 
 
-@dataclass
-class Night:
-    """A run that the form started."""
+@dataclass(frozen=True)
+class Started:
+    """A run that a form started: its id as the address has it, what the form said, errors in the browser's console."""
 
-    run_id: str
+    dag_id: str
+    quoted: str
     form: str
+    errors: list[str]
+
+    @property
+    def run_id(self) -> str:
+        return unquote(self.quoted)
+
+    @property
+    def page(self) -> str:
+        return f"/dags/{self.dag_id}/runs/{self.quoted}"
+
+
+def start_by_form(browser: Browser, dag_id: str, fill: Callable[[], None] = lambda: None) -> Started:
+    """Open the form of a DAG, fill it in and send it."""
+    browser.errors()  # those of pages before
+    browser.open(f"/dags/{dag_id}")
+    browser.click("[data-testid=trigger-dag-button]")
+    browser.see(DIALOG)
+    fill()
+    form = browser.see(DIALOG).text
+    browser.screenshot(f"form-{dag_id}")
+    errors = browser.errors()
+    browser.click("[data-testid=trigger-dag-submit]")
+    browser.wait(lambda driver: "/runs/" in driver.current_url)
+    return Started(dag_id, browser.driver.current_url.rpartition("/runs/")[2], form, errors)
 
 
 @pytest.fixture(scope="module")
-def night(deployment: Deployment, browser: Browser) -> Night:
+def night(deployment: Deployment, browser: Browser) -> Started:
     """`nightly_install`, its form filled in and sent."""
     build = Build(DATE)
     for project in ("Gaudi", "LHCb"):
         build.add(project, "x86_64", tree({"lib/own.so": project.encode() * 1000}))
     deployment.drop(build)
-    browser.open("/dags/nightly_install")
-    browser.click("[data-testid=trigger-dag-button]")
-    slot = browser.find("#element_slot input")
-    slot.send_keys("main", Keys.ENTER)
-    browser.wait(lambda driver: driver.find_element(By.NAME, "element_slot").get_attribute("value") == "main")
-    year, month, day = DATE.split("-")
-    browser.find("#element_build_date").send_keys(f"{month}{day}{year}")
-    browser.wait(lambda driver: driver.find_element(By.ID, "element_build_date").get_attribute("value") == DATE)
-    form = browser.see(DIALOG).text
-    browser.screenshot("form")
-    browser.click("[data-testid=trigger-dag-submit]")
-    browser.wait(lambda driver: "/runs/" in driver.current_url)
-    return Night(browser.driver.current_url.rpartition("/runs/")[2], form)
+
+    def fill() -> None:
+        slot = browser.find("#element_slot input")
+        slot.send_keys("main", Keys.ENTER)
+        browser.wait(lambda driver: driver.find_element(By.NAME, "element_slot").get_attribute("value") == "main")
+        year, month, day = DATE.split("-")
+        browser.find("#element_build_date").send_keys(f"{month}{day}{year}")
+        browser.wait(lambda driver: driver.find_element(By.ID, "element_build_date").get_attribute("value") == DATE)
+
+    return start_by_form(browser, "nightly_install", fill)
 
 
-def test_the_form_asks_with_titles_and_says_what_each_answer_means(deployment: Deployment, night: Night) -> None:
-    params = deployment.rest("GET", "/dags/nightly_install/details")["params"]
-    assert list(params) == ["slot", "build_date", "allow_future", "projects", "platforms", "dry_run", "wait_minutes"]
+@pytest.fixture(scope="module")
+def collection(deployment: Deployment, browser: Browser, night: Started) -> Started:
+    """`nightly_gc`, its form sent as it opens, after the night."""
+    assert deployment.follow(night.dag_id, night.run_id).state == "success"
+    deployment.run("settings", "check", "--stores")
+    deployment.unpause_quietly("nightly_gc")
+    return start_by_form(browser, "nightly_gc")
+
+
+@pytest.fixture(scope="module")
+def rollback(deployment: Deployment, browser: Browser, night: Started) -> Started:
+    """`rollback` by one revision, its form filled in and sent."""
+    assert deployment.follow(night.dag_id, night.run_id).state == "success"
+
+    def fill() -> None:
+        browser.find("[name=element_revision]").send_keys(str(deployment.revision() - 1))
+        browser.find("[name=element_reason]").send_keys("LHCb is broken")
+        switch = browser.find("[name=element_dry_run]")
+        browser.driver.execute_script("arguments[0].click()", switch)
+
+    return start_by_form(browser, "rollback", fill)
+
+
+@pytest.mark.parametrize(
+    ("started", "asked"),
+    [
+        ("night", ["slot", "build_date", "allow_future", "projects", "platforms", "dry_run", "wait_minutes"]),
+        ("collection", ["repositories", "dry_run", "all_orphans", "accept"]),
+        ("rollback", ["repository", "tag", "revision", "reason", "approval", "dry_run"]),
+    ],
+)
+def test_a_form_asks_with_titles_and_says_what_each_answer_means(
+    deployment: Deployment, request: pytest.FixtureRequest, started: str, asked: list[str]
+) -> None:
+    run: Started = request.getfixturevalue(started)
+    params = deployment.rest("GET", f"/dags/{run.dag_id}/details")["params"]
+    assert list(params) == asked
     for name, param in params.items():
         title = param["schema"]["title"]
         assert title != name
-        assert title in night.form
-        assert param["description"] in night.form
+        assert title in run.form
+        assert param["description"] in run.form
+    assert run.errors == []
 
 
-def test_a_night_started_by_its_form_succeeds(deployment: Deployment, browser: Browser, night: Night) -> None:
-    run_id = night.run_id.replace("%3A", ":").replace("%2B", "+")
-    assert deployment.follow("nightly_install", run_id).state == "success"
-    browser.open(f"/dags/nightly_install/runs/{night.run_id}")
+def test_a_night_started_by_its_form_succeeds(deployment: Deployment, browser: Browser, night: Started) -> None:
+    assert deployment.follow("nightly_install", night.run_id).state == "success"
+    browser.open(night.page)
     browser.wait_for_text("h2 ~ [data-testid=state-badge]", "Success")
     browser.screenshot("run")
-    states = {name: one.state.value for name, one in deployment.publications("nightly_install", run_id).items()}
+    states = {name: one.state.value for name, one in deployment.publications("nightly_install", night.run_id).items()}
     assert states == {"Gaudi/x86_64": "published", "LHCb/x86_64": "published"}
 
 
-def test_tasks_link_to_what_they_worked_on(deployment: Deployment, browser: Browser, night: Night) -> None:
+def test_tasks_link_to_what_they_worked_on(deployment: Deployment, browser: Browser, night: Started) -> None:
     repository = deployment.settings.repository(FQRN).public_url
     for task, text, leads_to in (
         ("artifact.publish/mapped/0", "Repository", f"{repository}/.cvmfspublished"),
         ("artifact.prepare/mapped/0", "Artifact", f"{deployment.store_proxy.url}/builds/main/{DATE}/"),
     ):
-        browser.open(f"/dags/nightly_install/runs/{night.run_id}/tasks/{task}/details")
+        browser.open(f"{night.page}/tasks/{task}/details")
         assert browser.link(text).startswith(leads_to)
     browser.screenshot("task")
+
+
+def test_a_collection_started_by_its_form_succeeds_and_its_report_is_one_click_away(
+    deployment: Deployment, browser: Browser, collection: Started
+) -> None:
+    assert deployment.follow("nightly_gc", collection.run_id).state == "success"
+    browser.open(collection.page)
+    browser.wait_for_text("h2 ~ [data-testid=state-badge]", "Success")
+    browser.screenshot("run-nightly_gc")
+    task = f"{FQRN.replace('.', '__')}.collect"
+    (written,) = (deployment.settings.paths.var / "collections" / FQRN / "reports").glob("*.json")
+    figures = json.loads(written.read_text())
+    browser.open(f"{collection.page}/tasks/{task}/details")
+    report = browser.link("Report")
+    browser.screenshot("task-collect")
+    assert unquote(report) == unquote(f"{deployment.lab.airflow_url}{collection.page}/tasks/{task}")
+    browser.driver.get(report)
+    browser.wait_for_text("body", f"{figures['deleted']} objects deleted, {figures['objects_kept']} stay")
+    browser.screenshot("log-collect")
+    assert figures["objects_kept"] > 0
+
+
+def test_a_rollback_shows_what_readers_will_lose_and_does_it_after_a_yes(
+    deployment: Deployment, browser: Browser, rollback: Started
+) -> None:
+    question = f"/dags/rollback/dagRuns/{rollback.quoted}/taskInstances/approve/0/hitlDetails"
+
+    def waiting() -> bool:
+        tasks = deployment.tasks("rollback", rollback.run_id)
+        return "awaiting_input" in {one["state"] for one in tasks if one["task_id"] == "approve"}
+
+    before = deployment.revision()
+    deployment.wait_until(waiting, "the rollback asks", RUN_S)
+    browser.open(f"{rollback.page}/tasks/approve/mapped/0/required_actions")
+    browser.wait_for_text("body", "LHCb is broken")
+    browser.screenshot("approval-rollback")
+    browser.press("Approve")
+    deployment.wait_until(lambda: deployment.rest("GET", question)["response_received"], "the answer", RUN_S)
+    browser.leave()
+    assert deployment.follow("rollback", rollback.run_id).state == "success"
+    assert deployment.revision() == before + 1
 
 
 @pytest.mark.parametrize(

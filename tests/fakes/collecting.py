@@ -21,6 +21,7 @@ from include.cvmfs.commit.commit import NewTag, commit_change, load_history, rea
 from include.cvmfs.commit.create import create_repository
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.tags import remove_tags
+from include.cvmfs.coordination.generation import CollectionPhase, look
 from include.cvmfs.format.catalogs import CatalogCache
 from include.cvmfs.format.compression import compress
 from include.cvmfs.format.dirent import Dirent
@@ -38,6 +39,8 @@ from tests.fakes.publishing import Publisher
 FQRN = "collected.example.org"
 START = datetime(2026, 11, 1, 2, tzinfo=UTC)
 BOLD = CollectionRules(careful=False)
+CAREFUL = CollectionRules()
+ALL_ORPHANS = CollectionRules(careful=False, all_orphans=True)
 
 
 @cache
@@ -96,6 +99,11 @@ class Place:
 
     def pass_time(self, **delta: float) -> None:
         self.now += timedelta(**delta)
+
+    def phase(self) -> CollectionPhase:
+        document = look(self.store).generation
+        assert document is not None
+        return document.phase
 
     def manifest(self) -> Manifest:
         return read_head(self.store, FQRN).manifest

@@ -8,8 +8,8 @@ import signal
 import struct
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from include.cvmfs.commit.create import create_repository
 from include.cvmfs.coordination.generation import look
 from include.cvmfs.format.hashes import Algorithm, ObjectHash, hash_bytes
 from include.cvmfs.format.keys import format_public_key, generate_master, generate_repository_key, save_signer
+from include.cvmfs.format.reflog import Reflog
 from include.cvmfs.ingest.changeset import Changeset
 from include.cvmfs.ingest.prepare import Base, PrepareOptions, prepare
 from include.cvmfs.revision.repository import Repository
@@ -59,6 +60,13 @@ class LiveSite:
             )
         for key, content in (objects or {}).items():
             self.store.put(key, content)
+
+    def age(self, **delta: float) -> None:
+        """Move everything in the reflog into the past by this `timedelta`."""
+        reflog = Reflog.load(self.store.get(REFLOG_KEY))
+        before = round(timedelta(**delta).total_seconds())
+        reflog.add_all([replace(ref, timestamp=ref.timestamp - before) for ref in reflog.refs()])
+        self.store.put(REFLOG_KEY, reflog.to_bytes())
 
     def close(self) -> None:
         for client in self._clients:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from include.care.replicas.states import ReplicaState, SeenReplica
-from include.cvmfs.coordination.generation import STATUS_KEY
+from include.cvmfs.coordination.generation import STATUS_KEY, parse_status_time
 from include.cvmfs.errors import FormatError, RepositoryError
 from include.cvmfs.revision.trust import OpenFailure, failure_of, fetch_trusted
 from include.errors import NightshiftError
@@ -20,7 +20,6 @@ MARKER_KEY = ".cvmfs_is_snapshotting"
 DOCUMENT_BYTES = 256 << 10
 """Of manifest, certificate, whitelist and status; each has a few KiB."""
 DOCUMENT_S = 10.0
-_STATUS_TIMES = ("%a %b %d %H:%M:%S %Z %Y", "%a %d %b %Y %H:%M:%S %Z", "%Y-%m-%dT%H:%M:%SZ")
 _EARLIEST = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -84,10 +83,4 @@ def _last_snapshot(store: ReplicaStore) -> datetime | None:
         fields = json.loads(store.get(STATUS_KEY))
     except (NightshiftError, ValueError, RecursionError):
         return None
-    text = " ".join(str(fields.get("last_snapshot") or "").split()) if isinstance(fields, dict) else ""
-    for form in _STATUS_TIMES:
-        try:
-            return datetime.strptime(text, form).replace(tzinfo=UTC)
-        except ValueError:
-            continue
-    return None
+    return parse_status_time(fields.get("last_snapshot")) if isinstance(fields, dict) else None

@@ -25,11 +25,12 @@ class LostObject:
 class CollectionReport:
     """Figures of one collection; times in seconds, sizes in stored bytes.
 
-    ``bytes_deleted`` counts what was listed: ``bytes_known`` of the deleted objects. ``once``: condemned once in
-    careful mode, deleted by a later collection. ``spared``: taken off the list again since a newer revision needs it.
-    ``held``: objects that only tags protect; ``bytes_held``: of those that were listed. ``failed``: keys that the
-    store did not delete, with its reason. ``orphans_listed``: keys of orphans that are left to a person, as after a
-    collection by stock tools.
+    ``bytes_deleted`` counts what was listed: ``bytes_known`` of the deleted objects. ``bytes_returned``: by how much
+    the free bytes of the store grew in the sweep, with what others wrote meanwhile; None if it does not tell. ``once``:
+    condemned once in careful mode, deleted by a later collection. ``spared``: taken off the list again since a newer
+    revision needs it. ``held``: objects that only tags protect; ``bytes_held``: of those that were listed. ``failed``:
+    keys that the store did not delete, with its reason. ``orphans_listed``: keys of orphans that are left to a person,
+    as after a collection by stock tools.
     """
 
     fqrn: str
@@ -55,6 +56,7 @@ class CollectionReport:
     deleted: int = 0
     bytes_deleted: int = 0
     bytes_known: int = 0
+    bytes_returned: int | None = None
     names_listed: int = 0
     unfinished_removed: int = 0
     audited: int = 0
@@ -86,6 +88,10 @@ class CollectionReport:
             found.append(
                 f"stored bytes: {self.bytes_deleted} in {self.bytes_known} of the condemned objects, which were listed"
             )
+        if self.deleted:
+            known = self.bytes_returned is not None
+            free = f"{self.bytes_returned}, with what others wrote meanwhile" if known else "not known"
+            found.append(f"bytes that the store returned in the sweep: {free}")
         if self.held:
             found.append(
                 f"only tags protect {self.held} objects, {self.bytes_held} bytes in the names that were listed"
@@ -109,8 +115,8 @@ class CollectionReport:
         """For JSON. Of very many keys the first hundred."""
         plain = ("number", "dry_run", "resumed", "careful", "roots_kept", "roots_condemned", "catalogs",
                  "catalogs_fetched", "entries", "objects_kept", "condemned", "orphans", "held", "bytes_held", "once",
-                 "spared", "deleted", "bytes_deleted", "bytes_known", "names_listed", "unfinished_removed",
-                 "audited")  # fmt: skip
+                 "spared", "deleted", "bytes_deleted", "bytes_known", "bytes_returned", "names_listed",
+                 "unfinished_removed", "audited")  # fmt: skip
         return {
             "repository": self.fqrn,
             "ok": self.ok,

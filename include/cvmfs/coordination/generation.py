@@ -19,6 +19,7 @@ from include.storage.store import Store, Version
 
 KEY = ".nightshift/generation"
 STATUS_KEY = ".cvmfs_status.json"
+_STATUS_TIMES = ("%a %b %d %H:%M:%S %Z %Y", "%a %d %b %Y %H:%M:%S %Z", "%Y-%m-%dT%H:%M:%SZ")
 CHANGESET_LIFE = timedelta(hours=24)
 """A changeset that began longer ago is prepared again; so is what a journal of sent objects says."""
 ORPHAN_GRACE = timedelta(hours=48)
@@ -75,6 +76,8 @@ MOVES: dict[tuple[CollectionPhase, CollectionStep], CollectionPhase] = {
     (CollectionPhase.SWEEPING, CollectionStep.RENEW): CollectionPhase.SWEEPING,
     (CollectionPhase.SWEEPING, CollectionStep.END): CollectionPhase.IDLE,
 }
+
+_SINCE_A_LIST = (CollectionPhase.CONDEMNED, CollectionPhase.SWEEPING, CollectionPhase.IDLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +140,21 @@ class Generation:
 
     @property
     def token(self) -> str:
-        """Names number and phase. While it stays the same, what was found free of condemned objects stays so.
+        """Names number and phase, as a publisher says them with a commit; see :meth:`upholds`.
 
         It does not change with ``swept``: what was sent after its shard was swept is safe, whatever is swept next.
         """
         return f"{self.number}:{self.phase.value}"
+
+    def upholds(self, token: str) -> bool:
+        """Whether what was found free of condemned objects at ``token`` is so now: no list was published since.
+
+        The list of a sweep holds nothing that the one before it did not, so only CONDEMN publishes. What was judged
+        later than this document was written, or at another one, is not upheld.
+        """
+        last = self.number - (self.phase is CollectionPhase.MARKING)  # the last that may have published a list
+        tokens = [f"{last}:{phase.value}" for phase in _SINCE_A_LIST] + [f"{last + 1}:{CollectionPhase.MARKING.value}"]
+        return token in tokens[: tokens.index(self.token) + 1]
 
     def after(
         self, step: CollectionStep, now: datetime, *, condemned: str | None = None, swept: int | None = None
@@ -289,7 +302,7 @@ def write(store: Store, generation: Generation, *, expected: Version | None) -> 
 
 
 def require_unmoved(store: Store, token: str, *, fqrn: str) -> None:
-    """The barrier of commits, called right before the switch: what the publisher saw must still hold.
+    """The barrier of commits, called right before the switch: no list was published since the change was judged.
 
     ``token`` is ``Look.token`` of when the publisher judged its change, empty from one who knows of no generations; he
     may commit unless a list is out. One small read. Raises GenerationMoved, FormatError, StoreError.
@@ -300,9 +313,19 @@ def require_unmoved(store: Store, token: str, *, fqrn: str) -> None:
         if token and not token.startswith("gc:"):
             raise GenerationMoved(fqrn, f"the change was judged at {token}, but {KEY} is gone") from None
         return
-    if generation.phase.has_list if not token else token != generation.token:
+    if generation.phase.has_list if not token else not generation.upholds(token):
         seen = f"judged at {token}" if token else "not judged"
         raise GenerationMoved(fqrn, f"the change was {seen}, the collection is at {generation.token} now")
+
+
+def parse_status_time(text: object) -> datetime | None:
+    """A time of the repository status, as the versions of the stock tools write it; None if it has another form."""
+    for form in _STATUS_TIMES:
+        try:
+            return datetime.strptime(" ".join(str(text).split()), form).replace(tzinfo=UTC)
+        except ValueError:
+            continue
+    return None
 
 
 def _last_collection(store: Store) -> int:
@@ -317,13 +340,9 @@ def _last_collection(store: Store) -> int:
         raise FormatError("repository status", f"{STATUS_KEY} is not a JSON object") from None
     if not text:
         return 0
-    for form in ("%a %b %d %H:%M:%S %Z %Y", "%a %d %b %Y %H:%M:%S %Z", "%Y-%m-%dT%H:%M:%SZ"):
-        try:
-            seconds = int(datetime.strptime(" ".join(str(text).split()), form).replace(tzinfo=UTC).timestamp())
-        except ValueError:
-            continue
-        if seconds > 0:
-            return seconds
+    time = parse_status_time(text)
+    if time is not None and (seconds := int(time.timestamp())) > 0:
+        return seconds
     return int.from_bytes(str(text).encode("utf-8", "surrogatepass")[-7:])
 
 

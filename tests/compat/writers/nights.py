@@ -131,7 +131,7 @@ def sign_index(index: BuildIndex) -> bytes:
 
 
 def read_signed_index(signature: bytes) -> BuildIndex:
-    data = (newest() / "documents" / "index.json").read_bytes()
+    data = (newest("documents") / "index.json").read_bytes()
     require_signature(data, signature, public_key(keys_folder() / f"{BUILDER}.pem"), file="index.json")
     return read_index(data)
 

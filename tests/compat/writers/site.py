@@ -7,7 +7,6 @@ import logging
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
-from unittest.mock import patch
 
 from include.care.freezes.freezes import FREEZE, Intervention
 from include.care.notify.message import Message, NotifyEvent
@@ -29,7 +28,7 @@ from include.nightlies.rules.states import Phase, State
 from include.publishers.server.commands import Record
 from include.settings.model import Choice, Slot
 from include.settings.pools import pools, to_import
-from include.storage.roles import GRANTS, Grant, PolicyServer, Role, bucket_policy, user_policy
+from include.storage.roles import PolicyServer, Role, bucket_policy, user_policy
 from tests.compat.corpus import Document, as_text, shape, without_prose
 from tests.compat.keys import FQRN
 from tests.compat.writers.nights import DAY, GAUDI, LHCB, RUN, build, publication
@@ -118,17 +117,6 @@ def _summary(value: Summary) -> bytes:
     return json.dumps(without_prose(value.to_json(), "reason", "mended", "notes"), indent=1).encode() + b"\n"
 
 
-COLLECTOR_THEN = (
-    Grant("Get", ("s3:GetObject",), ("*",)),
-    Grant("List", ("s3:ListBucket",), None),
-    Grant("Delete", ("s3:DeleteObject",), ("data/*", ".cvmfsalt-*")),
-    Grant("Keep", ("s3:PutObject", "s3:DeleteObject"), (".nightshift/*",)),
-)
-"""What a collector was granted. A policy is printed for other programs and never read back; the present one is in
-tests/unit/storage/test_roles.py."""
-
-
-@patch.dict(GRANTS, {Role.COLLECTOR: COLLECTOR_THEN})
 def _policies(urls: list[str]) -> bytes:
     users = {role: PolicyServer.RADOSGW.principal(role.value) for role in Role if role is not Role.READER}
     return as_text(

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from include.care.provenance.document import ChangeKind, ProvenanceRecord, Sealed, seal
-from include.cvmfs.coordination.condemned import read_list, records_of
+from include.cvmfs.collect.record import CollectionRecord, Ended
+from include.cvmfs.coordination.condemned import key_of, read_list, store_list
 from include.cvmfs.coordination.freeze import Freeze
 from include.cvmfs.coordination.generation import CollectionPhase, Generation, Past
 from include.cvmfs.format.catalog import Catalog, NestedRef
@@ -54,6 +55,10 @@ GENERATION = Generation(
     SHA256,
     (Past(2, None, AT - timedelta(days=1)), Past(3, "0a" * 32, AT - timedelta(hours=3))),
 )
+COLLECTIONS = CollectionRecord(
+    61, (Ended(3, AT - timedelta(days=1), 400_000, 0, 0, True), Ended(4, AT, 300_000, 100_000, 17, False)),
+    (ROOT, OLDER, SHAKE), SHA256, AT - timedelta(hours=25), 6, WHOLE,
+)  # fmt: skip
 FREEZE = Freeze("0123456789abcdef", "disks are moved, é", "shift@node", WHOLE, WHOLE + timedelta(hours=4))
 OWNER = GatewayOwner("0123456789abcdef" * 2, "node.example.org", 4711, "boot-1", "2026-11-21T02:03:04+00:00", 17)
 PROVENANCE = ProvenanceRecord(
@@ -201,16 +206,24 @@ def read_content_index(sql: bytes) -> dict[bytes, bytes]:
             return {keys[key]: digest for key, digest in index.find(list(keys)).items()}
 
 
-def whole_list(hashes: Iterable[ObjectHash]) -> bytes:
-    """A list as it was before it had shards."""
-    return b"nightshift condemned 1\n" + records_of(hashes)
+def write_condemned(hashes: Iterable[ObjectHash]) -> bytes:
+    """All documents of a list: the key and the bytes of each in hex, its index last."""
+    store = MemoryStore()
+    index = key_of(store_list(store, hashes))
+    keys = sorted(store.objects, key=lambda key: (key == index, key))
+    return _lines(f"{key} {store.objects[key].hex()}" for key in keys)
 
 
 def read_condemned(data: bytes) -> tuple[ObjectHash, ...]:
+    """The objects of such a list; before lists had shards, each was one document."""
     store = MemoryStore()
-    name = hashlib.sha256(data).hexdigest()
-    store.put(f".nightshift/condemned/{name}", data)
-    return tuple(sorted(read_list(store, name), key=CONDEMNED.index))
+    if data.startswith(b"nightshift condemned 1\n"):
+        key = key_of(hashlib.sha256(data).hexdigest())
+        store.put(key, data)
+    else:
+        for key, content in (line.split() for line in data.decode().splitlines()):
+            store.put(key, bytes.fromhex(content))
+    return tuple(sorted(read_list(store, key.rpartition("/")[2]), key=CONDEMNED.index))
 
 
 def signed(record: ProvenanceRecord) -> bytes:
@@ -253,7 +266,10 @@ def documents() -> dict[str, Document]:
     return {
         "generation.json": Document(GENERATION, *_of(Generation)),
         "generation-idle.json": Document(Generation(0, CollectionPhase.IDLE, WHOLE), *_of(Generation)),
-        "condemned.bin": Document(CONDEMNED, whole_list, read_condemned),
+        "generation-swept.json": Document(replace(GENERATION, swept=17), *_of(Generation)),
+        "condemned.bin": Document(CONDEMNED, write_condemned, read_condemned),
+        "collections.json": Document(COLLECTIONS, *_of(CollectionRecord)),
+        "collections-empty.json": Document(CollectionRecord(), *_of(CollectionRecord)),
         "freeze.json": Document(FREEZE, *_of(Freeze)),
         "freeze-thawed.json": Document(replace(FREEZE, until=None, thawed=WHOLE + timedelta(hours=1)), *_of(Freeze)),
         "gateway-owner.json": Document(OWNER, *_of(GatewayOwner)),
@@ -261,6 +277,7 @@ def documents() -> dict[str, Document]:
         "provenance-link.txt": Document(LINK, signed, unsealed),
         "changeset.json": Document(CHANGESET, *_of(Changeset)),
         "changeset-dry.json": Document(DRY, *_of(Changeset)),
+        "changeset-swept.json": Document(replace(CHANGESET, swept=17), *_of(Changeset)),
         "changeset-digest.txt": Document([CHANGESET, DRY], lambda value: _lines(one.digest for one in value)),
         "manifest.bin": Document(MANIFEST, lambda value: sign_manifest(value, signer().private_key), read_manifest),
         "whitelist.bin": Document(whitelist(), lambda value: sign_whitelist(value, master()), read_whitelist),

@@ -105,13 +105,14 @@ class Commits(Changes):
         answers = [one.answer.result(30) for one in self.standing]
         assert not UNFORESEEN.seen, UNFORESEEN.seen
         self.observe(*(one.change for one in self.standing))
-        collection = look(self.world.store).token
+        seen = look(self.world.store)
         for one, answer in zip(self.standing, answers, strict=True):
             swept = self.swept[id(one.change)] != self.world.sweeps
             try:
-                self.model.judge(one, answer, now=self.now, collection=collection, swept=swept)
+                moved = seen.generation is not None and not seen.generation.upholds(one.change.generation)
+                self.model.judge(one, answer, now=self.now, moved=moved, swept=swept)
             except AssertionError as error:
-                error.add_note(f"{one}, {answer}, collection at {collection}")
+                error.add_note(f"{one}, {answer}, collection at {seen.token}")
                 error.add_note(f"points: {[f'{thread} {point.name}' for thread, point in self.service.gate.passed]}")
                 raise
             if one.held.revision is not None:

@@ -75,22 +75,22 @@ class Model:
 
     # -- what an answer may be
 
-    def judge(self, one: Standing, answer: Answer, *, now: int, collection: str, swept: bool) -> None:
-        """``collection``: the generation now; ``swept``: objects were deleted since the change was prepared."""
+    def judge(self, one: Standing, answer: Answer, *, now: int, moved: bool, swept: bool) -> None:
+        """``moved``: a list was published since the change was judged; ``swept``: objects were deleted since then."""
         reason = answer.members.get("reason")
         if answer.members["status"] == "ok":
-            self._accepted(one, answer.members["final_revision"], now, collection)
+            self._accepted(one, answer.members["final_revision"], now, moved)
             return
         allowed = set()
         if not is_live(one.held, now):
             allowed.add(INVALID)
-        if one.change.generation != collection:
+        if moved:
             allowed.add(GENERATION)
         if self._is_touched(one, self.world.revision) or swept:
             allowed |= BASES
         assert reason in allowed, f"{one.held.path or '/'}: refused, {dict(answer.members)}; expected {allowed or 'ok'}"
 
-    def _accepted(self, one: Standing, revision: int, now: int, collection: str) -> None:
+    def _accepted(self, one: Standing, revision: int, now: int, moved: bool) -> None:
         held, change = one.held, one.change
         content = self.world.contents[revision]
         assert holds(content, change), f"revision {revision} was acknowledged, and the change is not in it"
@@ -108,7 +108,7 @@ class Model:
         if not one.fenced:
             assert not held.dropped, "committed under a lease that was dropped"
             assert held.deadline > now, "committed under a lease that had ended"
-            assert change.generation == collection, "committed though a collection had moved on"
+            assert not moved, "committed though a list was published since it was judged"
 
     def _is_touched(self, one: Standing, until: int) -> bool:
         """Whether anything came into the leased path since the change's base."""

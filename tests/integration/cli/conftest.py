@@ -68,7 +68,7 @@ def repo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
 
     thread = threading.Thread(target=lambda: serve(config, ready=listening, stop=stop), daemon=True)
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(120)
     site.url = urls[0]
     (tmp_path / "site.yaml").write_text(
         f"""

@@ -69,7 +69,7 @@ def snapshot(site: Site) -> DetachedJob:
 
 
 def ended(job: DetachedJob) -> JobLook:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while (seen := job.look()).stage is Stage.RUNNING:
         assert time.monotonic() < end, seen
         time.sleep(0.05)
@@ -77,7 +77,7 @@ def ended(job: DetachedJob) -> JobLook:
 
 
 def begun(copy: Replica) -> None:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not copy.marker.exists():
         assert time.monotonic() < end
         time.sleep(0.02)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -88,12 +89,22 @@ def _endless(handler: SimpleHTTPRequestHandler) -> None:
         handler.wfile.write(b"x" * 65536)
 
 
+class Ticks(threading.local):
+    """A clock of its own for each thread: 0.1 s pass whenever it is read, however busy the machine is."""
+
+    now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += 0.1
+        return self.now
+
+
 def _drops(handler: SimpleHTTPRequestHandler) -> None:
     _begin(handler)
     while True:
         handler.wfile.write(b"x")
         handler.wfile.flush()
-        time.sleep(0.05)
+        time.sleep(0.005)
 
 
 @pytest.mark.parametrize(
@@ -111,14 +122,12 @@ def _drops(handler: SimpleHTTPRequestHandler) -> None:
         (".cvmfs_is_snapshotting", _status(503), ReplicaState.UNREACHABLE),
     ],
 )
-def test_a_server_that_misbehaves_costs_little_time_and_hides_no_other(
+def test_a_server_that_misbehaves_is_left_after_a_limit_and_hides_no_other(
     copies: Copies, monkeypatch: pytest.MonkeyPatch, document: str, answer: Answer, state: ReplicaState
 ) -> None:
-    monkeypatch.setattr(reading, "DOCUMENT_S", 0.5)
+    monkeypatch.setattr(reading, "time", Ticks())
     copies.one.answers[document] = answer
-    began = time.monotonic()
     assert states(copies) == [state, ReplicaState.IN_SYNC]
-    assert time.monotonic() - began < 8
 
 
 def test_a_replica_that_is_quicker_than_the_look_is_not_taken_for_one_that_went_back(copies: Copies) -> None:

@@ -1,49 +1,34 @@
-"""A garbage collection: what stays and what goes, its brakes, and its bad input."""
+"""A garbage collection: what stays and what goes, beside commits and a store without an answer."""
 
 from __future__ import annotations
 
 import json
 import threading
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 
+from include.cvmfs.collect.record import read_record
 from include.cvmfs.collect.rules import CollectionRules
 from include.cvmfs.collect.switching import SwitchingSide
 from include.cvmfs.commit.commit import SwitchStep
 from include.cvmfs.commit.metadata_cache import REFLOG_KEY
 from include.cvmfs.commit.tags import add_tag
-from include.cvmfs.coordination.condemned import PREFIX, read_list
+from include.cvmfs.coordination.condemned import read_list
 from include.cvmfs.coordination.generation import (
-    KEY,
     STATUS_KEY,
     CollectionPhase,
-    Generation,
     look,
 )
-from include.cvmfs.errors import ManifestConflict
+from include.cvmfs.errors import GenerationMoved, ManifestConflict
 from include.cvmfs.format.compression import compress
 from include.cvmfs.format.hashes import hash_bytes
 from include.cvmfs.format.reflog import Reflog
-from include.storage.errors import StoreError
-from tests.fakes.collecting import BOLD, FQRN, Place, signer
+from include.storage.errors import StoreError, Unavailable
+from tests.fakes.collecting import ALL_ORPHANS, BOLD, CAREFUL, FQRN, Place, signer
 from tests.fakes.process import Died, ProcessStore
+from tests.fakes.publishing import Judged
 from tests.fakes.refused import refused
-
-ALL_ORPHANS = CollectionRules(careful=False, all_orphans=True)
-CAREFUL = CollectionRules()
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
-def phase(place: Place) -> CollectionPhase:
-    document = look(place.store).generation
-    assert document is not None
-    return document.phase
 
 
 def test_what_only_revisions_before_the_grace_name_goes_and_all_else_stays(place: Place) -> None:
@@ -62,7 +47,7 @@ def test_what_only_revisions_before_the_grace_name_goes_and_all_else_stays(place
     assert report.roots_condemned >= 1
     assert report.deleted == report.condemned > 0
     assert place.problems() == []
-    assert phase(place) is CollectionPhase.IDLE
+    assert place.phase() is CollectionPhase.IDLE
 
 
 def test_a_revision_ages_from_when_it_was_superseded(place: Place) -> None:
@@ -177,49 +162,6 @@ def test_orphans_go_when_they_are_old_a_seventh_of_the_names_a_night(place: Plac
     assert place.problems() == []
 
 
-def test_careful_mode_deletes_what_was_condemned_twice_a_day_apart(place: Place) -> None:
-    old = place.publish("/a", {"f": b"old"})
-    orphan = place.keep(b"orphan")
-    place.publish("/a", {"f": b"new"})
-    place.supersede()
-    place.pass_time(days=4)
-    rules = CollectionRules(all_orphans=True)
-    first = place.collect(rules)
-    assert first.careful
-    assert first.deleted == 0
-    assert first.once > 0
-    place.pass_time(hours=3)
-    assert place.collect(rules).deleted == 0
-    assert place.store.exists(old.root.key)
-    place.pass_time(hours=21)
-    second = place.collect(rules)
-    assert second.deleted == first.once
-    assert not place.store.exists(old.root.key)
-    assert not place.store.exists(orphan.key)
-    place.pass_time(days=1)
-    assert place.collect(rules).deleted == 0
-    assert not Reflog.load(place.store.get(REFLOG_KEY)).contains(old.root)
-    assert place.problems() == []
-
-
-def test_an_orphan_that_was_condemned_once_and_sent_again_stays(place: Place) -> None:
-    orphan = place.keep(b"orphan")
-    place.pass_time(days=4)
-    place.collect(CollectionRules(all_orphans=True))
-    place.pass_time(hours=23)
-    place.keep(b"orphan")
-    place.pass_time(hours=2)
-    place.collect(CAREFUL)
-    assert place.store.exists(orphan.key)
-
-
-def test_the_first_fourteen_collections_are_careful(place: Place) -> None:
-    for _ in range(14):
-        assert place.collect(CAREFUL).careful
-        place.pass_time(days=1)
-    assert not place.collect(CAREFUL).careful
-
-
 def test_nothing_is_deleted_that_no_published_list_names(place: Place) -> None:
     named = set[str]()
     place.publish("/a", {"f": b"old"})
@@ -258,6 +200,40 @@ def test_what_a_newer_revision_needs_comes_off_the_list(place: Place) -> None:
     assert place.problems() == []
 
 
+def test_publishers_judge_again_once_in_a_collection_when_its_list_is_out(place: Place) -> None:
+    place.publish("/a", {"f": b"old"})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.collect()
+    place.pass_time(days=4)
+    publisher = place.publisher()
+
+    def judged(path: str) -> Judged:
+        return publisher.judge(publisher.prepare(path, {"f": path.encode()}))
+
+    before, late = judged("/b"), judged("/c")
+    with place.collection() as collection:
+        assert collection.begin()
+        publisher.commit(before)
+        collection.mark()
+        assert collection.condemn()
+        with refused(GenerationMoved):
+            publisher.commit(late)
+        with_the_list = judged("/c")
+        collection.spare()
+        publisher.commit(with_the_list)
+        in_the_sweep = judged("/d")
+        collection.sweep()
+        assert collection.end().deleted > 0
+    after = judged("/e")
+    publisher.commit(in_the_sweep)
+    with place.collection() as collection:
+        assert collection.begin()
+        publisher.commit(after)
+        collection.end()
+    assert place.problems() == []
+
+
 def test_a_tag_that_came_before_the_list_was_out_protects(place: Place) -> None:
     old = place.publish("/a", {"f": b"old"})
     place.publish("/a", {"f": b"new"})
@@ -288,7 +264,7 @@ def test_a_commit_that_overtakes_the_pruning_of_the_reflog_leaves_a_manifest_tha
     def stand(step: SwitchStep) -> None:
         if step is SwitchStep.FENCED and not ahead.is_set():
             ahead.set()
-            assert go_on.wait(20)
+            assert go_on.wait(120)
 
     commit = threading.Thread(target=lambda: publisher.commit(judged[0], stand))
 
@@ -296,107 +272,16 @@ def test_a_commit_that_overtakes_the_pruning_of_the_reflog_leaves_a_manifest_tha
         if point == "before prune: reflog" and not ahead.is_set():
             judged.append(publisher.judge(publisher.prepare("/b", {"f": b"beside"})))
             commit.start()
-            assert ahead.wait(20)
+            assert ahead.wait(120)
             began.append(point)
         elif point == "before prune: manifest" and not go_on.is_set():
             go_on.set()
-            commit.join(20)
+            commit.join(120)
 
     began: list[str] = []
     place.collect(store=ProcessStore(place.store, overtaken))
     assert began
     assert place.manifest().reflog == Reflog.load(place.store.get(REFLOG_KEY)).hash()
-    assert place.problems() == []
-
-
-# -- what is left
-
-
-def test_lost_and_empty_objects_are_reported(place: Place) -> None:
-    place.publish("/a", {"f": b"lost", "g": b"empty"})
-    lost, empty = place.keep(b"lost"), place.keep(b"empty")
-    place.store.delete([lost.key])
-    place.store.put(empty.key, b"")
-    report = place.collect(ALL_ORPHANS)
-    assert {(one.key, one.size) for one in report.lost} == {(lost.key, None), (empty.key, 0)}
-    assert not report.ok
-
-
-def test_an_audit_reads_preserved_objects_back(place: Place) -> None:
-    place.publish("/a", {f"f{number}": b"%d" % number for number in range(40)})
-    rotten = place.keep(b"7")
-    place.store.put(rotten.key, b"rotten")
-    with place.collection() as collection:
-        collection.begin()
-        collection.mark()
-        collection.condemn()
-        collection.audit(10_000)
-        collection.end()
-    assert collection.report.audited > 0
-    if collection.report.audited > 40:
-        assert [one.key for one in collection.report.lost] == [rotten.key]
-
-
-def test_lists_and_what_is_kept_of_catalogs_do_not_grow_for_ever(place: Place) -> None:
-    for night in range(12):
-        place.publish("/a", {"f": b"%d" % night})
-        place.pass_time(days=1)
-        place.collect()
-    lists = [key for key in place.store.objects if key.startswith(PREFIX)]
-    generation = Generation.parse(place.store.get(KEY))
-    assert len(generation.past) <= 3
-    assert len(lists) < 40
-    assert sum(1 for _ in place.folder.glob("scans/*/*")) < 20
-    assert len(Reflog.load(place.store.get(REFLOG_KEY))) < 25
-    assert place.problems() == []
-
-
-def test_a_deletion_log_is_of_the_stock_form(place: Place, tmp_path: Path) -> None:
-    place.publish("/a", {"f": b"old"})
-    place.publish("/a", {"f": b"new"})
-    place.supersede()
-    place.pass_time(days=4)
-    log = tmp_path / "gc.log"
-    with place.collection() as collection, log.open("w") as file:
-        collection.begin()
-        collection.mark()
-        collection.condemn()
-        collection.spare()
-        collection.sweep(file)
-        report = collection.end()
-    lines = log.read_text().splitlines()
-    assert lines[0].startswith("# Garbage Collection started at ")
-    assert lines[-2].startswith("# Garbage Collection finished at ")
-    assert lines[-1] == ""
-    assert len(lines) - 3 == report.deleted
-
-
-def test_a_full_disk_under_the_kept_catalogs_stops_it_before_anything_goes(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place.publish("/a", {"f": b"x"})
-    before = place.objects()
-
-    def full(self: Path, data: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with place.collection() as collection:
-        collection.begin()
-        with refused(OSError, errno=28):
-            collection.mark()
-    assert place.objects() == before
-
-
-def test_a_kept_scan_that_rotted_is_read_again(place: Place) -> None:
-    place.publish("/a", {"f": b"x"})
-    place.collect()
-    for file in place.folder.glob("scans/*/*"):
-        data = bytearray(file.read_bytes())
-        data[-30] ^= 1
-        file.write_bytes(bytes(data))
-    place.pass_time(days=3)
-    assert place.collect(ALL_ORPHANS).catalogs_fetched > 0
     assert place.problems() == []
 
 
@@ -416,14 +301,17 @@ def test_other_errors_of_the_store_leave_a_claim_that_can_be_given_back(
         with refused(StoreError, key="away"):
             collection.condemn()
         collection.abandon()
-    assert phase(place) is CollectionPhase.IDLE
+    assert place.phase() is CollectionPhase.IDLE
     assert BOLD.careful is False
 
 
+@pytest.mark.parametrize("retried_by", ["the store", "the sweep"])
 def test_after_a_delete_without_an_answer_no_shard_counts_as_swept_until_it_settled(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch, retried_by: str
 ) -> None:
-    """The store may carry it out later, and take away what a publisher has sent again."""
+    """The store may carry it out later, and take away what a publisher has sent again. A store that repeats nothing
+    (``retries: 0``) leaves it to the sweep."""
+    asked = set[str]()
     waited: list[float] = []
     swept: list[int] = []
 
@@ -436,7 +324,11 @@ def test_after_a_delete_without_an_answer_no_shard_counts_as_swept_until_it_sett
     delete = place.store.delete
 
     def lost_answer(keys: list[str]) -> int:
-        place.store.counters.retry("timeout")
+        if retried_by == "the store":
+            place.store.counters.retry("timeout")
+        elif not asked.issuperset(keys):
+            asked.update(keys)
+            raise Unavailable("no answer", key=keys[0], cause="timeout")
         return delete(keys)
 
     monkeypatch.setattr(place.store, "delete", lost_answer)
@@ -448,21 +340,6 @@ def test_after_a_delete_without_an_answer_no_shard_counts_as_swept_until_it_sett
     assert report.deleted > 30
     assert sum(waited) == pytest.approx(600, abs=60)
     assert set(swept) == {0}
-
-
-def test_the_report_tells_what_only_tags_hold(place: Place) -> None:
-    place.publish("/a", {"f": b"held by a tag" * 10, "both": b"both"}, tag="release")
-    place.publish("/a", {"both": b"both"})
-    place.supersede()
-    place.pass_time(days=4)
-    report = place.collect(ALL_ORPHANS)
-    size = len(compress(b"held by a tag" * 10))
-    assert report.held >= 2, "the file and its catalogs"
-    assert report.bytes_held > size
-    place.untag("release")
-    after = place.collect(ALL_ORPHANS)
-    assert after.held < report.held
-    assert after.deleted >= 2
 
 
 def test_commits_that_are_always_faster_delay_the_barrier_and_the_pruning_only(
@@ -491,7 +368,25 @@ def test_commits_that_are_always_faster_delay_the_barrier_and_the_pruning_only(
     assert len(tries) == 4
     assert not place.store.exists(old.root.key)
     assert any("prunes the reflog" in note for note in report.notes)
-    assert phase(place) is CollectionPhase.IDLE
+    assert place.phase() is CollectionPhase.IDLE
     place.pass_time(days=1)
     place.collect()
     assert not Reflog.load(place.store.get(REFLOG_KEY)).contains(old.root)
+
+
+def test_a_collection_that_began_when_another_ended_goes_on_from_its_record(place: Place) -> None:
+    old = place.publish("/a", {"f": b"old"})
+    place.publish("/a", {"f": b"new"})
+    place.supersede()
+    place.pass_time(days=4)
+    with place.collection() as second:
+        place.collect(CAREFUL)
+        assert second.begin()
+        second.mark()
+        assert second.condemn()
+        second.spare()
+        second.sweep()
+        second.end()
+    assert not place.store.exists(old.root.key)
+    assert place.phase() is CollectionPhase.IDLE
+    assert read_record(place.store)[0].total == 2

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -20,23 +19,8 @@ from include.cvmfs.coordination.generation import (
 from include.cvmfs.errors import CollectionBusy, CollectionRefused, FormatError
 from include.cvmfs.format.reflog import Reflog
 from include.storage.errors import Forbidden
-from tests.fakes.collecting import FQRN, Place
+from tests.fakes.collecting import ALL_ORPHANS, FQRN, Place
 from tests.fakes.refused import refused
-
-ALL_ORPHANS = CollectionRules(careful=False, all_orphans=True)
-CAREFUL = CollectionRules()
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
-def phase(place: Place) -> CollectionPhase:
-    document = look(place.store).generation
-    assert document is not None
-    return document.phase
-
 
 # -- two collectors, and death
 
@@ -240,7 +224,7 @@ def test_a_tag_whose_root_is_gone_is_named(place: Place) -> None:
             collection.mark()
         collection.abandon()
     assert "'lost'" in caught.value.hint
-    assert phase(place) is CollectionPhase.IDLE
+    assert place.phase() is CollectionPhase.IDLE
 
 
 @pytest.mark.parametrize("step", [-timedelta(days=2), -timedelta(hours=3)])
@@ -281,7 +265,7 @@ def test_refused_deletes_are_tried_again_and_listed(place: Place, monkeypatch: p
     assert len(tried) == 3
     assert not report.ok
     assert report.deleted == report.condemned - 1
-    assert phase(place) is CollectionPhase.IDLE
+    assert place.phase() is CollectionPhase.IDLE
 
 
 def test_a_dry_run_changes_nothing(place: Place) -> None:

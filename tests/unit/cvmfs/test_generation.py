@@ -168,6 +168,24 @@ def test_every_change_of_what_may_be_deleted_changes_the_token_and_renewing_does
     assert len(set(tokens)) == len(tokens)
 
 
+@given(st.lists(st.sampled_from(CollectionStep), max_size=40))
+def test_a_judgement_holds_until_a_list_is_published(steps: list[CollectionStep]) -> None:
+    document, held, lost = idle(3), {idle(3).token}, set[str]()
+    for step in steps:
+        if (document.phase, step) not in MOVES:
+            continue
+        listed = step in {CollectionStep.CONDEMN, CollectionStep.SWEEP}
+        unlisted = document.phase is CollectionPhase.MARKING
+        before, document = document, document.after(step, NOW, condemned=LIST if listed else None)
+        assert step is CollectionStep.RENEW or not before.upholds(document.token), "judged later than it was written"
+        # a number that ends without a list is not told from one with a list: judged again for nothing
+        if step is CollectionStep.CONDEMN or (unlisted and step is not CollectionStep.RENEW):
+            lost, held = lost | held, set()
+        held.add(document.token)
+        assert all(document.upholds(token) for token in held)
+        assert not any(document.upholds(token) for token in lost)
+
+
 def sweeping(swept: int = 0) -> Generation:
     """Collection 1 with its list out, and so many shards of it swept."""
     document = idle(0).after(CollectionStep.BEGIN, NOW).after(CollectionStep.CONDEMN, NOW, condemned=LIST)
@@ -342,20 +360,22 @@ def test_a_status_that_is_none_is_refused(data: bytes) -> None:
         look(store)
 
 
-def test_the_barrier_lets_pass_what_saw_the_generation_as_it_is() -> None:
+def test_the_barrier_lets_pass_what_was_judged_since_the_last_list_was_published() -> None:
     store = MemoryStore()
     require_unmoved(store, "", fqrn=FQRN)
     require_unmoved(store, "gc:17", fqrn=FQRN)
     marking = idle(0).after(CollectionStep.BEGIN, NOW)
     version = write(store, marking, expected=None)
-    require_unmoved(store, "1:marking", fqrn=FQRN)
+    for token in ("1:marking", "0:idle"):
+        require_unmoved(store, token, fqrn=FQRN)
     require_unmoved(store, "", fqrn=FQRN)  # somebody who knows of no generations
-    for token in ("gc:0", "0:idle", "1:idle", "2:marking"):
+    for token in ("gc:0", "0:marking", "1:idle", "2:marking"):
         with pytest.raises(GenerationMoved):
             require_unmoved(store, token, fqrn=FQRN)
     write(store, marking.after(CollectionStep.CONDEMN, NOW, condemned=LIST), expected=version)
-    with pytest.raises(GenerationMoved):
-        require_unmoved(store, "", fqrn=FQRN)
+    for token in ("", "1:marking", "0:idle"):
+        with pytest.raises(GenerationMoved):
+            require_unmoved(store, token, fqrn=FQRN)
     store.delete([KEY])
     with refused(GenerationMoved, fqrn=FQRN):
         require_unmoved(store, "1:marking", fqrn=FQRN)

@@ -3,6 +3,7 @@
 import errno
 import importlib.util
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -105,6 +106,12 @@ def test_head_tells_size_and_time(file_store: FileStore) -> None:
     assert meta is not None
     assert (meta.key, meta.size) == ("a", 5)
     assert meta.modified.tzinfo is not None
+
+
+def test_free_bytes_are_those_of_the_file_system(tmp_path: Path) -> None:
+    assert 0 < FileStore(tmp_path).free_bytes() <= shutil.disk_usage(tmp_path).total
+    with pytest.raises(NotFound):
+        FileStore(tmp_path / "absent").free_bytes()
 
 
 def test_a_key_cannot_be_object_and_folder_at_once(file_store: FileStore) -> None:

@@ -1,0 +1,13 @@
+PRAGMA user_version = 0;
+CREATE TABLE branches (branch TEXT, parent TEXT, initial_revision INTEGER, CONSTRAINT pk_branch PRIMARY KEY (branch), FOREIGN KEY (parent) REFERENCES branches (branch), CHECK ((branch <> '') OR (parent IS NULL)), CHECK ((branch = '') OR (parent IS NOT NULL)));
+CREATE TABLE properties (key TEXT, value TEXT, CONSTRAINT pk_properties PRIMARY KEY (key));
+CREATE TABLE recycle_bin (hash TEXT, flags INTEGER, CONSTRAINT pk_hash PRIMARY KEY (hash));
+CREATE TABLE tags (name TEXT, hash TEXT, revision INTEGER, timestamp INTEGER, channel INTEGER, description TEXT, size INTEGER, branch TEXT, CONSTRAINT pk_tags PRIMARY KEY (name), FOREIGN KEY (branch) REFERENCES branches (branch));
+INSERT INTO "branches" ("branch", "parent", "initial_revision") VALUES ('', NULL, 0);
+INSERT INTO "properties" ("key", "value") VALUES ('fqrn', 'compat.example.org');
+INSERT INTO "properties" ("key", "value") VALUES ('previous_revision', '6868686868686868686868686868686868686868');
+INSERT INTO "properties" ("key", "value") VALUES ('schema', '1.0');
+INSERT INTO "properties" ("key", "value") VALUES ('schema_revision', '3');
+INSERT INTO "tags" ("name", "hash", "revision", "timestamp", "channel", "description", "size", "branch") VALUES ('main-b1', '000102030405060708090a0b0c0d0e0f10111213', 7, 1795222984, 0, 'main, build b1 of 2026-11-21', 32768, '');
+INSERT INTO "tags" ("name", "hash", "revision", "timestamp", "channel", "description", "size", "branch") VALUES ('trunk', '000102030405060708090a0b0c0d0e0f10111213', 7, 1795222984, 0, 'current HEAD', 32768, '');
+INSERT INTO "tags" ("name", "hash", "revision", "timestamp", "channel", "description", "size", "branch") VALUES ('trunk-previous', '1415161718191a1b1c1d1e1f2021222324252627', 6, 1795222000, 0, 'default undo target', 32768, '');

@@ -1,0 +1,1 @@
+lZzb0k/WLEiVSu7+hBoP2d7sPfypcIUSj9uNreBYLYYHGmaChmnjj7e3pcxnF8R5IvOy2TcW4RqYwe7Qyy1QAg==
