@@ -32,6 +32,7 @@ from operators.cvmfs.remove import CvmfsRemoveOperator
 from operators.cvmfs.tag import CvmfsTagOperator
 from operators.lease import Killed
 from sensors.cvmfs import CvmfsPathSensor, CvmfsRevisionSensor
+from sensors.lease import LeaseFreeSensor
 from tests.dags.conftest import FQRN, KEY, MiniSite
 from tests.fakes.builds import tree
 from tests.fakes.refused import refused
@@ -217,6 +218,8 @@ def test_a_key_of_ones_own_is_used_and_a_wrong_one_refused(
     assert not publish("/others/key", tmp_path, gateway_conn_id="own")["unchanged"]
     (found,) = ask(site.opened, FQRN, "/others/key").answers
     assert (found.record.key_id, found.checked.good) == (KEY[0], True)
+    free = LeaseFreeSensor(task_id="it", fqrn="not.configured.example.org", path="/a", gateway_conn_id="own")
+    assert free.execute(task_context()) is None
 
 
 def lease_tasks(path: str) -> tuple[CvmfsLeaseOperator, CvmfsReleaseOperator]:

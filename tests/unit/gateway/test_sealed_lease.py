@@ -1,4 +1,4 @@
-"""A lease that one process leaves for another: its token is read by nobody who has not the gateway's secret."""
+"""A lease that one process leaves for another: its token is read with the gateway's secret only."""
 
 from __future__ import annotations
 
