@@ -7,6 +7,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task
 
+from hooks.retry import RetryByKind
 from operators.cvmfs.lease import cvmfs_lease
 
 with DAG(
@@ -24,8 +25,8 @@ with DAG(
     },
 ) as dag:
 
-    @task
-    def set_link(lease: dict[str, Any], target: str) -> int:
+    @task(retry_policy=RetryByKind())
+    def set_link(lease: Any, target: str) -> int:
         """A publisher of one's own: derive a new root catalog, store its objects, commit. Returns the revision."""
         from hooks.gateway import held_lease
         from hooks.secrets import AirflowSecrets

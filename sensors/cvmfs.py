@@ -23,7 +23,7 @@ class CvmfsPathSensor(WaitSensor):
         **kwargs: `poke_interval`, `deferrable`, and those of every sensor.
 
     Raises:
-        DestinationError: The path is none.
+        DestinationError: The path is malformed.
     """
 
     template_fields: Sequence[str] = ("fqrn", "path")

@@ -23,7 +23,7 @@ class LeaseFreeSensor(WaitSensor):
         **kwargs: `poke_interval`, `deferrable`, and those of every sensor.
 
     Raises:
-        BadLeasePath: The path is none.
+        BadLeasePath: The path is malformed.
     """
 
     template_fields: Sequence[str] = ("fqrn", "path", "gateway_conn_id")

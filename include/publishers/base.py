@@ -41,7 +41,7 @@ class Published:
     phases: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """What commands and tasks tell of it."""
+        """What commands and tasks report."""
         return {
             "revision": self.revision,
             "root_hash": str(self.root_hash),

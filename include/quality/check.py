@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from include.nightlies.attempt import Attempt
-from include.nightlies.records import builds
+from include.nightlies.records import builds, undos
 from include.nightlies.records import quality as records
 from include.nightlies.records.publications import publications_of_build
 from include.nightlies.records.quality import QualityRecord, QualityVerdict
@@ -86,13 +86,13 @@ def published_artifacts(
 ) -> tuple[PublishedArtifact, ...]:
     """Each published artifact of a build, with what the current revision's catalogs say of it and of `before`."""
     revision, found = site.head(slot.repository).revision, []
-    newest: dict[int, Publication] = {}
+    undone, newest = undos.of_build(site.ledger, build.id), dict[int, Publication]()
     for one in publications_of_build(site.ledger, build.id):
         if one.state.good and one.artifact is not None:
             newest.setdefault(one.artifact, one)
     for record in build.artifacts:
         publication, artifact = newest.get(record.id), record.artifact
-        if publication is None:
+        if publication is None or (record.id, artifact.sha256) in undone:
             continue
         old = None if before is None else before.artifact(artifact.project, artifact.platform)
         facts_before = None

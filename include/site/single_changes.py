@@ -39,7 +39,7 @@ class HandMade:
     published: Published | None
 
     def to_json(self) -> dict[str, Any]:
-        """What is told of it: figures, and what was published unless in a dry run."""
+        """What commands and tasks report: figures, and what was published unless in a dry run."""
         changeset = self.changeset
         facts: dict[str, Any] = {
             "dry_run": self.published is None, "path": changeset.destination, "catalog": str(changeset.root),

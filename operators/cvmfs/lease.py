@@ -36,7 +36,7 @@ class CvmfsLeaseOperator(CvmfsOperator):
         **kwargs: `gateway_conn_id`, `deferrable`, `patience_s`, `wait_limit_s`, and those of every operator.
 
     Raises:
-        BadLeasePath: The path is none.
+        BadLeasePath: The path is malformed.
     """
 
     template_fields: Sequence[str] = ("fqrn", "path", "gateway_conn_id")

@@ -40,7 +40,7 @@ class CvmfsPublishTreeOperator(CvmfsOperator):
         fqrn: The repository's name in the site configuration.
         path: The destination, absolute within the repository, such as `/software/root/6.36`.
         source: A folder, tar archive (.gz, .xz, .zst too) or zip: an absolute path on the worker, or a URL in one of
-            the stores of the site configuration or of `store_conn_id`. The kind of an archive is told by its content.
+            the stores of the site configuration or of `store_conn_id`. The kind of an archive is found by its content.
         sha256: What the SHA-256 of an archive must be; None: not checked.
         replace: Whether a tree with other content is replaced; otherwise it is refused with DestinationError.
         tag: A name for the new revision; None: none.

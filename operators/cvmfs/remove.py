@@ -35,7 +35,7 @@ class CvmfsRemoveOperator(CvmfsOperator):
         **kwargs: `gateway_conn_id`, `deferrable`, `patience_s`, `wait_limit_s`, and those of every operator.
 
     Raises:
-        DestinationError: A path that is none, or lies within another of the paths.
+        DestinationError: A malformed path, or one within another of the paths.
     """
 
     template_fields: Sequence[str] = ("fqrn", "paths", "gateway_conn_id")

@@ -32,7 +32,7 @@ class CvmfsTagOperator(CvmfsOperator):
         tag: The name.
         message: What the tag is for.
         path: The path that is leased for a moment. The tag names the whole repository all the same. `/`: all of it, for
-            which a stock gateway gives no lease; a path of your own waits for nobody else.
+            which a stock gateway gives no lease; with a path of your own, leases of others are not waited for.
         **kwargs: `gateway_conn_id`, `deferrable`, `patience_s`, `wait_limit_s`, and those of every operator.
 
     Raises:

@@ -24,7 +24,7 @@ class ObjectDeleteOperator(ObjectOperator):
         **kwargs: `store`, `store_conn_id`, `dry_run`, `deferrable`, and those of every operator.
 
     Raises:
-        BadKey: A key or folder that is none.
+        BadKey: A malformed key or folder.
         StoreError: The store refused a deletion; the other keys were deleted.
     """
 

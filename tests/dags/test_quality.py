@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,6 +22,7 @@ from include.settings.load import load
 from include.settings.quality import Suite
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
+from operators.links import QualityLink
 from tests.dags.conftest import FQRN, MiniSite, Run, read_dags, record
 from tests.fakes.archives import file, folder
 from tests.fakes.builds import Build, packed
@@ -120,6 +122,10 @@ def test_a_bad_build_moves_no_link_until_a_person_accepts_it(judged: MiniSite) -
     assert (kept.state, kept.build_id) == ("stayed", "b20261110")
     assert "A/x86_64: 1 empty libraries: lib/libA.so" in kept.reason
     docs = folder_of_run(judged.folder, "judged", stopped.name)
+    task = SimpleNamespace(night={"slot": "judged"})
+    key = SimpleNamespace(dag_id=DAG_ID, run_id=stopped.name.partition("/")[2])
+    link = QualityLink().get_link(task, ti_key=key)
+    assert link.endswith(f"/nightshift/quality/judged/{docs.name}/index.html")
     assert {one.name for one in docs.iterdir()} == {f"{name}.html" for name in ("index", *(one.value for one in Suite))}
 
     accepted = _night(judged, bad, accept_quality="A was split; its files are in C now")

@@ -50,20 +50,24 @@ def test_what_comes_later_is_waited_for(site: MiniSite, monkeypatch: pytest.Monk
     with site.client() as client:
         lease = client.acquire(FQRN, "/sensed/it", hostname="somebody else")
 
-        def later() -> None:
+        def put() -> None:
             deferred["object"].wait(60)
             site.opened.store("builds").put("sensed/it", b"x")
-            deferred["lease"].wait(10)
+
+        def drop() -> None:
+            deferred["lease"].wait(60)
             client.drop(lease)
 
-        thread = threading.Thread(target=later)
-        thread.start()
+        threads = [threading.Thread(target=put), threading.Thread(target=drop)]  # whichever sensor comes first
+        for thread in threads:
+            thread.start()
         try:
             found = states(waiting("waits_for_both", timeout_s=60.0))
         finally:
             for event in deferred.values():
                 event.set()
-            thread.join()
+            for thread in threads:
+                thread.join()
     assert found == {"object": "success", "lease": "success"}
     assert site.leases() == []
 

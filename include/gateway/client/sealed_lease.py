@@ -1,4 +1,4 @@
-"""A lease on its way from one process to another: its token encrypted, so that whoever reads it learns no right.
+"""A lease on its way from one process to another: its token encrypted, so that reading it gives no right.
 
 The key is derived from the secret of the gateway's key: who can read the token could have taken the lease.
 """

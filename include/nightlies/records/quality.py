@@ -10,7 +10,8 @@ from enum import Enum
 from sqlalchemy import Connection, insert, select, update
 
 from include.ledger.engine import Bind, reading, writing
-from include.nightlies.records.tables import artifacts, builds, publications, quality, undone
+from include.nightlies.records.tables import artifacts, builds, publications, quality
+from include.nightlies.records.undos import of_build
 from include.nightlies.rules.build_order import BuildKey
 from include.nightlies.rules.states import State
 from include.settings.quality import QualityMode, QualitySettings, Suite
@@ -122,61 +123,52 @@ def earlier_nights(bind: Bind, slot: str, before: BuildKey, *, limit: int) -> tu
         .order_by(builds.c.build_date.desc(), builds.c.id.desc())
         .limit(LOOKED_AT)
     )
+    nights: list[NightFigures] = []
     with reading(bind) as connection:
-        found = {row.id: BuildKey(row.build_date, row.build_id) for row in connection.execute(query)}
-        refused = _refused(connection, slot, [key.build_id for key in found.values()])
-        known = _figures(
-            connection, [row for row, key in found.items() if key < before and key.build_id not in refused]
-        )
-    nights = [NightFigures(found[row], figures) for row, figures in known.items()]
-    nights = [one for one in nights if any(figures.files is not None for figures in one.artifacts.values())]
-    return tuple(sorted(nights, key=lambda one: one.key, reverse=True)[:limit])
+        found = {BuildKey(row.build_date, row.build_id): row.id for row in connection.execute(query)}
+        refused = _refused(connection, slot, [key.build_id for key in found])
+        for key in sorted(found, reverse=True):
+            if len(nights) == limit:
+                break
+            if key < before and key.build_id not in refused:
+                known = NightFigures(key, _figures(connection, found[key]))
+                nights += [known] if any(one.files is not None for one in known.artifacts.values()) else []
+    return tuple(nights)
 
 
 def night(bind: Bind, slot: str, build_id: str, build_date: date) -> NightFigures:
     """The figures of one build; it may have none."""
     query = select(builds.c.id).where(builds.c.slot == slot, builds.c.build_id == build_id)
     with reading(bind) as connection:
-        known = _figures(connection, connection.scalars(query).all())
-    return NightFigures(BuildKey(build_date, build_id), next(iter(known.values()), {}))
+        row = connection.scalar(query)
+        return NightFigures(BuildKey(build_date, build_id), {} if row is None else _figures(connection, row))
 
 
-def _figures(connection: Connection, wanted: Iterable[int]) -> dict[int, dict[str, ArtifactFigures]]:
-    """By build and artifact. Each artifact counts as its build lists it now, not as it was before it was rebuilt."""
-    found: dict[int, dict[str, ArtifactFigures]] = {row: {} for row in wanted}
-    columns = (
-        artifacts.c.id, artifacts.c.build, artifacts.c.project, artifacts.c.platform, artifacts.c.size,
-        artifacts.c.sha256,
-    )  # fmt: skip
-    listed = connection.execute(select(*columns).where(artifacts.c.build.in_(found))).all()
-    rows = {row.id: row for row in listed}
-    gone = select(undone.c.artifact, undone.c.artifact_sha256).where(
-        undone.c.artifact.in_(rows), undone.c.lifted_at.is_(None)
-    )
-    for artifact, sha256 in connection.execute(gone).all():
-        if rows[artifact].sha256 == sha256:
-            del rows[artifact]
-    figures = {row.id: ArtifactFigures(row.size, row.sha256) for row in rows.values()}
-    query = (
+def _figures(connection: Connection, build: int) -> dict[str, ArtifactFigures]:
+    """By artifact. Each counts as its build lists it now, not as it was before it was rebuilt."""
+    query = select(artifacts).where(artifacts.c.build == build)
+    gone = of_build(connection, build)
+    listed = {row["id"]: row for row in connection.execute(query).mappings() if (row["id"], row["sha256"]) not in gone}
+    figures = {number: ArtifactFigures(row["size"], row["sha256"]) for number, row in listed.items()}
+    done = (
         select(publications)
-        .where(publications.c.artifact.in_(rows), publications.c.state.in_(_GOOD))
+        .join(artifacts, publications.c.artifact == artifacts.c.id)
+        .where(artifacts.c.build == build, publications.c.state.in_(_GOOD))
         .order_by(publications.c.updated_at, publications.c.id)
     )
-    for done in connection.execute(query).mappings():
-        before = figures[done["artifact"]]
-        if done["artifact_sha256"] != before.sha256:
+    for row in connection.execute(done).mappings():
+        before = figures.get(row["artifact"])
+        if before is None or row["artifact_sha256"] != before.sha256:
             continue
-        figures[done["artifact"]] = replace(
+        figures[row["artifact"]] = replace(
             before,
-            files=before.files if done["files"] is None else done["files"],
-            bytes=before.bytes if done["bytes"] is None else done["bytes"],
-            seconds=before.seconds + sum(done["seconds"].values()),
-            added_bytes=before.added_bytes + (done["bytes_uploaded"] or 0),
-            added_objects=before.added_objects + (done["objects_new"] or 0),
+            files=before.files if row["files"] is None else row["files"],
+            bytes=before.bytes if row["bytes"] is None else row["bytes"],
+            seconds=before.seconds + sum(row["seconds"].values()),
+            added_bytes=before.added_bytes + (row["bytes_uploaded"] or 0),
+            added_objects=before.added_objects + (row["objects_new"] or 0),
         )
-    for artifact, row in rows.items():
-        found[row.build][f"{row.project}/{row.platform}"] = figures[artifact]
-    return found
+    return {f"{listed[number]['project']}/{listed[number]['platform']}": one for number, one in figures.items()}
 
 
 def _refused(connection: Connection, slot: str, build_ids: Iterable[str]) -> set[str]:

@@ -14,6 +14,7 @@ import pytest
 from include.nightlies.records import quality
 from include.nightlies.records.builds import builds_of
 from include.nightlies.records.quality import QualityVerdict
+from include.nightlies.rules.build_order import BuildKey
 from include.nightlies.rules.links import LinkState
 from include.nightlies.steps.errors import GateClosed, QualityBlocked
 from include.nightlies.steps.gate import gate
@@ -21,6 +22,8 @@ from include.nightlies.steps.links import link_night
 from include.nightlies.steps.plan import plan_night
 from include.nightlies.steps.values import Night
 from include.nightlies.steps.verify import verify_run
+from include.nightlies.undo.plan import Wish
+from include.nightlies.undo.undo import undo
 from include.quality.check import check_build, check_index
 from include.quality.pages import folder_of_run
 from include.quality.tree import TreeFacts, tree_facts
@@ -131,6 +134,19 @@ def test_a_warning_moves_links_and_an_accepted_fault_keeps_its_reason(nights: Ni
     assert found.reason == "A/x86_64: 1 empty libraries: x/libB.so"
     gate(nights.site, attempt(again.run), night=again)
     assert linked(nights, again) is LinkState.MOVED
+
+
+def test_what_was_undone_is_neither_judged_nor_history(nights: Nights, tmp_path: Path) -> None:
+    nights = judged_by(nights, tmp_path)
+    for day in (2, 3):
+        night = installed(nights, day, *GOOD)
+    _, revision = undo(nights.site, attempt("test/undo"), Wish("main", "b20261103", "it crashes"))
+    assert revision is not None
+    (published, *_) = check_build(nights.site, attempt(night.run), night)
+    assert (published.verdict, published.reason) == (QualityVerdict.PASSED, "8 rules hold in 0 rows")
+    found = quality.earlier_nights(nights.site.ledger, "main", BuildKey(date(2026, 11, 4), "b"), limit=7)
+    assert [one.key.build_id for one in found] == ["b20261102"]
+    assert found[0].artifacts["A/x86_64"].files == 3
 
 
 def test_a_suite_that_blocks_and_was_not_applied_closes_the_gate(nights: Nights, tmp_path: Path) -> None:

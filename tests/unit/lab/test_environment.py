@@ -166,6 +166,17 @@ def test_a_command_adopts_the_lab_that_is_there_and_keeps_what_it_was_given(tmp_
     assert json.loads(environment["AIRFLOW_CONN_STORE_CVMFS"])["port"] == 9000
 
 
+def test_a_folder_of_dags_of_ones_own_is_read_beside_ours(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST"
+    assert name not in lab.environment({})
+    monkeypatch.setenv("NIGHTSHIFT_DAGS", str(tmp_path))
+    assert lab.shell()[name] == lab.environment()[name]
+    bundles = {one["name"]: one["kwargs"] for one in json.loads(lab.environment()[name])}
+    assert bundles == {"dags-folder": {}, "own": {"path": str(tmp_path)}}
+
+
 def test_a_shell_gets_what_airflows_commands_need_and_no_other_secret(lab: Lab) -> None:
     given = lab.shell()
     text = json.dumps(given)

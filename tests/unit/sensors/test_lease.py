@@ -83,6 +83,13 @@ def test_the_waiting_is_left_to_the_triggerer_which_is_told_no_secret(gateway: H
     assert deferred.value.method_name == "found"
 
 
+def test_the_former_name_of_the_repository_is_taken_with_a_warning() -> None:
+    with pytest.deprecated_call():
+        assert LeaseFreeSensor(task_id="it", repository=FQRN).fqrn == FQRN
+    with refused(ValueError):
+        LeaseFreeSensor(task_id="it")
+
+
 FREE = {"found": True, "reason": "free", "since": None}
 BUSY = {"found": False, "reason": f"held by {HOLDER.hostname!r}", "since": None}
 
