@@ -59,7 +59,7 @@ def intervene(settings: SiteSettings) -> DAG:
                 title="Reason",
                 type=["null", "string"],
                 maxLength=1000,
-                description="Why; a freeze needs it, and whoever waits for the repository sees it.",
+                description="Why; a freeze needs it, and tasks that wait for the repository show it.",
             ),
             "hours": Param(
                 None,
