@@ -79,7 +79,8 @@ class PlanRetentionOperator(NightshiftOperator):
     """Says which builds of a repository's slots expired, and why; changes nothing.
 
     Hands on the run's questions, as `AskApprovalOperator` does, and the plans under `PLAN`. A slot that loses more
-    builds than its `approve_above` is asked about. Skipped if no build expired.
+    builds than its `approve_above` is asked about. Skipped if no build expired. Fails, before a build is removed,
+    where the collection that follows would be refused.
 
     :param repository: Also skipped if the run's parameter `repositories` names others only.
     """
@@ -94,9 +95,11 @@ class PlanRetentionOperator(NightshiftOperator):
     def execute(self, context: Context) -> list[dict[str, Any]]:
         from include.nightlies.retention.remove import ask_retention, plan_retention
         from include.nightlies.steps.approve import ApprovalRequest
+        from include.site.collecting import require_collectable
 
         require_wanted(context, self.repository)
         site, now = self.site(), clock()
+        self.outlasting(site, lambda: require_collectable(site, self.repository))
         slots = [
             name
             for name, slot in sorted(site.settings.slots.items())

@@ -77,11 +77,10 @@ def collect(site: Site, fqrn: str, how: Collecting) -> CollectionReport | NotDue
     collection is at work, NotSupported where the signing key is elsewhere, Forbidden for a key that may not delete,
     StoreError, and what asking the stock tools raises (``stock_collecting``).
     """
-    _require_collectable(site, fqrn)
+    require_collectable(site, fqrn)
     way = site.way_of_switching(fqrn)
     if way is not Way.NATIVE_OURS:
         return _by_stock_tools(site, fqrn, way, how)
-    _require_conditions(site, fqrn)
     if how.orphans or how.delete_orphans:
         what = "orphans are looked for apart only where stock tools collect"
         raise CollectionRefused(fqrn, what, hint="use --all-orphans to look in the whole store")
@@ -102,6 +101,7 @@ def collect(site: Site, fqrn: str, how: Collecting) -> CollectionReport | NotDue
                 report = _run(collection, how, audited)
             if not report.resumed or report.failed:
                 break
+            notes += [*report.notes, f"{report.deleted} objects deleted by that sweep"]
             how = replace(how, force=True)  # what it left is collected now
     report.notes += notes
     try:
@@ -117,12 +117,11 @@ def rehearse(
     *, orphans: bool = False,
 ) -> CollectionReport:  # fmt: skip
     """What a collection would delete now; nothing is written. Raises as :func:`collect`."""
-    _require_collectable(site, fqrn)
+    require_collectable(site, fqrn)
     way = site.way_of_switching(fqrn)
     if way is not Way.NATIVE_OURS:
         how = Collecting("", rules, progress=progress, orphans=orphans)
         return _by_stock_tools(site, fqrn, way, how, dry_run=True)
-    _require_conditions(site, fqrn)
     store = site.collector_store(fqrn)
     with switching(site, fqrn, Operation.COLLECT, holder="", leased=False) as (manifests, signer):
         side = SwitchingSide(manifests, fqrn, signer)
@@ -165,7 +164,8 @@ def _run(collection: GarbageCollection, how: Collecting, audited: int) -> Collec
         raise
 
 
-def _require_collectable(site: Site, fqrn: str) -> None:
+def require_collectable(site: Site, fqrn: str) -> None:
+    """What settings, manifest and the store's record say; nothing is tried. Raises CollectionRefused, StoreError."""
     settings = site.settings.repository(fqrn)
     if not settings.garbage_collectable:
         what = "its settings say that it is not garbage-collectable"
@@ -173,12 +173,10 @@ def _require_collectable(site: Site, fqrn: str) -> None:
     if not site.head(fqrn).manifest.garbage_collectable:
         what = "its manifest says that it is not garbage-collectable"
         raise CollectionRefused(fqrn, what, hint="create it with `garbage_collectable: true`")
-
-
-def _require_conditions(site: Site, fqrn: str) -> None:
-    settings = site.settings.repository(fqrn)
+    if site.way_of_switching(fqrn) is not Way.NATIVE_OURS or site.repository_store(fqrn).is_local:
+        return
     traits = recorded_traits(site.ledger, site.settings.store(settings.store))
-    if not site.repository_store(fqrn).is_local and (traits is None or not traits.replace):
+    if traits is None or not traits.replace:
         what = f"the store {settings.store} was not seen to keep conditions on a replacement"
         raise CollectionRefused(fqrn, what, hint="try it with: nightshift settings check --stores")
 

@@ -60,9 +60,8 @@ def prepared(site: MiniSite) -> Iterator[MiniSite]:
             patch.setenv(name, value)
         opened, bag = Site(load(), EnvSecrets({**os.environ})), read_dags()
         record(bag)
-        traits = Traits(put_if_absent=True, replace=True, bulk_delete=True)
-        record_traits(opened.ledger, opened.settings.store("cvmfs"), traits, now=datetime.now(UTC))
         here = MiniSite(site.folder, opened, site.gateway_url, bag, environment)
+        _keeps_conditions(here, True)
     yield here
     opened.ledger.dispose()
     record(site.bag)
@@ -85,6 +84,11 @@ def _night(site: MiniSite) -> str:
     site.drop(made)
     assert site.run("nightly_install", slot="kept", build_date=made.date).state == "success"
     return _builds(site)[-1]
+
+
+def _keeps_conditions(site: MiniSite, seen: bool) -> None:
+    traits = Traits(put_if_absent=True, replace=seen, bulk_delete=True)
+    record_traits(site.opened.ledger, site.opened.settings.store("cvmfs"), traits, now=datetime.now(UTC))
 
 
 def _collect(site: MiniSite, **form: Any) -> Run:
@@ -188,9 +192,23 @@ def test_a_repository_that_fails_leaves_the_other_alone(collected: MiniSite) -> 
     newest = _night(collected)
     run = _collect(collected, repositories=None)
     assert run.state == "failed"
-    assert _states(run, BROKEN)["collect"] == "failed"
+    assert (_states(run, BROKEN)["plan"], _states(run, BROKEN)["collect"]) == ("failed", "upstream_failed")
     assert _states(run)["collect"] == _states(run)["report"] == "success"
     assert _builds(collected) == [newest]
+
+
+def test_where_the_collection_would_be_refused_no_build_is_removed(
+    collected: MiniSite, capfd: pytest.CaptureFixture[str]
+) -> None:
+    builds = [*_builds(collected), _night(collected)]
+    _keeps_conditions(collected, False)
+    try:
+        run = _collect(collected)
+    finally:
+        _keeps_conditions(collected, True)
+    assert (_states(run)["plan"], _states(run)["remove"]) == ("failed", "upstream_failed")
+    assert "nightshift settings check --stores" in capfd.readouterr().out
+    assert _builds(collected) == builds
 
 
 def test_another_collection_is_waited_for_in_the_triggerer(

@@ -158,7 +158,7 @@ def test_a_collection_started_by_its_form_succeeds_and_its_report_is_one_click_a
     browser.open(f"{collection.page}/tasks/{task}/details")
     report = browser.link("Report")
     browser.screenshot("task-collect")
-    assert report == f"{deployment.lab.airflow_url}{collection.page}/tasks/{task}"
+    assert unquote(report) == unquote(f"{deployment.lab.airflow_url}{collection.page}/tasks/{task}")
     browser.driver.get(report)
     browser.wait_for_text("body", f"{figures['deleted']} objects deleted, {figures['objects_kept']} stay")
     browser.screenshot("log-collect")
