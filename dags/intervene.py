@@ -34,6 +34,7 @@ def intervene(settings: SiteSettings) -> DAG:
     names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}
     dag = DAG(
         dag_id="intervene",
+        dag_display_name="Intervene by hand",
         description="Freeze or thaw a repository, or let a night install again what was undone",
         doc_md=DOC,
         schedule=None,
@@ -59,7 +60,7 @@ def intervene(settings: SiteSettings) -> DAG:
                 title="Reason",
                 type=["null", "string"],
                 maxLength=1000,
-                description="Why; a freeze needs it, and whoever waits for the repository sees it.",
+                description="Why; a freeze needs it, and tasks that wait for the repository show it.",
             ),
             "hours": Param(
                 None,
@@ -93,7 +94,11 @@ def intervene(settings: SiteSettings) -> DAG:
         tags=["nightlies", "cvmfs", "by hand"],
     )
     with dag:
-        InterveneOperator(task_id="intervene", doc_md="Does it, and records who, when and why in the ledger.")
+        InterveneOperator(
+            task_id="intervene",
+            task_display_name="Intervene",
+            doc_md="Does it, and records who, when and why in the ledger.",
+        )
     return dag
 
 

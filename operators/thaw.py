@@ -112,4 +112,4 @@ def _required(params: Mapping[str, Any], name: str) -> str:
 
 def _user(context: Context) -> str:
     """Who started the run, as Airflow names them."""
-    return str(getattr(context["dag_run"], "triggering_user_name", None) or "somebody")
+    return str(getattr(context["dag_run"], "triggering_user_name", None) or "unknown")

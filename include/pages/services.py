@@ -15,8 +15,10 @@ T = TypeVar("T")
 
 FRESH_S = 4.0
 """How old an answer may be before the service is asked again."""
-PATIENCE_S = 0.15
+PATIENCE_S = 0.1
 """How long a page waits for a service."""
+OLD_S = 60.0
+"""How old an answer may be at all: what a service that hangs said before is not shown as what holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,10 @@ class Services:
         if running is not None:
             wait([running], timeout=PATIENCE_S)
         with self._lock:
-            return self._answers.get(question, NOT_YET)  # type: ignore[return-value]
+            answer = self._answers.get(question, NOT_YET)
+        if answer.at is not None and (self._clock() - answer.at).total_seconds() >= OLD_S:
+            return Answer(answer.at, fault=f"no answer since {answer.at:%Y-%m-%d %H:%M:%S} UTC")
+        return answer  # type: ignore[return-value]
 
     def _work(self, question: str, work: Callable[[], object]) -> None:
         try:

@@ -1,5 +1,5 @@
 """*Start a run*: the filled-in form of an action. The browser sends it to Airflow's own interface, with the login of
-whoever presses the button, so that Airflow's permissions and audit log apply."""
+the person who presses the button, so that Airflow's permissions and audit log apply."""
 
 from __future__ import annotations
 

@@ -16,8 +16,10 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
+import requests
 from selenium.webdriver.common.by import By
 
+from include.pages.registry import PAGES, PREFIX
 from tests.e2e.browser import Browser
 from tests.e2e.deployment import FQRN, Deployment
 from tests.e2e.kills import build_of_victims, upload_of
@@ -109,6 +111,13 @@ def faults_of_axe(browser: Browser) -> list[dict[str, Any]]:
 def errors_of_console(browser: Browser) -> list[str]:
     """What our pages wrote; what Airflow's own wrote is not ours."""
     return [one["message"] for one in browser.driver.get_log("browser") if "nightshift" in one["message"]]
+
+
+def test_without_a_login_airflow_answers_401(deployment: Deployment) -> None:
+    for page in PAGES:
+        for path in (page.name, f"{page.name}/live", "static/shell.js"):
+            answer = requests.get(f"{deployment.lab.airflow_url}{PREFIX}/{path}", timeout=60)
+            assert answer.status_code == 401, path
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])

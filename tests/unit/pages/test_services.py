@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime, timedelta
 
-from include.pages.services import FRESH_S, Services
+from include.pages.services import FRESH_S, OLD_S, Services
 from include.storage.errors import StoreError
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
@@ -47,6 +47,8 @@ def test_a_service_that_hangs_is_asked_once_and_its_last_answer_stays() -> None:
     assert [services.ask("q", work).value for _ in range(3)] == ["before"] * 3
     assert asked == [1]
     assert services.ask("new", work).fault == "no answer yet"
+    clock.now += timedelta(seconds=OLD_S)
+    assert services.ask("q", work).fault == "no answer since 2026-11-21 00:00:00 UTC"
     hangs.set()
 
 
