@@ -32,6 +32,11 @@ def night(slot: str, day: date) -> str:
     return f"nights?{urlencode({'slot': slot, 'date': day.isoformat()})}"
 
 
+def repository(fqrn: str) -> str:
+    """The page of a repository."""
+    return f"repositories?{urlencode({'repository': fqrn})}"
+
+
 def provenance(repository: str, path: str) -> str:
     """Who published a path."""
     return f"provenance?{urlencode({'repository': repository, 'path': path})}"

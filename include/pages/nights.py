@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, datetime
+from datetime import date
 from functools import partial
 from typing import Any
 
@@ -11,16 +11,15 @@ from include.care.freezes.freezes import standing
 from include.care.watch.records import read_summary
 from include.care.watch.render import verdict
 from include.care.watch.summary import Fate, Summary
-from include.gateway.client.values import LeaseInfo
-from include.gateway.holders import TaskName
 from include.nightlies.records import builds, progress
 from include.nightlies.rules.build_order import BuildKey
 from include.nightlies.rules.links import all_links_of
 from include.nightlies.rules.states import State
 from include.nightlies.steps.sources import absolute
 from include.pages import night_rows as rows
-from include.pages.addresses import night, run_of, start, task_of
+from include.pages.addresses import night, run_of, start
 from include.pages.asked import Asked
+from include.pages.leases import open_leases
 from include.pages.night_view import cell_of, matrices, progress_of
 from include.settings.model import Slot
 from include.settings.urls import browser_url
@@ -93,7 +92,7 @@ def _night(asked: Asked, slot: Slot, day: date) -> dict[str, Any]:
         "runs": [(number, run, run_of(run.run)) for number, run in enumerate(runs, 1)],
         "links": rows.links_of_slot(ledger, slot.name, all_links_of(slot), slot.repository),
         "run_url": run_of,
-        "leases": _leases(asked, slot.repository),
+        "leases": open_leases(asked, slot.repository),
         "freeze": asked.services.ask(
             f"freeze {slot.repository}", lambda: standing(asked.site, slot.repository, asked.now)
         ),
@@ -109,35 +108,6 @@ def _before(site: Site, slot: Slot, summary: Summary) -> dict[tuple[str, str], i
     oldest = min((BuildKey(summary.date, one) for one in summary.builds), default=BuildKey(summary.date, ""))
     build = builds.preceding_build(site.ledger, slot.name, oldest)
     return {} if build is None else rows.bytes_before(site.ledger, build.id)
-
-
-def _leases(asked: Asked, fqrn: str) -> Any:
-    """The open leases of the slot's repository, each with its holder's task and its age."""
-    settings = asked.site.settings.repository(fqrn)
-    if settings.server is not None and settings.server.behind == "none":
-        return None
-
-    def held() -> list[LeaseInfo]:
-        with asked.site.gateway(fqrn) as client:
-            return [one for one in client.leases() if one.repository == fqrn]
-
-    answer = asked.services.ask(f"leases {fqrn}", held)
-    length = asked.site.settings.gateway.max_lease_time_s
-    return answer, [_lease(one, asked.now, length) for one in answer.value or ()]
-
-
-def _lease(lease: LeaseInfo, now: datetime, length: float) -> dict[str, Any]:
-    task = TaskName.parse(lease.hostname)
-    left = (lease.expires - now).total_seconds()
-    return {
-        "path": lease.path or "/",
-        "holder": lease.hostname,
-        "key": lease.key_id,
-        "task": task_of(lease.hostname, f"{task.dag_id}/{task.run_id}") if task else None,
-        # a gateway says when a lease ends, not when it was granted
-        "age_s": max(0.0, length - left),
-        "left_s": left,
-    }
 
 
 def _actions(slot: Slot, day: date, summary: Summary) -> Sequence[tuple[str, str]]:

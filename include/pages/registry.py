@@ -29,6 +29,8 @@ class Page:
 
 PAGES = (
     Page("nights", "Nights", run_tab=True),
+    Page("repositories", "Repositories", charts=True),
+    Page("publications", "Publications", charts=True),
     Page("provenance", "Provenance", nav=False),
     Page("start", "Start a run", nav=False),
 )

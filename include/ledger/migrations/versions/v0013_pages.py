@@ -1,4 +1,4 @@
-"""What pages need: the try that moved a publication last, progress of preparations, links by night."""
+"""What pages need: the try that moved a publication last, progress of preparations, indexes of what they list."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def upgrade() -> None:
     # a migration that was killed half way begins again
     if "holder" not in {one["name"] for one in sa.inspect(op.get_bind()).get_columns("publications")}:
         op.add_column("publications", sa.Column("holder", exact(512)))
-    if "ix_links_slot_build_date" not in {one["name"] for one in sa.inspect(op.get_bind()).get_indexes("links")}:
-        op.create_index("ix_links_slot_build_date", "links", ["slot", "build_date"])
+    _index("links", "slot", "build_date")
+    _index("provenance", "repository", "revision")
     op.create_table(
         "progress",
         sa.Column("publication", ROW_ID, primary_key=True, autoincrement=False),
@@ -33,3 +33,9 @@ def upgrade() -> None:
         if_not_exists=True,
         **TABLE_OPTIONS,
     )
+
+
+def _index(table: str, *columns: str) -> None:
+    name = f"ix_{table}_{'_'.join(columns)}"
+    if name not in {one["name"] for one in sa.inspect(op.get_bind()).get_indexes(table)}:
+        op.create_index(name, table, list(columns))
