@@ -28,7 +28,7 @@ DOC = """
 | a disk is nearly full | less than 2 GiB are free where logs, ledger, state, spool or a store are written |
 | a lease is stuck | it has been held for `notify.stuck_lease_minutes` |
 
-Each cause once within `notify.window_hours`, with its cure, by mail and webhook as `notify:` says; the ledger has all.
+Each cause once within `notify.window_hours`, with a hint, by mail and webhook as `notify:` says; the ledger has all.
 Artifacts that failed in the same way are one message, with their reasons, what was skipped because of them, and links
 to the logs. A store or gateway that is away is one cause whatever it hits; an artifact whose own fault it is comes in a
 message of its own if it fails later. That a later pass mended it, the summary says.

@@ -21,7 +21,7 @@ GROUPS = {
 COMMANDS = {
     "freeze": ("interventions", "Let nobody change a repository for a while."),
     "thaw": ("interventions", "End a freeze; what waits goes on."),
-    "preflight": ("preflight", "Could a night run now? All that is wrong, with its cure."),
+    "preflight": ("preflight", "Could a night run now? All that is wrong, with a hint."),
     "who": ("who", "Who and what published a path."),
 }
 

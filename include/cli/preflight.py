@@ -1,4 +1,4 @@
-"""`nightshift preflight`: could a night run now? Everything that is wrong at once, each with its cure."""
+"""`nightshift preflight`: could a night run now? Everything that is wrong at once, each with a hint."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _print(report: PreflightReport) -> None:
     if not console.is_terminal:
         console.width = _UNFOLDED  # a line in a log or a pipe is neither folded nor cut
     marks = {Severity.OK: "[green]ok[/]", Severity.WARNING: "[yellow]warning[/]", Severity.ERROR: "[red]ERROR[/]"}
-    table = Table("", "what", "of", "seen", "cure", box=None, pad_edge=False)
+    table = Table("", "what", "of", "seen", "hint", box=None, pad_edge=False)
     for one in report.findings:
         table.add_row(marks[one.severity], one.check, escape(one.subject), escape(one.seen), escape(one.cure))
     console.print(table)

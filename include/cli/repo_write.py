@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from include.cvmfs.commit.commit import NewTag
     from include.cvmfs.sources.source import TreeSource
     from include.publishers.base import Published
-    from include.settings.model import ArtifactLimits
+    from include.settings.prepare import ArtifactLimits
     from include.site.single_changes import HandChange, HandMade
     from include.site.site import Site
 

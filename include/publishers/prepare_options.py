@@ -13,7 +13,7 @@ from include.cvmfs.ingest.spool import SpecialBits, Specials
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.dirtab import NAME, Dirtab
 from include.cvmfs.sources.owners import IdMap, OwnerMap
-from include.settings.model import Prepare
+from include.settings.prepare import Prepare
 
 NO_NANOSECONDS = (
     "was not created for nanoseconds (its catalogs have {}); remove `prepare.mtime_ns`, or create another repository "

@@ -13,18 +13,13 @@ from pydantic import BaseModel, ValidationError
 from include.settings.errors import InvalidSettings, SettingsFileMissing, SettingsProblem
 from include.settings.model import (
     Approval,
-    ArtifactLimits,
     Care,
     Choice,
     Gateway,
     IndexSignature,
     Links,
-    Mail,
     NodeSettings,
-    Notify,
-    OwnerSettings,
     Paths,
-    Prepare,
     PublisherKind,
     RemoteSite,
     RepositorySettings,
@@ -32,8 +27,9 @@ from include.settings.model import (
     Slot,
     StoreSettings,
     TagRule,
-    Webhook,
 )
+from include.settings.notify import Mail, Notify, Webhook
+from include.settings.prepare import ArtifactLimits, OwnerSettings, Prepare
 from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings
 from include.settings.retention import Retention, WeekdayRule

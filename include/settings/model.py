@@ -12,11 +12,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, ByteSize, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from include.settings.block import Block as _Block
 from include.settings.collection import CollectionSettings
 from include.settings.errors import SettingsError
+from include.settings.notify import Notify
+from include.settings.prepare import ArtifactLimits, Prepare
 from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings, named_once
 from include.settings.retention import Retention
@@ -31,7 +33,6 @@ from include.settings.text_types import (
     HttpUrl,
     IndexTemplate,
     LedgerUrl,
-    MailAddress,
     Name,
     NodeFolder,
     PublicUrl,
@@ -77,50 +78,6 @@ class HashAlgorithm(Enum):
 
 
 BlockT = TypeVar("BlockT", bound=_Block)
-
-
-class ArtifactLimits(_Block):
-    """What one artifact may hold before it is refused; sizes in bytes, or written as `20GiB`."""
-
-    members: Annotated[int, Field(gt=0)] = 2_000_000
-    bytes: Annotated[ByteSize, Field(gt=0)] = ByteSize(200 * 1024**3)
-    file_size: Annotated[ByteSize, Field(gt=0)] = ByteSize(20 * 1024**3)
-
-
-class OwnerSettings(_Block):
-    """Whose everything is."""
-
-    uid: Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
-    gid: Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
-
-
-class Prepare(_Block):
-    """What is kept of a tree, and where it is cut into catalogs. All of it follows the stock tools' options."""
-
-    specials: Literal["refuse", "keep", "skip"] = "refuse"
-    special_bits: Literal["strip", "keep"] = "strip"
-    """What becomes of set-uid, set-gid and sticky bits."""
-    xattrs: tuple[str, ...] = ()
-    """Namespaces of the extended attributes to be kept, such as `user.`."""
-    mtime_ns: bool = False
-    owner: OwnerSettings | None = None
-    uid_map: SitePath | None = None
-    gid_map: SitePath | None = None
-    """Files with a line `from to` for each id; `*` for all others."""
-    dirtab: bool = False
-    """Whether the rules of the repository's own /.cvmfsdirtab count."""
-    autocatalogs: bool = False
-    autocatalogs_max: Annotated[int, Field(ge=2)] = 100_000
-    autocatalogs_min: Annotated[int, Field(ge=1)] = 1_000
-    catalog_entries: Annotated[int, Field(ge=0)] = 500_000
-    root_entries: Annotated[int, Field(ge=0)] = 200_000
-    """More in one catalog, or in the repository's root catalog, are refused; 0 for no limit."""
-
-    @model_validator(mode="after")
-    def _one_owner(self) -> Prepare:
-        if self.owner and (self.uid_map or self.gid_map):
-            raise fault("an owner for everything and a map of owners", "Keep one of them.")
-        return self
 
 
 class TagRule(_Block):
@@ -397,37 +354,6 @@ class Gateway(_Block):
     """What a stock publisher may send at once. It puts 200 MiB into a pack, and a larger object into one of its own."""
     payloads_at_once: Annotated[int, Field(ge=1, le=256)] = 8
     """Payloads of one repository that are read; its others wait. Each may take 36 MiB of memory."""
-
-
-class Mail(_Block):
-    """Mail to people. `connection`: an SMTP server (`schema` *ssl* or *starttls*), with a login if it asks for one."""
-
-    connection: ConnectionId
-    sender: MailAddress
-    to: Annotated[tuple[MailAddress, ...], Field(min_length=1)]
-    timeout_s: Annotated[float, Field(gt=0, le=120)] = 20.0
-
-
-class Webhook(_Block):
-    """A call of one's own service. `connection`: its URL as host; its password signs what is sent (docs/formats.md)."""
-
-    connection: ConnectionId
-    timeout_s: Annotated[float, Field(gt=0, le=120)] = 10.0
-    retries: Annotated[int, Field(ge=0, le=10)] = 3
-
-
-class Notify(_Block):
-    """Who is told what goes wrong. Nothing of it is secret: addresses and keys are in the connections."""
-
-    window_hours: Annotated[float, Field(gt=0, le=168)] = 12.0
-    """A cause that was told is not told again so long."""
-    whitelist_days: Annotated[int, Field(ge=0, le=365)] = 14
-    late_minutes: Annotated[int, Field(ge=1, le=720)] = 30
-    """How long after its schedule a night may begin before somebody is told that it did not."""
-    stuck_lease_minutes: Annotated[int, Field(ge=1, le=1440)] = 15
-    """How long one lease may be held before somebody is told."""
-    mail: Mail | None = None
-    webhook: Webhook | None = None
 
 
 class Paths(_Block):

@@ -101,6 +101,7 @@ def collect(site: Site, fqrn: str, how: Collecting) -> CollectionReport | NotDue
                 report = _run(collection, how, audited)
             if not report.resumed or report.failed:
                 break
+            notes += [*report.notes, f"{report.deleted} objects deleted by that sweep"]
             how = replace(how, force=True)  # what it left is collected now
     report.notes += notes
     try:

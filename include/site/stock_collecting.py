@@ -281,10 +281,11 @@ class _Run:
     def _gc(self, lease: Lease | None, timeout_s: float) -> None:
         """``lease``: under which it runs; None: the repository is disabled."""
         store = self.site.repository_store(self.fqrn)
-        before, begun = look(store).last_collection, time.monotonic()
+        before, revisions = look(store).last_collection, _revisions(self.site, self.fqrn, self.rules.grace)
         self.rules.progress("stock collection", 0, 0)
+        begun = time.monotonic()
         try:
-            lines = self._asked(lease, before, begun, timeout_s)
+            lines = self._asked(lease, before, begun, timeout_s, revisions)
         except GatewayError:
             raise  # it was refused, has failed, or is given up
         except BaseException:
@@ -298,9 +299,10 @@ class _Run:
         self.memory.seconds = self.report.seconds["collect"] = time.monotonic() - begun
         self.memory.write()
 
-    def _asked(self, lease: Lease | None, before: int, begun: float, timeout_s: float) -> tuple[str, ...] | None:
+    def _asked(
+        self, lease: Lease | None, before: int, begun: float, timeout_s: float, revisions: int
+    ) -> tuple[str, ...] | None:
         """The output; None if the reply was lost, and the collection has ended."""
-        revisions = _revisions(self.site, self.fqrn, self.rules.grace)
         try:
             return self.admin.collect_garbage(self.fqrn, timeout_s=timeout_s, revisions=revisions)
         except ReplyLost as lost:

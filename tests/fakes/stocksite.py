@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from include.cvmfs.collect.report import CollectionReport
+from include.cvmfs.format.compression import compress
+from include.cvmfs.format.hashes import hash_bytes
 from include.publishers.native import NativePublisher
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from include.storage.store import Store
 from tests.fakes.orders import KEY_ID, SECRET
-from tests.fakes.site import FQRN, PUBLIC_KEY, SIGNER, LiveSite
+from tests.fakes.site import DESTINATIONS, FQRN, PUBLIC_KEY, SIGNER, LiveSite
 from tests.fakes.stockgateway import StockGateway
 from tests.fakes.stockreceiver import Receiver
 
@@ -42,6 +48,27 @@ class StockSite(LiveSite):
         publisher.pause = self.pauses.append
         return publisher
 
+    def orphan(self, content: bytes = b"of a publication that failed", days: float = 9) -> str:
+        """An object that nothing names, stored so long ago; its key."""
+        data = compress(content)
+        key = hash_bytes(data).key
+        self.store.put(key, data)
+        then = time.time() - timedelta(days=days).total_seconds()
+        os.utime(self.folder / "store" / FQRN / key, (then, then))
+        return key
+
+    def objects(self) -> set[str]:
+        """The keys of all data objects."""
+        return {one.key for one in self.store.list("data")}
+
+    def assert_open(self) -> None:
+        """Nothing is leased or disabled, readers find everything, and the next publication works."""
+        assert self.gateway.held() == []
+        assert self.gateway.enabled
+        self.assert_sound()
+        tree = self.prepared(DESTINATIONS[1], {"after": os.urandom(9)})
+        self.worker().publish(tree, holder="test", now=datetime.now(UTC))
+
     def configured(self, *, admin: str = ADMIN, **repository: Any) -> Site:
         """The site of the configuration, its store the folder that the repository is in."""
         (self.folder / "repository.pub").write_bytes(PUBLIC_KEY)
@@ -61,3 +88,9 @@ class StockSite(LiveSite):
         keys = {"GW": {**address, "login": KEY_ID}, "GW_ADMIN": {**address, "login": admin}}
         found = {f"AIRFLOW_CONN_{name}": json.dumps(key) for name, key in keys.items()}
         return Site(SiteSettings.model_validate(settings), EnvSecrets(found))
+
+
+def ours(report: Any) -> CollectionReport:
+    """The report of a collection that took place."""
+    assert isinstance(report, CollectionReport)
+    return report

@@ -10,7 +10,7 @@ from email.utils import formatdate, make_msgid
 from include.care.notify.errors import NotifyError
 from include.care.notify.message import Message
 from include.settings.errors import BadConnection
-from include.settings.model import Mail
+from include.settings.notify import Mail
 from include.settings.secrets import ConnectionSecrets, connection_variable
 
 _PORTS = {"": 25, "smtp": 25, "plain": 25, "starttls": 587, "ssl": 465, "smtps": 465}

@@ -18,7 +18,8 @@ from include.care.notify.message import Message
 from include.care.notify.webhook import post
 from include.ledger.errors import LedgerError
 from include.settings.errors import SettingsError
-from include.settings.model import Notify, SiteSettings
+from include.settings.model import SiteSettings
+from include.settings.notify import Notify
 from include.settings.secrets import Secrets
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import requests
 
 from include.care.notify.errors import NotifyError
 from include.care.notify.message import Message
-from include.settings.model import Webhook
+from include.settings.notify import Webhook
 from include.settings.secrets import ConnectionSecrets
 from include.settings.urls import base_url
 

@@ -7,7 +7,6 @@ is begun again by another process after the takeover time. A sweep is only ever 
 from __future__ import annotations
 
 import random
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -22,12 +21,13 @@ from include.cvmfs.collect.record import KEY as RECORD_KEY
 from include.cvmfs.collect.record import SEVENTHS, Ended, read_record
 from include.cvmfs.collect.report import CollectionReport, LostObject
 from include.cvmfs.collect.roots import RootPlan
-from include.cvmfs.collect.rules import TWICE, CollectionRules, NotDue
+from include.cvmfs.collect.rules import CollectionRules, NotDue
 from include.cvmfs.collect.scan import ScanCache
 from include.cvmfs.collect.shards import joined
 from include.cvmfs.collect.sweep import sweep
 from include.cvmfs.collect.switching import Named, SwitchingSide
 from include.cvmfs.collect.weigh import Weighing, next_listing, next_second
+from include.cvmfs.collect.working_folder import WorkingFolder
 from include.cvmfs.commit.metadata_objects import alternative_key
 from include.cvmfs.coordination import generation as generations
 from include.cvmfs.coordination.condemned import PREFIX, SHARDS, hashes_in, key_of, read_index, records_of, store_shards
@@ -81,11 +81,10 @@ class GarbageCollection:
         self._now = now
         self._progress = progress
         self._cache = ScanCache(store, folder / "scans")
-        self._working = tempfile.TemporaryDirectory(prefix="collection-", dir=folder)
+        self._working = WorkingFolder(folder)
         self._claim = Claim(store, self.fqrn, now)
         self._marking = Marking(self._cache, self._work, self.report, self._claim.keep)
-        self._record, self._record_version = read_record(store)
-        self._weighing = Weighing(store, self._work, self._record, self._rules, self.report)
+        self._read_record()
         self._plan = RootPlan((), ())
         self._named: Named | None = None
         self._cutoff = 0
@@ -94,7 +93,7 @@ class GarbageCollection:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._working.cleanup()
+        self._working.close()
 
     # -- the steps
 
@@ -127,6 +126,7 @@ class GarbageCollection:
         """
         self._require_time()
         seen = self._claim.take()
+        self._read_record()  # another collection may have ended since this one was made
         self.report.number = self._claim.document.number
         self._require_clock_of_store()
         if self._claim.document.phase is CollectionPhase.SWEEPING:
@@ -267,7 +267,11 @@ class GarbageCollection:
 
     @property
     def _work(self) -> Path:
-        return Path(self._working.name)
+        return self._working.path
+
+    def _read_record(self) -> None:
+        self._record, self._record_version = read_record(self._store)
+        self._weighing = Weighing(self._store, self._work, self._record, self._rules, self.report)
 
     def _cut(self, now: datetime) -> int:
         return int((now - self._rules.grace).timestamp())
@@ -342,16 +346,13 @@ class GarbageCollection:
         report, record, once = self.report, self._record, self._weighing.once
         number = self._claim.document.number
         ended = Ended(number, now, report.objects_kept, report.deleted, report.orphans, report.careful)
-        since = record.once_since if record.once is not None else None
-        if since is None or now - since >= TWICE:
-            since = now
         name = store_shards(self._store, ((one, once.raw(one)) for one in range(SHARDS))) if once.added else None
         listed = self._weighing.listed
         self._record = replace(
             record.with_ended(ended),
             roots=self._plan.kept,
             once=name,
-            once_since=since if name is not None else None,
+            once_since=self._weighing.once_since if name is not None else None,
             seventh=(record.seventh + bool(listed)) % SEVENTHS,
             listed=now if listed else record.listed,
         )

@@ -125,7 +125,8 @@ class ScanCache:
         staged = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
         try:
             staged.write_bytes(_packed(found))
-            staged.replace(file)
+            with suppress(FileNotFoundError):  # a collection that ended tidied up: what is kept is kept for speed only
+                staged.replace(file)
         finally:
             staged.unlink(missing_ok=True)
         return found

@@ -7,9 +7,8 @@ only; here they are found by marking all of them.
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -22,6 +21,7 @@ from include.cvmfs.collect.scan import ScanCache
 from include.cvmfs.collect.shards import Shards
 from include.cvmfs.collect.switching import Named
 from include.cvmfs.collect.weigh import Weighing
+from include.cvmfs.collect.working_folder import WorkingFolder
 from include.cvmfs.errors import ObjectMissing, ReflogError
 from include.cvmfs.format import reflog as reflogs
 from include.cvmfs.format.hashes import ObjectHash
@@ -112,12 +112,12 @@ def orphans_of(
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     scan = CollectionReport(head.fqrn)
-    with tempfile.TemporaryDirectory(prefix="orphans-", dir=folder) as work:
+    with closing(WorkingFolder(folder)) as working:
         cache, named = ScanCache(store, folder / "scans"), _named(head)
-        marking = Marking(cache, Path(work), scan, lambda: None)
+        marking = Marking(cache, working.path, scan, lambda: None)
         marking.mark(named, plan_roots(cache, named, _ALL))
         rules = CollectionRules(careful=False, all_orphans=True)
-        weighing = Weighing(store, Path(work), CollectionRecord(), rules, scan)
+        weighing = Weighing(store, working.path, CollectionRecord(), rules, scan)
         weighing.weigh(marking, now, lambda number: progress("orphans", number + 1, 256))
         for name in ("orphans", "objects_kept", "names_listed", "catalogs", "catalogs_fetched", "entries", "lost"):
             setattr(report, name, getattr(scan, name))

@@ -59,8 +59,8 @@ def sweep(
         for last, objects in groups:
             rules.pause()
             before = _unanswered(store)
-            deleted, failed = _delete(store, objects, claim, keys_of, pool)
-            if _unanswered(store) != before or any(error.retryable for error in failed.values()):
+            deleted, failed, unclear = _delete(store, objects, claim, keys_of, pool)
+            if unclear or _unanswered(store) != before:
                 settled = time.monotonic() + SETTLE.total_seconds()
             if renewal is not None:
                 renewal.result()
@@ -111,7 +111,9 @@ def _groups(store: Store, index: Index, first: int) -> Generator[tuple[int, list
 def _delete(
     store: Store, objects: Sequence[ObjectHash], claim: Claim, keys_of: KeysOf,
     pool: ThreadPoolExecutor,
-) -> tuple[Sequence[ObjectHash], Mapping[str, StoreError]]:  # fmt: skip
+) -> tuple[Sequence[ObjectHash], Mapping[str, StoreError], bool]:  # fmt: skip
+    """What was deleted, the keys that were refused, and whether a request was given up without an answer."""
+
     def request(keys: Sequence[str]) -> Mapping[str, StoreError] | None:
         """What was refused; None if the claim has to be renewed before anything is sent."""
         if not claim.fresh:
@@ -120,7 +122,7 @@ def _delete(
 
     waiting = [key for one in objects for key in keys_of(one)]
     failed: dict[str, StoreError] = {}
-    tries = 0
+    tries, unclear = 0, False
     while waiting and tries < _TRIES:
         failed = {}
         if not claim.fresh:
@@ -135,6 +137,9 @@ def _delete(
                 stale.extend(part)
             else:
                 failed.update(refused)
+                unclear |= any(error.retryable for error in refused.values())
         tries += not stale
         waiting = [*failed, *stale]
-    return [one for one in objects if not any(key in failed for key in keys_of(one))] if failed else objects, failed
+    if failed:
+        objects = [one for one in objects if not any(key in failed for key in keys_of(one))]
+    return objects, failed, unclear

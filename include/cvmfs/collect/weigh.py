@@ -12,9 +12,9 @@ from include.cvmfs.collect.record import SEVENTHS, CollectionRecord
 from include.cvmfs.collect.report import CollectionReport, LostObject
 from include.cvmfs.collect.rules import LISTING_EVERY, TWICE, CollectionRules
 from include.cvmfs.collect.shards import Shards, joined, split
-from include.cvmfs.coordination.condemned import SHARDS, hashes_in, read_index, read_shard, records_of
+from include.cvmfs.coordination.condemned import SHARDS, Index, hashes_in, read_index, read_shard, records_of
 from include.cvmfs.coordination.generation import ORPHAN_GRACE
-from include.cvmfs.errors import CollectionRefused, FormatError
+from include.cvmfs.errors import CollectionRefused, FormatError, ObjectDamaged, ObjectMissing
 from include.cvmfs.format.digests import hash_of_key
 from include.cvmfs.format.hashes import CERTIFICATE, META
 from include.storage.store import ObjectMeta, Store
@@ -22,6 +22,7 @@ from include.storage.store import ObjectMeta, Store
 SMALL = 1000  # objects; the brake is for more
 _NEVER = {CERTIFICATE.encode(), META.encode()}
 _SUFFIX = slice(20, 21)
+_UNREADABLE = (ObjectMissing, ObjectDamaged, FormatError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Weighing:
         self._rules = rules
         self._report = report
         self.doomed, self.once = Shards(folder, "doomed"), Shards(folder, "once")
+        self.once_since: datetime | None = None
         self.listed: frozenset[int] = frozenset()
         """The shards that were looked through for orphans by their turn."""
 
@@ -68,10 +70,11 @@ class Weighing:
         elif record.listed is None or now - record.listed >= LISTING_EVERY:
             self.listed = frozenset(range(record.seventh, SHARDS, SEVENTHS))
         report.careful = rules.is_careful(record.total)
-        once = read_index(self._store, record.once) if report.careful and record.once is not None else None
-        again = record.once_since is not None and now - record.once_since >= TWICE
+        once = self._once() if report.careful else None
+        again = once is not None and record.once_since is not None and now - record.once_since >= TWICE
+        self.once_since = now if once is None or again else record.once_since
         for number in range(SHARDS):
-            before = split(read_shard(self._store, once, number)) if once is not None else set()
+            before = self._before(once, number) if once is not None else set()
             goes = condemned = self._condemned(number, marking, before, now)
             if report.careful:
                 goes = condemned & before if again else set()
@@ -81,6 +84,23 @@ class Weighing:
             on_step(number)
         report.condemned, report.once = self.doomed.added, self.once.added
         self._require_preserved()
+
+    def _once(self) -> Index | None:
+        """What was condemned once. A list that is lost only delays what is on it: it is condemned anew."""
+        if self._record.once is None:
+            return None
+        try:
+            return read_index(self._store, self._record.once)
+        except _UNREADABLE as fault:
+            self._report.notes.append(f"what was condemned once is condemned anew: {fault}")
+            return None
+
+    def _before(self, once: Index, number: int) -> set[bytes]:
+        try:
+            return split(read_shard(self._store, once, number))
+        except _UNREADABLE as fault:
+            self._report.notes.append(f"what was condemned once is condemned anew: {fault}")
+            return set()
 
     def spare(self, newer: Shards, folder: Path) -> int:
         """Take off what is needed after all; how many objects that are."""

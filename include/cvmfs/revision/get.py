@@ -381,5 +381,5 @@ def _trouble(place: bytes, fault: OSError) -> CvmfsError:
         errno.ENOSPC: "free some space and run it again: it goes on where it stopped",
         errno.EACCES: "choose a target that you may write to",
         errno.EPERM: "choose a target that you own, or leave out --owners",
-    }.get(fault.errno or 0, "cure that and run it again: it goes on where it stopped")
+    }.get(fault.errno or 0, "correct that and run it again: it goes on where it stopped")
     return CvmfsError(f"{os.fsdecode(place)}: cannot be written ({fault.strerror}); {cure}")

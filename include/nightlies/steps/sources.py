@@ -16,7 +16,8 @@ from include.nightlies.rules.index import MAX_INDEX_BYTES, BuildIndex
 from include.nightlies.rules.signatures import MAX_SIGNATURE_BYTES, public_key, require_signature
 from include.nightlies.steps.errors import ArtifactDirectory, ArtifactMissing, ArtifactSize, SourceNotAllowed
 from include.nightlies.steps.values import Item
-from include.settings.model import ArtifactLimits, Slot
+from include.settings.model import Slot
+from include.settings.prepare import ArtifactLimits
 from include.settings.templates import fill
 from include.site.site import Site
 from include.storage.errors import NotFound

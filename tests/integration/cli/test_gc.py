@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from include.cvmfs.coordination.condemned import store_list
 from include.cvmfs.coordination.generation import CollectionPhase, CollectionStep, Generation, look, write
+from include.cvmfs.format.hashes import hash_bytes
 from include.nightlies.records import damage
 from tests.fakes.site import FQRN
 from tests.integration.cli.conftest import Commands
@@ -60,14 +63,25 @@ def test_a_repository_that_is_not_to_be_collected_is_refused(repo: Commands) -> 
 
 
 def test_a_second_collection_says_until_when_the_first_counts(repo: Commands) -> None:
-    from datetime import UTC, datetime
-
     now = datetime.now(UTC)
     document = Generation(0, CollectionPhase.IDLE, now).after(CollectionStep.BEGIN, now)
     write(repo.site.store, document, expected=None)
     refused = repo("gc", FQRN, code=2)
     assert "counts as dead at" in refused.stderr
     assert look(repo.site.store).generation == document
+
+
+def test_the_report_tells_what_a_sweep_deleted_that_died_and_was_finished(repo: Commands) -> None:
+    then, store, content = datetime.now(UTC) - timedelta(hours=2), repo.site.store, b"condemned by another process"
+    name = hash_bytes(content)
+    store.put(name.key, content)
+    listed = store_list(store, [name])
+    document = Generation(0, CollectionPhase.IDLE, then).after(CollectionStep.BEGIN, then)
+    document = document.after(CollectionStep.CONDEMN, then, condemned=listed)
+    write(store, document.after(CollectionStep.SWEEP, then, condemned=listed), expected=None)
+    report = repo.json("gc", FQRN)
+    assert (report["number"], store.exists(name.key)) == (2, False)
+    assert "1 objects deleted by that sweep" in report["notes"]
 
 
 def test_lost_objects_are_noted_for_the_next_preparation(repo: Commands) -> None:

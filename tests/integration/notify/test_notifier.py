@@ -23,7 +23,8 @@ from include.care.notify.records import alerts_since
 from include.ledger.engine import open_ledger
 from include.ledger.migrate import migrate
 from include.settings.errors import BadConnection
-from include.settings.model import Mail, Notify, SiteSettings, Webhook
+from include.settings.model import SiteSettings
+from include.settings.notify import Mail, Notify, Webhook
 from include.settings.secrets import ConnectionSecrets, EnvSecrets
 from include.site.site import Site
 from tests.integration.notify.conftest import HookServer, MailServer

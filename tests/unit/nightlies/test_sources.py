@@ -13,7 +13,7 @@ from include.nightlies.steps.errors import ArtifactDirectory, SourceNotAllowed
 from include.nightlies.steps.sources import opened, read_index
 from include.nightlies.steps.values import Item
 from include.settings.load import load
-from include.settings.model import ArtifactLimits
+from include.settings.prepare import ArtifactLimits
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
 from tests.fakes.builds import Build, tree

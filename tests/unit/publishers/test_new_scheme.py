@@ -25,7 +25,7 @@ from include.nightlies.steps.sources import opened
 from include.nightlies.steps.values import Item
 from include.publishers.capabilities import Operation
 from include.settings.load import load
-from include.settings.model import ArtifactLimits
+from include.settings.prepare import ArtifactLimits
 from include.settings.secrets import EnvSecrets
 from include.site.bootstrap import found_stores
 from include.site.direct_switch import switching

@@ -14,7 +14,7 @@ from include.cvmfs.ingest.spool import SpecialBits, Specials
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.owners import OwnerMap
 from include.publishers.prepare_options import tree_options
-from include.settings.model import OwnerSettings, Prepare
+from include.settings.prepare import OwnerSettings, Prepare
 from tests.fakes.memorystore import MemoryStore
 from tests.fakes.minirepo import FQRN, NOW, MiniRepository, public_key
 from tests.fakes.refused import refused

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import io
-import json
-import os
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from include.cli.repo import app
-from include.cvmfs.collect.report import CollectionReport
 from include.cvmfs.collect.stock import preceding
-from include.cvmfs.commit.commit import REFLOG_KEY
 from include.cvmfs.coordination import generation
 from include.cvmfs.coordination.generation import CollectionPhase, look
-from include.cvmfs.errors import CollectionBusy, CollectionRefused, ManifestConflict
-from include.cvmfs.format.compression import compress
-from include.cvmfs.format.hashes import hash_bytes
-from include.cvmfs.format.reflog import Reflog
+from include.cvmfs.errors import CollectionBusy, CollectionRefused
 from include.gateway.errors import (
     COLLECTION_UNCLEAR,
     NOT_SWITCHED,
@@ -35,69 +24,20 @@ from include.gateway.errors import (
     PathBusy,
     RepositoryDisabled,
 )
-from include.site.collecting import Collecting, collect, rehearse, rules_of
+from include.site.collecting import Collecting, collect, rules_of
 from include.site.site import Site
 from include.site.stock_collecting import Remembered, StockRules, collect_behind, rehearse_behind
 from include.storage.errors import Unavailable
-from include.storage.file import FileStore
 from include.storage.store import Store
 from tests.fakes.refused import refused
 from tests.fakes.site import DESTINATIONS, FQRN
-from tests.fakes.stocksite import StockSite
+from tests.fakes.stocksite import StockSite, ours
 
 NOW = datetime.now(UTC)
 HERE = DESTINATIONS[0]
 QUICK = StockRules("collector", patience_s=0.2, poll_s=0.02)
 LONG_S = 120.0
 """Longer than anything takes on a busy machine; a test that passes never waits so long."""
-
-
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[StockSite]:
-    """Of a repository with three old revisions of one destination, and a current one."""
-    store = FileStore(tmp_path / "store" / FQRN)
-    site = StockSite(tmp_path, store, store.url)
-    site.start()
-    site.reserve()
-    for number in range(3):
-        site.worker().publish(site.prepared(HERE, {"f": b"version %d" % number}), holder="test", now=NOW)
-    site.age(days=9)
-    yield site
-    site.stop()
-
-
-@pytest.fixture
-def on_site(site: StockSite) -> Iterator[Site]:
-    made = site.configured()
-    yield made
-    made.ledger.dispose()
-
-
-def orphan(site: StockSite, content: bytes = b"of a publication that failed", days: float = 9) -> str:
-    """An object that nothing names, stored so long ago; its key."""
-    data = compress(content)
-    key = hash_bytes(data).key
-    site.store.put(key, data)
-    then = time.time() - timedelta(days=days).total_seconds()
-    os.utime(site.folder / "store" / FQRN / key, (then, then))
-    return key
-
-
-def ours(report: Any) -> CollectionReport:
-    assert isinstance(report, CollectionReport)
-    return report
-
-
-def objects(site: StockSite) -> set[str]:
-    return {one.key for one in site.store.list("data")}
-
-
-def assert_open(site: StockSite) -> None:
-    """Nothing is leased or disabled, readers find everything, and the next publication works."""
-    assert site.gateway.held() == []
-    assert site.gateway.enabled
-    site.assert_sound()
-    site.worker().publish(site.prepared(DESTINATIONS[1], {"after": os.urandom(9)}), holder="test", now=NOW)
 
 
 def remembered(site: StockSite) -> Remembered:
@@ -110,10 +50,10 @@ def remembered(site: StockSite) -> Remembered:
 def test_the_gateway_collects_under_our_lease_on_everything_and_says_what_it_did(
     site: StockSite, on_site: Site
 ) -> None:
-    before, log = objects(site), io.StringIO()
+    before, log = site.objects(), io.StringIO()
     how = Collecting("collector", rules_of(on_site, FQRN), log=log)
     report = ours(collect(on_site, FQRN, how))
-    gone = before - objects(site)
+    gone = before - site.objects()
     assert (report.deleted, report.condemned, report.ok) == (len(gone), len(gone), True)
     assert len(gone) >= 6, "two versions of the file, with their catalogs and roots"
     assert report.roots_kept >= 1
@@ -127,7 +67,7 @@ def test_the_gateway_collects_under_our_lease_on_everything_and_says_what_it_did
     assert not asked["dry_run"]
     assert site.gateway.calls.count("POST /repos/" + FQRN) == 0
     assert (remembered(site).seconds or 0) > 0
-    assert_open(site)
+    site.assert_open()
 
 
 def test_a_publisher_is_kept_out_as_long_as_the_gateway_collects(site: StockSite, on_site: Site) -> None:
@@ -141,7 +81,7 @@ def test_a_publisher_is_kept_out_as_long_as_the_gateway_collects(site: StockSite
     site.gateway.during_collection = publish
     collect_behind(on_site, FQRN, QUICK)
     assert seen == [True]
-    assert_open(site)
+    site.assert_open()
 
 
 def test_a_lease_of_another_is_waited_for_and_nothing_is_begun_before_it_ends(site: StockSite, on_site: Site) -> None:
@@ -153,7 +93,7 @@ def test_a_lease_of_another_is_waited_for_and_nothing_is_begun_before_it_ends(si
     ending.start()
     assert collect_behind(on_site, FQRN, replace(QUICK, patience_s=LONG_S)).deleted
     ending.join()
-    assert_open(site)
+    site.assert_open()
 
 
 def test_only_a_grace_that_is_longer_than_the_gateways_own_is_told_as_a_number_of_revisions(
@@ -175,7 +115,7 @@ def test_within_its_grace_every_revision_stays(site: StockSite, on_site: Site) -
     head = site.head()
     for root in roots:
         assert all(site.store.exists(name.key) for name, _ in head.at(root).objects_below(""))
-    assert_open(site)
+    site.assert_open()
 
 
 def test_a_lease_that_is_too_short_for_the_last_collection_is_refused(site: StockSite, on_site: Site) -> None:
@@ -189,7 +129,7 @@ def test_a_lease_that_is_too_short_for_the_last_collection_is_refused(site: Stoc
     assert site.gateway.collections == []
     site.gateway.renews = True
     assert collect_behind(on_site, FQRN, QUICK).deleted
-    assert_open(site)
+    site.assert_open()
 
 
 def test_what_is_not_a_key_of_an_administrator_collects_nothing(site: StockSite) -> None:
@@ -199,7 +139,7 @@ def test_what_is_not_a_key_of_an_administrator_collects_nothing(site: StockSite)
         collect_behind(made, FQRN, QUICK)
     assert site.gateway.collections == []
     made.ledger.dispose()
-    assert_open(site)
+    site.assert_open()
 
 
 def test_where_nightshift_collected_before_publishers_would_not_see_it(site: StockSite, on_site: Site) -> None:
@@ -239,7 +179,7 @@ def test_a_gateway_that_refuses_under_a_lease_is_closed_instead(site: StockSite,
     assert [(one["leased"], one["enabled"]) for one in site.gateway.collections] == [(["/"], True), ([], False)]
     assert refusals == [True]
     assert any("gave out none" in note for note in report.notes)
-    assert_open(site)
+    site.assert_open()
 
 
 def test_leases_that_came_in_between_are_waited_for_before_it_collects(
@@ -258,7 +198,7 @@ def test_leases_that_came_in_between_are_waited_for_before_it_collects(
         collect_behind(on_site, FQRN, QUICK)
     assert len(site.gateway.collections) == 1, "the one that was refused"
     site.gateway.expire_all()
-    assert_open(site)
+    site.assert_open()
 
 
 def test_the_repository_is_enabled_again_after_a_collection_that_failed(site: StockSite, on_site: Site) -> None:
@@ -267,7 +207,7 @@ def test_the_repository_is_enabled_again_after_a_collection_that_failed(site: St
         collect_behind(on_site, FQRN, QUICK)
     assert [one["enabled"] for one in site.gateway.collections] == [True, False]
     assert not remembered(site).disabled
-    assert_open(site)
+    site.assert_open()
 
 
 def test_a_repository_that_stays_disabled_is_said_and_the_next_collection_enables_it(
@@ -281,7 +221,7 @@ def test_a_repository_that_stays_disabled_is_said_and_the_next_collection_enable
     site.gateway.keeps_disabled = site.gateway.scripts = False
     report = collect_behind(on_site, FQRN, QUICK)
     assert any("left the repository disabled" in note for note in report.notes)
-    assert_open(site)
+    site.assert_open()
 
 
 # -- when the reply is lost
@@ -308,7 +248,7 @@ def test_after_a_lost_reply_the_lease_is_kept_until_the_collection_has_ended(
     assert report.deleted == 0
     assert any("reply was lost" in note for note in report.notes)
     assert look(site.store).last_collection
-    assert_open(site)
+    site.assert_open()
 
 
 def test_before_the_lease_ends_the_repository_is_disabled_for_a_collection_that_goes_on(
@@ -326,7 +266,7 @@ def test_before_the_lease_ends_the_repository_is_disabled_for_a_collection_that_
 
     site.gateway.during_collection = until_disabled
     collect_behind(on_site, FQRN, replace(QUICK, limit_s=2 * LONG_S))
-    assert_open(site)
+    site.assert_open()
 
 
 def test_a_collection_whose_end_is_never_seen_is_unclear_and_publishers_get_in_again(
@@ -371,7 +311,7 @@ def test_a_store_that_is_away_meanwhile_does_not_end_the_wait(
     monkeypatch.setattr("include.site.stock_collecting.look", looked)
     collect_behind(on_site, FQRN, QUICK)
     assert len(looks) > 5
-    assert_open(site)
+    site.assert_open()
 
 
 def test_a_gateway_that_was_restarted_by_the_collection_is_waited_for(site: StockSite, on_site: Site) -> None:
@@ -380,116 +320,24 @@ def test_a_gateway_that_was_restarted_by_the_collection_is_waited_for(site: Stoc
     site.gateway.during_collection = site.gateway.restart
     report = collect_behind(on_site, FQRN, QUICK)
     assert any("reply was lost" in note for note in report.notes)
-    assert_open(site)
-
-
-# -- orphans
-
-
-def test_orphans_are_listed_and_deleted_only_when_that_is_said(site: StockSite, on_site: Site) -> None:
-    old, young = orphan(site), orphan(site, b"young", days=1)
-    rules = rules_of(on_site, FQRN)
-    plain = ours(collect(on_site, FQRN, Collecting("collector", rules)))
-    assert (plain.orphans, plain.orphans_listed) == (0, [])
-    listed = ours(collect(on_site, FQRN, Collecting("collector", rules, orphans=True)))
-    assert (listed.orphans, listed.orphans_listed, listed.deleted) == (1, [old], 0)
-    assert {old, young} <= objects(site)
-    site.age(days=0)
-    gone = ours(collect(on_site, FQRN, Collecting("collector", rules, orphans=True, delete_orphans=True)))
-    assert (gone.orphans, gone.deleted, gone.orphans_listed) == (1, 1, [])
-    assert old not in objects(site)
-    assert young in objects(site)
-    assert_open(site)
-
-
-def test_what_any_revision_names_that_can_still_be_reached_is_no_orphan(site: StockSite, on_site: Site) -> None:
-    """Also where a reflog lost its roots: nobody signs what a stock collection makes of one."""
-    reflog = Reflog.load(site.store.get(REFLOG_KEY))
-    reflog.remove_all([one.hash for one in reflog.refs()])
-    site.store.put(REFLOG_KEY, reflog.to_bytes())
-    for key in objects(site):
-        then = time.time() - 9 * 86400
-        os.utime(site.folder / "store" / FQRN / key, (then, then))
-    roots = [root.key for _, root in preceding(site.head())]
-    report = rehearse(on_site, FQRN, rules_of(on_site, FQRN), orphans=True)
-    assert len(roots) >= 3
-    assert not set(roots) & set(report.orphans_listed)
-
-
-def test_orphans_go_under_the_lease_and_before_the_time_of_the_collection_moves(site: StockSite, on_site: Site) -> None:
-    """A publisher that saw one of them is to look for its objects again, whenever it looked."""
-    key, there = orphan(site), []
-    site.gateway.during_collection = lambda: there.append(site.store.exists(key))
-    collect_behind(on_site, FQRN, replace(QUICK, orphans=True, delete_orphans=True))
-    assert there == [False]
-    assert site.gateway.collections[0]["leased"] == ["/"]
-
-
-def test_publishers_are_told_of_deleted_orphans_also_where_the_collection_failed(
-    site: StockSite, on_site: Site
-) -> None:
-    orphan(site)
-    before = look(site.store).token
-    site.gateway.collection_fails = ["exit status 1", "exit status 1"]
-    with pytest.raises(CollectionFailed):
-        collect_behind(on_site, FQRN, replace(QUICK, orphans=True, delete_orphans=True))
-    assert look(site.store).token != before
-    assert_open(site)
-
-
-def test_no_orphan_is_deleted_once_a_revision_came_although_everything_is_leased(
-    site: StockSite, on_site: Site
-) -> None:
-    key = orphan(site)
-
-    def switch_beside_the_gateway(step: str, done: int, total: int) -> None:
-        if (step, done) == ("orphans", total):
-            root = site.head().manifest.root
-            site.gateway.receiver.commit("/", root, root, None)
-
-    rules = replace(QUICK, orphans=True, delete_orphans=True, progress=switch_beside_the_gateway)
-    with pytest.raises(ManifestConflict):
-        collect_behind(on_site, FQRN, rules)
-    assert key in objects(site)
-    assert site.gateway.collections == []
-    assert_open(site)
-
-
-def test_a_dry_run_leases_and_changes_nothing(site: StockSite, on_site: Site) -> None:
-    before, key = {one: site.store.get(one) for one in objects(site)}, orphan(site)
-    report = rehearse(on_site, FQRN, rules_of(on_site, FQRN), orphans=True)
-    assert report.dry_run
-    assert report.condemned >= 6
-    assert report.deleted == 0
-    assert report.orphans_listed == [key]
-    assert before.keys() | {key} == objects(site)
-    assert site.gateway.held() == []
-    assert site.gateway.collections[0]["leased"] == []
-    assert_open(site)
-
-
-def test_the_command_lists_orphans_and_deletes_them_only_with_yes(
-    site: StockSite, on_site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = orphan(site)
-    monkeypatch.setattr("include.cli.repo_repair.open_site", lambda: on_site)
-
-    def gc(*words: str, code: int = 0) -> str:
-        done = CliRunner().invoke(app, ["gc", FQRN, *words], catch_exceptions=False)
-        assert done.exit_code == code, done.output
-        return done.output
-
-    assert f"orphan: {key}" in gc("--orphans", "--dry-run")
-    assert f"orphan: {key}" in gc("--orphans")
-    gc("--yes", code=2)
-    gc("--orphans", "--yes", "--dry-run", code=2)
-    assert key in objects(site)
-    assert json.loads(gc("--orphans", "--yes", "--json"))["deleted"] == 1
-    assert key not in objects(site)
+    site.assert_open()
 
 
 def test_a_gateway_without_the_stock_tools_says_so_once(site: StockSite, on_site: Site) -> None:
     site.gateway.collection_fails = ['exec: "cvmfs_server": executable file not found in $PATH']
     with pytest.raises(GatewayError, match="executable file not found"):
         collect_behind(on_site, FQRN, QUICK)
-    assert_open(site)
+    site.assert_open()
+
+
+def test_a_store_that_fails_before_the_gateway_is_asked_leaves_no_lease(
+    site: StockSite, on_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> int:
+        raise Unavailable("the store is away", key="k", cause="test")
+
+    monkeypatch.setattr("include.site.stock_collecting.revisions_within", away)
+    with refused(Unavailable, key="k"):
+        collect_behind(on_site, FQRN, replace(QUICK, grace=timedelta(days=10)))
+    assert site.gateway.collections == []
+    site.assert_open()

@@ -1,0 +1,41 @@
+"""The settings of what people are told: by mail, and by a call of the site's own service."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from include.settings.block import Block
+from include.settings.text_types import ConnectionId, MailAddress
+
+
+class Mail(Block):
+    """Mail to people. `connection`: an SMTP server (`schema` *ssl* or *starttls*), with a login if it asks for one."""
+
+    connection: ConnectionId
+    sender: MailAddress
+    to: Annotated[tuple[MailAddress, ...], Field(min_length=1)]
+    timeout_s: Annotated[float, Field(gt=0, le=120)] = 20.0
+
+
+class Webhook(Block):
+    """A call of one's own service. `connection`: its URL as host; its password signs what is sent (docs/formats.md)."""
+
+    connection: ConnectionId
+    timeout_s: Annotated[float, Field(gt=0, le=120)] = 10.0
+    retries: Annotated[int, Field(ge=0, le=10)] = 3
+
+
+class Notify(Block):
+    """Who is told what goes wrong. Nothing of it is secret: addresses and keys are in the connections."""
+
+    window_hours: Annotated[float, Field(gt=0, le=168)] = 12.0
+    """A cause that was told is not told again so long."""
+    whitelist_days: Annotated[int, Field(ge=0, le=365)] = 14
+    late_minutes: Annotated[int, Field(ge=1, le=720)] = 30
+    """How long after its schedule a night may begin before somebody is told that it did not."""
+    stuck_lease_minutes: Annotated[int, Field(ge=1, le=1440)] = 15
+    """How long one lease may be held before somebody is told."""
+    mail: Mail | None = None
+    webhook: Webhook | None = None
