@@ -80,7 +80,7 @@ def gc(
 ) -> None:
     """Collect the garbage of a repository while others publish. Exit code 1: something was not deleted, or is lost."""
     from include.cvmfs.collect.rules import NotDue
-    from include.nightlies.records import damage
+    from include.nightlies.records.collections import note_collection
     from include.site.collecting import Collecting, collect, rehearse, rules_of
 
     if yes and (not orphans or dry_run):
@@ -101,7 +101,7 @@ def gc(
                 typer.echo(_skipped(fqrn, found, as_json=as_json))
                 return
             report = found
-            damage.note_lost(site.ledger, report, now=datetime.now(UTC))
+            note_collection(site.ledger, report, now=datetime.now(UTC))
     typer.echo(json.dumps(report.as_dict(), indent=1) if as_json else "\n".join(report.lines()))
     if not report.ok:
         raise typer.Exit(1)

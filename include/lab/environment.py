@@ -21,6 +21,7 @@ MARK = "NIGHTSHIFT_LAB"  # carried by every process of a lab: its state folder
 ADMIN = "admin"
 VIEWER = "viewer"  # whom `nightshift preflight` asks as: it may look at everything, and change nothing
 AIRFLOW_CONNECTION = "airflow_api"
+METRICS_CONNECTION = "metrics"
 DATABASE, DATABASE_USER = "airflow", "nightshift"
 OF_THE_API = frozenset({"AIRFLOW__API__SECRET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET"})
 NOBODY = 1  # a port that only root may take, and that nothing uses
@@ -136,6 +137,8 @@ class Lab:
             found[settings.airflow_connection] = {"conn_type": "http", "host": LOOPBACK, "port": self.ports.airflow,
                                               "schema": "http", "login": VIEWER,
                                               "password": self.secrets.viewer_password}  # fmt: skip
+        if settings.metrics_connection:
+            found[settings.metrics_connection] = {"conn_type": "generic", "password": self.secrets.metrics_token}
         named = {connection_variable(name): json.dumps(value) for name, value in found.items()}
         return {key: value for key, value in named.items() if key not in environment}
 
@@ -145,6 +148,7 @@ class Lab:
             "NIGHTSHIFT_VAR": str(self.place.var),
             "NIGHTSHIFT_GATEWAY_HOST": LOOPBACK,
             "NIGHTSHIFT_AIRFLOW_CONNECTION": AIRFLOW_CONNECTION,
+            "NIGHTSHIFT_METRICS_CONNECTION": METRICS_CONNECTION,
             **self.ports.to_environment(),
         }
 

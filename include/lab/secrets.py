@@ -44,6 +44,11 @@ class LabSecrets:
         """Of the user of Airflow who may only look."""
         return self._derived(b"airflow viewer")
 
+    @property
+    def metrics_token(self) -> str:
+        """With which Prometheus reads the figures."""
+        return self._derived(b"metrics")
+
     def _derived(self, what: bytes) -> str:
         return hmac.new(self.api_secret_key.encode(), what, hashlib.sha256).hexdigest()
 

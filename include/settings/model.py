@@ -374,6 +374,8 @@ class SiteSettings(_Block):
     ledger_connection: ConnectionId | None = None
     airflow_connection: ConnectionId | None = None
     """A user of Airflow's REST API, for looking at its pools (`nightshift preflight`); empty for none."""
+    metrics_connection: ConnectionId | None = None
+    """Its password is the token with which Prometheus reads `/nightshift/metrics`; empty: nobody can read it."""
     outage_minutes: Annotated[int, Field(ge=0, le=720)] = 45
     """How long a task waits for a store, gateway or publisher node that cannot be reached; 0: only its retries wait."""
     collection_schedule: Schedule | None = "0 12 * * *"
@@ -396,7 +398,7 @@ class SiteSettings(_Block):
             else value
         )
 
-    @field_validator("airflow_connection", mode="before")
+    @field_validator("airflow_connection", "metrics_connection", mode="before")
     @classmethod
     def _none_if_empty(cls, value: object) -> object:
         return value or None  # out of a variable that is not set

@@ -1,4 +1,4 @@
-"""The settings of what people are told: by mail, and by a call of the site's own service."""
+"""The settings of what people are told: by mail, by chat services, and by a call of the site's own service."""
 
 from __future__ import annotations
 
@@ -27,6 +27,13 @@ class Webhook(Block):
     retries: Annotated[int, Field(ge=0, le=10)] = 3
 
 
+class Chat(Block):
+    """Chat and mail services by Apprise. `connections`: the password of each is one Apprise URL, such as `slack://…`."""
+
+    connections: Annotated[tuple[ConnectionId, ...], Field(min_length=1)]
+    timeout_s: Annotated[float, Field(gt=0, le=120)] = 20.0
+
+
 class Notify(Block):
     """Who is told what goes wrong. Nothing of it is secret: addresses and keys are in the connections."""
 
@@ -39,3 +46,4 @@ class Notify(Block):
     """How long one lease may be held before somebody is told."""
     mail: Mail | None = None
     webhook: Webhook | None = None
+    apprise: Chat | None = None

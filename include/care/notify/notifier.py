@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
+from functools import partial
 from typing import Protocol
 
 from sqlalchemy import Engine
 
 from include.care.notify import records
+from include.care.notify.chat import send_chat
 from include.care.notify.errors import NotifyError
 from include.care.notify.mail import send_mail
 from include.care.notify.message import Message
@@ -63,6 +65,9 @@ class Notifier:
             ways["webhook"] = lambda message, now: post(
                 hook, secrets.get(hook.connection), message, now_s=int(now.timestamp())
             )
+        if (chat := settings.apprise) is not None:
+            for name in chat.connections:
+                ways[f"apprise {name}"] = partial(_by_chat, secrets, name, chat.timeout_s)
         return cls(settings, site.ledger, ways)
 
     def tell(self, message: Message, *, now: datetime, window: timedelta | None = None) -> Said:
@@ -93,3 +98,7 @@ class Notifier:
         except LedgerError as error:
             log.warning("not recorded: %s", error)
         return Said.FAILED
+
+
+def _by_chat(secrets: Secrets, connection: str, timeout_s: float, message: Message, _: datetime) -> None:
+    send_chat(secrets.get(connection), message, timeout_s=timeout_s)

@@ -163,6 +163,19 @@ def seen_of(bind: Bind, keys: Iterable[str], since: datetime) -> frozenset[str]:
     return frozenset(of_cause[cause] for cause in found)
 
 
+def first_seen(bind: Bind, keys: Iterable[str]) -> Sequence[datetime]:
+    """When those of these that are known were seen first."""
+    causes = [cause_of(key) for key in keys]
+    with reading(bind) as connection:
+        return [
+            at
+            for start in range(0, len(causes), AT_ONCE)
+            for at in connection.scalars(
+                select(alerts.c.first_seen_at).where(alerts.c.cause.in_(causes[start : start + AT_ONCE]))
+            )
+        ]
+
+
 def seen_since(bind: Bind, key: str, now: datetime, gap: timedelta) -> datetime:
     """Since when something has been seen again and again, without a gap as long as this; people are not told of it."""
     cause = cause_of(key)

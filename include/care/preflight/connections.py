@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from include.care.notify.chat import service_of
 from include.care.preflight.airflow import Asked
 from include.care.preflight.findings import Finding, Severity
 from include.settings.errors import MissingConnection, SettingsError
@@ -40,6 +41,7 @@ def named(settings: SiteSettings, fqrns: Iterable[str], stores: Iterable[str]) -
             need(replica.node.connection if replica.node else None, f"key of replica {replica.name} of {fqrn}")
     need(settings.ledger_connection, "ledger")
     need(settings.airflow_connection, "Airflow's API")
+    need(settings.metrics_connection, "token of Prometheus")
     for name, what in _notifying(settings).items():
         need(name, what)
     return {name: ", ".join(what) for name, what in sorted(found.items())}
@@ -52,7 +54,9 @@ def look_at_connections(
     notifying = _notifying(settings)
     for name, what in names.items():
         try:
-            secrets.get(name)
+            found = secrets.get(name)
+            if settings.notify.apprise is not None and name in settings.notify.apprise.connections:
+                service_of(found)
         except MissingConnection as error:
             yield _missing(name, what, error, asked(name), needed_here=name not in notifying)
         except SettingsError as error:
@@ -73,10 +77,11 @@ def _missing(name: str, what: str, error: MissingConnection, there: bool | None,
 
 def _notifying(settings: SiteSettings) -> Mapping[str, str]:
     """What only Airflow's tasks use."""
-    mail, webhook = settings.notify.mail, settings.notify.webhook
-    used: dict[str, str] = {}
-    if mail:
-        used[mail.connection] = "mail"
-    if webhook:
-        used[webhook.connection] = f"{used[webhook.connection]}, webhook" if webhook.connection in used else "webhook"
-    return used
+    notify = settings.notify
+    used = [(notify.mail.connection, "mail")] if notify.mail else []
+    used += [(notify.webhook.connection, "webhook")] if notify.webhook else []
+    used += [(name, "apprise") for name in notify.apprise.connections] if notify.apprise else []
+    found: dict[str, str] = {}
+    for name, what in used:
+        found[name] = f"{found[name]}, {what}" if name in found else what
+    return found

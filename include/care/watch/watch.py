@@ -194,10 +194,15 @@ def _leases(site: Site, fqrn: str, now: datetime) -> list[Message]:
         held = [one for one in client.leases() if one.repository == fqrn]
     limit, found = timedelta(minutes=site.settings.notify.stuck_lease_minutes), []
     for lease in held:
-        since = seen_since(site.ledger, f"lease:{lease.full_path}:{lease.key_id}:{lease.hostname}", now, GAP)
+        since = seen_since(site.ledger, lease_key(lease), now, GAP)
         if now - since >= limit:
             found.append(stuck(lease, since, now))
     return found
+
+
+def lease_key(lease: LeaseInfo) -> str:
+    """Under which key the ledger has since when a lease has been seen."""
+    return f"lease:{lease.full_path}:{lease.key_id}:{lease.hostname}"
 
 
 def stuck(lease: LeaseInfo, since: datetime, now: datetime) -> Message:

@@ -152,6 +152,23 @@ damaged = Table(
     **TABLE_OPTIONS,
 )
 
+collections = Table(
+    "collections",
+    metadata,
+    # each garbage collection that ended; see include/nightlies/records/collections.py
+    Column("repository", NAME, primary_key=True),
+    Column("ended_at", UtcTime, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("kept", BigInteger, nullable=False),
+    Column("deleted", BigInteger, nullable=False),
+    Column("bytes_deleted", BigInteger, nullable=False),
+    # condemned and not deleted: once in careful mode, or refused by the store
+    Column("garbage", BigInteger, nullable=False),
+    Column("lost", BigInteger, nullable=False),
+    Column("seconds", Float, nullable=False),
+    **TABLE_OPTIONS,
+)
+
 created = Table(
     "created",
     metadata,

@@ -18,7 +18,7 @@ from include.cvmfs.collect.report import CollectionReport
 from include.cvmfs.collect.rules import NotDue
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import COLLECTION_RUN_REFUSED
-from include.nightlies.records import damage
+from include.nightlies.records.collections import note_collection
 from include.nightlies.steps.errors import NotWell
 from include.site.collecting import Collecting, collect, rehearse, rules_of
 from include.site.site import Site
@@ -112,7 +112,7 @@ def collect_garbage(site: Site, attempt: Attempt, fqrn: str, wish: CollectionWis
             deletions.unlink()
     if isinstance(found, NotDue):
         return found
-    damage.note_lost(site.ledger, found, now=attempt.clock())
+    note_collection(site.ledger, found, now=attempt.clock())
     return _written(found, place)
 
 

@@ -10,6 +10,7 @@ RANKS = (
     ("triggers",),
     ("hooks",),
     ("include.lab", "include.cli"),
+    ("include.care.metrics",),
     ("include.care.watch",),
     ("include.care.preflight",),
     ("include.nightlies.rollback", "include.nightlies.undo", "include.nightlies.retention"),

@@ -28,7 +28,12 @@ from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from tests.fakes.refused import refused
 
-OTHERS = {"AIRFLOW_CONN_GATEWAY_NIGHTLIES", "AIRFLOW_CONN_GATEWAY_ADMIN", "AIRFLOW_CONN_AIRFLOW_API"}
+OTHERS = {
+    "AIRFLOW_CONN_METRICS",
+    "AIRFLOW_CONN_GATEWAY_NIGHTLIES",
+    "AIRFLOW_CONN_GATEWAY_ADMIN",
+    "AIRFLOW_CONN_AIRFLOW_API",
+}
 
 
 @pytest.fixture
@@ -92,6 +97,15 @@ def test_who_looks_at_pools_asks_as_a_user_that_may_change_nothing(lab: Lab) -> 
     assert load(environ={**lab.places()}).airflow_connection == "airflow_api"
     # without a lab nobody is asked, and preflight says so
     assert load(environ={}).airflow_connection is None
+
+
+def test_prometheus_gets_a_token_of_its_own(lab: Lab) -> None:
+    settings = load(environ={**lab.places()})
+    assert settings.metrics_connection == "metrics"
+    assert load(environ={}).metrics_connection is None
+    token = json.loads(lab.connections({})["AIRFLOW_CONN_METRICS"])["password"]
+    assert len(token) >= 32
+    assert token not in {*asdict(lab.secrets).values(), lab.secrets.viewer_password}
 
 
 def test_settings_of_another_airflow_do_not_leak_in(lab: Lab) -> None:

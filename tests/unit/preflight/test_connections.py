@@ -54,6 +54,23 @@ def test_what_a_missing_connection_means_depends_on_who_uses_it_and_what_airflow
         assert "Airflow cannot be asked" in found["hook"].seen
 
 
+def test_the_url_of_a_chat_service_is_read_and_not_shown(tmp_path: Path) -> None:
+    file = tmp_path / "site.yaml"
+    file.write_text("notify: {apprise: {connections: [chat, news]}}\nmetrics_connection: prometheus\n")
+    settings = load(file, environ={})
+    names = named(settings, [], [])
+    assert names == {"chat": "apprise", "news": "apprise", "prometheus": "token of Prometheus"}
+    passwords = {"CHAT": "slack://token-of-chat", "NEWS": "json://127.0.0.1/news", "PROMETHEUS": "t"}
+    environ = {
+        f"AIRFLOW_CONN_{name}": json.dumps({"conn_type": "x", "password": one}) for name, one in passwords.items()
+    }
+    found = {one.subject: one for one in look_at_connections(settings, EnvSecrets(environ), names)}
+    assert {name: one.severity for name, one in found.items()} == {
+        "chat": Severity.ERROR, "news": Severity.OK, "prometheus": Severity.OK,
+    }  # fmt: skip
+    assert "token-of-chat" not in found["chat"].seen + found["chat"].cure
+
+
 class _Api(BaseHTTPRequestHandler):
     statuses = {"hook": 200, "smtp": 404, "secret": 403}  # noqa: RUF012
 

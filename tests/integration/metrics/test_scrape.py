@@ -1,0 +1,120 @@
+"""A page of figures of a site with a real gateway and ledger: what happened is on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import insert
+
+from include.care.metrics.scrape import Scrape
+from include.care.notify.message import Message, NotifyEvent
+from include.care.notify.records import claim, not_told, seen_since
+from include.care.replicas.look import record
+from include.care.replicas.states import ReplicaLook, ReplicaState
+from include.care.watch.watch import lease_key
+from include.cli.repo_open import open_site as of_environment
+from include.cvmfs.collect.report import CollectionReport, LostObject
+from include.gateway.client.client import GatewayClient
+from include.ledger.engine import writing
+from include.nightlies.records.collections import note_collection
+from include.nightlies.records.publications import new_row
+from include.nightlies.records.tables import publications
+from include.nightlies.rules.publication import Planned, PublicationKey
+from include.site.site import Site
+from tests.fakes.orders import KEY_ID, SECRET
+from tests.fakes.site import FQRN
+from tests.integration.cli.conftest import Commands, repo
+
+__all__ = ["repo"]
+NOW = datetime.now(UTC)
+HOUR = timedelta(hours=1)
+HASH = "a" * 38
+
+
+@pytest.fixture
+def site(repo: Commands) -> Iterator[Site]:
+    found = of_environment()
+    yield found
+    found.ledger.dispose()
+
+
+def figures(site: Site) -> dict[tuple[str, ...], float]:
+    """Each sample by its name and the values of its labels."""
+    page = Scrape(lambda: site).page().decode()
+    return {
+        (one.name, *(one.labels[name] for name in sorted(one.labels))): one.value
+        for family in text_string_to_metric_families(page)
+        for one in family.samples
+    }
+
+
+def published(site: Site, number: int, *, moved: datetime) -> None:
+    row = new_row(PublicationKey(FQRN, f"/{number}", "night/run"), Planned(reason=""), 1, moved)
+    row |= {"state": "published", "files": 5, "seconds": {"prepare": 2.0}, "updated_at": moved, "ended_at": moved}
+    writing(site.ledger, lambda connection: connection.execute(insert(publications).values(row)))
+
+
+def test_what_moved_within_a_day_is_on_the_page_and_older_publications_are_not(site: Site) -> None:
+    published(site, 1, moved=NOW - 30 * HOUR)
+    published(site, 2, moved=NOW - HOUR)
+    found = figures(site)
+    assert found["nightshift_publications", FQRN, "published"] == 1
+    assert found["nightshift_publication_files", FQRN] == 5
+    assert found["nightshift_publication_seconds", "prepare", FQRN] == 2.0
+
+
+def test_leases_are_counted_and_the_oldest_has_its_age(repo: Commands, site: Site) -> None:
+    assert figures(site)["nightshift_leases", FQRN] == 0
+    with GatewayClient(repo.site.url, KEY_ID, SECRET) as client:
+        held = client.acquire(FQRN, "/nightlies", hostname="somebody")
+        (lease,) = client.leases()
+        seen_since(site.ledger, lease_key(lease), NOW - HOUR, 2 * HOUR)
+        found = figures(site)
+        client.drop(held)
+    assert found["nightshift_leases", FQRN] == 1
+    assert 3600 <= found["nightshift_lease_oldest_seconds", FQRN] < 7200
+    assert {key for key in found if key[0] == "nightshift_part_up"} >= {("nightshift_part_up", "ledger", "ledger")}
+    assert [value for key, value in found.items() if key[0] == "nightshift_part_up"] == [1.0] * 3
+
+
+def test_collections_are_summed_and_the_last_one_is_shown(site: Site) -> None:
+    reports = [
+        CollectionReport(FQRN, 1, ended=NOW - 24 * HOUR, objects_kept=50, deleted=7, bytes_deleted=700),
+        CollectionReport(
+            FQRN, 2, ended=NOW, objects_kept=60, deleted=3, bytes_deleted=300, once=4,
+            failed={"data/xx": "refused"}, lost=[LostObject(f"data/aa/{HASH}", None)], seconds={"mark": 1.5},
+        ),
+    ]  # fmt: skip
+    for report in [*reports, reports[-1]]:
+        note_collection(site.ledger, report, now=NOW)
+    found = figures(site)
+    assert {key[0].removeprefix("nightshift_"): value for key, value in found.items() if "collection" in key[0]} == {
+        "collections_total": 2,
+        "collection_deleted_objects_total": 10,
+        "collection_deleted_bytes_total": 1000,
+        "collection_last_timestamp_seconds": pytest.approx(NOW.timestamp()),
+        "collection_seconds": 1.5,
+        "collection_kept_objects": 60,
+        "collection_garbage_objects": 5,
+        "collection_lost_objects": 1,
+    }
+    assert found["nightshift_damaged_objects", FQRN] == 1
+
+
+def test_replicas_and_messages_that_were_not_sent_are_on_the_page(site: Site) -> None:
+    look = ReplicaLook(
+        repository=FQRN, replica="east", url="http://127.0.0.1:1", state=ReplicaState.BEHIND, reason="2 behind",
+        looked_at=NOW - HOUR, state_since=NOW - 2 * HOUR, head_revision=4, revision=2, behind_since=NOW - 2 * HOUR,
+    )  # fmt: skip
+    record(site.ledger, [look])
+    message = Message("run-failed:main", NotifyEvent.RUN_FAILED, "error", "night failed", "2 missing")
+    assert claim(site.ledger, message, now=NOW, window=HOUR)
+    not_told(site.ledger, message, "no answer")
+    found = figures(site)
+    assert 7200 <= found["nightshift_replica_lag_seconds", "east", FQRN] < 10_800
+    assert found["nightshift_replica_trusted", "east", FQRN] == 1
+    assert 3600 <= found["nightshift_replica_look_age_seconds", "east", FQRN] < 7200
+    assert found["nightshift_notifications_failed",] == 1

@@ -1,0 +1,177 @@
+"""Figures of publications, how long a result is remembered, and the alert rules over all figures that there are."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.core import Metric
+
+from include.care.metrics.figures import publication_metrics
+from include.care.metrics.health import Health
+from include.care.metrics.scrape import REMEMBERED_S, Remembered, SiteFigures
+from include.care.preflight.findings import Finding, PreflightReport, Severity
+from include.gateway.service.metrics import Metrics
+from include.ledger.engine import open_ledger
+from include.ledger.migrate import migrate
+from tests.fakes.airflowhome import ROOT
+from tests.fakes.plainsite import plain_site
+
+FQRN = "nights.example.org"
+NOW = datetime(2026, 11, 23, 4, tzinfo=UTC)
+RULES = ROOT / "config" / "alerts.yaml"
+DURATION = re.compile(r"[1-9][0-9]*[smhdw]")
+
+
+def row(state: str, **values: Any) -> dict[str, Any]:
+    empty = {"code": None, "files": None, "bytes": None, "bytes_uploaded": None, "seconds": {}, "lease_held_s": None}
+    return {"repository": FQRN, "state": state, **empty, **values}
+
+
+def values(metrics: Iterator[Metric]) -> dict[tuple[str, ...], float]:
+    """Each sample by its name and the values of its labels."""
+    return {(one.name, *one.labels.values()): one.value for metric in metrics for one in metric.samples}
+
+
+def test_publications_are_counted_by_state_and_what_was_published_is_summed_by_phase() -> None:
+    figures = {"files": 3, "bytes": 100, "bytes_uploaded": 40}
+    found = values(
+        publication_metrics(
+            [
+                row("published", **figures, seconds={"prepare": 2.0, "commit": 0.5}, lease_held_s=0.25),
+                row("published", **figures, seconds={"prepare": 1.0}, lease_held_s=0.75),
+                row("unchanged", files=9, bytes=900, seconds={"prepare": 7.0}),
+                row("failed", code="store-unavailable", seconds={"prepare": 9.0}),
+                row("failed", code=None),
+            ]
+        )
+    )
+    assert found == {
+        ("nightshift_publications", FQRN, "published"): 2,
+        ("nightshift_publications", FQRN, "unchanged"): 1,
+        ("nightshift_publications", FQRN, "failed"): 2,
+        ("nightshift_publication_failures", FQRN, "store-unavailable"): 1,
+        ("nightshift_publication_failures", FQRN, "unknown"): 1,
+        ("nightshift_publication_files", FQRN): 6,
+        ("nightshift_publication_bytes", FQRN): 200,
+        ("nightshift_publication_uploaded_bytes", FQRN): 80,
+        ("nightshift_publication_seconds", FQRN, "prepare"): 3.0,
+        ("nightshift_publication_seconds", FQRN, "commit"): 0.5,
+        ("nightshift_publication_lease_seconds", FQRN): 1.0,
+        ("nightshift_publication_lease_longest_seconds", FQRN): 0.75,
+    }
+
+
+def test_a_result_is_remembered_for_some_seconds_and_a_failure_is_not() -> None:
+    calls, now, fail = [0], [100.0], [True]
+
+    def made() -> int:
+        calls[0] += 1
+        if fail[0]:
+            raise LookupError
+        return calls[0]
+
+    remembered = Remembered(made, clock=lambda: now[0])
+    with pytest.raises(LookupError):
+        remembered()
+    fail[0] = False
+    assert [remembered(), remembered()] == [2, 2]
+    now[0] += REMEMBERED_S
+    assert remembered() == 3
+
+
+def test_of_many_who_ask_at_once_one_looks() -> None:
+    asked, go, calls = threading.Barrier(5), threading.Event(), []
+
+    def made() -> int:
+        calls.append(1)
+        assert go.wait(30)
+        return len(calls)
+
+    remembered, found = Remembered(made), list[int]()
+
+    def ask() -> None:
+        asked.wait(30)
+        found.append(remembered())
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    asked.wait(30)
+    go.set()
+    for thread in threads:
+        thread.join(30)
+    assert (found, len(calls)) == ([1] * 4, 1)
+
+
+@pytest.fixture(scope="module")
+def offered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """The names of all samples that the two pages may have, each with its labels."""
+    site = plain_site(tmp_path_factory.mktemp("site"))
+    site.ledger = open_ledger(site.settings.ledger)
+    migrate(site.ledger)
+    up = Finding("ledger", "ledger", Severity.OK, "answers")
+    health = Health(PreflightReport.of([up]), {FQRN: []})
+    ours = list(SiteFigures(site, health, NOW).collect())
+    site.ledger.dispose()
+    found = {metric.name + ("_total" if metric.type == "counter" else ""): set(metric._labelnames) for metric in ours}
+    registry = Metrics().registry
+    for collector in list(registry._collector_to_names):
+        for metric in collector.describe():
+            suffixes = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(metric.type, ("",))
+            for suffix in suffixes:
+                found[metric.name + suffix] = set(getattr(collector, "_labelnames", ())) | (
+                    {"le"} if suffix == "_bucket" else set()
+                )
+    return found
+
+
+def rules() -> list[dict[str, Any]]:
+    document = yaml.safe_load(RULES.read_text())
+    assert set(document) == {"groups"}
+    for group in document["groups"]:
+        assert set(group) == {"name", "rules"}
+    names = [group["name"] for group in document["groups"]]
+    assert len(set(names)) == len(names)
+    return [rule for group in document["groups"] for rule in group["rules"]]
+
+
+def test_the_alert_rules_have_the_form_of_prometheus() -> None:
+    alerts = [rule["alert"] for rule in rules()]
+    assert len(set(alerts)) == len(alerts)
+    for rule in rules():
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}, rule["alert"]
+        assert re.fullmatch(r"[A-Z][A-Za-z0-9]*", rule["alert"])
+        assert rule["labels"]["severity"] in {"warning", "critical"}, rule["alert"]
+        assert set(rule["annotations"]) == {"summary", "description"}, rule["alert"]
+        assert DURATION.fullmatch(rule.get("for", "1m")), rule["alert"]
+        for text in (*rule["annotations"].values(), rule["expr"]):
+            assert isinstance(text, str), rule["alert"]
+            assert text.count("{{") == text.count("}}"), rule["alert"]
+        expression = re.sub(r'"[^"]*"', "", rule["expr"])
+        for opening, closing in ("()", "{}", "[]"):
+            assert expression.count(opening) == expression.count(closing), rule["alert"]
+        assert all(DURATION.fullmatch(span) for span in re.findall(r"\[([^\]]*)\]", expression)), rule["alert"]
+
+
+def test_every_figure_and_label_of_an_alert_rule_exists(offered: dict[str, set[str]]) -> None:
+    for rule in rules():
+        used = re.findall(r"(nightshift_\w+)(?:\{([^}]*)\})?", rule["expr"])
+        assert used, rule["alert"]
+        names = {name for name, _ in used}
+        assert names <= set(offered), f"{rule['alert']}: {names - set(offered)}"
+        for name, chosen in used:
+            assert set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", chosen)) <= offered[name], rule["alert"]
+        known = set.intersection(*(offered[name] for name in names))
+        grouped = re.search(r"sum by \(([^)]*)\)", rule["expr"])
+        if grouped:
+            by = set(re.split(r"\s*,\s*", grouped.group(1)))
+            assert by <= known, rule["alert"]
+            known = by
+        shown = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+        assert shown <= known, rule["alert"]
