@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from hooks import run_notes
 from hooks.priority import NightFirst
+
+PREFIX = "/nightshift"
+
+
+class LazyRoutes:
+    """`/health` and `/metrics`, made at the first request: only the API server pays for them."""
+
+    @cached_property
+    def app(self) -> Any:
+        from functools import cache
+
+        from starlette.applications import Starlette
+
+        from hooks.login import logged_in
+        from hooks.secrets import AirflowSecrets
+        from hooks.site import open_site
+        from include.care.metrics.routes import routes
+
+        return Starlette(routes=routes(cache(lambda: open_site(AirflowSecrets())), logged_in))
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
 
 
 class NightshiftPlugin(AirflowPlugin):
@@ -14,3 +38,5 @@ class NightshiftPlugin(AirflowPlugin):
 
     name = "nightshift"
     priority_weight_strategies: list[Any] = [NightFirst]  # noqa: RUF012 (Airflow declares it so)
+    fastapi_apps: list[Any] = [{"app": LazyRoutes(), "url_prefix": PREFIX, "name": "Nightshift"}]  # noqa: RUF012
+    listeners: list[Any] = [run_notes]  # noqa: RUF012
