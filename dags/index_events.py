@@ -14,7 +14,7 @@ from operators.begin import BeginNightOperator, ReadIndexEventsOperator, index_a
 from operators.publishing import default_args
 
 DOC = """
-### Hear that an index was written
+### React to index events
 
 A run for each event of the asset `index_{slot}`, or for several that come at once. Whoever writes the index may emit
 one, by `POST /api/v2/assets/events` with `{{"asset_id": …, "extra": {{"date": "2026-11-21"}}}}`: a pass of
@@ -36,7 +36,8 @@ def index_events(slot: Slot) -> DAG:
     begins = by_artifact(slot)
     with DAG(
         dag_id=f"index_events_{slot.name}",
-        description=f"Hear of new artifacts of slot {slot.name}",
+        dag_display_name=f"Index events: {slot.name}",
+        description=f"React to index events of slot {slot.name}",
         doc_md=DOC.format(slot=slot.name, begins=BEGINS[begins].format(begins=slot.begins.value, poll_s=slot.poll_s)),
         schedule=[index_asset(slot)],
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
@@ -48,11 +49,17 @@ def index_events(slot: Slot) -> DAG:
         tags=["nightlies", f"slot:{slot.name}"],
     ) as dag:
         heard = ReadIndexEventsOperator(
-            task_id="heard", slot=slot.name, doc_md="Reads the events, and says whose nights they begin."
+            task_id="heard",
+            task_display_name="Read index events",
+            slot=slot.name,
+            doc_md="Reads the events, and lists the dates whose nights they begin.",
         )
         if begins:
             BeginNightOperator.partial(
-                task_id="begin", slot=slot.name, doc_md="Starts the first run of the night, if it is not there."
+                task_id="begin",
+                task_display_name="Begin the night",
+                slot=slot.name,
+                doc_md="Starts the first run of the night, unless it exists.",
             ).expand(day=heard.output)
     return dag
 

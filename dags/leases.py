@@ -39,7 +39,8 @@ ENDED = Asset(name="leases_ended", uri="nightshift://leases/ended", group="cvmfs
 if load().repositories:
     with DAG(
         dag_id="leases",
-        description="End the leases that dead tasks left behind, and say whose the others are",
+        dag_display_name="Stale leases",
+        description="Release stale leases of dead tasks; report all others",
         doc_md=DOC,
         schedule=CronTriggerTimetable("*/15 * * * *", timezone="UTC"),
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
@@ -49,15 +50,23 @@ if load().repositories:
         on_failure_callback=alert_failed_run,
         default_args={**default_args(retries=1, priority=50), "execution_timeout": timedelta(minutes=5)},
         params={
-            "dry_run": Param(False, title="Dry run", type="boolean", description="Only say which would be ended."),
+            "dry_run": Param(
+                False,
+                title="Dry run",
+                type="boolean",
+                description="Report which leases would be ended; change nothing.",
+            ),
         },
         tags=["cvmfs", "gateway"],
     ) as leases:
         looked = ListLeasesOperator(
-            task_id="look", doc_md="Lists the leases of every repository's gateway and says whose each is."
+            task_id="look",
+            task_display_name="List leases",
+            doc_md="Lists the leases of every repository's gateway with their holders.",
         )
         EndLeasesOperator(
             task_id="end",
+            task_display_name="End stale leases",
             looked=looked.output,
             outlets=[ENDED],
             doc_md="Ends those of our own dead tasks, each checked again right before.",

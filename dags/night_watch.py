@@ -42,7 +42,8 @@ as HTML, text and JSON. The same at any time: `nightshift nightly summary --date
 if load().slots:
     with DAG(
         dag_id="night_watch",
-        description="Tell people what goes wrong in the nights, and send their summaries",
+        dag_display_name="Night watch",
+        description="Send alerts and summaries of the nights",
         doc_md=DOC,
         schedule=CronTriggerTimetable("*/5 * * * *", timezone="UTC"),
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
@@ -53,4 +54,8 @@ if load().slots:
         default_args={**default_args(retries=1, priority=50), "execution_timeout": timedelta(minutes=10)},
         tags=["nightlies", "care"],
     ) as night_watch:
-        WatchNightsOperator(task_id="watch", doc_md="Looks over all slots and repositories once.")
+        WatchNightsOperator(
+            task_id="watch",
+            task_display_name="Watch the nights",
+            doc_md="Checks all slots and repositories once, and sends what is new.",
+        )

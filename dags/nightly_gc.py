@@ -62,6 +62,7 @@ def nightly_gc(settings: SiteSettings, repositories: list[str]) -> DAG:
     schedule = settings.collection_schedule
     dag = DAG(
         dag_id="nightly_gc",
+        dag_display_name="Garbage collection",
         description="Remove expired builds and collect the garbage of every repository",
         doc_md=DOC,
         schedule=CronTriggerTimetable(schedule, timezone="UTC") if schedule else None,
@@ -77,7 +78,9 @@ def nightly_gc(settings: SiteSettings, repositories: list[str]) -> DAG:
         on_failure_callback=alert_failed_run,
         default_args=default_args(priority=1),
         params={
-            "repositories": choose_repositories(repositories, "Only these; empty: all that are collected."),
+            "repositories": choose_repositories(
+                repositories, "Only these repositories. Empty: all that are collected."
+            ),
             "dry_run": Param(
                 False,
                 title="Dry run",
@@ -104,7 +107,10 @@ def nightly_gc(settings: SiteSettings, repositories: list[str]) -> DAG:
     )
     with dag:
         begin = BeginCollectionsOperator(
-            task_id="begin", repositories=repositories, doc_md="Refuses a run of a backfill; names the repositories."
+            task_id="begin",
+            task_display_name="Choose repositories",
+            repositories=repositories,
+            doc_md="Refuses a run of a backfill; names the repositories.",
         )
         for repository in repositories:
             begin >> collection_of(settings, repository)
@@ -118,12 +124,14 @@ def collection_of(settings: SiteSettings, repository: str) -> TaskGroup:
     with TaskGroup(group_of(repository), tooltip=f"Collect the garbage of {repository}.") as group:
         replicas = ReplicaQuietSensor(
             task_id="replicas",
+            task_display_name="Wait for replicas",
             repository=repository,
             timeout=60.0 * max(snapshots, default=1),
             doc_md="Waits for replicas in the middle of a snapshot, and after its limit goes on without them.",
         )
         prune = PruneTagsOperator(
             task_id="prune_tags",
+            task_display_name="Prune tags",
             repository=repository,
             only_by_rule=True,
             pool="publish",
@@ -131,18 +139,21 @@ def collection_of(settings: SiteSettings, repository: str) -> TaskGroup:
         )
         plan = PlanRetentionOperator(
             task_id="plan",
+            task_display_name="Find expired builds",
             repository=repository,
             trigger_rule=go_on,
             doc_md="Says which builds expired, and why; changes nothing, and asks again when cleared.",
         )
         remove = RemoveExpiredOperator(
             task_id="remove",
+            task_display_name="Remove expired builds",
             plans=XComArg(plan, key=PLAN),
             pool="publish",
             doc_md="Removes the expired builds, those of a slot in one revision; skipped in a dry run.",
         )
         collect = CvmfsCollectOperator(
             task_id="collect",
+            task_display_name="Collect garbage",
             repository=repository,
             accept="{{ params.accept or '' }}",
             all_orphans="{{ params.all_orphans }}",
@@ -154,6 +165,7 @@ def collection_of(settings: SiteSettings, repository: str) -> TaskGroup:
         )
         check = CheckRepositoryOperator(
             task_id="check",
+            task_display_name="Check the repository",
             repository=repository,
             execution_timeout=timedelta(hours=4),
             doc_md="Checks manifest, tags, reflog and every catalog; notes damage in the ledger.",
@@ -161,6 +173,7 @@ def collection_of(settings: SiteSettings, repository: str) -> TaskGroup:
         told = {"replicas": replicas, "tags": prune, "builds": remove, "collection": collect, "check": check}
         report = ReportCollectionOperator(
             task_id="report",
+            task_display_name="Report",
             repository=repository,
             tasks={name: task.task_id for name, task in told.items()},
             trigger_rule=go_on,

@@ -43,8 +43,8 @@ Finds the build of the run's date, and publishes each of its artifacts to {repos
 | `inherited` | for a partial build: takes what it does not list from the build that it names; no data is sent |
 | `verify` | reads back through the public URL, with the public key only |
 | `gate` | fails the run if anything required is missing, by name and reason; what is optional is only reported |
-| `links` | lets `latest` and the weekday lead to a build that is whole, and names its revision; forward only |
-| `announce` | tells who waits for the slot's builds |
+| `links` | points `latest` and the weekday to a complete build, and tags its revision; forward only |
+| `announce` | emits the event of the slot's asset |
 | `next_pass` | starts the run of the night's next pass, while the night is open |
 
 Where the repository asks for approval, all of a pass is prepared first, then `ask` records one question and `approve`
@@ -90,7 +90,7 @@ def night_params(settings: SiteSettings, slot: Slot | None) -> dict[str, Param]:
             type=["null", "string"],
             format="date",
             pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
-            description="Which date's build; empty: the partition key's or the logical date's. Not in a backfill.",
+            description="Build date. Empty: date of the run in the slot's time zone. Leave it empty in a backfill.",
         ),
         "allow_future": Param(
             False,
@@ -99,23 +99,26 @@ def night_params(settings: SiteSettings, slot: Slot | None) -> dict[str, Param]:
             description="Install a build whose date is later than today in the slot's time zone.",
         ),
         "projects": Param(
-            None, title="Projects", **names, maxItems=1000, description="Only these projects; empty: all of the slot."
+            None, title="Projects", **names, maxItems=1000, description="Only these projects. Empty: all of the slot."
         ),
         "platforms": Param(
-            None, title="Platforms", **names, maxItems=100, description="Only these platforms; empty: all of the slot."
+            None, title="Platforms", **names, maxItems=100, description="Only these platforms. Empty: all of the slot."
         ),
-        "dry_run": Param(False, title="Dry run", type="boolean", description="Only say what would be published."),
+        "dry_run": Param(
+            False, title="Dry run", type="boolean", description="Report what would be published; change nothing."
+        ),
         "wait_minutes": Param(
             None,
             title="Wait (minutes)",
             type=["null", "integer"],
             minimum=0,
             maximum=1440,
-            description="How long to wait for what the index lacks; empty: scheduled runs until cutoff, others not.",
+            description="Minutes to wait for missing artifacts. Empty: scheduled runs wait until the slot's cutoff, "
+            "manual runs do not wait.",
         ),
     }
     if slot is None:
-        params = {"slot": choice(settings.slots, title="Slot", description="Which series of builds."), **params}
+        params = {"slot": choice(settings.slots, title="Slot", description="The series of builds."), **params}
     return params
 
 
@@ -125,7 +128,10 @@ def night(settings: SiteSettings, slot: Slot | None) -> DAG:
     outlet = slot_asset(slot.name) if slot else AssetAlias("nightlies")
     dag = DAG(
         dag_id=dag_id,
-        description=f"Install the nightly builds of slot {slot.name}" if slot else "Install a nightly build, by hand",
+        dag_display_name=f"Nightly builds: {slot.name}" if slot else "Nightly build by hand",
+        description=f"Install the nightly builds of slot {slot.name}"
+        if slot
+        else "Install the build of any slot and date, by hand",
         doc_md=DOC.format(
             repository=f"`{slot.repository}`" if slot else "the slot's repository",
             destination=f"`{slot.destination}`" if slot else "the slot's destination",
@@ -148,11 +154,13 @@ def night(settings: SiteSettings, slot: Slot | None) -> DAG:
     with dag:
         found = BuildSensor(
             task_id="find_build",
+            task_display_name="Find the build",
             slot=slot.name if slot else None,
             doc_md="Resolves the build date and waits for something to publish in the build's index, in the triggerer.",
         )
         plan = PlanNightOperator(
             task_id="plan",
+            task_display_name="Plan the night",
             night=found.output,
             doc_md="Reads the index and records in the ledger what is to be published, and what is there already.",
         )
@@ -166,26 +174,30 @@ def night(settings: SiteSettings, slot: Slot | None) -> DAG:
         )
         gate = CheckCompletenessOperator(
             task_id="gate",
+            task_display_name="Check completeness",
             night=found.output,
             trigger_rule=TriggerRule.ALL_DONE,
-            doc_md="Reads the ledger; whatever is required and missing fails the run.",
+            doc_md="Fails the run if anything required is missing, with its reason or the first cause.",
         )
         links = SetLinksOperator(
             task_id="links",
+            task_display_name="Set links",
             night=found.output,
             pool="publish",
-            doc_md="Moves the slot's links forward and names the revision, if the build is whole; records why if not.",
+            doc_md="Moves the slot's links forward and tags the revision if the build is complete; records why if not.",
         )
         announce = AnnounceBuildOperator(
             task_id="announce",
+            task_display_name="Announce the build",
             night=found.output,
             passed=gate.output,
             linked=links.output,
             outlets=[outlet],
-            doc_md="Emits the event of the slot's asset, with what was published and where the links lead.",
+            doc_md="Emits the event of the slot's asset, with what was published and where the links point to.",
         )
         following = StartNextPassOperator(
             task_id="next_pass",
+            task_display_name="Start the next pass",
             night=found.output,
             plan=plan.task_id,
             trigger_rule=TriggerRule.ALL_DONE,

@@ -42,7 +42,8 @@ if _site.slots:
     when = hour_before_first(_site.slots.values())
     with DAG(
         dag_id="preflight",
-        description="Look before the nights whether they could run",
+        dag_display_name="Preflight",
+        description="Check before the nights whether they can run",
         doc_md=DOC,
         schedule=CronTriggerTimetable(when[0], timezone=when[1]) if when else None,
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
@@ -57,9 +58,13 @@ if _site.slots:
                 title="Slot",
                 type=["null", "string"],
                 enum=[None, *slots],
-                description="Only what this slot needs; empty: all.",
+                description="Only what this slot needs. Empty: all.",
             ),
         },
         tags=["nightlies", "care"],
     ) as preflight:
-        RunPreflightOperator(task_id="look", doc_md="Looks at everything that a night needs, side by side.")
+        RunPreflightOperator(
+            task_id="look",
+            task_display_name="Check what a night needs",
+            doc_md="Checks everything that a night needs, side by side.",
+        )

@@ -36,6 +36,7 @@ def publication(settings: SiteSettings) -> DAG:
     stores = ", ".join(f"`{store.url}`" for store in settings.stores.values()) or "none is configured"
     dag = DAG(
         dag_id="publication",
+        dag_display_name="Publish one tree",
         description="Publish one tree or tarball to a repository, by hand",
         doc_md=DOC.format(stores=stores),
         schedule=None,
@@ -46,7 +47,9 @@ def publication(settings: SiteSettings) -> DAG:
         on_failure_callback=alert_failed_run,
         default_args=default_args(),
         params={
-            "repository": choice(settings.repositories, title="Repository", description="Where to publish."),
+            "repository": choice(
+                settings.repositories, title="Repository", description="The repository to publish to."
+            ),
             "path": Param(
                 title="Destination",
                 type="string",
@@ -67,7 +70,7 @@ def publication(settings: SiteSettings) -> DAG:
                 title="SHA-256",
                 type=["null", "string"],
                 pattern="^[0-9a-f]{64}$",
-                description="What the tarball's SHA-256 must be; empty: not checked.",
+                description="SHA-256 that the tarball must have. Empty: not checked.",
             ),
             "tag": Param(
                 None,
@@ -75,26 +78,31 @@ def publication(settings: SiteSettings) -> DAG:
                 type=["null", "string"],
                 pattern="^[A-Za-z0-9][A-Za-z0-9._+-]*$",
                 maxLength=255,
-                description="Name for the new revision; empty: none.",
+                description="Tag for the new revision. Empty: none.",
             ),
             "mode": Param(
                 "refuse",
-                title="If something is there",
+                title="If the destination exists",
                 type="string",
                 enum=["refuse", "replace"],
-                description="What to do if the destination holds something.",
+                description="refuse: fail if the destination holds anything. replace: swap it.",
             ),
-            "dry_run": Param(False, title="Dry run", type="boolean", description="Only say what would be published."),
+            "dry_run": Param(
+                False, title="Dry run", type="boolean", description="Report what would be published; change nothing."
+            ),
         },
         tags=["cvmfs", "by hand"],
     )
     with dag:
         plan = PlanPublicationOperator(
-            task_id="plan", doc_md="Checks repository, path and source, and records the plan."
+            task_id="plan",
+            task_display_name="Plan the publication",
+            doc_md="Checks repository, path and source, and records the plan.",
         )
         verify = publishing_tasks(plan.output, group_id="tree", prepare_timeout=timedelta(hours=10), approval=approval)
         gate = CheckCompletenessOperator(
             task_id="gate",
+            task_display_name="Check completeness",
             of_night=False,
             trigger_rule=TriggerRule.ALL_DONE,
             doc_md="Reads the ledger; a tree that is not published fails the run.",

@@ -46,7 +46,8 @@ if _site.repositories:
     names = sorted(_site.repositories)
     with DAG(
         dag_id="repository_care",
-        description="Warn of ending whitelists, prune tags, check the catalogs",
+        dag_display_name="Repository care",
+        description="Check whitelists, catalogs and replicas; prune tags",
         doc_md=DOC,
         schedule=CronTriggerTimetable("30 11 * * *", timezone="UTC"),
         start_date=datetime(2026, 1, 1, tzinfo=UTC),
@@ -56,7 +57,7 @@ if _site.repositories:
         on_failure_callback=alert_failed_run,
         default_args=default_args(priority=1),
         params={
-            "repositories": choose_repositories(names, "Only these; empty: all of the configuration."),
+            "repositories": choose_repositories(names, "Only these repositories. Empty: all."),
             "dry_run": Param(
                 None,
                 title="Dry run",
@@ -72,12 +73,14 @@ if _site.repositories:
             """One repository: five tasks that do not wait for each other."""
             CheckWhitelistOperator(
                 task_id="whitelist",
+                task_display_name="Check the whitelist",
                 repository=repository,
                 map_index_template="{{ task.repository }}",
                 doc_md="Looks how long the whitelist lasts that readers see; signs nothing.",
             )
             PruneTagsOperator(
                 task_id="prune_tags",
+                task_display_name="Prune tags",
                 repository=repository,
                 pool="publish",
                 map_index_template="{{ task.repository }}",
@@ -85,12 +88,14 @@ if _site.repositories:
             )
             RemoveUnfinishedWritesOperator(
                 task_id="unfinished",
+                task_display_name="Remove unfinished writes",
                 repository=repository,
                 map_index_template="{{ task.repository }}",
                 doc_md="Removes files that killed writers left in a store in a folder, or says which would go.",
             )
             CheckRepositoryOperator(
                 task_id="check",
+                task_display_name="Check the repository",
                 repository=repository,
                 execution_timeout=timedelta(hours=4),
                 map_index_template="{{ task.repository }}",
@@ -99,6 +104,7 @@ if _site.repositories:
 
             CheckReplicasOperator(
                 task_id="replicas",
+                task_display_name="Check replicas",
                 repository=repository,
                 map_index_template="{{ task.repository }}",
                 doc_md="Looks how far each replica is behind stratum 0, and notes it in the ledger.",

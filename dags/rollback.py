@@ -50,6 +50,7 @@ def rollback(settings: SiteSettings) -> DAG:
     """The DAG. Of what must be chosen nothing has a default, but the only repository of a site."""
     dag = DAG(
         dag_id="rollback",
+        dag_display_name="Roll a repository back",
         description="Take a repository back to the content of an earlier revision, by hand",
         doc_md=DOC,
         schedule=None,
@@ -60,7 +61,7 @@ def rollback(settings: SiteSettings) -> DAG:
         on_failure_callback=alert_failed_run,
         default_args=default_args(),
         params={
-            "repository": choice(settings.repositories, title="Repository", description="Which one to roll back."),
+            "repository": choice(settings.repositories, title="Repository", description="The repository to roll back."),
             "tag": Param(
                 None,
                 title="Tag",
@@ -87,22 +88,26 @@ def rollback(settings: SiteSettings) -> DAG:
     with dag:
         preview = PreviewRollbackOperator(
             task_id="preview",
+            task_display_name="Preview the rollback",
             doc_md="Says what would change for readers; changes nothing, and asks again when cleared.",
             execution_timeout=timedelta(hours=2),
         )
         roll_back = RollBackOperator(
             task_id="roll_back",
+            task_display_name="Roll back",
             preview=XComArg(preview, key=PLAN),
             pool="publish",
             doc_md="Makes the revision that was shown; skipped in a dry run.",
         )
         record = RecordRollbackOperator(
             task_id="record",
+            task_display_name="Record in the ledger",
             done=roll_back.output,
             doc_md="Tells the ledger what went and what is back: builds, links and tags.",
         )
         report = ReportRollbackOperator(
             task_id="report",
+            task_display_name="Report",
             done=roll_back.output,
             told=record.output,
             doc_md="Says what was done, and which revision readers get at the public URL.",

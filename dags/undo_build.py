@@ -47,6 +47,7 @@ def undo_build(settings: SiteSettings) -> DAG:
     names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}
     dag = DAG(
         dag_id="undo_build",
+        dag_display_name="Undo a build",
         description="Take a build back, or some of it, by hand",
         doc_md=DOC,
         schedule=None,
@@ -57,7 +58,7 @@ def undo_build(settings: SiteSettings) -> DAG:
         on_failure_callback=alert_failed_run,
         default_args=default_args(),
         params={
-            "slot": choice(settings.slots, title="Slot", description="Which series of builds."),
+            "slot": choice(settings.slots, title="Slot", description="The series of builds."),
             "build_id": Param(
                 title="Build",
                 type="string",
@@ -65,23 +66,24 @@ def undo_build(settings: SiteSettings) -> DAG:
                 description="The id of the build, as its index has it.",
             ),
             "projects": Param(
-                None, title="Projects", **names, maxItems=1000, description="Only these projects; empty: all."
+                None, title="Projects", **names, maxItems=1000, description="Only these projects. Empty: all."
             ),
             "platforms": Param(
-                None, title="Platforms", **names, maxItems=100, description="Only these platforms; empty: all."
+                None, title="Platforms", **names, maxItems=100, description="Only these platforms. Empty: all."
             ),
             "instead": Param(
                 "nothing",
-                title="Instead",
+                title="Replace with",
                 type="string",
                 enum=["nothing", "predecessor"],
-                description="What stands there afterwards.",
+                description="nothing: remove the trees. predecessor: the trees of the previous build.",
             ),
             "move_links": Param(
                 False,
                 title="Move links",
                 type="boolean",
-                description="Let links that lead to what goes lead to an earlier build; otherwise it is refused.",
+                description="If latest or a weekday link points to this build, repoint it to the newest earlier "
+                "complete build. Off: refuse.",
             ),
             **confirmed_by_hand(
                 reason="Why; it is kept in the ledger and shown to users who install the build again.",
@@ -93,10 +95,14 @@ def undo_build(settings: SiteSettings) -> DAG:
     with dag:
         look = PlanUndoOperator(
             task_id="look",
-            doc_md="Says what would be done, and what speaks against it; changes nothing, and asks again when cleared.",
+            task_display_name="Plan the undo",
+            doc_md="Lists what would be undone and what prevents it; changes nothing, and asks again when cleared.",
         )
         undo = UndoBuildOperator(
-            task_id="undo", pool="publish", doc_md="Undoes it in one revision; skipped in a dry run."
+            task_id="undo",
+            task_display_name="Undo the build",
+            pool="publish",
+            doc_md="Undoes it in one revision; skipped in a dry run.",
         )
         approve_each(look.output) >> undo
     return dag

@@ -33,7 +33,7 @@ def _dag(dag: Any) -> str:
     lines = [
         f"## {dag.dag_id}",
         "",
-        f"{dag.description}. Runs: {when}. Tags: {', '.join(sorted(dag.tags))}.",
+        f"**{dag.dag_display_name}**. {dag.description}. Runs: {when}. Tags: {', '.join(sorted(dag.tags))}.",
         "",
         (dag.doc_md or "").strip(),
         "",
@@ -41,8 +41,8 @@ def _dag(dag: Any) -> str:
         "|---|---|---|",
         *(_param(name, dag.params.get_param(name)) for name in dag.params),
         "",
-        "| task | operator | pool | retries | trigger rule | what it does |",
-        "|---|---|---|---|---|---|",
+        "| task | shown as | operator | pool | retries | trigger rule | what it does |",
+        "|---|---|---|---|---|---|---|",
         *(_task(task) for task in dag.topological_sort()),
         "",
     ]
@@ -64,7 +64,8 @@ def _value(param: Any) -> str:
 
 def _task(task: Any) -> str:
     rule = str(getattr(task.trigger_rule, "value", task.trigger_rule))
-    return f"| `{task.task_id}` | {task.task_type} | {task.pool} | {task.retries} | {rule} | {task.doc_md} |"
+    name = task.task_display_name
+    return f"| `{task.task_id}` | {name} | {task.task_type} | {task.pool} | {task.retries} | {rule} | {task.doc_md} |"
 
 
 def example_dags() -> dict[str, Any]:

@@ -143,6 +143,7 @@ def approve_each(questions: Any) -> Any:
     """The mapped task that waits for the answers to the questions of a run."""
     return AwaitApprovalOperator.partial(
         task_id="approve",
+        task_display_name="Wait for approval",
         map_index_template="question {{ task.question['number'] }}",
         retry_policy=RetryByKind(),
         doc_md="Waits for an answer, at most until the deadline; holds no slot, no lease and no worker.",

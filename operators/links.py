@@ -6,7 +6,7 @@ A link that a plugin adds would be made by the API server, from a serialized tas
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from airflow.sdk import BaseOperatorLink
 
@@ -29,18 +29,25 @@ class SourceLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
         """An http(s) URL; for `s3://` the one of its endpoint; "" leaves the link out."""
-        from include.storage.kinds import HTTP, S3, SCHEMES
+        from include.settings.urls import browser_url
 
         items = _first(operator).get("items") or [{}]
-        source = str(items[0].get("source", ""))
-        scheme, _, place = source.partition("://")
-        kind = SCHEMES.get(scheme.lower())
-        if kind is HTTP:
-            return source
-        for store in _site().stores.values():
-            if kind is S3 and source.startswith(f"{store.url}/") and store.endpoint:
-                return f"{store.endpoint}/{place}"
-        return ""
+        return browser_url(_site(), str(items[0].get("source", ""))) or ""
+
+
+class NightLink(BaseOperatorLink):
+    """To the night of the task's `night` on the page *Nights*."""
+
+    name = "Night"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
+        """The page of slot and date; "" leaves the link out."""
+        from operators.watch import airflow_url
+
+        night = operator.night
+        if not isinstance(night, dict) or not {"slot", "date"} <= night.keys():
+            return ""
+        return f"{airflow_url()}/nightshift/nights?{urlencode({'slot': night['slot'], 'date': night['date']})}"
 
 
 class CollectionLogLink(BaseOperatorLink):

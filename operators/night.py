@@ -12,6 +12,7 @@ from hooks.cause import PLAN, first_cause, reason_kept, why_no_build
 from hooks.site import run_name
 from operators.base import NightshiftOperator, attempt_of, former_names
 from operators.lease import Done, LeaseTaskOperator, Waiting
+from operators.links import NightLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -85,6 +86,7 @@ class CheckCompletenessOperator(NightshiftOperator):
     """
 
     template_fields = ("night",)
+    operator_extra_links = (NightLink(),)
     ui_color = "#fee2e2"
 
     def __init__(self, *, night: Any = None, of_night: bool = True, **kwargs: Any) -> None:
@@ -128,6 +130,7 @@ class SetLinksOperator(LeaseTaskOperator):
     """
 
     template_fields = ("night",)
+    operator_extra_links = (NightLink(),)
     ui_color = "#fef9c3"
 
     def __init__(self, *, night: Any, **kwargs: Any) -> None:
@@ -162,6 +165,7 @@ class AnnounceBuildOperator(NightshiftOperator):
     """
 
     template_fields = ("night", "passed", "linked")
+    operator_extra_links = (NightLink(),)
     ui_color = "#dcfce7"
 
     def __init__(self, *, night: Any, passed: Any, linked: Any, **kwargs: Any) -> None:

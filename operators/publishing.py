@@ -20,11 +20,13 @@ from operators.verify import VerifyArtifactsOperator
 
 _PREPARE: dict[str, Any] = {
     "pool": "prepare",
+    "task_display_name": "Prepare artifacts",
     "map_index_template": "{{ task.batch['name'] }}",
     "doc_md": "Reads the source and stores what is new of it, without any lease.",
 }
 _PUBLISH: dict[str, Any] = {
     "pool": "publish",
+    "task_display_name": "Publish artifacts",
     "map_index_template": "{{ task.batch['name'] }}",
     "doc_md": "Takes a lease on the destination, swaps its catalog, commits, gives the lease back.",
 }
@@ -46,6 +48,7 @@ def publishing_tasks(
     """
     verify = VerifyArtifactsOperator(
         task_id="verify",
+        task_display_name="Verify by reading back",
         batches=batches,
         trigger_rule=TriggerRule.ALL_DONE,
         execution_timeout=timedelta(hours=2),
@@ -60,6 +63,7 @@ def publishing_tasks(
     if inherited is not None:
         take = InheritArtifactsOperator(
             task_id="inherited",
+            task_display_name="Take from the parent build",
             batch=inherited,
             prepared=approval,
             pool="publish",
@@ -73,6 +77,7 @@ def publishing_tasks(
 def _reserve(batches: Any) -> ReserveDestinationsOperator:
     return ReserveDestinationsOperator(
         task_id="reserve",
+        task_display_name="Reserve destinations",
         batches=batches,
         pool="publish",
         doc_md="One lease, one commit: an empty nested catalog at every destination, and the directories above them.",
@@ -108,6 +113,7 @@ def _with_approval(
         ).expand(batch=batches)
         ask = AskApprovalOperator(
             task_id="ask",
+            task_display_name="Ask for approval",
             batches=batches,
             night=night,
             trigger_rule=TriggerRule.ALL_DONE,
@@ -123,6 +129,7 @@ def _with_approval(
     if inherited is not None:
         before = PrepareInheritedOperator(
             task_id="prepare_inherited",
+            task_display_name="Prepare what is inherited",
             batch=inherited,
             pool="prepare",
             execution_timeout=prepare_timeout,

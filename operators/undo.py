@@ -11,6 +11,7 @@ from hooks.site import require_wanted, run_name
 from operators.approve import questions_to_map
 from operators.base import NightshiftOperator, attempt_of, clock, former_names
 from operators.lease import Done, LeaseTaskOperator, Waiting
+from operators.links import NightLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -56,7 +57,12 @@ class UndoBuildOperator(LeaseTaskOperator):
     Waits for busy paths in the triggerer. A second try of what was done finds nothing to do.
     """
 
+    operator_extra_links = (NightLink(),)
     ui_color = "#fee2e2"
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.night: dict[str, str] | None = None  # of the build that it undid
 
     def attempt(self, context: Context, site: Site) -> Done | Waiting:
         from include.cvmfs.errors import CollectionRunning
@@ -72,6 +78,7 @@ class UndoBuildOperator(LeaseTaskOperator):
             plan, revision = undo(site, attempt, wish_of(context), require=require)
         except (PathBusy, CollectionRunning) as busy:
             return Waiting({"undo": busy})
+        self.night = {"slot": plan.wish.slot, "date": plan.build.date.isoformat()}
         return Done(plan.to_json() | {"revision": revision})
 
 

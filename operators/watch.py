@@ -43,13 +43,17 @@ class WatchNightsOperator(NightshiftOperator):
         }
 
 
-def log_of(run: str) -> str:
-    """Where a run of the ledger is looked at in Airflow's pages."""
+def airflow_url() -> str:
+    """Where people reach Airflow's pages, without a slash at the end."""
     from airflow.sdk import conf
 
+    return str(conf.get("api", "base_url", fallback="http://localhost:8080")).rstrip("/")
+
+
+def log_of(run: str) -> str:
+    """Where a run of the ledger is looked at in Airflow's pages."""
     dag_id, _, run_id = run.partition("/")
-    base = str(conf.get("api", "base_url", fallback="http://localhost:8080")).rstrip("/")
-    return f"{base}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
+    return f"{airflow_url()}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
 
 
 class AskAirflow:

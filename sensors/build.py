@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from hooks.cause import reason_kept
@@ -25,6 +26,24 @@ SLACK = timedelta(minutes=5)
 """How much later than the night's end the triggerer may come back."""
 
 
+class IndexLink(BaseOperatorLink):
+    """To the build index that a sensor reads, where its store is reached by a browser; also where it is missing."""
+
+    name = "Build index"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
+        """An http(s) URL; "" leaves the link out, as for a run without a build date."""
+        from include.nightlies.steps.sources import index_place
+        from include.settings.load import load
+        from include.settings.urls import browser_url
+
+        if operator.sought is None:
+            return ""
+        settings, (name, day) = load(), operator.sought
+        slot = settings.slot(name)
+        return browser_url(settings, f"{settings.store(slot.store).url}/{index_place(slot, day)}") or ""
+
+
 class BuildSensor(NightshiftSensor):
     """Resolves the run's build date, waits until a pass of its night has something to do, and hands on the night.
 
@@ -37,11 +56,13 @@ class BuildSensor(NightshiftSensor):
     """
 
     template_fields = ("slot",)
+    operator_extra_links = (IndexLink(),)
 
     def __init__(self, *, slot: str | None = None, poke_interval: float | None = None, **kwargs: Any) -> None:
         super().__init__(**({} if poke_interval is None else {"poke_interval": poke_interval}), **kwargs)
         self.slot = slot
         self.poll_s = poke_interval
+        self.sought: tuple[str, date] | None = None  # slot and build date, once they are known
 
     def execute(self, context: Context) -> dict[str, Any]:
         with reason_kept(context):
@@ -67,7 +88,8 @@ class BuildSensor(NightshiftSensor):
             night, turn = night_of(context, settings, now)
         except (NightlyError, SettingsError) as error:
             raise AirflowFailException(str(error)) from error
-        self.log.info("slot %s, build of %s: %s", night.slot, night.date, night.reason)
+        self.sought = night.slot, night.date
+        self.log.info("slot %s, build date %s, from %s", night.slot, night.date, night.reason)
         self._leave_to_the_first(context, settings, night)
         if turn.until is None:
             try:
@@ -99,6 +121,7 @@ class BuildSensor(NightshiftSensor):
         except SettingsError as error:
             raise AirflowFailException(f"the night is not finished: {error}") from error
         night, turn = night_of(context, settings, datetime.now(UTC))
+        self.sought = night.slot, night.date
         return self._go_on(night, turn, PassDecision(Turn(event["turn"]), event["reason"]), site, settings)
 
     def _leave_to_the_first(self, context: Context, settings: Slot, night: Night) -> None:

@@ -39,7 +39,7 @@ def main(words: Sequence[str] | None = None) -> None:
 def assemble(words: Sequence[str]) -> typer.Typer:
     """The application for a command line: the group that it names in full, the others with their purpose only."""
     app = typer.Typer(
-        help="The night of a software and data distribution.", no_args_is_help=True, pretty_exceptions_enable=False
+        help="Operate nightly software publication to CernVM-FS.", no_args_is_help=True, pretty_exceptions_enable=False
     )
     chosen = next((word for word in words if not word.startswith("-")), None)
     for name, purpose in GROUPS.items():

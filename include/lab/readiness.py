@@ -120,6 +120,6 @@ def _get(url: str, headers: dict[str, str] | None = None) -> requests.Response |
         with session:
             return session.get(url, headers=headers, timeout=TIMEOUT_S)
     except requests.ConnectionError:
-        return "nobody answers"
+        return "no answer"
     except requests.RequestException as error:
         return type(error).__name__

@@ -5,7 +5,9 @@ from __future__ import annotations
 from urllib.parse import urlsplit, urlunsplit
 
 from include.settings.errors import BadConnection
+from include.settings.model import SiteSettings
 from include.settings.secrets import ConnectionSecrets, connection_variable
+from include.storage.kinds import HTTP, S3, SCHEMES
 
 _SCHEMES = ("http", "https")
 
@@ -26,6 +28,18 @@ def base_url(connection: ConnectionSecrets, *, port: int | None = None, scheme: 
     number = connection.port or port
     bracketed = f"[{host}]" if ":" in host and not host.startswith("[") else host
     return f"{given}://{bracketed}" + (f":{number}" if number else "")
+
+
+def browser_url(settings: SiteSettings, url: str) -> str | None:
+    """Where a browser reaches what a store has: an http(s) URL as it is, `s3://` at its endpoint; else None."""
+    scheme, _, place = url.partition("://")
+    kind = SCHEMES.get(scheme.lower())
+    if kind is HTTP:
+        return url
+    for store in settings.stores.values():
+        if kind is S3 and url.startswith(f"{store.url}/") and store.endpoint:
+            return f"{store.endpoint}/{place}"
+    return None
 
 
 def _with_port(connection: ConnectionSecrets, url: str) -> str:

@@ -83,6 +83,17 @@ def test_every_failed_run_sends_an_alert_with_what_its_tasks_noted(dag: DAG) -> 
         assert list(task.on_failure_callback or ()) == [note_failure], task.task_id
 
 
+def test_every_dag_and_every_task_is_shown_by_a_name_in_words(dag: DAG) -> None:
+    for key, name in [
+        (dag.dag_id, dag.dag_display_name),
+        *((task.task_id, task.task_display_name) for task in dag.tasks),
+    ]:
+        assert name != key, key
+        assert name[0].isupper(), key
+        assert "_" not in name, key
+        assert len(name) <= 40, key
+
+
 def test_every_dag_is_described_tagged_and_bounded(dag: DAG) -> None:
     assert dag.doc_md
     assert dag.description

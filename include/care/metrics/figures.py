@@ -27,6 +27,12 @@ WINDOW = timedelta(hours=24)
 NEWEST = 20_000
 """So many of the newest publications are read at most, whatever the ledger holds."""
 NAMESPACE = "nightshift"
+_LAST = (
+    ("seconds", "collection_seconds", "Duration of the last collection"),
+    ("kept", "collection_kept_objects", "Objects that the last collection preserved"),
+    ("garbage", "collection_garbage_objects", "Condemned objects that it did not delete"),
+    ("lost", "collection_lost_objects", "Preserved objects that it found lost"),
+)
 
 
 def of_health(health: Health) -> Iterator[Metric]:
@@ -114,15 +120,10 @@ def of_collections(connection: Connection) -> Iterator[Metric]:
         )
     ).mappings()
     last = {row["repository"]: row for row in rows}
-    shown = {
-        "collection_last_timestamp_seconds": ("End of the last collection", lambda row: row["ended_at"].timestamp()),
-        "collection_seconds": ("Duration of the last collection", lambda row: row["seconds"]),
-        "collection_kept_objects": ("Objects that the last collection preserved", lambda row: row["kept"]),
-        "collection_garbage_objects": ("Condemned objects that it did not delete", lambda row: row["garbage"]),
-        "collection_lost_objects": ("Preserved objects that it found lost", lambda row: row["lost"]),
-    }
-    for name, (text, value_of) in shown.items():
-        yield _filled(name, text, labels, {fqrn: value_of(row) for fqrn, row in last.items()})
+    ends = {fqrn: row["ended_at"].timestamp() for fqrn, row in last.items()}
+    yield _filled("collection_last_timestamp_seconds", "End of the last collection", labels, ends)
+    for column, name, text in _LAST:
+        yield _filled(name, text, labels, {fqrn: row[column] for fqrn, row in last.items()})
 
 
 def of_replicas(connection: Connection, now: datetime) -> Iterator[Metric]:

@@ -40,10 +40,10 @@ class NotifySite(Protocol):
 class Said(Enum):
     """What became of a message."""
 
-    TOLD = "told"
-    KNOWN = "told before"
-    NOBODY = "nobody is to be told"
-    FAILED = "nobody could be told"
+    TOLD = "notified"
+    KNOWN = "already notified"
+    NOBODY = "no way is configured"
+    FAILED = "could not be sent"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,13 @@ def look_at_gateway(site: Site, fqrn: str) -> Iterator[Finding]:
         known = {one.name: one for one in client.repositories()}
         if fqrn not in known:
             seen = f"{url} serves {', '.join(sorted(known)) or 'no repository'}, not this one"
-            yield Finding("gateway", fqrn, Severity.ERROR, seen, "Add the repository to the gateway's configuration.")
+            yield Finding(
+                "gateway",
+                fqrn,
+                Severity.ERROR,
+                seen,
+                "Add the repository to the gateway's configuration, and send it SIGHUP (nightshift lab restart)",
+            )
             return
         yield Finding("gateway", fqrn, Severity.OK, f"{url} serves it")
         below = known[fqrn].keys.get(found.login or "", "/").rstrip("/")

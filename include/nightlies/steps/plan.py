@@ -292,7 +292,8 @@ def _refuse(ledger: Bind, attempt: Attempt, publication: Publication, error: Nig
 def _skip(ledger: Bind, attempt: Attempt, publication: Publication, why: str) -> Publication:
     if publication.state is State.SKIPPED:
         return publication
-    reason = f"{why}. To install it again: nightshift nightly redo."
+    redo = f"nightshift nightly redo --slot {publication.slot} --build {publication.build_id}"
+    reason = f"{why}. To install it again: {redo}; then clear task plan with downstream."
     return attempt.move(ledger, publication.key, Move(State.SKIPPED, Phase.PLAN, reason, skip=Skip.UNDONE))
 
 

@@ -124,7 +124,8 @@ def _overtaken(ledger: Bind, publication: Publication) -> Move | None:
     gone = undone.of_artifact(ledger, publication.artifact, publication.artifact_sha256)
     if gone is None:
         return None
-    reason = f"{gone}, while this run was under way. To install it again: nightshift nightly redo."
+    redo = f"nightshift nightly redo --slot {publication.slot} --build {publication.build_id}"
+    reason = f"{gone}, while this run was under way. To install it again: {redo}; then clear task plan with downstream."
     return Move(State.SKIPPED, Phase.PUBLISH, reason, skip=Skip.UNDONE)
 
 

@@ -44,7 +44,7 @@ def links_of_slot(
     top, found, refused = build_directory(slot, build.build_id, build_date=build.date), [], []
     for path in leading_to(slot, tree, top):
         if not move:
-            refused.append(f"{path} leads to {top}; move it to an earlier build (--move-links), or undo nothing")
+            refused.append(f"{path} leads to {top}; turn on *Move links* (command line: --move-links), or undo nothing")
             continue
         any_day = path.endswith(f"/{LATEST}")
         candidates = [one for one in earlier if any_day or one.date.weekday() == build.date.weekday()]

@@ -1,14 +1,17 @@
-"""The link to an artifact leads where a browser can go, and is left out elsewhere."""
+"""Links of tasks lead where a browser can go, and are left out elsewhere."""
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from operators.links import SourceLink
+from operators.links import NightLink, SourceLink
+from sensors.build import IndexLink
 from tests.fakes.farstore import register
+from tests.fakes.plainsite import plain_file
 
 
 @pytest.mark.parametrize(
@@ -35,3 +38,41 @@ def test_an_artifact_is_linked_where_a_browser_reaches_it(
     monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(tmp_path / "site.yaml"))
     operator = SimpleNamespace(batch={"items": [{"source": source}]})
     assert SourceLink().get_link(operator, ti_key=None) == link
+
+
+@pytest.mark.parametrize(
+    ("store", "sought", "link"),
+    [
+        ({"url": "s3://builds", "endpoint": "http://127.0.0.1:9"}, ("main", date(2026, 11, 21)),
+         "http://127.0.0.1:9/builds/main/2026-11-21/index.json"),
+        ({"url": "https://builds.example.org"}, ("main", date(2026, 11, 21)),
+         "https://builds.example.org/main/2026-11-21/index.json"),
+        ({}, ("main", date(2026, 11, 21)), ""),
+        ({"url": "https://builds.example.org"}, None, ""),
+    ],
+)  # fmt: skip
+def test_the_index_is_linked_also_where_it_is_missing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    store: dict[str, str],
+    sought: tuple[str, date] | None,
+    link: str,
+) -> None:
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(plain_file(tmp_path, store=store)))
+    assert IndexLink().get_link(SimpleNamespace(sought=sought), ti_key=None) == link
+
+
+@pytest.mark.parametrize(
+    ("night", "query"),
+    [
+        ({"slot": "main", "date": "2026-11-21", "run": "r"}, "slot=main&date=2026-11-21"),
+        ({"slot": "a&b", "date": "2026-11-21"}, "slot=a%26b&date=2026-11-21"),
+        ({"elsewhere": "night__2026-11-21__first"}, None),
+        (None, None),
+        ("{{ not rendered }}", None),
+    ],
+)
+def test_a_night_is_linked_on_its_page(night: object, query: str | None) -> None:
+    link = NightLink().get_link(SimpleNamespace(night=night), ti_key=None)
+    assert link.partition("/nightshift/nights?")[2] == (query or "")
+    assert bool(link) == (query is not None)
