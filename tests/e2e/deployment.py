@@ -245,6 +245,7 @@ def _say(text: str) -> None:
 _SITE = f"""
 ledger: "sqlite:///${{NIGHTSHIFT_VAR}}/ledger.db"
 paths: {{var: "${{NIGHTSHIFT_VAR}}"}}
+metrics_connection: metrics
 gateway:
   host: 127.0.0.1
   port: "${{NIGHTSHIFT_GATEWAY_PORT}}"

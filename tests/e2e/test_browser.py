@@ -130,6 +130,8 @@ def test_a_night_started_by_its_form_succeeds(deployment: Deployment, browser: B
     browser.open(night.page)
     browser.wait_for_text("h2 ~ [data-testid=state-badge]", "Success")
     browser.screenshot("run")
+    said = deployment.rest("GET", f"/dags/nightly_install/dagRuns/{night.quoted}")["note"]
+    assert said == f"Slot main, build of {DATE}"
     states = {name: one.state.value for name, one in deployment.publications("nightly_install", night.run_id).items()}
     assert states == {"Gaudi/x86_64": "published", "LHCb/x86_64": "published"}
 
@@ -139,6 +141,9 @@ def test_tasks_link_to_what_they_worked_on(deployment: Deployment, browser: Brow
     for task, text, leads_to in (
         ("artifact.publish/mapped/0", "Repository", f"{repository}/.cvmfspublished"),
         ("artifact.prepare/mapped/0", "Artifact", f"{deployment.store_proxy.url}/builds/main/{DATE}/"),
+        ("find_build", "Build index", f"{deployment.store_proxy.url}/builds/main/{DATE}/index.json"),
+        ("links", "Night", f"{deployment.lab.airflow_url}/nightshift/nights?slot=main&date={DATE}"),
+        ("gate", "Night", f"{deployment.lab.airflow_url}/nightshift/nights?slot=main&date={DATE}"),
     ):
         browser.open(f"{night.page}/tasks/{task}/details")
         assert browser.link(text).startswith(leads_to)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import asdict
+from typing import Any
 
 import pytest
+import requests
 
 from include.care.preflight.findings import Severity
 from include.care.preflight.pools import look_at_pools
@@ -52,6 +54,31 @@ def test_the_user_of_preflight_sees_the_pools_and_changes_none(deployment: Deplo
     viewer = AirflowApi(lab.airflow_url, VIEWER, lab.secrets.viewer_password)
     with pytest.raises(LabError, match="403"):
         viewer.put_pool({"name": "control", "slots": 1, "description": "", "include_deferred": False})
+
+
+def test_health_takes_a_login_or_the_token_and_figures_the_token_alone(deployment: Deployment) -> None:
+    lab = deployment.lab
+    login = {"username": VIEWER, "password": lab.secrets.viewer_password}
+    key = requests.post(f"{lab.airflow_url}/auth/token", json=login, timeout=30).json()["access_token"]
+
+    def get(path: str, **given: Any) -> requests.Response:
+        return requests.get(f"{lab.airflow_url}/nightshift/{path}", timeout=60, **given)
+
+    nothing: dict[str, Any] = {}
+    cookie = {"cookies": {"_token": key}}
+    bearer = {"headers": {"Authorization": f"Bearer {key}"}}
+    wrong = {"headers": {"Authorization": "Bearer guess"}}
+    token = {"headers": {"Authorization": f"Bearer {lab.secrets.metrics_token}"}}
+    answers = {"nothing": nothing, "cookie": cookie, "bearer": bearer, "wrong": wrong, "token": token}
+    assert {name: get("health", **given).status_code for name, given in answers.items()} == {
+        "nothing": 401, "cookie": 200, "bearer": 200, "wrong": 401, "token": 200,
+    }  # fmt: skip
+    assert {name: get("metrics", **given).status_code for name, given in answers.items()} == {
+        "nothing": 401, "cookie": 401, "bearer": 401, "wrong": 401, "token": 200,
+    }  # fmt: skip
+    up = [line for line in get("metrics", **token).text.splitlines() if line.startswith("nightshift_part_up{")]
+    assert len(up) == 4
+    assert all(line.endswith(" 1.0") for line in up), up
 
 
 def test_no_secret_is_in_the_process_table(deployment: Deployment) -> None:
