@@ -121,7 +121,9 @@ def collection_of(settings: SiteSettings, repository: str) -> TaskGroup:
     """The tasks of one repository. A task that is skipped keeps only those from running that are for its result."""
     snapshots = [one.longest_snapshot_minutes for one in settings.repository(repository).replicas]
     go_on = TriggerRule.NONE_FAILED
-    with TaskGroup(group_of(repository), tooltip=f"Collect the garbage of {repository}.") as group:
+    with TaskGroup(
+        group_of(repository), group_display_name=repository, tooltip=f"Collect the garbage of {repository}."
+    ) as group:
         replicas = ReplicaQuietSensor(
             task_id="replicas",
             task_display_name="Wait for replicas",

@@ -68,7 +68,7 @@ if _site.repositories:
         tags=["cvmfs", "care"],
     ) as repository_care:
 
-        @task_group(group_id="care")
+        @task_group(group_id="care", group_display_name="Care of each repository")
         def care(repository: str) -> None:
             """One repository: five tasks that do not wait for each other."""
             CheckWhitelistOperator(

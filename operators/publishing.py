@@ -18,6 +18,7 @@ from operators.publish import PublishArtifactsOperator
 from operators.reserve import ReserveDestinationsOperator
 from operators.verify import VerifyArtifactsOperator
 
+_GROUP = "Prepare and publish"
 _PREPARE: dict[str, Any] = {
     "pool": "prepare",
     "task_display_name": "Prepare artifacts",
@@ -88,7 +89,7 @@ def _each(group_id: str, prepare_timeout: timedelta) -> Any:
     """A group that is mapped, and not two mapped tasks: one batch that fails keeps no other from being published, and
     none waits for another."""
 
-    @task_group(group_id=group_id)
+    @task_group(group_id=group_id, group_display_name=_GROUP)
     def group(batch: dict[str, Any]) -> None:
         """Prepare and publish one batch: a single artifact on most nights."""
         prepare = PrepareArtifactsOperator(
@@ -107,7 +108,8 @@ def _with_approval(
 
     What to publish says the ledger, so that a batch that fails keeps no other from being published here either.
     """
-    with TaskGroup(group_id, prefix_group_id=False, tooltip="Prepare all, ask once, publish all that was approved."):
+    tooltip = "Prepare all, ask once, publish all that was approved."
+    with TaskGroup(group_id, prefix_group_id=False, group_display_name=_GROUP, tooltip=tooltip):
         prepare = PrepareArtifactsOperator.partial(
             task_id=f"{group_id}.prepare", execution_timeout=prepare_timeout, retry_policy=RetryByKind(), **_PREPARE
         ).expand(batch=batches)
