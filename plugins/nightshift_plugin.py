@@ -22,7 +22,6 @@ class LazyRoutes:
 
         from starlette.applications import Starlette
 
-        from hooks.login import logged_in
         from hooks.secrets import AirflowSecrets
         from hooks.site import open_site
         from include.care.metrics.routes import routes
@@ -31,6 +30,18 @@ class LazyRoutes:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self.app(scope, receive, send)
+
+
+async def logged_in(request: Any) -> bool:
+    """Whether a request comes from a user of Airflow: by the cookie of a login or a token of Airflow's API."""
+    from airflow.api_fastapi.core_api.security import bearer_scheme, get_user
+    from starlette.exceptions import HTTPException
+
+    try:
+        await get_user(request, None, await bearer_scheme(request))
+    except HTTPException:
+        return False
+    return True
 
 
 class NightshiftPlugin(AirflowPlugin):

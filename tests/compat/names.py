@@ -175,7 +175,10 @@ def dags(site: Path) -> dict[str, dict[str, Any]]:
     return {dag_id: _stored_dag(json.loads(text)["dag"]) for dag_id, text in serialized(site).items()}
 
 
-PROSE = ("doc_md", "description", "title", "tooltip", "ui_color", "ui_fgcolor", "values_display", "examples")
+PROSE = (
+    "doc_md", "description", "title", "tooltip", "ui_color", "ui_fgcolor", "values_display", "examples",
+    "group_display_name",
+)  # fmt: skip
 PLACES = (
     "fileloc", "relative_fileloc", "_processor_dags_folder", "task_type", "_task_module", "_operator_extra_links",
     "weight_rule",
@@ -189,13 +192,14 @@ def _stored_dag(dag: dict[str, Any]) -> dict[str, Any]:
         task.get("partial_kwargs", {}).pop("params", None)
         task.pop("params", None)  # each task repeats those of its DAG
     params = dict(dag.get("params", ()))
-    return dict(_bare({**dag, "params": params, "tasks": {task["task_id"]: task for task in tasks}}))
+    return dict(without_prose_and_places({**dag, "params": params, "tasks": {task["task_id"]: task for task in tasks}}))
 
 
-def _bare(value: Any) -> Any:
+def without_prose_and_places(value: Any) -> Any:
+    """Also of what was recorded before one more name counted as prose."""
     if isinstance(value, dict):
-        return {key: _bare(one) for key, one in value.items() if key not in (*PROSE, *PLACES)}
-    return [_bare(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: without_prose_and_places(one) for key, one in value.items() if key not in (*PROSE, *PLACES)}
+    return [without_prose_and_places(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def of_dags(stored: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
