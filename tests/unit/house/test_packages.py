@@ -13,9 +13,7 @@ STORED = "Airflow stores its dotted path"
 # A module of under 60 lines that one other imports, and why it is one. It may only shrink.
 SMALL = {
     "include.care.freezes.tables": TABLES,
-    "include.care.notify.tables": TABLES,
     "include.care.provenance.tables": TABLES,
-    "include.care.replicas.tables": TABLES,
     "include.care.watch.tables": TABLES,
     "include.settings.tables": TABLES,
     "include.settings.collection": "a block of settings is one module, as retention and replicas",
