@@ -88,7 +88,7 @@ def test_many_processes_may_migrate_at_once(address, empty):
     assert version(empty) == "0012"
 
 
-VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
+VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
 
 
 @pytest.mark.parametrize("begun", VERSIONS)
