@@ -168,6 +168,8 @@ def _publication_row(
         "artifact": artifact, "artifact_sha256": sha, "state": state, "reason": f"revision {publication}",
         "phase": "publish", "try_number": 1, "plan_try": 1, "prepare_try": 1, "publish_try": 1, "approve_try": 0,
         "files": 1200, "bytes": 90_000_000, "bytes_uploaded": 4_000_000, "seconds": {"prepare": 9.1, "publish": 0.3},
+        "objects_new": 40, "objects_reused": 900, "lease_held_s": 0.2, "revision_after": publication,
+        "code": "artifact-missing" if state == "failed" else None,
         "created_at": at, "updated_at": at + timedelta(minutes=publication % 60), "ended_at": at,
         "holder": f"{run}/artifact.publish[{publication % 64}] try 1",
     }  # fmt: skip
@@ -229,6 +231,10 @@ def _ask(client: TestClient, filled: Filled, requests: int) -> dict[str, list[fl
         "night, news": lambda: f"/nights/live?{night(filled.days[-1:])}",
         "night of a run": lambda: f"/nights?run={run()}",
         "provenance": lambda: f"/provenance?repository={FQRN}&path={path()}",
+        "repository": lambda: "/repositories",
+        "publications": lambda: "/publications",
+        "publications, failed": lambda: f"/publications?repository={FQRN}&state=failed",
+        "publications, far": lambda: f"/publications?state=published&below={chance.randrange(100, filled.rows)}",
         "start": lambda: "/start?action=undo&slot=slot1&build_id=b1",
     }
     order = [name for name in pages for _ in range(requests)]
@@ -255,7 +261,7 @@ def _conclude(times: dict[str, list[float]], filled: Filled, options: argparse.N
     pages = {name: _figures(found) for name, found in times.items()}
     overall = _figures([one for found in times.values() for one in found])
     for name, found in pages.items():
-        print(f"{name:16} p50 {found['p50_ms']:7.1f} ms  p95 {found['p95_ms']:7.1f} ms")
+        print(f"{name:20} p50 {found['p50_ms']:7.1f} ms  p95 {found['p95_ms']:7.1f} ms")
     good = all(found["p95_ms"] <= LIMIT_MS for found in pages.values())
     facts = {"benchmark": "pages", "ledger": options.ledger, "publications": filled.rows, "requests": options.requests}
     print(json.dumps({**facts, **overall, "limit_ms": LIMIT_MS, "pages": pages, "good": good}))

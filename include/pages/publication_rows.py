@@ -54,7 +54,7 @@ def newest(
     """
     with reading(bind) as connection:
         ids = _ids(connection, chosen, known=known, below=below, limit=limit)
-        query = (
+        query: Select[Any] = (
             select(
                 *(publications.c[name] for name in _SHOWN),
                 artifacts.c.project,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Row, func, select
 
@@ -52,7 +53,7 @@ def newest_change(bind: Bind, fqrn: str) -> tuple[int, datetime] | None:
     return None if row is None else (row.revision, row.published_at)
 
 
-def newest_changes(bind: Bind, fqrn: str, *, limit: int = CHANGES) -> Sequence[Row[tuple[object, ...]]]:
+def newest_changes(bind: Bind, fqrn: str, *, limit: int = CHANGES) -> Sequence[Row[Any]]:
     """Changes of paths, those of the newest revision first."""
     names = ("revision", "path", "kind", "run_id", "holder", "published_at")
     query = (
@@ -81,7 +82,7 @@ def revisions_over_time(bind: Bind, fqrn: str, *, points: int = POINTS) -> list[
     return sorted((row.at, row.revision) for row in rows)
 
 
-def newest_published(bind: Bind, fqrn: str, *, limit: int = PUBLISHED) -> Sequence[Row[tuple[object, ...]]]:
+def newest_published(bind: Bind, fqrn: str, *, limit: int = PUBLISHED) -> Sequence[Row[Any]]:
     """Figures of what was published last, the newest first."""
     names = ("revision_after", "files", "bytes", "bytes_uploaded", "objects_new", "objects_reused", "updated_at")
     query = (

@@ -15,13 +15,12 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from include.settings.block import Block as _Block
-from include.settings.collection import CollectionSettings
 from include.settings.errors import SettingsError
 from include.settings.notify import Notify
 from include.settings.prepare import ArtifactLimits, Prepare
 from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings, named_once
-from include.settings.retention import Retention
+from include.settings.retention import CollectionSettings, Retention
 from include.settings.ssh import SshLogin
 from include.settings.templates import fields
 from include.settings.text_types import (

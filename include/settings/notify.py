@@ -1,4 +1,4 @@
-"""The settings of what people are told: by mail, and by a call of the site's own service."""
+"""The settings of what people are told: by mail, by chat services, and by a call of the site's own service."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The settings of a slot's retention: which of its builds stay in the repository, and for how long."""
+"""What stays in a repository, and for how long: builds of a slot, and objects (docs/operations.md, collection)."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -42,3 +43,21 @@ class Retention(Block):
         if not self.keep_last and self.keep_days is None and self.keep_weekdays is None:
             raise fault("retention without a rule", "Say `keep_last:`, `keep_days:` or `keep_weekdays:`.")
         return self
+
+
+class CollectionSettings(Block):
+    """What a collection keeps, and when it stops by itself."""
+
+    grace_days: Annotated[float, Field(ge=0, le=3650)] = 3.0
+    """How long a revision stays after it was superseded. 0: only what the current revision and tags need stays, which
+    is for repositories without readers."""
+    careful: bool | None = None
+    """Delete only what two collections condemned, a day apart. Unset: for the first 14 collections."""
+    largest_loss: Annotated[float, Field(gt=0, le=1)] = 0.3
+    """A collection is refused if so large a share of the preserved objects is gone since the one before."""
+    audited: Annotated[int, Field(ge=0, le=1_000_000)] = 200
+    """Preserved objects that each collection reads back, drawn at random."""
+
+    @property
+    def grace(self) -> timedelta:
+        return timedelta(days=self.grace_days)

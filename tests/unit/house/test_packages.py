@@ -14,7 +14,6 @@ STORED = "Airflow stores its dotted path"
 SMALL = {
     "include.care.freezes.tables": TABLES,
     "include.care.watch.tables": TABLES,
-    "include.settings.collection": "a block of settings is one module, as retention and replicas",
     "include.care.replicas.client_config": "a document of another program, and nothing of ours",
     "include.care.preflight.clockchange": "a check of the preflight is one module",
     "include.care.preflight.pools": "a check of the preflight is one module",

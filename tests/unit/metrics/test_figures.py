@@ -24,7 +24,7 @@ from tests.fakes.plainsite import plain_site
 
 FQRN = "nights.example.org"
 NOW = datetime(2026, 11, 23, 4, tzinfo=UTC)
-RULES = ROOT / "config" / "alerts.yaml"
+RULES = ROOT / "config" / "prometheus" / "alerts.yaml"
 DURATION = re.compile(r"[1-9][0-9]*[smhdw]")
 
 
