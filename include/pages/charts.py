@@ -19,9 +19,10 @@ def line(name: str, x: Sequence[date], y: Sequence[float | None], *, shape: str 
     }  # fmt: skip
 
 
-def bars(name: str, x: Sequence[date], y: Sequence[float | None]) -> dict[str, Any]:
-    """Bars, stacked on those of the other traces."""
-    return {"type": "bar", "name": name, "x": _times(x), "y": list(y)}
+def bars(name: str, x: Sequence[date], y: Sequence[float | None], *, colour: str | None = None) -> dict[str, Any]:
+    """Bars, stacked on those of the other traces; the colour by the order of the traces, if none is given."""
+    trace = {"type": "bar", "name": name, "x": _times(x), "y": list(y)}
+    return trace if colour is None else trace | {"marker": {"color": colour}}
 
 
 def figure(title: str, traces: Sequence[dict[str, Any]], *, unit: str = "", integers: bool = False) -> dict[str, Any]:
@@ -33,7 +34,7 @@ def figure(title: str, traces: Sequence[dict[str, Any]], *, unit: str = "", inte
         unit: Of the values, drawn with a decimal prefix.
         integers: Whether values are numbers of something, drawn without a prefix.
     """
-    data = [trace | {"marker": {"color": colour}} for trace, colour in zip(traces, cycle(COLOURS), strict=False)]
+    data = [{"marker": {"color": colour}} | trace for trace, colour in zip(traces, cycle(COLOURS), strict=False)]
     vertical: dict[str, Any] = {"title": {"text": title}, "rangemode": "normal" if integers else "tozero"}
     vertical |= {"tickformat": ",d"} if integers else {"tickformat": "~s", "ticksuffix": unit}
     layout = {

@@ -14,14 +14,17 @@ from include.pages.charts import bars, figure, line
 from include.pages.repository_view import PublishedSum
 
 UNKNOWN = "unknown"
-KINDS = {
-    State.PUBLISHED: "good",
-    State.UNCHANGED: "good",
-    State.FAILED: "bad",
-    State.PREPARING: "busy",
-    State.PUBLISHING: "busy",
+_LOOKS = {
+    State.PLANNED: ("wait", "#94a3b8"),
+    State.PREPARING: ("busy", "#60a5fa"),
+    State.PREPARED: ("wait", "#f59e0b"),
+    State.PUBLISHING: ("busy", "#8b5cf6"),
+    State.PUBLISHED: ("good", "#10b981"),
+    State.UNCHANGED: ("good", "#0e7490"),
+    State.SKIPPED: ("wait", "#a16207"),
+    State.FAILED: ("bad", "#ef4444"),
 }
-"""The style of a state; of any other: wait."""
+"""The style of a state in tables, and its colour in plots."""
 
 
 @dataclass(slots=True)
@@ -81,6 +84,11 @@ class FailureClass:
     last: datetime
 
 
+def kind_of(state: State) -> str:
+    """The style of a state."""
+    return _LOOKS[state][0]
+
+
 def days_of(rows: Sequence[Any], *, whole: bool) -> list[tuple[date, DayFigures]]:
     """Figures by day, the oldest first. `whole`: whether these are all publications; else the oldest day may lack some,
     and is left out."""
@@ -118,7 +126,9 @@ def state_figure(days: Sequence[tuple[date, DayFigures]]) -> dict[str, Any]:
     """Publications by day and state."""
     dates = [day for day, _ in days]
     shown = [state for state in State if any(one.states[state] for _, one in days)]
-    traces = [bars(state.value, dates, [one.states[state] for _, one in days]) for state in shown]
+    traces = [
+        bars(state.value, dates, [one.states[state] for _, one in days], colour=_LOOKS[state][1]) for state in shown
+    ]
     return figure("Publications", traces)
 
 

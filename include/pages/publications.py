@@ -20,11 +20,8 @@ EVERY_S, OLD_S = 15, 0
 def read(asked: Asked) -> dict[str, Any]:
     """The newest publications; of one `repository`, `state`, or `code` of an error; `below` a row of the history."""
     known, states = asked.site.settings.repositories, {state.value: state for state in State}
-    fqrn, state, code = (
-        asked.choice("repository", known),
-        asked.choice("state", states),
-        asked.text("code", longest=128),
-    )
+    fqrn, state = asked.choice("repository", known), asked.choice("state", states)
+    code = asked.text("code", longest=128)
     chosen = rows.Chosen(fqrn, states[state] if state else None, code)
     below = asked.whole("below")
     ledger = asked.site.ledger
@@ -61,7 +58,7 @@ def _row(asked: Asked, row: Any) -> dict[str, Any]:
     url = absolute(asked.site, slot.store, row.url) if slot is not None else row.url
     return {
         "row": row,
-        "kind": view.KINDS.get(State(row.state), "wait"),
+        "kind": view.kind_of(State(row.state)),
         "name": f"{row.project}/{row.platform}" if row.project else row.destination,
         "seconds": sum(row.seconds.values()) if row.seconds else None,
         "run": run_of(row.run_id),

@@ -66,7 +66,7 @@ class RevisionRow:
 
 
 def revisions_of(
-    fqrn: str, changes: Sequence[Any], published: Iterable[Any], *, whole: bool, limit: int = 30
+    fqrn: str, changes: Sequence[Any], published: Iterable[Any], *, whole: bool, limit: int = 15
 ) -> list[RevisionRow]:
     """Changes by revision, the newest first.
 

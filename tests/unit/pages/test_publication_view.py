@@ -67,3 +67,10 @@ def test_plots_have_a_trace_for_each_state_and_phase_that_occurred() -> None:
     prepare, _ = view.phase_figure(days, view.phases_of(days))["data"]
     assert (prepare["x"], prepare["y"]) == (["2026-11-20", "2026-11-21"], [None, 2.0])
     assert view.lease_figure(days)["data"][0]["y"] == [None, 0.25]
+
+
+def test_every_state_has_a_style_and_a_colour_of_its_own() -> None:
+    days = view.days_of([row(state.value) for state in State], whole=True)
+    colours = [one["marker"]["color"] for one in view.state_figure(days)["data"]]
+    assert len(set(colours)) == len(State) == len(colours)
+    assert {view.kind_of(state) for state in State} == {"good", "bad", "busy", "wait"}
