@@ -19,7 +19,6 @@ SMALL = {
     "include.care.watch.tables": TABLES,
     "include.settings.tables": TABLES,
     "include.settings.collection": "a block of settings is one module, as retention and replicas",
-    "include.care.freezes.errors": "each subject has its errors in a module of that name",
     "include.care.replicas.client_config": "a document of another program, and nothing of ours",
     "include.care.preflight.clockchange": "a check of the preflight is one module",
     "include.care.preflight.pools": "a check of the preflight is one module",
