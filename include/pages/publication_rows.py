@@ -14,7 +14,7 @@ from include.nightlies.rules.states import State
 
 PAGE = 50
 """Publications of one page of the history."""
-NEWEST = 4000
+NEWEST = 3000
 """So many of the newest publications are read for the figures."""
 _SHOWN = (
     "id", "run_id", "repository", "destination", "state", "phase", "reason", "code", "holder", "try_number", "files",
