@@ -129,7 +129,7 @@ def state_figure(days: Sequence[tuple[date, DayFigures]]) -> dict[str, Any]:
     traces = [
         bars(state.value, dates, [one.states[state] for _, one in days], colour=_LOOKS[state][1]) for state in shown
     ]
-    return figure("Publications", traces)
+    return figure("Publications", traces, whole=True)
 
 
 def phase_figure(days: Sequence[tuple[date, DayFigures]], phases: Sequence[str]) -> dict[str, Any]:

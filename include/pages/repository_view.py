@@ -114,7 +114,7 @@ def days_of(published: Sequence[Any], *, whole: bool) -> list[tuple[date, Publis
 def revision_figure(points: Sequence[tuple[datetime, int]]) -> dict[str, Any]:
     """Revisions over time."""
     times, revisions = [at for at, _ in points], [revision for _, revision in points]
-    return figure("Revision", [line("revision", times, revisions, shape="hv")], integers=True)
+    return figure("Revision", [line("revision", times, revisions, shape="hv")], whole=True, from_zero=False)
 
 
 def size_figure(days: Sequence[tuple[date, PublishedSum]]) -> dict[str, Any]:
@@ -136,6 +136,7 @@ def object_figure(rows: Sequence[CollectionRow]) -> dict[str, Any]:
             line("garbage left", times, [row.garbage for row in ordered]),
             line("deleted", times, [row.deleted for row in ordered]),
         ],
+        whole=True,
     )
 
 

@@ -244,3 +244,26 @@ def test_a_redo_of_the_page_is_a_run_with_its_parameters(
     assert deployment.follow("intervene", run_id).state == "success"
     conf = deployment.rest("GET", f"/dags/intervene/dagRuns/{run_id}")["conf"]
     assert conf == {"action": "redo", "slot": "faults", "build_id": f"b{DATE.replace('-', '')}"}
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_repositories_and_publications_show_the_night_that_ended(
+    deployment: Deployment, browser: Browser, running: Running, colours: str
+) -> None:
+    running.fault.release()
+    deployment.follow("nightly_install", RUN)
+    theme(browser, colours)
+    browser.driver.get_log("browser")
+    for title, seen in (("Repositories", "a[id$=-path]"), ("Publications", f"a[aria-label^='log of {HELD}']")):
+        name = title.lower()
+        browser.open(f"/plugin/nightshift-{name}/nightshift/{name}?repository={FQRN}")
+        with framed(browser, f"iframe[title={title}]"):
+            browser.see(".chart .main-svg")
+            browser.see(seen)
+            if title == "Repositories":
+                browser.wait_for_text("dl.facts", "in the store")
+                browser.wait_for_text("dl.facts", "ends ")
+            assert faults_of_axe(browser) == []
+            assert loaded(browser) == {urlsplit(deployment.lab.airflow_url).netloc}
+        kept(browser, f"{name}-{colours}")
+    assert errors_of_console(browser) == []
