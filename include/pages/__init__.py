@@ -7,7 +7,7 @@ To add a page `name`:
    `asked.site.ledger` with bounded queries, and its parameters through `asked.text`, `asked.day` and `asked.whole`.
 3. `templates/name.html`: extends `shell.html`; `block controls` is drawn once, `block live` is replaced while the page
    is open, every `every` seconds (a value that `read` may give; 15 by default). Tables have a caption.
-4. A chart is a Plotly figure (a dict with `data` and `layout`): `{{ parts.chart(figure, "What it shows") }}`, and
+4. A chart is a figure that `charts.py` makes: `{{ parts.chart(figure, "What it shows") }}`, and
    `charts=True` in the registry. Colours of ground, text and axes come from the page.
 5. Links are relative; `addresses.py` makes them. One to Airflow is drawn by `parts.outward`, times by `parts.at`.
 """
