@@ -106,7 +106,10 @@ def rollback(deployment: Deployment, browser: Browser, night: Started) -> Starte
 @pytest.mark.parametrize(
     ("started", "asked"),
     [
-        ("night", ["slot", "build_date", "allow_future", "projects", "platforms", "dry_run", "wait_minutes"]),
+        (
+            "night",
+            ["slot", "build_date", "allow_future", "projects", "platforms", "without", "dry_run", "wait_minutes"],
+        ),
         ("collection", ["repositories", "dry_run", "all_orphans", "accept"]),
         ("rollback", ["repository", "tag", "revision", "reason", "approval", "dry_run"]),
     ],
