@@ -21,6 +21,7 @@ from include.fts.errors import (
     FTS_TLS_FAILED,
     TOKEN_UNPROTECTED,
     FtsError,
+    FtsErrorKind,
     FtsReplyLost,
     FtsUnreachable,
     SubmitUnclear,
@@ -54,11 +55,6 @@ class FtsCall:
     submits: bool = False
     job_id: str | None = None
 
-    def lost(self, why: str, status: int | None = None) -> FtsError:
-        """The error for a request that may have arrived and has no reply."""
-        kind = SubmitUnclear if self.submits else FtsReplyLost
-        return kind(f"{self.what}: {why}; {kind.hint}", job_id=self.job_id, status=status)
-
 
 @dataclass(frozen=True, slots=True)
 class FtsReply:
@@ -85,11 +81,6 @@ class FtsReply:
         found = [value.get(name) for name in ("message", "http_message")] if isinstance(value, dict) else []
         return next((text for text in found if isinstance(text, str)), None)
 
-    @property
-    def beginning(self) -> str:
-        """What a message may show of it."""
-        return "too large" if self.body is None else repr(redact(self.body[:2000].decode(errors="replace"))[:200])
-
 
 class FtsTransport:
     """A session to one server. ``pause`` waits before a repetition and can be replaced; ``clock`` is monotonic."""
@@ -108,7 +99,7 @@ class FtsTransport:
         self.url = url.rstrip("/")
         self.with_token = isinstance(credential, BearerToken)
         if self.with_token and not _protected(self.url):
-            raise TOKEN_UNPROTECTED(f"FTS server {redact(self.url)}: token not sent; {TOKEN_UNPROTECTED.hint}")
+            raise TOKEN_UNPROTECTED(f"FTS server {self.url}: token not sent; {TOKEN_UNPROTECTED.hint}")
         self._timeout_s = timeout_s
         self._retries = retries
         self._pause = pause or threading.Event().wait
@@ -141,12 +132,10 @@ class FtsTransport:
             return outcome
         # raised outside of any except block, so that no traceback carries the library's message with its URL
         if outcome.sent and call.submits:
-            raise call.lost(f"{outcome.why} ({redact(self.url)})")
+            raise self._error(SubmitUnclear, call, outcome.why)
         if outcome.tls:
-            raise FTS_TLS_FAILED(f"FTS server {redact(self.url)}: {call.what}: TLS failed; {FTS_TLS_FAILED.hint}")
-        if outcome.sent:
-            raise call.lost(f"{outcome.why} ({redact(self.url)})")
-        raise FtsUnreachable(f"FTS server {redact(self.url)}: {call.what}: {outcome.why}; {FtsUnreachable.hint}")
+            raise self._error(FTS_TLS_FAILED, call, outcome.why)
+        raise self._error(FtsReplyLost if outcome.sent else FtsUnreachable, call, outcome.why)
 
     def value(self, call: FtsCall, parse: Callable[[Any], Any]) -> Any:
         """What ``parse`` makes of the reply's JSON. Raises as `send` does, and the error of a reply that is none."""
@@ -163,28 +152,28 @@ class FtsTransport:
             return reply
         if call.submits and reply.status >= 500:
             # the server may have failed after it stored the job
-            raise call.lost(f"HTTP {reply.status}, {reply.beginning}", reply.status)
+            raise self._error(SubmitUnclear, call, _beginning(reply), reply.status)
         raise self.refused(call, reply)
 
     def refused(self, call: FtsCall, reply: FtsReply) -> FtsError:
         """The error that a reply stands for."""
-        message = reply.message()
-        if message is None:
-            kind = kind_of_foreign(reply.status, with_token=self.with_token)
-            said = f"HTTP {reply.status}, {reply.beginning}"
+        reason = reply.message()
+        if reason is None:
+            kind, said = kind_of_foreign(reply.status, with_token=self.with_token), _beginning(reply)
         else:
-            kind, said = kind_of(reply.status, message), message[:1000]
-        return kind(f"{call.what}: {said}; {kind.hint}", job_id=call.job_id, status=reply.status, reason=message)
+            kind, said = kind_of(reply.status, reason), reason[:1000]
+        return self._error(kind, call, said, reply.status, reason)
 
     def unexpected(self, call: FtsCall, reply: FtsReply) -> FtsError:
         """The error for a reply that says it was done, in a form that FTS does not use."""
-        if call.submits:
-            return call.lost(f"HTTP {reply.status}, {reply.beginning}", reply.status)
-        return FTS_REPLY_UNEXPECTED(
-            f"FTS server {redact(self.url)}: {call.what}: HTTP {reply.status}, {reply.beginning}; "
-            f"{FTS_REPLY_UNEXPECTED.hint}",
-            job_id=call.job_id, status=reply.status,
-        )  # fmt: skip
+        kind = SubmitUnclear if call.submits else FTS_REPLY_UNEXPECTED
+        return self._error(kind, call, _beginning(reply), reply.status)
+
+    def _error(
+        self, kind: FtsErrorKind, call: FtsCall, said: str, status: int | None = None, reason: str | None = None
+    ) -> FtsError:
+        message = f"FTS server {self.url}: {call.what}: {said}; {kind.hint}"
+        return kind(message, job_id=call.job_id, status=status, reason=reason)
 
     def _once(self, call: FtsCall) -> FtsReply | CallFailure:
         headers = {"Content-Type": call.content_type} if call.body is not None and call.content_type else {}
@@ -212,6 +201,12 @@ class FtsTransport:
             if self._clock() > ends:
                 return CallFailure(True, "no whole reply in time")
         return FtsReply(response.status_code, bytes(body))
+
+
+def _beginning(reply: FtsReply) -> str:
+    """What a message may show of a reply that is not in FTS's form."""
+    text = "too large" if reply.body is None else repr(redact(reply.body[:2000].decode(errors="replace"))[:200])
+    return f"HTTP {reply.status}, {text}"
 
 
 def _protected(url: str) -> bool:
