@@ -26,11 +26,12 @@ _SECRETS = (
     (re.compile(r"\beyJ[\w-]{5,}(?:\.[\w-]*){0,4}"), "<token>"),
     (re.compile(r"(?<=//)[^/@\s]*@"), "***@"),
     (re.compile(r"(://[^\s?\"'<>]*)\?[^\s\"'<>]*"), r"\1?***"),
+    (re.compile(r"[\x00-\x1f\x7f-\x9f]+"), " "),
 )
 
 
 def redact(text: str) -> str:
-    """``text`` without tokens, private keys, and what URLs hide in user names and queries."""
+    """``text`` on one line, without tokens, private keys, and what URLs hide in user names and queries."""
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
     return text

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from functools import partial
 from typing import Any, Self
 from urllib.parse import quote, urlencode
 
@@ -31,6 +32,8 @@ from include.fts.states import FileState
 
 MOST_JOBS = 100
 """Jobs of one request."""
+MOST_FILES = 150
+"""Files of a job that one request cancels."""
 _MOST_PATH = 3900
 """Characters of a request's path; gunicorn takes a request line of 4094."""
 DELEGATED = timedelta(hours=48)
@@ -130,16 +133,13 @@ class FtsClient:
     def cancel_files(self, job_id: str, file_ids: Sequence[int]) -> Mapping[int, FileState | None]:
         """Cancel some files of a job; their states after it, None for a file that is not of the job."""
         (known,) = _checked_ids([job_id])
-        path = f"/jobs/{known}/files/{','.join(str(int(file_id)) for file_id in file_ids)}"
-        call = FtsCall("DELETE", path, f"cancel of {len(file_ids)} files of FTS job {known}", job_id=known)
-
-        def states(value: Any) -> dict[int, FileState | None]:
-            told = value if isinstance(value, list) else [value]
-            pairs = zip(file_ids, map(FileState, told), strict=True)
-            return {file_id: None if state is FileState.OTHER else state for file_id, state in pairs}
-
-        answered: dict[int, FileState | None] = self._transport.value(call, states)
-        return answered
+        states: dict[int, FileState | None] = {}
+        for start in range(0, len(file_ids), MOST_FILES):
+            batch = [int(file_id) for file_id in file_ids[start : start + MOST_FILES]]
+            path = f"/jobs/{known}/files/{','.join(map(str, batch))}"
+            call = FtsCall("DELETE", path, f"cancel of {len(batch)} files of FTS job {known}", job_id=known)
+            states |= self._transport.value(call, partial(_states, batch))
+        return states
 
     def set_priority(self, job_ids: Iterable[str], priority: int) -> JobAnswers:
         """Change the priority of jobs that have not ended: 1 to 5. Raises FTS_JOB_INVALID for another one."""
@@ -249,6 +249,14 @@ class FtsClient:
                 else:
                     errors[job_id] = answer
         return JobAnswers(jobs, errors)
+
+
+def _states(file_ids: Sequence[int], value: Any) -> dict[int, FileState | None]:
+    """The states of canceled files. Raises ValueError for another number of them than of files."""
+    told = map(FileState, value if isinstance(value, list) else [value])
+    # a text that is no state says that the file is not of the job
+    pairs = zip(file_ids, told, strict=True)
+    return {file_id: None if state is FileState.OTHER else state for file_id, state in pairs}
 
 
 def _delegation(identity: Identity) -> str:

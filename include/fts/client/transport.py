@@ -34,6 +34,7 @@ from include.http_calls import CallFailure, failure_of, pooled_session, repeated
 _CONNECTIONS = 8
 _CONNECT_S = 10.0
 _PIECE = 1 << 16
+_SHORTEST_TOKEN = 16  # what is shorter may be a part of other words
 MOST_REPLY = 64 << 20
 """Bytes of a reply; 100 jobs of 100 files are 5 MB."""
 
@@ -100,6 +101,7 @@ class FtsTransport:
         self.with_token = isinstance(credential, BearerToken)
         if self.with_token and not _protected(self.url):
             raise TOKEN_UNPROTECTED(f"FTS server {self.url}: token not sent; {TOKEN_UNPROTECTED.hint}")
+        self._token = credential.token.encode() if isinstance(credential, BearerToken) else b""
         self._timeout_s = timeout_s
         self._retries = retries
         self._pause = pause or threading.Event().wait
@@ -200,7 +202,11 @@ class FtsTransport:
                 return FtsReply(response.status_code, None)
             if self._clock() > ends:
                 return CallFailure(True, "no whole reply in time")
-        return FtsReply(response.status_code, bytes(body))
+        return FtsReply(response.status_code, self._without_token(bytes(body)))
+
+    def _without_token(self, body: bytes) -> bytes:
+        """The body of a server that repeats our token, which then would be in errors and in states of jobs."""
+        return body.replace(self._token, b"<token>") if len(self._token) >= _SHORTEST_TOKEN else body
 
 
 def _beginning(reply: FtsReply) -> str:

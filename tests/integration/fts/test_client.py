@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -71,10 +72,14 @@ def test_many_jobs_are_asked_for_in_few_short_requests(client: FtsClient, server
     assert max(len(one.path) for one in server.asked) < 4000
 
 
-def test_files_are_canceled_one_by_one(client: FtsClient) -> None:
+def test_files_are_canceled_one_by_one(client: FtsClient, server: FtsServer) -> None:
     job_id = client.submit(_job("f", "g"))
     assert client.cancel_files(job_id, [1001]) == {1001: FileState.CANCELED}
     assert client.cancel_files(job_id, [1001, 999]) == {1001: FileState.CANCELED, 999: None}
+    assert len(client.cancel_files(job_id, range(1000, 1400))) == 400
+    server.answer("DELETE", "/files/", 200, ["CANCELED"])
+    with refused(FTS_REPLY_UNEXPECTED, job_id=job_id):
+        client.cancel_files(job_id, [1000, 1001])
 
 
 def test_a_lost_reply_to_a_submission_is_followed_up_by_its_name(
@@ -172,6 +177,18 @@ def test_a_reply_larger_than_it_may_be_is_refused(
         client.whoami()
 
 
+def test_a_compressed_reply_is_read_up_to_the_same_limit(client: FtsClient, server: FtsServer) -> None:
+    server.answer(
+        "GET", "/whoami", 200, gzip.compress(b'{"user_dn": "/CN=u", "method": "certificate"}'), Content_Encoding="gzip"
+    )
+    assert client.whoami().user_dn == "/CN=u"
+    bomb = gzip.compress(b" " * (transport.MOST_REPLY + 1))
+    server.answer("GET", "/whoami", 200, bomb, Content_Encoding="gzip")
+    with refused(FTS_REPLY_UNEXPECTED) as caught:
+        client.whoami()
+    assert "too large" in str(caught.value)
+
+
 def test_a_redirect_is_not_followed(server: FtsServer) -> None:
     with FtsServer() as other, FtsClient(server.url, BearerToken("hidden")) as client:
         for status in (301, 302, 307, 308):
@@ -194,6 +211,10 @@ def test_a_token_is_in_no_error_and_no_log(server: FtsServer, caplog: pytest.Log
     with FtsClient(server.url, BearerToken("eyJhidden.hidden.hidden")) as client, pytest.raises(FtsError) as caught:
         client.whoami()
     assert "hidden" not in f"{caught.value!r} {caught.value.reason} {client!r} {caplog.text}"
+    server.answer("GET", "/whoami", 400, {"message": "unknown:\nopaque-and-hidden-token"})
+    with FtsClient(server.url, BearerToken("opaque-and-hidden-token")) as client, pytest.raises(FtsError) as caught:
+        client.whoami()
+    assert caught.value.reason == "unknown: <token>"
 
 
 def test_a_server_that_sends_drop_by_drop_is_given_up() -> None:
