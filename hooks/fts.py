@@ -1,4 +1,4 @@
-"""The connection type `fts`: an HTTP session with the REST interface of an FTS3 server."""
+"""The connection type `fts`: a client of the FTS3 server that a connection describes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hooks.secrets import AirflowSecrets, in_form
 from include.settings.urls import base_url
 
 if TYPE_CHECKING:
-    import requests
+    from include.fts.client.client import FtsClient
+    from include.fts.client.credentials import Credential
 
 PORT = 8446
-TIMEOUT_S = 30
 
 
 class FtsHook(BaseHook):
@@ -33,55 +33,32 @@ class FtsHook(BaseHook):
         """The server's address, without a trailing slash. Raises MissingConnection or BadConnection."""
         return base_url(AirflowSecrets().get(self.fts_conn_id), port=PORT, scheme="https")
 
-    def get_conn(self) -> requests.Session:
-        """A session that authenticates itself; sends nothing yet."""
-        import requests
+    def get_conn(self) -> FtsClient:
+        """A client; sends nothing yet. Raises MissingConnection, BadConnection, or TOKEN_UNPROTECTED."""
+        from include.fts.client.client import FtsClient
+        from include.fts.client.credentials import BearerToken, X509Files
 
         connection = AirflowSecrets().get(self.fts_conn_id)
-        session = requests.Session()
-        session.headers["Accept"] = "application/json"
+        certificate, key, authorities = (connection.extra.get(name) for name in ("certificate", "key", "authorities"))
+        credential: Credential | None = None
         if connection.password:
-            session.headers["Authorization"] = f"Bearer {connection.password}"
-        elif certificate := connection.extra.get("certificate"):
-            key = connection.extra.get("key")
-            session.cert = (str(certificate), str(key)) if key else str(certificate)
-        if authorities := connection.extra.get("authorities"):
-            session.verify = str(authorities)
-        return session
+            credential = BearerToken(connection.password)
+        elif certificate:
+            credential = X509Files(str(certificate), str(key) if key else None)
+        return FtsClient(self.url, credential, authorities=str(authorities) if authorities else None)
 
     def test_connection(self) -> tuple[bool, str]:
         """Who the server takes us for (`GET /whoami`); for the form's button, in the lab."""
-        import requests
-
+        from include.fts.errors import FtsError
         from include.settings.errors import SettingsError
 
         try:
-            answer = self.get_conn().get(f"{self.url}/whoami", timeout=TIMEOUT_S)
-            answer.raise_for_status()
-            who = answer.json()
-            return True, f"answers as FTS; we are {who['user_dn']} by {who['method']}"
+            with self.get_conn() as client:
+                identity = client.whoami()
         except SettingsError as error:
             return False, in_form(error)
-        except requests.JSONDecodeError:
-            return False, f"{self.url} answers, but not as FTS: check host and port"
-        except (requests.RequestException, OSError) as error:
-            return False, f"{self.url}: {_in_words(error)}"
-        except (ValueError, KeyError, TypeError):
-            return False, f"{self.url} answers, but not as FTS: check host and port"
-
-
-def _in_words(error: Exception) -> str:
-    import requests
-
-    if isinstance(error, requests.HTTPError) and error.response is not None:
-        status = error.response.status_code
-        if status in (401, 403):
-            return f"refuses us (HTTP {status}); check token, or certificate and key"
-        return f"answers with HTTP {status}; check host and port"
-    if isinstance(error, requests.exceptions.SSLError):
-        return "TLS failed; name the server's CA certificates as `authorities` in the extra, and check our certificate"
-    if isinstance(error, requests.Timeout):
-        return f"no answer within {TIMEOUT_S} s; check host and port"
-    if isinstance(error, requests.ConnectionError):
-        return "cannot connect; check host and port, and that the server runs"
-    return f"{error}"  # such as a certificate file that is not on this machine
+        except FtsError as error:
+            return False, str(error)
+        if identity.anonymous:
+            return False, "answers as FTS, but takes us for anonymous; give a bearer token, or a certificate over https"
+        return True, f"answers as FTS; we are {identity.user_dn} by {identity.method}"

@@ -24,6 +24,7 @@ class Concern(Enum):
     GATEWAY = "gateway"
     REPOSITORY = "repository"
     NODE = "node"
+    FTS = "fts"
     CONFIGURATION = "configuration"
 
 

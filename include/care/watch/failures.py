@@ -11,6 +11,7 @@ from include.care.watch.summary import Fate, Line, Summary
 from include.cvmfs import errors as cvmfs
 from include.error_names import names_of_code
 from include.errors import Concern, kinds_in
+from include.fts import errors as fts
 from include.gateway import errors as gateway
 from include.ledger import errors as ledger
 from include.publishers.server import errors as node
@@ -23,13 +24,14 @@ REJECTED = "artifact-rejected"
 """What stands for the code of an artifact that its own index spoilt."""
 _FORMER_REJECTED = "Rejected"
 
-SUBJECTS = (cvmfs, gateway, ledger, node, settings, storage)
+SUBJECTS = (cvmfs, fts, gateway, ledger, node, settings, storage)
 """Where errors are defined that concern a part of the site."""
 
 _CURES: Mapping[Concern, str] = {
     Concern.STORE: "Look at the stores: `nightshift preflight` says what is wrong with them.",
     Concern.GATEWAY: "Look at the gateway: `nightshift preflight` says what is wrong with it.",
     Concern.REPOSITORY: "Look at the repository: `nightshift preflight`, then `nightshift repo check`.",
+    Concern.FTS: "Look at the FTS server: *Test* of its connection says what is wrong.",
     Concern.NODE: "Look at the publisher node: `nightshift preflight` says whether we can log in.",
     Concern.CONFIGURATION: "Look at the configuration: `nightshift settings check`.",
 }

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import requests
-from requests.adapters import HTTPAdapter
-from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
 
 from include.gateway.errors import GatewayUnreachable, ReplyLost, redact
 from include.gateway.protocol import API, TRACE_HEADER
+from include.http_calls import CallFailure, failure_of, pooled_session, repeated
 
 _CONNECTIONS = 16
-_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +71,7 @@ class Transport:
         self._timeout_s = timeout_s
         self._retries = retries
         self._pause = pause or threading.Event().wait
-        self._session = session or _session()
+        self._session = session or pooled_session(_CONNECTIONS)
         _hide_tokens_of_urllib3()
 
     def close(self) -> None:
@@ -82,22 +79,16 @@ class Transport:
 
     def send(self, call: Call) -> Reply:
         """The reply, whatever it says. Raises GatewayUnreachable if nothing was sent, else ReplyLost."""
-        attempt, lost = 0, False
-        while True:
-            outcome = self._once(call)
-            if isinstance(outcome, Reply):
-                return outcome
-            sent, why = outcome
-            lost = lost or sent
-            if (sent and not call.repeatable) or attempt >= self._retries:
-                break
-            self._pause(random.uniform(0, min(_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S)))  # noqa: S311 - jitter
-            attempt += 1
+        outcome = repeated(
+            lambda: self._once(call), repeatable=call.repeatable, retries=self._retries, pause=self._pause
+        )
+        if isinstance(outcome, Reply):
+            return outcome
         # Raised here, outside of any except block, so that no traceback carries the library's message with its URL.
-        kind = ReplyLost if lost else GatewayUnreachable
-        raise kind(f"gateway {self.url}: {call.what}: {why}; {kind.hint}")
+        kind = ReplyLost if outcome.sent else GatewayUnreachable
+        raise kind(f"gateway {self.url}: {call.what}: {outcome.why}; {kind.hint}")
 
-    def _once(self, call: Call) -> Reply | tuple[bool, str]:
+    def _once(self, call: Call) -> Reply | CallFailure:
         headers = {"Accept": "*/*", **call.headers}
         if call.body is not None:
             headers["Content-Type"] = "application/json"
@@ -113,21 +104,12 @@ class Transport:
                 response.status_code, response.headers, redact(response.text[:2000]), _members(response.content)
             )
         except requests.RequestException as error:
-            return _was_sent(error), _in_words(error)
+            return failure_of(error)
 
 
 def _api_url(base_url: str) -> str:
     base = base_url.rstrip("/")
     return base if base.endswith(API) else base + API
-
-
-def _session() -> requests.Session:
-    session = requests.Session()
-    session.trust_env = False  # a proxy would see tokens, and a .netrc entry would replace the signature
-    adapter = HTTPAdapter(pool_connections=1, pool_maxsize=_CONNECTIONS, max_retries=0)
-    session.mount("http://", adapter)
-    session.mount("https://", adapter)
-    return session
 
 
 def _members(body: bytes) -> Mapping[str, Any] | None:
@@ -136,25 +118,6 @@ def _members(body: bytes) -> Mapping[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _was_sent(error: requests.RequestException) -> bool:
-    """Whether the request may have reached the gateway: not, if there never was a connection."""
-    if isinstance(error, requests.ConnectTimeout):
-        return False
-    cause = error.args[0] if error.args else None
-    reason = getattr(cause, "reason", cause)
-    return not isinstance(reason, NewConnectionError | NameResolutionError | ConnectTimeoutError)
-
-
-def _in_words(error: requests.RequestException) -> str:
-    if isinstance(error, requests.ReadTimeout):
-        return "no reply in time"
-    if isinstance(error, requests.ConnectTimeout):
-        return "no connection in time"
-    if not _was_sent(error):
-        return "cannot connect"
-    return f"the connection ended before the reply ({type(error).__name__})"
 
 
 class _HideTokens(logging.Filter):

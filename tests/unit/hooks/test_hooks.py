@@ -21,6 +21,7 @@ from include.gateway.client.values import RepositoryInfo
 from include.settings.errors import BadConnection, MissingConnection
 from include.settings.secrets import ConnectionSecrets
 from include.settings.urls import base_url
+from tests.fakes.ftsserver import FtsServer
 from tests.fakes.refused import refused
 from tests.fakes.stockgateway import StockGateway
 
@@ -115,6 +116,17 @@ def test_a_form_never_shows_the_id_that_airflow_made_up(hook: Any, monkeypatch: 
     assert "2xzirny7" not in said.lower()
 
 
+def test_the_fts_form_says_who_we_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    with FtsServer(method="oauth2") as server:
+        _define(monkeypatch, "fts", conn_type="fts", host=server.url, password="s3cr3t")
+        assert FtsHook("fts").test_connection() == (True, "answers as FTS; we are /DC=ch/CN=user by oauth2")
+        assert server.asked[0].headers["Authorization"] == "Bearer s3cr3t"
+        server.method = "unauthenticated"
+        fine, said = FtsHook("fts").test_connection()
+        assert not fine
+        assert "anonymous" in said
+
+
 def test_what_is_wrong_with_an_fts_server_is_said_in_words(
     monkeypatch: pytest.MonkeyPatch, stock: StockGateway
 ) -> None:
@@ -122,14 +134,14 @@ def test_what_is_wrong_with_an_fts_server_is_said_in_words(
         _define(monkeypatch, "fts", conn_type="fts", **fields)
         fine, text = FtsHook("fts").test_connection()
         assert not fine
+        assert "s3cr3t" not in text
         return text
 
-    refused = said(host="http://127.0.0.1", port=1)
-    assert refused == "http://127.0.0.1:1: cannot connect; check host and port, and that the server runs"
-    assert said(host=stock.url) == f"{stock.url}: answers with HTTP 404; check host and port"
-    assert "TLS failed" in said(host="127.0.0.1", port=int(stock.url.rpartition(":")[2]))
-    missing = said(host="127.0.0.1", extra={"certificate": "/not/there"})
-    assert "/not/there" in missing
+    assert "http://127.0.0.1:1: whoami: cannot connect; start the FTS" in said(host="http://127.0.0.1", port=1)
+    assert "check that the URL is the one of an FTS server" in said(host=stock.url)
+    assert "TLS failed; name the server's CA" in said(host="127.0.0.1", port=int(stock.url.rpartition(":")[2]))
+    assert "/not/there" in said(host="127.0.0.1", extra={"certificate": "/not/there"})
+    assert "use https" in said(host="http://fts.example.org", password="s3cr3t")
 
 
 def test_the_store_hook_opens_a_url_with_the_connections_options(
@@ -147,16 +159,12 @@ def test_the_store_hook_opens_a_url_with_the_connections_options(
 
 
 def test_the_fts_hook_authenticates_by_token_or_by_certificate(monkeypatch: pytest.MonkeyPatch) -> None:
-    _define(monkeypatch, "fts", conn_type="fts", host="fts.example.org", password="token")
-    hook = FtsHook("fts")
-    assert hook.url == "https://fts.example.org:8446"
-    assert hook.get_conn().headers["Authorization"] == "Bearer token"
-    _define(
-        monkeypatch, "fts", conn_type="fts", host="fts.example.org", extra={"certificate": "/c", "authorities": "/ca"}
-    )
-    session = FtsHook("fts").get_conn()
-    assert (session.cert, session.verify) == ("/c", "/ca")
-    assert "Authorization" not in session.headers
+    _define(monkeypatch, "fts", conn_type="fts", host="fts.example.org", password="s3cr3t")
+    client = FtsHook("fts").get_conn()
+    assert client.url == "https://fts.example.org:8446"
+    assert repr(client) == "FtsClient('https://fts.example.org:8446', BearerToken())"
+    _define(monkeypatch, "fts", conn_type="fts", host="fts.example.org", extra={"certificate": "/c", "key": "/k"})
+    assert "X509Files(certificate='/c', key='/k')" in repr(FtsHook("fts").get_conn())
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ RANKS = (
     ("include.gateway.service.commits",),
     ("include.gateway.service.leases",),
     ("include.gateway.service",),
-    ("include.gateway", "include.care.notify"),
+    ("include.gateway", "include.care.notify", "include.fts"),
     ("include.cvmfs.check", "include.cvmfs.collect"),
     ("include.cvmfs.commit",),
     ("include.cvmfs.ingest",),
@@ -36,6 +36,7 @@ RANKS = (
     ("include.cvmfs.format",),
     ("include.cvmfs", "include.settings"),
     ("include.storage", "include.ledger"),
+    ("include.http_calls",),
     ("include.error_names",),
     ("include.errors",),
 )

@@ -1,0 +1,1 @@
+"""Transfers between storages by FTS (file transfer service): its words, and a client of its REST interface."""

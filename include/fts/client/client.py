@@ -1,0 +1,323 @@
+"""A client of an FTS server's REST interface (3.13): jobs, bans, delegation. One client is one identity."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from functools import partial
+from typing import Any, Self
+from urllib.parse import quote, urlencode
+
+from pydantic import ValidationError
+
+from include.fts.client.credentials import Credential, X509Files
+from include.fts.client.jobs import PRIORITIES, FtsJob, JobName
+from include.fts.client.proxy import signed_proxy
+from include.fts.client.replies import (
+    FILE_FIELDS,
+    Ban,
+    BannedUser,
+    Delegation,
+    Identity,
+    JobAnswers,
+    JobStatus,
+    Submitted,
+)
+from include.fts.client.transport import FtsCall, FtsReply, FtsTransport
+from include.fts.errors import FTS_JOB_INVALID, FTS_REPLY_UNEXPECTED, FtsError, JobUnknown, kind_of
+from include.fts.states import FileState
+
+MOST_JOBS = 100
+"""Jobs of one request."""
+MOST_FILES = 150
+"""Files of a job that one request cancels."""
+_MOST_PATH = 3900
+"""Characters of a request's path; gunicorn takes a request line of 4094."""
+DELEGATED = timedelta(hours=48)
+RENEWED_BELOW = timedelta(hours=24)
+
+
+class BanOf(Enum):
+    """What is banned; the value is FTS's path and parameter."""
+
+    STORAGE = ("se", "storage")
+    """``scheme://host``, without a port."""
+    USER = ("dn", "user_dn")
+
+
+class FtsClient:
+    """A client of one server. It may be used by several threads; close it, or use it in a ``with`` block.
+
+    Every call raises FtsError: FtsUnreachable, FtsReplyLost, or what the server's reply stands for. All but `submit`
+    end in the same state when they are sent twice, and are repeated after a lost reply.
+
+    Args:
+        url: ``https://host:8446``.
+        credential: Who we are; None: the server takes us for anonymous.
+        authorities: A PEM bundle, or a folder of hashed names, for the server's certificate; None: the system's.
+        timeout_s: Seconds that a reply may take.
+        retries: How often a call is repeated.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        credential: Credential | None = None,
+        *,
+        authorities: str | None = None,
+        timeout_s: float = 60.0,
+        retries: int = 2,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
+        self._credential = credential
+        self._transport = FtsTransport(
+            url, credential, authorities=authorities, timeout_s=timeout_s, retries=retries, pause=pause
+        )
+        self.url = self._transport.url
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"FtsClient({self.url!r}, {self._credential!r})"
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._transport.close()
+
+    # -- jobs
+
+    def submit(self, job: FtsJob, name: JobName | None = None) -> str:
+        """Submit a job; its id.
+
+        Args:
+            job: Files and parameters. They are checked before anything is sent.
+            name: An id that is known before (`Identity.job_name`), so that a lost reply can be followed up.
+
+        Raises:
+            SubmitUnclear: The request may have arrived, or the server failed with it. It is never sent again here: ask
+                for the job's status.
+            JobExists: There is a job of that name.
+            StorageBanned, CredentialNeeded, FTS_JOB_INVALID, FTS_REQUEST_INVALID: No job was made.
+        """
+        job_id = name.job_id if name else None
+        call = FtsCall(
+            "POST", "/jobs", f"submission of FTS job {job_id or 'of a new id'}, {len(job.files)} files",
+            body=job.document(name), repeatable=False, submits=True, job_id=job_id,
+        )  # fmt: skip
+        submitted: Submitted = self._transport.value(call, Submitted.model_validate)
+        return str(submitted.job_id)
+
+    def status(self, job_ids: Iterable[str], *, files: bool = True) -> JobAnswers:
+        """The state of many jobs, up to 100 in a request; ``files``: with that of each file."""
+        query = f"?files={','.join(FILE_FIELDS)}" if files else ""
+        return self._of_jobs("GET", "status", job_ids, query)
+
+    def archived(self, job_id: str) -> JobStatus:
+        """A job that ended so long ago that the server moved it into its archive. Raises JobUnknown."""
+        (known,) = _checked_ids([job_id])
+        call = FtsCall("GET", f"/archive/{known}", f"archived FTS job {known}", job_id=known)
+        status: JobStatus = self._transport.value(call, JobStatus.model_validate)
+        return status
+
+    def cancel(self, job_ids: Iterable[str]) -> JobAnswers:
+        """Cancel jobs; one that has ended stays as it is. A file that is being copied may leave a part behind."""
+        return self._of_jobs("DELETE", "cancel", job_ids)
+
+    def cancel_files(self, job_id: str, file_ids: Sequence[int]) -> Mapping[int, FileState | None]:
+        """Cancel some files of a job; their states after it, None for a file that is not of the job."""
+        (known,) = _checked_ids([job_id])
+        states: dict[int, FileState | None] = {}
+        for start in range(0, len(file_ids), MOST_FILES):
+            batch = [int(file_id) for file_id in file_ids[start : start + MOST_FILES]]
+            path = f"/jobs/{known}/files/{','.join(map(str, batch))}"
+            call = FtsCall("DELETE", path, f"cancel of {len(batch)} files of FTS job {known}", job_id=known)
+            states |= self._transport.value(call, partial(_states, batch))
+        return states
+
+    def set_priority(self, job_ids: Iterable[str], priority: int) -> JobAnswers:
+        """Change the priority of jobs that have not ended: 1 to 5. Raises FTS_JOB_INVALID for another one."""
+        if priority not in PRIORITIES:
+            raise FTS_JOB_INVALID(f"priority {priority!r} is not one of 1 to 5; {FTS_JOB_INVALID.hint}")
+        body = json.dumps({"params": {"priority": priority}}).encode()
+        return self._of_jobs("POST", "priority", job_ids, body=body)
+
+    # -- bans; they need the level `config` at the server
+
+    def bans(self, of: BanOf) -> tuple[Ban, ...]:
+        """The storages or users that are banned."""
+        kind = Ban if of is BanOf.STORAGE else BannedUser
+        call = FtsCall("GET", f"/ban/{of.value[0]}", f"list of banned {of.name.lower()}s")
+
+        def bans(value: Any) -> tuple[Ban, ...]:
+            if not isinstance(value, list):
+                raise ValueError("not a list")
+            return tuple(kind.model_validate(entry) for entry in value)
+
+        listed: tuple[Ban, ...] = self._transport.value(call, bans)
+        return listed
+
+    def ban(self, of: BanOf, name: str, *, wait: bool = False, allow_submit: bool = False, message: str = "") -> None:
+        """Ban a storage or user; its files are canceled, or wait with ``wait`` (storages only).
+
+        ``allow_submit``: with ``wait``, new jobs are taken, and wait as well.
+        """
+        path, parameter = of.value
+        body: dict[str, Any] = {parameter: name, "message": message}
+        if of is BanOf.STORAGE:
+            body |= {"status": "wait" if wait else "cancel", "allow_submit": allow_submit}
+        what = f"ban of {of.name.lower()} {name}"
+        self._transport.checked(FtsCall("POST", f"/ban/{path}", what, body=json.dumps(body).encode()))
+
+    def unban(self, of: BanOf, name: str) -> None:
+        """End a ban; files that wait go on."""
+        path, parameter = of.value
+        what = f"end of the ban of {of.name.lower()} {name}"
+        self._transport.checked(FtsCall("DELETE", f"/ban/{path}?{urlencode({parameter: name})}", what))
+
+    # -- who we are
+
+    def whoami(self) -> Identity:
+        """Who the server takes us for. Without a credential it is anonymous, and not an error."""
+        identity: Identity = self._transport.value(FtsCall("GET", "/whoami", "whoami"), Identity.model_validate)
+        return identity
+
+    def delegation_ends(self, identity: Identity) -> datetime | None:
+        """Until when the server can act for us, UTC; None without a delegation."""
+        call = FtsCall("GET", _delegation(identity), "delegated proxy")
+        found: Delegation | None = self._transport.value(
+            call, lambda value: None if value is None else Delegation.model_validate(value)
+        )
+        return found.termination_time if found else None
+
+    def delegate(
+        self, *, lifetime: timedelta = DELEGATED, renewed_below: timedelta = RENEWED_BELOW, now: datetime | None = None
+    ) -> datetime:
+        """Let the server act for us, if what it has ends soon; until when it can, UTC.
+
+        Args:
+            lifetime: Of the delegated proxy; it never outlives our own.
+            renewed_below: A delegation that lasts longer is left as it is.
+            now: The time, UTC.
+
+        Raises:
+            CREDENTIAL_UNREADABLE: The client has no certificate, or it cannot be read.
+            PROXY_EXPIRED: Our certificate has ended.
+        """
+        files = self._credential if isinstance(self._credential, X509Files) else X509Files("")
+        credential = files.read()
+        now = now or datetime.now(UTC)
+        identity = self.whoami()
+        ends = self.delegation_ends(identity)
+        if ends is not None and ends - now > renewed_below:
+            return ends
+        path = _delegation(identity)
+        request = self._transport.checked(FtsCall("GET", f"{path}/request", "request for a proxy"))
+        proxy = signed_proxy(request.body or b"", credential, lifetime=lifetime, now=now)
+        self._transport.checked(
+            FtsCall("PUT", f"{path}/credential", "delegation of a proxy", body=proxy, content_type=None)
+        )
+        return min(now + lifetime, credential.expires)
+
+    # -- replies about many jobs
+
+    def _of_jobs(
+        self, method: str, verb: str, job_ids: Iterable[str], query: str = "", body: bytes | None = None
+    ) -> JobAnswers:
+        jobs: dict[str, JobStatus] = {}
+        errors: dict[str, FtsError] = {}
+        for batch in _batches(_checked_ids(job_ids), len(self.url) + len(query)):
+            # with a comma at the end the server replies with a list for one job as well
+            path = f"/jobs/{','.join(batch)},{query}"
+            call = FtsCall(method, path, f"{verb} of {len(batch)} FTS jobs", body=body)
+            reply = self._transport.send(call)
+            entries = _entries(reply)
+            if entries is None:
+                if 200 <= reply.status < 300:
+                    raise self._transport.unexpected(call, reply)
+                raise self._transport.refused(call, reply)
+            for job_id in batch:
+                answer = _answer(job_id, entries.get(job_id), verb, files=bool(query))
+                if isinstance(answer, JobStatus):
+                    jobs[job_id] = answer
+                else:
+                    errors[job_id] = answer
+        return JobAnswers(jobs, errors)
+
+
+def _states(file_ids: Sequence[int], value: Any) -> dict[int, FileState | None]:
+    """The states of canceled files. Raises ValueError for another number of them than of files."""
+    told = map(FileState, value if isinstance(value, list) else [value])
+    # a text that is no state says that the file is not of the job
+    pairs = zip(file_ids, told, strict=True)
+    return {file_id: None if state is FileState.OTHER else state for file_id, state in pairs}
+
+
+def _delegation(identity: Identity) -> str:
+    return f"/delegation/{quote(identity.delegation_id, safe='')}"
+
+
+def _checked_ids(job_ids: Iterable[str]) -> list[str]:
+    """The ids in the form that the server has, each once. Raises FTS_JOB_INVALID."""
+    checked: dict[str, None] = {}
+    for job_id in job_ids:
+        try:
+            checked[str(uuid.UUID(job_id))] = None
+        except (ValueError, AttributeError, TypeError):
+            raise FTS_JOB_INVALID(f"{job_id!r:.80} is not the id of an FTS job; {FTS_JOB_INVALID.hint}") from None
+    return list(checked)
+
+
+def _batches(job_ids: Sequence[str], taken: int) -> Iterator[Sequence[str]]:
+    """``taken``: characters of the request line that are not ids."""
+    most = max(1, min(MOST_JOBS, (_MOST_PATH - taken) // 37))
+    for start in range(0, len(job_ids), most):
+        yield job_ids[start : start + most]
+
+
+def _entries(reply: FtsReply) -> dict[str, Mapping[str, Any]] | None:
+    """The parts of a reply by job id; None for one that has none. Parts without an id are left out."""
+    try:
+        value = reply.value()
+    except ValueError:
+        return None
+    if isinstance(value, dict) and "job_id" in value:
+        value = [value]
+    if not isinstance(value, list):
+        return None
+    parts = [part for part in value if isinstance(part, dict)]
+    return {str(part.get("job_id")).lower(): part for part in reversed(parts)}
+
+
+def _answer(job_id: str, part: Mapping[str, Any] | None, verb: str, *, files: bool) -> JobStatus | FtsError:
+    """What the server says of one job: its state, or why there is none. ``files``: they were asked for."""
+    what = f"{verb} of FTS job {job_id}"
+    status = _status_of(part.get("http_status")) if part else 0
+    if part is None:
+        fault = "the reply does not have it"
+    elif status >= 400:
+        message = part.get("http_message")
+        reason = message if isinstance(message, str) else ""
+        kind = JobUnknown if status == 404 else kind_of(status, reason)
+        return kind(f"{what}: {reason[:1000]}; {kind.hint}", job_id=job_id, status=status, reason=reason)
+    elif files and "files" not in part:
+        fault = "the reply does not have its files"
+    else:
+        try:
+            return JobStatus.model_validate(part)
+        except ValidationError as error:
+            # the number alone: the rest quotes the reply
+            fault = f"{error.error_count()} fields of the reply are malformed"
+    return FTS_REPLY_UNEXPECTED(f"{what}: {fault}; {FTS_REPLY_UNEXPECTED.hint}", job_id=job_id)
+
+
+def _status_of(text: object) -> int:
+    """The number of `404 Not Found`; 200 for a part that says none."""
+    number = text.partition(" ")[0] if isinstance(text, str) else ""
+    return int(number) if number.isascii() and number.isdigit() and len(number) == 3 else 200

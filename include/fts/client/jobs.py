@@ -1,0 +1,211 @@
+"""A job as it is submitted to FTS (``POST /jobs``). What FTS would refuse is refused here, by file and field."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+from urllib.parse import urlsplit
+
+from include.fts.errors import FTS_JOB_INVALID, redact
+
+MOST_URL = 1100
+"""Characters of a URL."""
+MOST_FILE_METADATA, MOST_JOB_METADATA = 4096, 2048 - 64
+"""Bytes as JSON; the server adds something of its own to a job's."""
+PRIORITIES = range(1, 6)
+"""The highest is served first."""
+_CHECKSUM = re.compile(r"[A-Za-z0-9]{1,20}(:[0-9a-fA-F]{1,79})?")
+_DIGITS = {"adler32": 8, "crc32": 8, "crc32c": 8, "md5": 32, "sha1": 40, "sha256": 64}
+
+
+class VerifyChecksum(Enum):
+    """Which checksums FTS compares with the one of the file."""
+
+    BOTH = "both"
+    SOURCE = "source"
+    TARGET = "target"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class JobName:
+    """An id that is known before the job is submitted, from `Identity.job_name`.
+
+    ``sid``: what the server makes ``job_id`` from; a second job of the same one is refused with JobExists.
+    """
+
+    sid: str
+    job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class FtsFile:
+    """One file of a job.
+
+    Attributes:
+        source: URL. FTS tells storages apart by scheme and host, not by port.
+        destination: URL.
+        size: Bytes, if known.
+        checksum: ``adler32:0a1b2c3d``; the name of an algorithm alone compares source and destination.
+        activity: The share of the link that it counts for; None: the server's default.
+        metadata: Any JSON; it comes back with the file's status.
+        source_token, destination_token: Bearer tokens for the storages, both or neither.
+    """
+
+    source: str
+    destination: str
+    size: int | None = None
+    checksum: str | None = None
+    activity: str | None = None
+    metadata: Any = None
+    source_token: str | None = field(default=None, repr=False)
+    destination_token: str | None = field(default=None, repr=False)
+
+    def fault(self) -> str | None:
+        """What is wrong with it, in words; None if nothing is."""
+        for name, url in (("source", self.source), ("destination", self.destination)):
+            if fault := _url_fault(url):
+                return f"{name} {redact(url[:200])!r} {fault}"
+        if self.size is not None and (isinstance(self.size, bool) or self.size < 0):
+            return f"size {self.size!r} is not a number of bytes"
+        if self.checksum is not None and (fault := _checksum_fault(self.checksum)):
+            return f"checksum {self.checksum[:100]!r} {fault}"
+        if (self.source_token is None) is not (self.destination_token is None):
+            return "has a token for one of its storages only"
+        return _metadata_fault(self.metadata, MOST_FILE_METADATA)
+
+    def document(self) -> dict[str, Any]:
+        """The file in the form that FTS reads."""
+        given = {
+            "filesize": self.size, "checksum": self.checksum, "activity": self.activity, "metadata": self.metadata,
+            "source_tokens": self.source_token and [self.source_token],
+            "destination_tokens": self.destination_token and [self.destination_token],
+        }  # fmt: skip
+        return {"sources": [self.source], "destinations": [self.destination], **_without_none(given)}
+
+
+@dataclass(frozen=True, slots=True)
+class JobParams:
+    """What holds for all files of a job. None leaves it to the server.
+
+    Attributes:
+        verify_checksum: Which checksums are compared.
+        overwrite: A file at the destination is replaced.
+        dst_file_report: If the destination exists, its size and checksum are reported in the file's metadata.
+        retry: How often the server tries again; 0: as the server is configured; negative: never.
+        retry_delay_s: Seconds between two tries.
+        priority: 1 to 5.
+        max_time_in_queue_s: Seconds after which files that still wait are canceled.
+        timeout_s: Seconds that one copy may take.
+        strict_copy: Only the copy, without looking at source and destination.
+        metadata: Any JSON; it comes back with the job's status.
+    """
+
+    verify_checksum: VerifyChecksum | None = None
+    overwrite: bool = False
+    dst_file_report: bool = False
+    retry: int | None = None
+    retry_delay_s: int | None = None
+    priority: int | None = None
+    max_time_in_queue_s: int | None = None
+    timeout_s: int | None = None
+    strict_copy: bool = False
+    metadata: Any = None
+
+    def fault(self) -> str | None:
+        """What is wrong with them, in words; None if nothing is."""
+        if self.priority is not None and self.priority not in PRIORITIES:
+            return f"priority {self.priority!r} is not one of 1 to 5"
+        for name in ("retry_delay_s", "max_time_in_queue_s", "timeout_s"):
+            seconds = getattr(self, name)
+            if seconds is not None and (isinstance(seconds, bool) or not isinstance(seconds, int) or seconds < 1):
+                return f"{name} {seconds!r} is not a whole number of seconds"
+        return _metadata_fault(self.metadata, MOST_JOB_METADATA)
+
+    def document(self) -> dict[str, Any]:
+        """The parameters in the form that FTS reads."""
+        # a number without a unit would be hours
+        queue = None if self.max_time_in_queue_s is None else f"{self.max_time_in_queue_s}s"
+        given = {
+            "verify_checksum": self.verify_checksum and self.verify_checksum.value, "retry": self.retry,
+            "retry_delay": self.retry_delay_s, "priority": self.priority, "max_time_in_queue": queue,
+            "timeout": self.timeout_s, "job_metadata": self.metadata,
+        }  # fmt: skip
+        flags = {
+            "overwrite": self.overwrite, "dst_file_report": self.dst_file_report, "strict_copy": self.strict_copy,
+        }  # fmt: skip
+        return {**flags, **_without_none(given)}
+
+
+@dataclass(frozen=True, slots=True)
+class FtsJob:
+    """Files that are submitted together. FTS starts and ends each of them by itself."""
+
+    files: tuple[FtsFile, ...]
+    params: JobParams = JobParams()
+
+    def document(self, name: JobName | None = None) -> bytes:
+        """The body of the request. Raises FTS_JOB_INVALID, which names the file and the field."""
+        if not self.files:
+            raise _invalid("it has no files")
+        for index, file in enumerate(self.files):
+            if fault := file.fault():
+                raise _invalid(f"file {index}: {fault}")
+        if fault := self.params.fault():
+            raise _invalid(fault)
+        ((destination, times),) = Counter(file.destination for file in self.files).most_common(1)
+        if times > 1:
+            raise _invalid(f"destination {redact(destination)!r} has {times} files")
+        params = self.params.document()
+        if name is not None:
+            params |= {"id_generator": "deterministic", "sid": name.sid}
+        return json.dumps({"files": [file.document() for file in self.files], "params": params}).encode()
+
+
+def _invalid(fault: str) -> Exception:
+    return FTS_JOB_INVALID(f"FTS job refused before it was sent: {fault}; {FTS_JOB_INVALID.hint}")
+
+
+def _without_none(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _url_fault(url: str) -> str | None:
+    if len(url) > MOST_URL:
+        return f"has {len(url)} characters, and FTS takes {MOST_URL}"
+    if any(character.isspace() or not character.isprintable() for character in url):
+        return "has a space or a control character"
+    try:
+        parts = urlsplit(url)
+        has_user = parts.username is not None
+        has_host = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        return "is not a URL"
+    if not parts.scheme or not has_host:
+        return "has no scheme or no host"
+    if parts.scheme == "file":
+        return "is local; FTS copies between storages only"
+    if has_user:
+        return "has a user name; FTS would show it to others"
+    return None if parts.path.strip("/") or parts.query else "has no path"
+
+
+def _checksum_fault(checksum: str) -> str | None:
+    if not _CHECKSUM.fullmatch(checksum):
+        return "is not of the form algorithm:hexadecimal"
+    algorithm, _, digits = checksum.partition(":")
+    longest = _DIGITS.get(algorithm.lower())
+    return f"has more than {longest} digits" if longest is not None and len(digits) > longest else None
+
+
+def _metadata_fault(metadata: Any, most: int) -> str | None:
+    try:
+        size = len(json.dumps(metadata, allow_nan=False).encode())
+    except (ValueError, TypeError, RecursionError):
+        return "metadata cannot be written as JSON"
+    return f"metadata has {size} bytes, and FTS takes {most}" if size > most else None

@@ -1,0 +1,257 @@
+"""A small FTS server over real HTTP: jobs in memory, delegation with real keys, and replies that a test puts in front.
+
+Its replies have the form of FTS REST 3.13.4. It copies nothing: tests set the states of jobs and files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+import threading
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding
+
+BASE = uuid.UUID("01874efb-4735-4595-bc9c-591aef8240c9")
+TERMINAL = {"FINISHED", "FAILED", "FINISHEDDIRTY", "CANCELED"}
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """A reply that the next matching request gets in place of the server's own."""
+
+    method: str
+    path: str
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as it came."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+class Refusal(Exception):
+    def __init__(self, status: int, name: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.document = status, {"status": f"{status} {name}", "message": message}
+
+
+@dataclass
+class FtsServer:
+    """Serves on a free loopback port while it is entered. ``delegated``: until when it has a proxy of the user."""
+
+    method: str = "certificate"
+    user_dn: str = "/DC=ch/CN=user"
+    delegated: datetime | None = datetime(2099, 1, 1, tzinfo=UTC)
+    tls: ssl.SSLContext | None = None
+    jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    banned: dict[str, dict[str, Any]] = field(default_factory=dict)
+    asked: list[Asked] = field(default_factory=list)
+    scripted: list[Scripted] = field(default_factory=list)
+    proxy: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.vo_id = uuid.uuid5(BASE, "vo")
+        self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self._lock = threading.Lock()
+        self._server = _Server(("127.0.0.1", 0), _handler(self))
+        if self.tls:
+            self._server.socket = self.tls.wrap_socket(self._server.socket, server_side=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self._server.server_port}"
+
+    def answer(self, method: str, path: str, status: int, body: bytes | Any = b"", **headers: str) -> None:
+        """The next request whose path fits the expression gets this reply. What is not bytes is sent as JSON."""
+        form = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.scripted.append(Scripted(method, path, status, form, headers))
+
+    def count(self, method: str, path: str) -> int:
+        return sum(one.method == method and bool(re.search(path, one.path)) for one in self.asked)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+    def reply(self, request: Asked) -> Scripted:
+        with self._lock:
+            self.asked.append(request)
+            for one in self.scripted:
+                if one.method == request.method and re.search(one.path, request.path):
+                    self.scripted.remove(one)
+                    return one
+            try:
+                status, value = self._route(request)
+            except Refusal as refusal:
+                status, value = refusal.status, refusal.document
+        body = value if isinstance(value, bytes) else json.dumps(value).encode()
+        return Scripted("", "", status, body, {"Content-Type": "application/json"})
+
+    def _route(self, request: Asked) -> tuple[int, Any]:
+        parts = urlsplit(request.path)
+        match request.method, *parts.path.strip("/").split("/"):
+            case "GET", "whoami":
+                return 200, self._identity()
+            case _, "delegation", *rest:
+                return self._delegation(request, rest)
+            case "POST", "jobs":
+                return 200, {"job_id": self._submit(request)}
+            case method, "jobs", listed:
+                return self._listed(method, listed, request)
+            case "DELETE", "jobs", job_id, "files", listed:
+                return 200, self._cancel_files(job_id, listed.split(","))
+            case method, "ban", "se":
+                return self._ban(method, request, parse_qs(parts.query))
+        raise Refusal(404, "Not Found", "The requested URL was not found on the server.")
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            "user_dn": self.user_dn, "dn": [self.user_dn], "base_id": str(BASE), "voms_cred": [], "vos": ["vo"],
+            "vos_id": [str(self.vo_id)], "roles": [], "level": {"transfer": "vo"}, "delegation_id": "0123456789abcdef",
+            "method": self.method, "is_root": False,
+        }  # fmt: skip
+
+    def _delegation(self, request: Asked, rest: list[str]) -> tuple[int, Any]:
+        match request.method, *rest:
+            case "GET", "0123456789abcdef":
+                ends = self.delegated
+                return 200, ends and {"termination_time": f"{ends:%Y-%m-%dT%H:%M:%S}", "voms_attrs": [""]}
+            case "GET", "0123456789abcdef", "request":
+                name = x509.Name([x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, "Dummy")])
+                made = x509.CertificateSigningRequestBuilder(name).sign(self.key, hashes.SHA256())
+                return 200, made.public_bytes(Encoding.PEM)
+            case "PUT", "0123456789abcdef", "credential":
+                self.proxy = request.body
+                ends = x509.load_pem_x509_certificates(request.body)[0].not_valid_after_utc
+                self.delegated = ends
+                return 201, b""
+        raise Refusal(403, "Forbidden", "The requested ID and the credentials ID do not match")
+
+    def _submit(self, request: Asked) -> str:
+        if request.headers.get("Content-Type") != "application/json":
+            raise Refusal(400, "Bad Request", "No transfers operations specified")
+        if self.delegated is None:
+            raise Refusal(419, "Authentication Timeout", f'No delegation found for "{self.user_dn}"')
+        document = json.loads(request.body)
+        params = document["params"]
+        known = params.get("id_generator") == "deterministic"
+        job_id = str(uuid.uuid5(self.vo_id, params["sid"]) if known else uuid.uuid1())
+        if job_id in self.jobs:
+            raise Refusal(409, "Conflict", "The sid provided by the user is duplicated")
+        for file in document["files"]:
+            for url in (*file["sources"], *file["destinations"]):
+                storage = f"{urlsplit(url).scheme}://{urlsplit(url).hostname}"
+                if storage in self.banned:
+                    raise Refusal(403, "Forbidden", f"{storage} is banned")
+        self.jobs[job_id] = {
+            "job_id": job_id, "job_state": "SUBMITTED", "reason": None, "submit_time": "2026-11-23T10:00:00",
+            "job_finished": None, "priority": params.get("priority", 3), "job_metadata": params.get("job_metadata"),
+            "user_dn": self.user_dn, "vo_name": "vo", "job_type": "N",
+            "files": [_file(index, file) for index, file in enumerate(document["files"])],
+        }  # fmt: skip
+        return job_id
+
+    def _listed(self, method: str, listed: str, request: Asked) -> tuple[int, Any]:
+        found = []
+        for job_id in filter(None, listed.split(",")):
+            job = self.jobs.get(job_id)
+            if job is None:
+                text = f'No job with the id "{job_id}" has been found'
+                found.append({"job_id": job_id, "http_status": "404 Not Found", "http_message": text})
+                continue
+            told = {"http_status": "200 Ok"}
+            if method != "GET" and job["job_state"] in TERMINAL:
+                told = {"http_status": "304 Not Modified", "http_message": "The job is in a terminal state"}
+            elif method == "DELETE":
+                job["job_state"] = "CANCELED"
+            elif method == "POST":
+                job["priority"] = json.loads(request.body)["params"]["priority"]
+            fields = parse_qs(urlsplit(request.path).query).get("files", [""])[0].split(",")
+            files = [{name: file[name] for name in fields if name in file} for file in job["files"]]
+            shown = {"files": files} if "?files=" in request.path else {}
+            found.append({**{name: value for name, value in job.items() if name != "files"}, **told, **shown})
+        return 207 if any(one["http_status"].startswith("4") for one in found) else 200, found
+
+    def _cancel_files(self, job_id: str, file_ids: list[str]) -> Any:
+        files = {str(file["file_id"]): file for file in self.jobs[job_id]["files"]}
+        told = []
+        for file_id in file_ids:
+            if file_id in files and files[file_id]["file_state"] not in TERMINAL:
+                files[file_id]["file_state"] = "CANCELED"
+            told.append(files[file_id]["file_state"] if file_id in files else "File does not belong to the job")
+        return told if len(told) > 1 else told[0]
+
+    def _ban(self, method: str, request: Asked, query: dict[str, list[str]]) -> tuple[int, Any]:
+        if method == "GET":
+            return 200, list(self.banned.values())
+        if method == "DELETE":
+            self.banned.pop(unquote(query["storage"][0]), None)
+            return 204, b""
+        asked = json.loads(request.body)
+        waits = {"cancel": "CANCEL", "wait": "WAIT_AS" if asked["allow_submit"] else "WAIT"}
+        self.banned[asked["storage"]] = {
+            "se": asked["storage"], "addition_time": "2026-11-23T10:00:00", "admin_dn": self.user_dn, "vo": "vo",
+            "message": asked["message"], "status": waits[asked["status"]],
+        }  # fmt: skip
+        return 200, []
+
+
+def _file(index: int, file: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "file_id": 1000 + index, "file_index": index, "file_state": "SUBMITTED", "source_surl": file["sources"][0],
+        "dest_surl": file["destinations"][0], "reason": None, "recoverable": None, "retry": 0,
+        "filesize": file.get("filesize", 0), "checksum": file.get("checksum"), "start_time": None, "finish_time": None,
+        "throughput": None, "transfer_host": None, "log_file": None, "file_metadata": file.get("metadata"),
+    }  # fmt: skip
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Clients that hang up in the middle are what tests are about."""
+
+
+def _handler(server: FtsServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
+        wbufsize = -1
+
+        def handle_any(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            reply = server.reply(Asked(self.command, self.path, dict(self.headers), body))
+            self.send_response(reply.status)
+            for name, value in {**reply.headers, "Content-Length": str(len(reply.body))}.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.end_headers()
+            self.wfile.write(reply.body)
+            self.wfile.flush()
+
+        do_GET = do_PUT = do_POST = do_DELETE = handle_any  # noqa: N815
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+            return
+
+    return Handler

@@ -1,0 +1,104 @@
+"""A job in the form that FTS reads, and what is refused before it is sent."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from include.fts.client.jobs import MOST_FILE_METADATA, FtsFile, FtsJob, JobName, JobParams, VerifyChecksum
+from include.fts.errors import FTS_JOB_INVALID
+from tests.fakes.refused import refused
+
+FILE = FtsFile("https://a.example.org:1094/temp/f", "https://b.example.org/store/f", 7, "adler32:0a1b2c3d")
+
+
+def test_a_job_in_the_form_that_fts_reads() -> None:
+    file = replace(FILE, activity="user", metadata={"row": 5}, source_token="s", destination_token="d")
+    params = JobParams(
+        VerifyChecksum.BOTH, dst_file_report=True, retry=2, retry_delay_s=30, priority=4, max_time_in_queue_s=3600,
+        timeout_s=60, metadata={"batch": "b7"},
+    )  # fmt: skip
+    assert json.loads(FtsJob((file,), params).document(JobName("b7.1", "id"))) == {
+        "files": [{
+            "sources": [FILE.source], "destinations": [FILE.destination], "filesize": 7, "activity": "user",
+            "checksum": "adler32:0a1b2c3d", "metadata": {"row": 5}, "source_tokens": ["s"], "destination_tokens": ["d"],
+        }],
+        "params": {
+            "verify_checksum": "both", "overwrite": False, "dst_file_report": True, "strict_copy": False, "retry": 2,
+            "retry_delay": 30, "priority": 4, "max_time_in_queue": "3600s", "timeout": 60,
+            "job_metadata": {"batch": "b7"}, "id_generator": "deterministic", "sid": "b7.1",
+        },
+    }  # fmt: skip
+
+
+def test_what_is_not_given_is_left_to_the_server() -> None:
+    bare = json.loads(FtsJob((FtsFile(FILE.source, FILE.destination),)).document())
+    assert bare["files"] == [{"sources": [FILE.source], "destinations": [FILE.destination]}]
+    assert bare["params"] == {"overwrite": False, "dst_file_report": False, "strict_copy": False}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"source": "/no/scheme"},
+        {"source": "https:///no-host"},
+        {"source": "https://h"},
+        {"source": "https://h/"},
+        {"source": "https://h:port/f"},
+        {"source": "file:///etc/passwd"},
+        {"source": "https://user:secret@h/f"},
+        {"destination": "https://h/a b"},
+        {"destination": "https://h/a\x1b[2J"},
+        {"destination": "https://h/" + "x" * 1100},
+        {"destination": "https://[::1/f"},
+        {"size": -1},
+        {"size": True},
+        {"checksum": "adler32:xyz"},
+        {"checksum": "adler32:0123456789"},
+        {"checksum": "adler32:"},
+        {"checksum": "a b"},
+        {"metadata": "x" * MOST_FILE_METADATA},
+        {"metadata": float("nan")},
+        {"metadata": object()},
+        {"source_token": "alone"},
+    ],
+    ids=" ".join,
+)
+def test_a_file_that_fts_would_refuse_is_refused_before(changes: dict[str, Any]) -> None:
+    good = FtsFile(FILE.source, "https://b.example.org/store/g")
+    with refused(FTS_JOB_INVALID) as caught:
+        FtsJob((good, replace(FILE, **changes))).document()
+    assert "file 1" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"priority": 0}, {"priority": 6}, {"max_time_in_queue_s": 0}, {"timeout_s": 1.5}, {"retry_delay_s": True},
+        {"metadata": {"text": "x" * 2048}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_parameters_that_fts_would_change_or_refuse_are_refused(params: dict[str, Any]) -> None:
+    with refused(FTS_JOB_INVALID):
+        FtsJob((FILE,), JobParams(**params)).document()
+
+
+def test_a_job_needs_files_with_a_destination_of_their_own() -> None:
+    with refused(FTS_JOB_INVALID):
+        FtsJob(()).document()
+    with refused(FTS_JOB_INVALID):
+        FtsJob((FILE, replace(FILE, source="https://c.example.org/f"))).document()
+
+
+def test_tokens_of_storages_are_in_no_repr() -> None:
+    assert "hidden" not in repr(FtsJob((replace(FILE, source_token="hidden", destination_token="hidden"),)))
+
+
+@pytest.mark.parametrize("checksum", ["ADLER32", "md5:" + "0" * 32, "blake3:" + "f" * 64])
+def test_checksums_that_fts_takes(checksum: str) -> None:
+    assert replace(FILE, checksum=checksum).fault() is None
