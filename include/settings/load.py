@@ -21,7 +21,6 @@ from include.settings.model import (
     NodeSettings,
     Paths,
     PublisherKind,
-    RemoteSite,
     RepositorySettings,
     SiteSettings,
     Slot,
@@ -33,6 +32,7 @@ from include.settings.prepare import ArtifactLimits, OwnerSettings, Prepare
 from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings
 from include.settings.retention import Retention, WeekdayRule
+from include.settings.sites import PrefixRule, RemoteSite
 from include.settings.ssh import SshLogin
 from include.settings.text_types import PROJECT_ROOT
 from include.settings.yaml_lines import Location, Marked, dotted, read
@@ -56,6 +56,9 @@ _INNER_BLOCKS: Mapping[str, type[BaseModel]] = {
     "webhook": Webhook,
     "required": Choice,
     "optional": Choice,
+    "read": PrefixRule,
+    "write": PrefixRule,
+    "third_party": PrefixRule,
 }
 _BLOCKS: Mapping[str, type[BaseModel]] = {
     "gateway": Gateway,
@@ -178,7 +181,7 @@ def _shown(given: str | None) -> str | None:
 
 def _known_keys(location: Location) -> str:
     model: type[BaseModel] = _BLOCKS.get(str(location[0]), SiteSettings) if len(location) > 1 else SiteSettings
-    for inner in location[:-1] if model in (RepositorySettings, Slot, Notify) else ():
+    for inner in location[:-1] if model in (RepositorySettings, Slot, Notify, RemoteSite) else ():
         model = _INNER_BLOCKS.get(str(inner), model)
     named = model is not SiteSettings and model not in _INNER_BLOCKS.values()
     known = sorted(set(model.model_fields) - ({"name"} if named else set()))

@@ -21,6 +21,7 @@ from include.settings.prepare import ArtifactLimits, Prepare
 from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings, named_once
 from include.settings.retention import CollectionSettings, Retention
+from include.settings.sites import RemoteSite
 from include.settings.ssh import SshLogin
 from include.settings.templates import fields
 from include.settings.text_types import (
@@ -362,13 +363,6 @@ class Paths(_Block):
     var: SitePath = Path("var")
 
 
-class RemoteSite(_Block):
-    """A storage site that data are staged out to."""
-
-    name: str
-    store: str
-
-
 class SiteSettings(_Block):
     """The whole configuration of a deployment."""
 
@@ -423,6 +417,19 @@ class SiteSettings(_Block):
     def slot(self, name: str) -> Slot:
         """The slot of that name; SettingsError names those that there are."""
         return _pick("slot", self.slots, name)
+
+    def remote_site(self, name: str) -> RemoteSite:
+        """The storage site of that name; SettingsError names those that there are."""
+        return _pick("site", self.sites, name)
+
+    @model_validator(mode="after")
+    def _files_of_sites_are_ours(self) -> SiteSettings:
+        for site in self.sites.values():
+            for folder in site.folders:
+                if not folder.is_relative_to(self.paths.var):
+                    what = f"site {site.name}: the folder {folder} is outside {self.paths.var}"
+                    raise fault(what, "Use a folder below `paths.var`.")
+        return self
 
 
 def _pick(kind: str, blocks: Mapping[str, BlockT], name: str) -> BlockT:
