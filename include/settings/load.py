@@ -172,10 +172,12 @@ def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> SettingsPro
 def _shown(given: str | None) -> str | None:
     if given is None:
         return None
-    # whatever stands before an @ in a URL may be a password
+    # whatever stands before an @ in a URL may be a password, and so may what a query has
     scheme, separator, rest = given.partition("://")
-    if separator and "@" in rest:
-        given = f"{scheme}://***@{rest.rpartition('@')[2]}"
+    if separator:
+        _, at, place = rest.rpartition("@")
+        place, query, _ = place.partition("?")
+        given = f"{scheme}://{'***@' if at else ''}{place}{'?***' if query else ''}"
     return given if len(given) <= 80 else given[:77] + "…"
 
 
