@@ -22,7 +22,7 @@ SLOT ?=
 unexport PYTHONDONTWRITEBYTECODE
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly up down status docs structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc
+.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly up down status docs structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -185,6 +185,12 @@ GARBAGE ?= $(if $(FULL),1000000,100000)
 bench-gc: CURVE = 0
 bench-gc: $(STAMP)  ## collections against plain deletions, and beside publishers [STORE=weed|radosgw|file|file:///… OBJECTS= GARBAGE= FULL=1 CURVE=1 (sizes, plots)]
 	@$(BIN)/python bench/gc.py --objects $(OBJECTS) --garbage $(GARBAGE) --store $(STORE) --curve $(CURVE)
+
+PUBLICATIONS ?= 1000000
+LEDGER ?= sqlite
+
+bench-pages: $(STAMP)  ## response times of the pages over a large ledger [PUBLICATIONS=1000000 LEDGER=sqlite|mariadb]
+	@$(BIN)/python bench/pages.py --publications $(PUBLICATIONS) --ledger $(LEDGER)
 
 clean:  ## stop the services; remove the environment, state and caches
 	@if [ -x $(BIN)/nightshift ]; then $(BIN)/nightshift lab down; fi

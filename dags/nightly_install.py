@@ -72,6 +72,7 @@ link stays is in the log of `gate` or `links`, and in the ledger.
 The build date is the parameter `build_date`; else the run's partition key; else its logical date in {timezone}{offset}.
 One that is later than today in the slot's time zone is refused unless `allow_future` is on. In a backfill `build_date`
 is refused: each of its runs has its own date.
+`without` lists artifacts that may be missing in this run: `gate` only reports them, and links move without them.
 A second run of the same build publishes nothing and makes no revision. `dry_run` says what would be published and how
 much of it is stored already, and writes to no store, gateway or repository.
 {backfill}"""
@@ -90,6 +91,10 @@ backfill at a time; Airflow calls one complete up to half a minute after its las
 def night_params(settings: SiteSettings, slot: Slot | None) -> dict[str, Param]:
     """The form of a night; with a slot of its own the slot is no question."""
     names: dict[str, Any] = {"type": ["array", "null"], "items": {"type": "string", "pattern": f"^{NAME_PATTERN}$"}}
+    pairs: dict[str, Any] = {
+        "type": ["array", "null"],
+        "items": {"type": "string", "pattern": f"^{NAME_PATTERN}/{NAME_PATTERN}$"},
+    }
     params = {
         "build_date": Param(
             None,
@@ -110,6 +115,13 @@ def night_params(settings: SiteSettings, slot: Slot | None) -> dict[str, Param]:
         ),
         "platforms": Param(
             None, title="Platforms", **names, maxItems=100, description="Only these platforms. Empty: all of the slot."
+        ),
+        "without": Param(
+            None,
+            title="Without",
+            **pairs,
+            maxItems=1000,
+            description="Artifacts, each project/platform, that may be missing: links move to the build all the same.",
         ),
         "dry_run": Param(
             False, title="Dry run", type="boolean", description="Report what would be published; change nothing."

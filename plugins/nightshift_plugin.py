@@ -9,24 +9,27 @@ from airflow.plugins_manager import AirflowPlugin
 
 from hooks import run_notes
 from hooks.priority import NightFirst
+from include.pages.registry import PREFIX, external_views
 
-PREFIX = "/nightshift"
 
-
-class LazyRoutes:
-    """`/health` and `/metrics`, made at the first request: only the API server pays for them."""
+class LazyPages:
+    """The app of the pages, `/health` and `/metrics`, made at the first request: only the API server pays for it."""
 
     @cached_property
     def app(self) -> Any:
-        from functools import cache
-
-        from starlette.applications import Starlette
+        from airflow.api_fastapi.core_api.security import get_user
 
         from hooks.secrets import AirflowSecrets
         from hooks.site import open_site
         from include.care.metrics.routes import routes
+        from include.pages.app import create_app
+        from include.pages.asked import OpenSite
 
-        return Starlette(routes=routes(cache(lambda: open_site(AirflowSecrets())), logged_in))
+        site = OpenSite(lambda: open_site(AirflowSecrets()))
+        app = create_app(get_user, site)
+        # these judge a request by themselves: a token is enough for them
+        app.router.routes.extend(routes(site, logged_in))
+        return app
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self.app(scope, receive, send)
@@ -49,5 +52,9 @@ class NightshiftPlugin(AirflowPlugin):
 
     name = "nightshift"
     priority_weight_strategies: list[Any] = [NightFirst]  # noqa: RUF012 (Airflow declares it so)
-    fastapi_apps: list[Any] = [{"app": LazyRoutes(), "url_prefix": PREFIX, "name": "Nightshift"}]  # noqa: RUF012
+    # the first that fits answers: what has a prefix below ours comes before it
+    fastapi_apps: list[Any] = [  # noqa: RUF012
+        {"app": LazyPages(), "url_prefix": PREFIX, "name": "Nightshift"}
+    ]
+    external_views: list[Any] = external_views()
     listeners: list[Any] = [run_notes]  # noqa: RUF012

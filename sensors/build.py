@@ -194,6 +194,7 @@ def night_of(context: Context, slot: Slot, now: datetime) -> tuple[Night, Pass]:
         projects=tuple(params.get("projects") or ()),
         platforms=tuple(params.get("platforms") or ()),
         dry_run=bool(params.get("dry_run")),
+        without=tuple(params.get("without") or ()),
         number=turn.number,
         earlier=tuple(f"{dag_id}/{run_id}" for run_id in turn.earlier(resolved.date)),
     )

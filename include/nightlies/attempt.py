@@ -37,4 +37,4 @@ class Attempt:
 
     def move(self, bind: Bind, key: PublicationKey, move: Move) -> Publication:
         """Record that this try moved the publication. Raises what `publications.move` raises."""
-        return records.move(bind, key, move, try_number=self.number, now=self.clock())
+        return records.move(bind, key, move, try_number=self.number, now=self.clock(), holder=self.holder)

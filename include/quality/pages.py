@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from html import escape
@@ -29,6 +30,8 @@ h5, h6 { font-size: 1.1rem; margin: 1rem 0 .25rem; }
 </style>"""
 """In the head of every page: nothing is loaded from elsewhere, and no script runs."""
 
+_RUN = re.compile("[0-9a-f]{32}")
+
 
 def folder_of_run(var: Path, slot: str, run: str) -> Path:
     """Where the Data Docs of a run are; the first page is `index.html`.
@@ -39,6 +42,21 @@ def folder_of_run(var: Path, slot: str, run: str) -> Path:
         run: The run as the ledger names it, `<dag id>/<run id>`; it may hold any character.
     """
     return var / "quality" / slot / hashlib.sha256(run.encode()).hexdigest()[:32]
+
+
+def docs_file(var: Path, slot: str, run: str, name: str) -> Path | None:
+    """A page of a run's Data Docs as a URL names it; None if there is no such page.
+
+    Args:
+        var: As for `folder_of_run`.
+        slot: Name of a slot that is configured.
+        run: Name of the run's folder.
+        name: Name of the file in it.
+    """
+    if not _RUN.fullmatch(run) or name not in {"index.html", *(f"{suite.value}.html" for suite in Suite)}:
+        return None
+    file = var / "quality" / slot / run / name
+    return file if file.is_file() and not file.is_symlink() else None
 
 
 def write_docs(folder: Path, pages: Mapping[Suite, str], records: Iterable[QualityRecord], *, keep: int) -> None:

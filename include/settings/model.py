@@ -6,13 +6,13 @@ folder that holds `include/`), whatever the current directory is. This file impo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 
 from include.settings.block import Block as _Block
 from include.settings.errors import SettingsError
@@ -301,6 +301,17 @@ class Slot(_Block):
     """None: builds stay until a person removes them."""
     quality: QualitySettings | None = None
     """None: no suite judges the slot's builds."""
+    _without: frozenset[str] = PrivateAttr(default=frozenset())
+
+    def without(self, artifacts: Iterable[str]) -> Slot:
+        """The slot as a run sees it that does without these artifacts, each `project/platform`."""
+        copy = self.model_copy()
+        copy._without = frozenset(artifacts)  # noqa: SLF001 - its own
+        return copy
+
+    def does_without(self, project: str, platform: str) -> bool:
+        """Whether a run does without it."""
+        return f"{project}/{platform}" in self._without
 
     @model_validator(mode="after")
     def _something_begins_it(self) -> Slot:

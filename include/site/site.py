@@ -89,9 +89,12 @@ class Site:
         repositories = {**self.settings.repositories, fqrn: repository}
         return Site(self.settings.model_copy(update={"repositories": repositories}), self.secrets)
 
-    def repository_store(self, fqrn: str) -> Store:
-        """Where a repository's objects lie: its store, below its name."""
-        return self.store(self.settings.repository(fqrn).store).child(fqrn)
+    def repository_store(self, fqrn: str, *, quick: bool = False) -> Store:
+        """Where a repository's objects lie: its store, below its name.
+
+        ``quick``: with short time-outs and no repetitions, for a look.
+        """
+        return self._opened(self.settings.repository(fqrn).store, Role.PUBLISHER, quick=quick).child(fqrn)
 
     def gateway_store(self, fqrn: str) -> Store:
         """The same with the gateway's credentials, for who founds the repository."""

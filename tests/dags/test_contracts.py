@@ -26,6 +26,7 @@ PUBLISHING = ("nightly_install", "nightly_install_main", "publication")
 IDS = (
     *PUBLISHING,
     "index_events_main",
+    "intervene",
     "leases",
     "night_watch",
     "nightly_gc",
@@ -183,6 +184,7 @@ def test_of_several_repositories_or_slots_none_is_chosen_by_the_alphabet_and_no_
 ) -> None:
     text = (airflowhome.ROOT / "tests" / "dags" / "two_repositories.yaml").read_text()
     assert unset(text, tmp_path, monkeypatch) == {
+        "intervene": ["action"],
         "publication": ["repository", "path", "source"],
         "rollback": ["repository", "reason"],
         "undo_build": ["slot", "build_id", "reason"],
@@ -191,6 +193,7 @@ def test_of_several_repositories_or_slots_none_is_chosen_by_the_alphabet_and_no_
     # the only one is the default
     alone = text.replace("  b.example.org", "  # b.example.org").replace("  second", "  # second")
     assert unset(alone, tmp_path, monkeypatch) == {
+        "intervene": ["action"],
         "publication": ["path", "source"],
         "rollback": ["reason"],
         "undo_build": ["build_id", "reason"],

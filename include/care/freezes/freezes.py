@@ -85,7 +85,7 @@ def thaw(site: Site, fqrn: str, *, who: str, now: datetime) -> Changed:
 
 def standings(site: Site, now: datetime) -> tuple[FreezeState, ...]:
     """How every repository of the site stands; one whose store does not answer hides no other."""
-    return tuple(_standing(site, fqrn, now) for fqrn in sorted(site.settings.repositories))
+    return tuple(standing(site, fqrn, now) for fqrn in sorted(site.settings.repositories))
 
 
 def open_leases(site: Site, fqrn: str) -> list[str] | None:
@@ -107,7 +107,8 @@ def interventions_of(bind: Bind, fqrn: str | None = None, *, limit: int = 100) -
         return [Intervention.from_row(row) for row in connection.execute(query).mappings()]
 
 
-def _standing(site: Site, fqrn: str, now: datetime) -> FreezeState:
+def standing(site: Site, fqrn: str, now: datetime) -> FreezeState:
+    """How one repository stands; a store that does not answer is said in it. Raises SettingsError."""
     try:
         return FreezeState(fqrn, document.look(site.repository_store(fqrn), now))
     except (StoreError, FormatError) as error:

@@ -42,5 +42,6 @@ provenance = Table(
     Column("before", long_text()),
     Column("reason", long_text()),
     Index(None, "place"),
+    Index(None, "repository", "revision"),
     **TABLE_OPTIONS,
 )

@@ -30,7 +30,7 @@ def read_summary(
     with reading(bind) as connection:
         found = builds.builds_of(connection, slot.name, day)
         oldest = min((one.key for one in found), default=BuildKey(day, ""))
-        before = next(iter(builds.earlier_builds(connection, slot.name, oldest)), None)
+        before = builds.preceding_build(connection, slot.name, oldest)
         published = {one.id: records.publications_of_build(connection, one.id) for one in found}
         query = select(links).where(links.c.slot == slot.name, links.c.build_date == day).order_by(links.c.id)
         names = linked.LinkRecord.__slots__

@@ -50,6 +50,7 @@ class Line:
 
     `mended`: for one that is there, how an earlier pass failed with it. `code`: of the error of one that failed, and
     `error_class`, what people knew it by. `blocked_by`: the artifact that it depends on and that is not there.
+    `artifact`, `publication`: the rows of the ledger that say so, where there are any.
     """
 
     project: str
@@ -72,6 +73,8 @@ class Line:
     mended: str | None = None
     code: str | None = None
     blocked_by: str | None = None
+    artifact: ArtifactRecord | None = None
+    publication: Publication | None = None
 
     @property
     def name(self) -> str:
@@ -270,7 +273,8 @@ def _line(
     of = decisive(found, artifact.sha256)
     if of is None:
         why = "listed, and no run has taken it yet"
-        return Line(artifact.project, artifact.platform, Fate.OPEN, why, required, build.build_id, record.inherited)
+        own = (artifact.project, artifact.platform, Fate.OPEN, why, required, build.build_id, record.inherited)
+        return Line(*own, artifact=record)
     return Line(
         project=artifact.project,
         platform=artifact.platform,
@@ -292,6 +296,8 @@ def _line(
         mended=_failed_before(found, of) if of.state.good else None,
         code=of.code if of.state is State.FAILED else None,
         blocked_by=of.blocked_by if of.state is State.SKIPPED else None,
+        artifact=record,
+        publication=of,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, insert, select, update
+from sqlalchemy import Connection, RowMapping, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from include.cvmfs.ingest.changeset import Changeset
@@ -119,6 +119,22 @@ def earlier_builds(bind: Bind, slot: str, before: BuildKey) -> tuple[BuildRecord
         query = select(builds).where(builds.c.slot == slot, builds.c.build_date <= before.date)
         found = [_build(connection, row) for row in connection.execute(query).mappings().all()]
     return tuple(sorted((one for one in found if one.key < before), key=lambda one: one.key, reverse=True))
+
+
+def preceding_build(bind: Bind, slot: str, before: BuildKey) -> BuildRecord | None:
+    """The newest build of a slot that comes before that one; costs the same however many there are."""
+    columns = (builds.c.id, builds.c.build_id, builds.c.build_date)
+    of_slot = builds.c.slot == slot
+    with reading(bind) as connection:
+        day = func.max(builds.c.build_date)
+        last = connection.scalar(select(day).where(of_slot, builds.c.build_date < before.date))
+        query = select(*columns).where(of_slot, builds.c.build_date.in_([before.date, *([last] if last else [])]))
+        keys = {BuildKey(row.build_date, row.build_id): row.id for row in connection.execute(query)}
+        newest = max((key for key in keys if key < before), default=None)
+        if newest is None:
+            return None
+        row = connection.execute(select(builds).where(builds.c.id == keys[newest])).mappings().one()
+        return _build(connection, row)
 
 
 def partial_builds(bind: Bind, slot: str) -> tuple[BuildRecord, ...]:

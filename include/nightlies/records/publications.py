@@ -75,7 +75,7 @@ def plan(
             was = f"{row['state']} at revision {row['revision_after']}" if row["revision_after"] else row["state"]
             again = replace(planned, reason=f"{planned.reason}; planned again, was {was}")
             begun = new_row(key, again, try_number, now)
-            cleared = dict.fromkeys((*_FIGURES, "ended_at", "verified_at", *_OUTCOME))
+            cleared = dict.fromkeys((*_FIGURES, "ended_at", "verified_at", "holder", *_OUTCOME))
             _set(connection, key, cleared | {name: begun[name] for name in _BEGUN_AGAIN})
         return _found(connection, key)
 
@@ -89,8 +89,9 @@ def move(
     *,
     try_number: int,
     now: datetime,
+    holder: str | None = None,
 ) -> Publication:
-    """Record that try `try_number` of the move's phase made this move.
+    """Record that try `try_number` of the move's phase made this move; `holder` names that try as leases do.
 
     The same move by the same try again changes nothing. Raises StaleAttempt for a process that a later try has
     replaced, IllegalMove for what `states.MOVES` does not have, PublicationUnknown for one that was not planned.
@@ -129,6 +130,7 @@ def move(
                 _TRY[phase].name: try_number,
                 "updated_at": now,
                 "ended_at": now if to.ended else None,
+                "holder": holder,
             }
             _set(connection, key, values)
             if to.good:

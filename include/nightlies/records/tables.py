@@ -121,10 +121,26 @@ publications = Table(
     Column("updated_at", UtcTime, nullable=False),
     Column("ended_at", UtcTime),
     Column("verified_at", UtcTime),
+    # the try that moved it last, as `include/gateway/holders.py` writes it: where its log is
+    Column("holder", exact(512)),
     UniqueConstraint("run_id", "place"),
     Index(None, "place", "artifact_sha256"),
     Index(None, "repository", "state"),
     Index(None, "artifact"),
+    **TABLE_OPTIONS,
+)
+
+progress = Table(
+    "progress",
+    metadata,
+    # how far preparations are that run; one row a publication, replaced as it goes on
+    Column("publication", ROW_ID, primary_key=True, autoincrement=False),
+    Column("try_number", Integer, nullable=False),
+    Column("began_at", UtcTime, nullable=False),
+    Column("files", BigInteger, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("bytes_uploaded", BigInteger, nullable=False),
+    Column("noted_at", UtcTime, nullable=False),
     **TABLE_OPTIONS,
 )
 
@@ -199,6 +215,7 @@ links = Table(
     Column("revision", BigInteger),
     Column("decided_at", UtcTime, nullable=False),
     Index(None, "place"),
+    Index(None, "slot", "build_date"),
     **TABLE_OPTIONS,
 )
 

@@ -81,7 +81,7 @@ class Publication:
     """One row of the ledger: what became of one destination in one run.
 
     `code`: of the error that ended it; `error_class`: what it was known by before codes. `blocked_by`: the artifact
-    that it depends on and that was not published.
+    that it depends on and that was not published. `holder`: the try that moved it last, as leases name it.
     """
 
     id: int
@@ -122,6 +122,7 @@ class Publication:
     code: str | None = None
     skip_reason: Skip | None = None
     blocked_by: str | None = None
+    holder: str | None = None
 
     @classmethod
     def from_row(cls, row: RowMapping) -> Publication:

@@ -1,4 +1,4 @@
-"""Which artifacts a build must have before anything may lead to it, by the slot's `required` and `optional`. Pure."""
+"""Which artifacts a build must have before anything may lead to it, by its slot and the run. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def is_taken(slot: Slot, project: str, platform: str) -> bool:
 def is_required(slot: Slot, project: str, platform: str) -> bool:
     """Whether a build without it is not complete."""
     required, optional = slot.required, slot.optional
-    if not is_taken(slot, project, platform) or project in optional.projects or platform in optional.platforms:
+    if not is_taken(slot, project, platform) or slot.does_without(project, platform):
+        return False
+    if project in optional.projects or platform in optional.platforms:
         return False
     return (not required.projects or project in required.projects) and (
         not required.platforms or platform in required.platforms

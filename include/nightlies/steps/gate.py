@@ -67,7 +67,7 @@ def gate(
     """
     run, dry_run = attempt.run, dry_run or (night is not None and night.dry_run)
     publications = records.publications_of_run(site.ledger, run)
-    slot = site.settings.slot(night.slot) if night is not None else None
+    slot = site.settings.slot(night.slot).without(night.without) if night is not None else None
     build = build_taken(site.ledger, night, publications) if night is not None else None
     lines: list[str] = [cause] if cause else []
     lacking: list[str] = []

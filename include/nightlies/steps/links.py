@@ -54,7 +54,7 @@ def link_night(site: Site, attempt: Attempt, night: Night, build: BuildRecord) -
     Whatever is decided is in the ledger with its reason. The same build again changes nothing. Raises PathBusy, and
     what a commit raises.
     """
-    slot = site.settings.slot(night.slot)
+    slot = site.settings.slot(night.slot).without(night.without)
     paths, target = links_of(slot, build.date), build_directory(slot, build.build_id, build_date=build.date)
     name = _tag_name(slot, build)
     if not paths and name is None:

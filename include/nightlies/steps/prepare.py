@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 
 from include.cvmfs.coordination.generation import Look, look
@@ -17,7 +18,7 @@ from include.cvmfs.revision.repository import Repository
 from include.ledger.engine import Bind
 from include.nightlies.attempt import Attempt
 from include.nightlies.errors import PublicationUnknown
-from include.nightlies.records import builds, damage
+from include.nightlies.records import builds, damage, progress
 from include.nightlies.records import publications as records
 from include.nightlies.records.damage import Damage
 from include.nightlies.rules.publication import Figures, Move, Publication
@@ -33,6 +34,9 @@ from include.site.site import Site
 Progress = Callable[[Item, PrepareProgress], None]
 
 log = logging.getLogger(__name__)
+
+PROGRESS_EVERY = timedelta(seconds=2)
+"""How often the ledger is told how far a preparation is; a shorter one leaves no row."""
 
 
 def prepare_batch(site: Site, attempt: Attempt, batch: Batch, *, progress: Progress | None = None) -> BatchOutcome:
@@ -101,6 +105,8 @@ class Preparation:
         fqrn, ledger = self.batch.repository, self.site.ledger
         settings = self.site.settings.repository(fqrn)
         damages = damage.of_repository(ledger, fqrn) if settings.server is None else ()
+        then = partial(self.progress, item) if self.progress else None
+        noted = _ProgressRecorder(ledger, publication, self.attempt, then)
         tree = TreeToPrepare(
             item.destination,
             opened(self.site, item, settings.limits),
@@ -108,11 +114,11 @@ class Preparation:
             known_from=records.earlier_destinations(ledger, publication),
             damaged={*lost, *(found.key for found in damages)},
             limits=source_limits(settings.limits),
-            progress=partial(self.progress, item) if self.progress else None,
+            progress=noted,
             dry_run=dry_run,
         )
         journal = journal_of(self.site, fqrn, self.seen, tree, item.source, item.sha256)
-        with journal or nullcontext():
+        with journal or nullcontext(), noted:
             changeset = self._kept(prepare_for(self.site, self.head, self.seen, tree, journal))
             self._mended(changeset, damages)
             if journal is not None:
@@ -130,6 +136,38 @@ class Preparation:
         if changeset.stored:
             builds.save_changeset(self.site.ledger, builds.ChangesetRecord.of(changeset))
         return changeset
+
+
+class _ProgressRecorder:
+    """Keeps the ledger's progress of one preparation up to date, and passes it on. Use it as a context manager."""
+
+    def __init__(
+        self, ledger: Bind, publication: Publication, attempt: Attempt, then: Callable[[PrepareProgress], None] | None
+    ) -> None:
+        self._ledger = ledger
+        self._publication = publication.id
+        self._attempt = attempt
+        self._then = then
+        self._began = attempt.clock()
+        self._noted = self._began
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        if self._noted > self._began:
+            progress.forget(self._ledger, self._publication)
+
+    def __call__(self, done: PrepareProgress) -> None:
+        if self._then is not None:
+            self._then(done)
+        now = self._attempt.clock()
+        if now - self._noted < PROGRESS_EVERY:
+            return
+        self._noted = now
+        figures = (done.files, done.bytes, done.bytes_uploaded)
+        seen = progress.NotedProgress(self._publication, self._attempt.number, self._began, *figures, now)
+        progress.note(self._ledger, seen)
 
 
 def _prepare_one(preparation: Preparation, item: Item, publication: Publication) -> Publication:

@@ -15,7 +15,7 @@ class Night:
     """Which build a run installs. `run` names the run in the ledger, `reason` says where the date came from.
 
     `number`: which pass of its night the run is; `earlier`: the names of the passes before it. Only the `last` one
-    takes all that the index lists, and ends the night.
+    takes all that the index lists, and ends the night. `without`: the artifacts that may be missing in this run.
     """
 
     run: str
@@ -28,6 +28,7 @@ class Night:
     number: int = 1
     earlier: tuple[str, ...] = ()
     last: bool = True
+    without: tuple[str, ...] = ()
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Night:
@@ -42,6 +43,7 @@ class Night:
             number=int(value.get("number", 1)),
             earlier=tuple(value.get("earlier", ())),
             last=bool(value.get("last", True)),
+            without=tuple(value.get("without", ())),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -56,6 +58,8 @@ class Night:
             "number": self.number,
             "earlier": list(self.earlier),
             "last": self.last,
+            # what came later is left out where there is nothing to say
+            **({"without": list(self.without)} if self.without else {}),
         }
 
 

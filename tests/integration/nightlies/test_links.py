@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -169,6 +170,21 @@ def test_what_is_required_and_missing_keeps_the_links_and_what_is_optional_does_
     build_of(NEXT_MONDAY, {"A": b"4", "B": b"5"}).store_in(store)
     whole_night(slots, night_of(NEXT_MONDAY, "night/late"))
     assert leads_to(slots, "latest") == leads_to(slots, "Mon") == f"{FOLDER}/b20261109"
+
+
+def test_a_run_without_what_failed_moves_the_links_and_only_it_does(slots: Nights) -> None:
+    build_of(MONDAY, {"A": b"1", "B": b"2"}).lose("B", "x86_64").store_in(slots.site.store("cvmfs"))
+    night = night_of(MONDAY)
+    publish(slots, night)
+    verify_run(slots.site, attempt(night.run))
+    with pytest.raises(GateClosed) as closed:
+        gate(slots.site, attempt(night.run), night=replace(night, without=("C/x86_64", "B/dbg")))
+    assert missing(closed.value) == ["B/x86_64"]
+    without = Night.from_json(replace(night, without=("B/x86_64",)).to_json())
+    passed = gate(slots.site, attempt(night.run), night=without)
+    assert [line.partition(":")[0] for line in passed.lacking] == ["B/x86_64"]
+    assert {one.state for one in link(slots, without).links} == {LinkState.MOVED}
+    assert leads_to(slots, "latest") == f"{FOLDER}/b20261102"
 
 
 def test_a_link_of_somebody_else_is_left_alone_with_the_reason(slots: Nights) -> None:

@@ -9,7 +9,7 @@ RANKS = (
     ("operators", "sensors"),
     ("triggers",),
     ("hooks",),
-    ("include.lab", "include.cli"),
+    ("include.lab", "include.cli", "include.pages"),
     ("include.care.metrics",),
     ("include.care.watch",),
     ("include.care.preflight",),

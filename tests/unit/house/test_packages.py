@@ -13,9 +13,7 @@ STORED = "Airflow stores its dotted path"
 # A module of under 60 lines that one other imports, and why it is one. It may only shrink.
 SMALL = {
     "include.care.freezes.tables": TABLES,
-    "include.care.provenance.tables": TABLES,
     "include.care.watch.tables": TABLES,
-    "include.care.freezes.errors": "each subject has its errors in a module of that name",
     "include.care.replicas.client_config": "a document of another program, and nothing of ours",
     "include.care.preflight.clockchange": "a check of the preflight is one module",
     "include.care.preflight.pools": "a check of the preflight is one module",

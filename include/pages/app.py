@@ -1,0 +1,127 @@
+"""The app: every route behind the login that it is given, no content from elsewhere, no script in a page."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import FileResponse, Response
+from starlette.concurrency import run_in_threadpool
+
+from include.errors import NightshiftError
+from include.ledger.errors import LedgerError
+from include.pages.asked import Asked
+from include.pages.errors import BadPageQuery
+from include.pages.registry import PAGES, Page
+from include.pages.rendering import live_part, page_html, refusal_html
+from include.pages.services import Services
+from include.quality.pages import docs_file
+from include.site.site import Site
+
+STATIC = Path(__file__).parent / "static"
+TYPES = {".css": "text/css", ".js": "text/javascript"}
+EVERY_S = 15
+"""How often a page asks for news, if it does not say itself."""
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",
+    "Cache-Control": "private, no-cache",
+}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'{styles}; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
+)
+
+
+def create_app(login: Callable[..., Any], site: Callable[[], Site]) -> FastAPI:
+    """The pages as an app to be mounted.
+
+    Args:
+        login: A FastAPI dependency that raises 401 for a request without a login.
+        site: Gives the deployment; called in a thread for each request.
+    """
+    app = FastAPI(
+        title="Nightshift", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(login)]
+    )  # fmt: skip
+    services = Services()
+    for page in PAGES:
+        _add(app, page, site, services)
+    app.add_api_route("/static/{name}", _static, methods=["GET"])
+    app.add_api_route("/quality/{slot}/{run}/{name}", partial(_data_docs, site), methods=["GET"])
+    app.add_exception_handler(NightshiftError, _refused)
+    return app
+
+
+def _add(app: FastAPI, page: Page, site: Callable[[], Site], services: Services) -> None:
+    read = import_module(f"include.pages.{page.name}").read
+
+    def values(request: Request) -> dict[str, Any]:
+        asked = Asked(site(), services, datetime.now(UTC), dict(request.query_params))
+        return {"every": EVERY_S, **read(asked)}
+
+    async def whole(request: Request) -> Response:
+        found = await run_in_threadpool(values, request)
+        return _answer(request, page, await run_in_threadpool(page_html, page, found))
+
+    async def live(request: Request) -> Response:
+        found = await run_in_threadpool(values, request)
+        return _answer(request, page, await run_in_threadpool(live_part, page, found))
+
+    app.add_api_route(f"/{page.name}", whole, methods=["GET"], name=page.name)
+    app.add_api_route(f"/{page.name}/live", live, methods=["GET"], name=f"{page.name} live")
+
+
+def _answer(request: Request, page: Page, html: str) -> Response:
+    body = html.encode()
+    tag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+    headers = {**HEADERS, "Content-Security-Policy": policy(page.charts), "ETag": tag}
+    if request.headers.get("if-none-match") == tag:
+        return Response(status_code=304, headers=headers)
+    return Response(body, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def policy(charts: bool) -> str:
+    """The Content-Security-Policy of a page. Plotly writes style sheets, so charts need styles in the page."""
+    return _POLICY.format(styles=" 'unsafe-inline'" if charts else "")
+
+
+def _refused(_request: Request, error: Exception) -> Response:
+    """An error as a page; the script of an open page shows its text in the status line."""
+    status = 400 if isinstance(error, BadPageQuery) else 503 if isinstance(error, LedgerError) else 500
+    headers = {**HEADERS, "Content-Security-Policy": policy(charts=False)}
+    return Response(refusal_html(str(error)), status, headers, "text/html; charset=utf-8")
+
+
+async def _static(name: str) -> Response:
+    """A file of the pages. Its URL has its digest, so that it is kept for as long as it is the same."""
+    file = _files().get(name)
+    if file is None:
+        return Response(status_code=404, headers=HEADERS)
+    headers = {**HEADERS, "Cache-Control": "private, max-age=31536000, immutable"}
+    return FileResponse(file, media_type=TYPES[file.suffix], headers=headers)
+
+
+def _data_docs(site: Callable[[], Site], slot: str, run: str, name: str) -> Response:
+    """A page of a run's Data Docs, kept on this machine by the task that judged the night."""
+    settings = site().settings
+    file = docs_file(settings.paths.var, slot, run, name) if slot in settings.slots else None
+    if file is None:
+        return Response("No Data Docs of that run are kept here.", 404, HEADERS, "text/plain; charset=utf-8")
+    headers = {**HEADERS, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+    return FileResponse(file, media_type="text/html; charset=utf-8", headers=headers)
+
+
+@cache
+def _files() -> dict[str, Path]:
+    found = {file.name: file for file in STATIC.iterdir() if file.suffix in TYPES}
+    plotly = find_spec("plotly")
+    if plotly is not None and plotly.origin is not None:
+        found["plotly.min.js"] = Path(plotly.origin).parent / "package_data" / "plotly.min.js"
+    return found

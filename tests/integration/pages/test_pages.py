@@ -1,0 +1,222 @@
+"""Every route is behind the login; what a page shows is the ledger's, escaped, and asks nobody else."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
+
+from include.care.freezes.freezes import freeze
+from include.nightlies.records import builds, progress
+from include.nightlies.records import links as linked
+from include.nightlies.records.links import LinkRecord
+from include.nightlies.records.publications import publication
+from include.nightlies.rules.index import Artifact, BuildIndex
+from include.nightlies.rules.publication import Move
+from include.nightlies.rules.states import Phase, State
+from include.pages.registry import PAGES
+from include.quality.pages import folder_of_run
+from include.site.site import Site
+from tests.fakes.site import FQRN
+from tests.integration.pages.conftest import DAY, HOSTILE, NOW, RUN, Night
+
+NIGHT = f"/nights?slot=main&date={DAY}"
+FORM = "/start?action=undo&slot=main&build_id=b21&projects=A"
+
+
+def test_every_route_without_a_login_answers_401(anybody: TestClient) -> None:
+    routes = [one for one in anybody.app.routes if isinstance(one, APIRoute)]  # type: ignore[attr-defined]
+    assert len(routes) == len(anybody.app.routes) == 2 * len(PAGES) + 2  # type: ignore[attr-defined]
+    for route in routes:
+        answer = anybody.get(route.path.format(name="shell.js", slot="main", run="0" * 32))
+        assert (answer.status_code, answer.json()) == (401, {"detail": "Not authenticated"}), route.path
+
+
+def test_a_page_allows_no_script_in_it_and_nothing_from_elsewhere(client: TestClient) -> None:
+    answer = client.get("/nights")
+    policy = dict(one.strip().split(" ", 1) for one in answer.headers["content-security-policy"].split(";"))
+    assert (policy["default-src"], policy["script-src"], policy["connect-src"]) == ("'none'", "'self'", "'self'")
+    assert not re.search(r"<script(?![^>]* src=)|<[^>]+ (style|on\w+)=", answer.text)
+    # Airflow may have a base path
+    assert not re.search(r'(?:href|src|action)="/', answer.text + client.get(NIGHT).text + client.get(FORM).text)
+    loaded = re.findall(r'<(?:script|link)[^>]+(?:src|href)="([^"]+)"', answer.text)
+    assert [one for one in loaded if not one.startswith(("static/", "data:,"))] == []
+    for url in loaded[1:]:
+        assert client.get(f"/{url}").status_code == 200
+
+
+def test_plotly_is_served_from_the_installed_package(client: TestClient) -> None:
+    answer = client.get("/static/plotly.min.js")
+    assert answer.headers["content-type"].startswith("text/javascript")
+    assert len(answer.content) > 1_000_000
+
+
+def test_only_files_of_the_pages_are_served(client: TestClient) -> None:
+    for name in ("..%2fapp.py", "app.py", "nights.html"):
+        assert client.get(f"/static/{name}").status_code == 404
+
+
+def test_the_data_docs_of_a_run_are_served_and_nothing_beside_them(client: TestClient, site: Site) -> None:
+    var = site.settings.paths.var
+    folder = folder_of_run(var, "main", RUN)
+    folder.mkdir(parents=True)
+    (folder / "index.html").write_text("<h1>Quality</h1>")
+    (folder / ".index.1").write_text("not whole yet")
+    (var / "index.html").write_text("not of a run")
+    (folder / "night.html").symlink_to(var / "index.html")
+    answer = client.get(f"/quality/main/{folder.name}/index.html")
+    assert (answer.status_code, answer.text) == (200, "<h1>Quality</h1>")
+    assert answer.headers["content-security-policy"].startswith("default-src 'none';")
+    beside = (
+        f"main/{folder.name}/.index.1", f"main/{folder.name}/night.html", f"main/{folder.name}/growth.html",
+        f"main/{folder.name}%00/index.html", "main/../index.html", "main/..%2f..%2f/index.html",
+        "%2e%2e/%2e%2e/index.html", f"../quality/{folder.name}/index.html", f"unknown/{folder.name}/index.html",
+    )  # fmt: skip
+    assert {client.get(f"/quality/{path}").status_code for path in beside} == {404}
+
+
+def test_an_empty_ledger_is_said(client: TestClient) -> None:
+    assert "The ledger has no build" in client.get("/nights").text
+    assert "No build of this date is known" in client.get(NIGHT).text
+
+
+def test_the_list_names_nights_with_the_states_of_their_artifacts(client: TestClient, night: Night) -> None:
+    night.listed("A/x86", "B/x86")
+    night.published("A/x86")
+    page = client.get("/nights").text
+    assert f'href="nights?slot=main&amp;date={DAY}"' in page
+    assert '<th scope="col" class="n">published</th>' in page
+
+
+def test_the_list_goes_on_where_a_page_of_it_ended(client: TestClient, site: Site) -> None:
+    for number in range(1, 24):
+        Night(site, day=DAY.replace(month=10, day=number)).listed("A/x86")
+    first = client.get("/nights").text
+    older = re.search(r'href="([^"]+)" rel="next"', first)
+    assert older is not None
+    second = client.get("/" + older[1].replace("&amp;", "&")).text
+    dates = [re.findall(r'<th scope="row"><a [^>]+>([\d-]+)', page) for page in (first, second)]
+    assert [len(one) for one in dates] == [20, 3]
+    assert sorted(dates[0] + dates[1]) == [f"2026-10-{number:02}" for number in range(1, 24)]
+
+
+def test_a_cell_links_to_log_artifact_and_provenance(client: TestClient, night: Night) -> None:
+    night.listed("A/x86", "B/x86")
+    night.published("A/x86")
+    page = client.get(NIGHT).text
+    run = "../dags/nightly_install_main/runs/scheduled__2026-11-21T02%3A00%3A00%2B00%3A00"
+    assert f'href="{run}/tasks/artifact.publish/mapped/3?try_number=1" target="_top"' in page
+    assert 'href="https://builds.example.org/0.tar" target="_top"' in page
+    assert "provenance?repository=" in page
+    assert "7 files, 2.5 MB" in page
+    assert "1 of 2 artifacts have ended" in page
+
+
+def test_a_failure_and_what_waits_have_their_reasons(client: TestClient, night: Night) -> None:
+    night.listed("A/x86", "B/x86")
+    error = ValueError("no room on the disk")
+    night.moved(night.planned("A/x86"), Move.failed(Phase.PREPARE, error))
+    page = client.get(NIGHT).text
+    assert '<span class="bad">failed</span>' in page
+    assert "no room on the disk" in page
+    assert "listed, and no run has taken it yet" in page
+
+
+def test_a_running_preparation_shows_how_far_it_is(client: TestClient, site: Site, night: Night) -> None:
+    before = Night(site, day=DAY.replace(day=20))
+    before.listed("A/x86")
+    before.published("A/x86", run="d/before")
+    night.listed("A/x86")
+    key = night.planned("A/x86")
+    night.moved(key, Move(State.PREPARING, Phase.PREPARE, "try 1"))
+    page = client.get(NIGHT).text
+    assert '<span class="busy">preparing</span>' in page
+    found = publication(site.ledger, key)
+    assert found is not None
+    seen = progress.NotedProgress(found.id, 1, NOW, 1234, 1_000_000, 500, NOW.replace(second=30))
+    progress.note(site.ledger, seen)
+    page = client.get(NIGHT).text
+    assert "1 234 files, 1.0 MB read, about 45 s left" in page
+    assert '<progress max="1" value="0.400"' in page
+
+
+def test_news_are_the_part_that_changes_and_come_only_when_it_did(client: TestClient, night: Night) -> None:
+    night.listed("A/x86")
+    url = f"/nights/live?slot=main&date={DAY}"
+    first = client.get(url)
+    assert "<html" not in first.text
+    assert first.text.strip() in client.get(NIGHT).text
+    again = client.get(url, headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    night.published("A/x86")
+    assert client.get(url, headers={"If-None-Match": first.headers["etag"]}).status_code == 200
+
+
+def test_a_tab_of_a_run_shows_its_night(client: TestClient, night: Night) -> None:
+    night.listed("A/x86")
+    night.published("A/x86")
+    assert f"Night of main, {DAY}" in client.get("/nights", params={"run": RUN}).text
+    assert "has not recorded an artifact" in client.get("/nights", params={"run": "leases/x"}).text
+
+
+def test_a_link_says_where_it_leads_and_why_it_stays(client: TestClient, site: Site, night: Night) -> None:
+    night.listed("A/x86")
+    latest = "/nightlies/main/latest"
+    known = LinkRecord("link", FQRN, latest, "main", "b20", DAY.replace(day=20), "moved", "whole", "d/r1", 7, NOW)
+    later = replace(known, build_id="b21", build_date=DAY, state="stayed", reason="B/x86 is missing", run_id="d/r2")
+    linked.record(site.ledger, [known, later])
+    page = client.get(NIGHT).text
+    assert re.search(rf'<th scope="row">{latest}</th><td><a href="[^"]+2026-11-20">b20 of 2026-11-20</a></td>', page)
+    assert "stayed (for b21)" in page
+    assert "B/x86 is missing" in page
+    assert 'href="../dags/d/runs/r2" target="_top"' in page
+    linked.record(site.ledger, [replace(known, state="removed", run_id="d/r3")])
+    assert re.search(rf'<th scope="row">{latest}</th><td>nothing</td>', client.get(NIGHT).text)
+
+
+def test_a_freeze_and_an_open_lease_are_shown(client: TestClient, site: Site, night: Night) -> None:
+    night.listed("A/x86")
+    holder = f"{RUN}/artifact.publish[3] try 1"
+    with site.gateway(FQRN) as gateway:
+        lease = gateway.acquire(FQRN, "/nightlies/main", hostname=holder)
+        freeze(site, FQRN, reason="a disk is replaced", who="ann", until=None, now=datetime.now(UTC))
+        page = client.get(NIGHT).text
+        gateway.drop(lease)
+    assert '<span class="bad">frozen</span>' in page
+    assert "by ann, until it is thawed: a disk is replaced" in page
+    assert '<th scope="row">/nightlies/main</th>' in page
+    assert "artifact.publish/mapped/3?try_number=1" in page
+
+
+def test_hostile_names_and_reasons_are_text(client: TestClient, site: Site, night: Night) -> None:
+    artifact = Artifact(HOSTILE, "x86", f"javascript:alert(1)//{HOSTILE}", 1, "a" * 64)
+    index = BuildIndex("main", f"b{HOSTILE}", DAY, True, (artifact,))
+    builds.record_build(site.ledger, index, index_url="u", now=NOW)
+    for url in ("/nights", NIGHT, f"/provenance?repository={HOSTILE}&path=/{HOSTILE}", f"/nights?run={HOSTILE}"):
+        page = client.get(url).text
+        assert "<script>alert" not in page, url
+        assert "&lt;script&gt;alert" in page, url
+    assert 'href="javascript' not in client.get(NIGHT).text
+
+
+def test_a_parameter_that_cannot_be_is_refused_by_name(client: TestClient) -> None:
+    for url, what in (
+        ("/nights?slot=main&date=yesterday", "parameter date"),
+        ("/nights?slot=unknown&date=2026-11-21", "parameter slot"),
+        ("/nights?until=2026-11-21&below=-1", "parameter below"),
+        ("/provenance?repository=r", "parameter path"),
+        ("/start?action=drop", "parameter action"),
+    ):
+        answer = client.get(url)
+        assert answer.status_code == 400, url
+        assert what in answer.text
+
+
+def test_a_form_is_filled_in_and_goes_to_airflow(client: TestClient) -> None:
+    page = client.get(FORM).text
+    assert 'action="../api/v2/dags/undo_build/dagRuns"' in page
+    assert 'name="projects" value="A" data-kind="names"' in page
+    assert 'name="dry_run" data-kind="boolean" checked' in page

@@ -1,0 +1,148 @@
+"""*Repositories* over a real ledger, store and gateway."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from include.care.provenance.document import ChangeKind
+from include.care.provenance.records import begun, note
+from include.care.replicas.look import record
+from include.care.replicas.states import ReplicaLook, ReplicaState
+from include.cvmfs.collect.report import CollectionReport
+from include.nightlies.records import links as linked
+from include.nightlies.records.collections import note_collection
+from include.nightlies.records.links import TAG, LinkRecord
+from include.pages import repository_rows as rows
+from include.site.site import Site
+from tests.fakes.site import FQRN
+from tests.integration.pages.conftest import DAY, HOSTILE, NOW, RUN, Night
+
+
+def changed(site: Site, revision: int, path: str = "/a", **more: Any) -> None:
+    """A revision changed a path."""
+    at = NOW + timedelta(hours=revision)
+    one = begun(site, FQRN, revision=revision, run_id=RUN, holder=f"{RUN}/links try 1", at=at)
+    note(site, replace(one, path=path, **more))
+
+
+def collected(site: Site, *, deleted: int, hour: int) -> None:
+    """A collection ended."""
+    report = CollectionReport(FQRN, number=hour)
+    report.ended, report.objects_kept, report.deleted, report.once = NOW.replace(hour=hour), 1200, deleted, 7
+    note_collection(site.ledger, report, now=NOW)
+
+
+def answered(client: TestClient, url: str = "/repositories") -> str:
+    """The page once the store has answered."""
+    for _ in range(200):
+        page = client.get(url).text
+        if "has not answered yet" not in page:
+            return page
+    raise AssertionError("the store did not answer")
+
+
+def figures(page: str) -> list[Any]:
+    return [json.loads(html.unescape(one)) for one in re.findall(r'data-figure="([^"]+)"', page)]
+
+
+def test_a_new_repository_shows_what_its_store_has(client: TestClient) -> None:
+    page = answered(client)
+    assert f"Repository {FQRN}" in page
+    assert re.search(r"<dd>\d+ in the store; none by the ledger", page)
+    assert re.search(r"<dt>Size</dt><dd>\d+ files, ", page)
+    assert re.search(r'<span class="good">ends <time', page)
+    assert "No lease is open" in page
+    for said in ("no revision of it", "no artifact that was published", "no tag of it", "No collection of it"):
+        assert said in page
+    assert figures(page) == []
+
+
+def test_a_store_that_is_away_leaves_what_the_ledger_has(client: TestClient, site: Site) -> None:
+    changed(site, 41)
+    settings = site.settings.stores["files"]
+    site.settings.stores["files"] = settings.model_copy(update={"url": "http://127.0.0.1:9"})
+    page = answered(client)
+    assert "The store cannot be reached: " in page
+    assert "unknown in the store; 41 by the ledger" in page
+
+
+def test_a_whitelist_that_has_ended_is_said(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> datetime:
+            return datetime.now(tz) + timedelta(days=4000)
+
+    monkeypatch.setattr("include.pages.app.datetime", Later)
+    assert "Readers refuse what the store has: " in answered(client)
+
+
+def test_revisions_lead_to_their_run_its_log_and_their_path(client: TestClient, site: Site, night: Night) -> None:
+    night.listed("A/x86")
+    night.published("A/x86")
+    changed(site, 6)
+    changed(site, 7, "/nightlies/main/latest", kind=ChangeKind.LINK, leads_to="b")
+    changed(site, 7, "/nightlies/main/b")
+    page = answered(client)
+    assert "1 tree, 1 link" in page
+    run = "../dags/nightly_install_main/runs/scheduled__2026-11-21T02%3A00%3A00%2B00%3A00"
+    assert f'href="{run}/tasks/links?try_number=1" target="_top"' in page
+    assert f'href="provenance?repository={FQRN}&amp;path=%2Fnightlies%2Fmain%2Fb"' in page
+    revisions, sizes = figures(page)
+    assert revisions["data"][0]["y"] == [6, 7]
+    assert sizes["data"][0]["x"] == [f"{DAY}"]
+
+
+def test_points_of_many_revisions_are_evenly_spaced_and_end_with_the_newest(site: Site) -> None:
+    for revision in range(3, 24):
+        changed(site, revision)
+    assert [revision for _, revision in rows.revisions_over_time(site.ledger, FQRN, points=7)] == [
+        5,
+        8,
+        11,
+        14,
+        17,
+        20,
+        23,
+    ]
+    assert len(rows.revisions_over_time(site.ledger, FQRN)) == 21
+
+
+def test_collections_tags_and_replicas_are_shown(client: TestClient, site: Site) -> None:
+    collected(site, deleted=5, hour=1)
+    collected(site, deleted=31, hour=2)
+    made = LinkRecord(TAG, FQRN, "main-1", "main", "b1", DAY, "moved", "the build is whole", RUN, 9, NOW)
+    linked.record(site.ledger, [made, replace(made, state="removed", reason=HOSTILE, run_id="d/later")])
+    page = answered(client)
+    assert "31 objects deleted" in page
+    assert "1 200 were kept by the last collection" in page
+    assert HOSTILE not in page
+    assert html.escape(HOSTILE, quote=True).replace("&#x27;", "&#39;").replace("&quot;", "&#34;") in page
+    assert "the build is whole" not in page  # only the last decision of a tag
+    assert figures(page)[-1]["data"][2]["y"] == [5, 31]
+
+
+def test_only_replicas_that_are_configured_are_shown(client: TestClient, site: Site) -> None:
+    look = ReplicaLook(
+        repository=FQRN, replica="gone", url="http://r", state=ReplicaState.BEHIND, reason="revision 3", looked_at=NOW,
+        state_since=NOW, head_revision=9, revision=3, behind_since=NOW - timedelta(hours=2),
+    )  # fmt: skip
+    record(site.ledger, [look])
+    assert "The settings name no replica of it" in answered(client)
+
+
+def test_of_several_repositories_all_are_listed(client: TestClient, site: Site) -> None:
+    site.settings.repositories["b.example.org"] = site.settings.repositories[FQRN]
+    changed(site, 12)
+    collected(site, deleted=5, hour=1)
+    page = client.get("/repositories").text
+    assert f'<a href="repositories?repository={FQRN}">{FQRN}</a></th>\n<td class="n">12</td>' in page
+    assert "<td>never</td>" in page
+    assert client.get("/repositories?repository=unknown").status_code == 400
