@@ -21,7 +21,7 @@ from include.settings.prepare import ArtifactLimits, Prepare
 from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings, named_once
 from include.settings.retention import CollectionSettings, Retention
-from include.settings.sites import RemoteSite
+from include.settings.sites import RemoteSite, require_folders_below
 from include.settings.ssh import SshLogin
 from include.settings.templates import fields
 from include.settings.text_types import (
@@ -435,11 +435,7 @@ class SiteSettings(_Block):
 
     @model_validator(mode="after")
     def _files_of_sites_are_ours(self) -> SiteSettings:
-        for site in self.sites.values():
-            for folder in site.folders:
-                if not folder.is_relative_to(self.paths.var):
-                    what = f"site {site.name}: the folder {folder} is outside {self.paths.var}"
-                    raise fault(what, "Use a folder below `paths.var`.")
+        require_folders_below(self.paths.var, self.sites.values())
         return self
 
 

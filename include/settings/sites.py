@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -150,6 +150,15 @@ class RemoteSite(Block):
             hint = "Choose another `checksum`, or add `clean_on_size: true` if the same size is enough."
             raise fault("cleaning without a checksum", hint)
         return self
+
+
+def require_folders_below(folder: Path, sites: Iterable[RemoteSite]) -> None:
+    """A validator: URLs of sites that are folders of this machine are below `folder`."""
+    for site in sites:
+        for strange in (one for one in site.folders if not one.is_relative_to(folder)):
+            raise fault(
+                f"site {site.name}: the folder {strange} is outside {folder}", "Use a folder below `paths.var`."
+            )
 
 
 def _split(url: str) -> SplitResult | None:

@@ -79,7 +79,9 @@ class TransferFailure:
         return next((row.failure_class for row in _SIGNS if row.has(self)), FailureClass.OTHER)
 
 
-_REASON = re.compile(rf"\s*(?P<scope>{'|'.join(one.value for one in FailureScope)})\s+\[(?P<number>\d{{1,4}})\](?P<text>.*)", re.DOTALL)
+_REASON = re.compile(
+    rf"\s*(?P<scope>{'|'.join(one.value for one in FailureScope)})\s+\[(?P<number>\d{{1,4}})\](?P<text>.*)", re.DOTALL
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ _SIGNS = (
         errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EHOSTDOWN, errno.EHOSTUNREACH,
         errno.ENETUNREACH, errno.ECOMM, errno.EPIPE, errno.EAGAIN, errno.EBUSY,
     ),
-    _sign(_F.CONNECTION, text=r"could not connect|name or service not known|name resolution|end-of-file|HTTP 50[0-4]\b"),
+    _sign(_F.CONNECTION, text=r"could not connect|service not known|name resolution|end-of-file|HTTP 50[0-4]\b"),
 )  # fmt: skip
 
 

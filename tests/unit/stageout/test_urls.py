@@ -33,7 +33,10 @@ BARI = site("bari", third_party=[("/", "https://bari.it/data"), ("/store", "s3:/
 
 def test_each_operation_has_rules_of_its_own_in_their_order():
     name = "/store/user/ann/a.root"
-    read = {"root": "root://x.pisa.it:1095//cms/store/user/ann/a.root", "http": "davs://w.pisa.it/cms/store/user/ann/a.root"}
+    read = {
+        "root": "root://x.pisa.it:1095//cms/store/user/ann/a.root",
+        "http": "davs://w.pisa.it/cms/store/user/ann/a.root",
+    }
     assert list(site_urls(PISA, READ, name).items()) == list(read.items())
     assert site_urls(PISA, WRITE, name) == {"http": "davs://w.pisa.it:8443/user/ann/a.root"}
     assert site_urls(PISA, WRITE, "/store/username/a") == {"http": "davs://w.pisa.it/cms/username/a"}
@@ -54,9 +57,9 @@ def test_a_name_that_no_rule_has_names_the_site():
 
 
 HOSTILE = [
-    "", "/", "store/a", "/store/../etc/passwd", "/store/./a", "/store//a", "/store/a/", "/store/..", "/store/a\n", "/store/a\0",
-    "/store/%2e%2e/a", "/store/a%00", "/store/..\\a", "/store/a\u202eb", "/store/\ud800", "/store/a\u2028b", "/store/e\u0301",
-    "/store/\x7f", "/store/" + "a" * 1000,
+    "", "/", "store/a", "/store/../etc/passwd", "/store/./a", "/store//a", "/store/a/", "/store/..",
+    "/store/a\n", "/store/a\0", "/store/\x7f", "/store/a\u202eb", "/store/\ud800", "/store/a\u2028b", "/store/e\u0301",
+    "/store/%2e%2e/a", "/store/a%00", "/store/..\\a", "/store/" + "a" * 1000,
 ]  # fmt: skip
 
 
