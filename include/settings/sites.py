@@ -92,8 +92,8 @@ class PrefixRule(Block):
 class RemoteSite(Block):
     """A storage site that data are transferred to and from.
 
-    `read`, `write` and `third_party` (copies from and to the site that its own server makes) are rules in the order of preference. For each
-    protocol the first rule counts whose prefix the logical name is below.
+    `read`, `write` and `third_party` (copies that its server makes from or to another site) are rules in the order of
+    preference. For each protocol the first rule counts whose prefix the logical name is below.
     """
 
     name: str

@@ -1,7 +1,8 @@
 """The ledger's tables of stage-out. A change here needs a migration in `include/ledger/migrations/versions`.
 
-A component looks for (state, due time), or (state, queue, due time): both are indices, so a claim reads no more rows than
-it takes. A claim moves the due time to its end: what a dead process had claimed becomes due by itself.
+A component looks for (state, due time), or (state, queue, due time): both are indices, so a claim reads no more rows
+than it takes. A claim moves the due time to its end: what a dead process had claimed is due
+again by itself.
 """
 
 from __future__ import annotations

@@ -231,7 +231,8 @@ def filled(fresh):
         recorded(fresh, 50, owner=f"user-{owner}")
     ids = recorded(fresh, 4000, owner="ann")
     set_state(fresh, ids[:3000], TransferState.CLEANED)
-    set_state(fresh, ids[3000:], COPIED)
+    set_state(fresh, ids[3000:3900], COPIED)
+    set_state(fresh, ids[3900:], CLAIMED)
     with fresh.begin() as connection:
         queue = connection.scalar(select(stageout_transfers.c.queue).limit(1))
         jobs = [
@@ -294,13 +295,12 @@ def test_no_statement_of_a_claim_sorts_or_reads_a_table(filled, claim):
 def test_a_claim_reads_as_many_rows_as_it_takes_however_many_there_are(filled, claim):
     """By the server's own counters of this connection."""
     CLAIMS[claim](filled)
-    with filled.connect() as connection:
-        connection.execute(text("FLUSH STATUS"))
     before = reads(filled)
     CLAIMS[claim](filled)
     after = reads(filled)
     # 20 queues, each with a step through the index; a batch of 10 rows, which each statement of the claim finds again
-    assert sum(after.values()) - sum(before.values()) < 200
+    read = sum(after.values()) - sum(before.values())
+    assert 0 < read < 200
 
 
 def reads(engine):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -163,18 +164,17 @@ def test_what_has_not_ended_is_not_archived(ledger):
 @pytest.mark.parametrize("kind", [pytest.param("mariadb", marks=pytest.mark.server("mariadbd"))], indirect=True)
 def test_a_move_that_deadlocks_is_made_again(ledger):
     """The two transactions lock two rows in opposite order: the server ends one, which is repeated."""
-    import threading
-
     ids, _ = submitted(ledger)
+    others = recorded(ledger, 100)
     both = threading.Barrier(2, timeout=60)
     tries: list[int] = []
     columns = stageout_transfers.c
 
     def opposite():
         with ledger.connect() as connection, connection.begin():
-            connection.execute(update(stageout_transfers).where(columns.id == ids[1]).values(user_job="other"))
-            # more rows changed than by the move: the server ends the transaction that has changed less
-            connection.execute(stageout_transfers.update().where(columns.id == ids[1]).values(user_job="again"))
+            # it changes more rows than the move: the server ends the transaction that has changed less
+            more = columns.id.in_([*others, ids[1]])
+            connection.execute(update(stageout_transfers).where(more).values(user_job="other"))
             both.wait()
             connection.execute(update(stageout_transfers).where(columns.id == ids[0]).values(user_job="other"))
 
@@ -191,5 +191,6 @@ def test_a_move_that_deadlocks_is_made_again(ledger):
     thread.start()
     assert writing(ledger, work) == frozenset(ids)
     thread.join(60)
-    assert set(states(ledger).values()) == {T.ACTIVE}
+    assert len(tries) == 2
+    assert {states(ledger)[number] for number in ids} == {T.ACTIVE}
     assert [len(history(ledger, number)) for number in ids] == [3, 3], "recorded once"
