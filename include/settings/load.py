@@ -21,7 +21,6 @@ from include.settings.model import (
     NodeSettings,
     Paths,
     PublisherKind,
-    RemoteSite,
     RepositorySettings,
     SiteSettings,
     Slot,
@@ -33,6 +32,7 @@ from include.settings.prepare import ArtifactLimits, OwnerSettings, Prepare
 from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings
 from include.settings.retention import Retention, WeekdayRule
+from include.settings.sites import PrefixRule, RemoteSite
 from include.settings.ssh import SshLogin
 from include.settings.text_types import PROJECT_ROOT
 from include.settings.yaml_lines import Location, Marked, dotted, read
@@ -56,6 +56,9 @@ _INNER_BLOCKS: Mapping[str, type[BaseModel]] = {
     "webhook": Webhook,
     "required": Choice,
     "optional": Choice,
+    "read": PrefixRule,
+    "write": PrefixRule,
+    "third_party": PrefixRule,
 }
 _BLOCKS: Mapping[str, type[BaseModel]] = {
     "gateway": Gateway,
@@ -169,16 +172,18 @@ def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> SettingsPro
 def _shown(given: str | None) -> str | None:
     if given is None:
         return None
-    # whatever stands before an @ in a URL may be a password
+    # whatever stands before an @ in a URL may be a password, and so may what a query has
     scheme, separator, rest = given.partition("://")
-    if separator and "@" in rest:
-        given = f"{scheme}://***@{rest.rpartition('@')[2]}"
+    if separator:
+        _, at, place = rest.rpartition("@")
+        place, query, _ = place.partition("?")
+        given = f"{scheme}://{'***@' if at else ''}{place}{'?***' if query else ''}"
     return given if len(given) <= 80 else given[:77] + "…"
 
 
 def _known_keys(location: Location) -> str:
     model: type[BaseModel] = _BLOCKS.get(str(location[0]), SiteSettings) if len(location) > 1 else SiteSettings
-    for inner in location[:-1] if model in (RepositorySettings, Slot, Notify) else ():
+    for inner in location[:-1] if model in (RepositorySettings, Slot, Notify, RemoteSite) else ():
         model = _INNER_BLOCKS.get(str(inner), model)
     named = model is not SiteSettings and model not in _INNER_BLOCKS.values()
     known = sorted(set(model.model_fields) - ({"name"} if named else set()))

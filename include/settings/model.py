@@ -21,6 +21,7 @@ from include.settings.prepare import ArtifactLimits, Prepare
 from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings, named_once
 from include.settings.retention import CollectionSettings, Retention
+from include.settings.sites import RemoteSite, require_folders_below
 from include.settings.ssh import SshLogin
 from include.settings.templates import fields
 from include.settings.text_types import (
@@ -373,13 +374,6 @@ class Paths(_Block):
     var: SitePath = Path("var")
 
 
-class RemoteSite(_Block):
-    """A storage site that data are staged out to."""
-
-    name: str
-    store: str
-
-
 class SiteSettings(_Block):
     """The whole configuration of a deployment."""
 
@@ -434,6 +428,15 @@ class SiteSettings(_Block):
     def slot(self, name: str) -> Slot:
         """The slot of that name; SettingsError names those that there are."""
         return _pick("slot", self.slots, name)
+
+    def remote_site(self, name: str) -> RemoteSite:
+        """The storage site of that name; SettingsError names those that there are."""
+        return _pick("site", self.sites, name)
+
+    @model_validator(mode="after")
+    def _files_of_sites_are_ours(self) -> SiteSettings:
+        require_folders_below(self.paths.var, self.sites.values())
+        return self
 
 
 def _pick(kind: str, blocks: Mapping[str, BlockT], name: str) -> BlockT:

@@ -77,7 +77,8 @@ def _schedule(text: str) -> str:
     return text
 
 
-def _store_url(text: str, info: ValidationInfo) -> str:
+def store_url(text: str, info: ValidationInfo) -> str:
+    """A validator: the URL of a store; a relative folder starts from the root."""
     if text.startswith("file:"):
         path = text.removeprefix("file:")
         if path.startswith("//") and not path.startswith("///"):
@@ -89,7 +90,7 @@ def _store_url(text: str, info: ValidationInfo) -> str:
         raise fault(
             "not the URL of a store", "Use s3://bucket/prefix, file:///path, or http(s)://host/path to read only."
         )
-    _no_userinfo(text)
+    no_userinfo(text)
     if parts.query or parts.fragment:
         raise fault("the URL has a query or a fragment", "Remove everything from ? or # on.")
     return text.rstrip("/")
@@ -99,15 +100,16 @@ def _http_url(text: str) -> str:
     parts = urlsplit(text)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise fault("not an http(s) URL", "Write http://host:port or https://host:port.")
-    _no_userinfo(text)
+    no_userinfo(text)
     return text.rstrip("/")
 
 
 def _public_url(text: str, info: ValidationInfo) -> str:
-    return _store_url(text, info) if text.startswith("file:") else _http_url(text)
+    return store_url(text, info) if text.startswith("file:") else _http_url(text)
 
 
-def _no_userinfo(text: str) -> None:
+def no_userinfo(text: str) -> None:
+    """A validator: the URL carries no login."""
     if "@" in urlsplit(text).netloc:
         raise fault("the URL carries a login", "Put login and password into a connection and name that connection.")
 
@@ -180,7 +182,7 @@ ConnectionId = Annotated[str, AfterValidator(_connection_id)]
 Fqrn = Annotated[str, AfterValidator(_fqrn)]
 SitePath = Annotated[Path, AfterValidator(_absolute)]
 NodeFolder = Annotated[str, AfterValidator(_node_folder)]
-StoreUrl = Annotated[str, AfterValidator(_store_url)]
+StoreUrl = Annotated[str, AfterValidator(store_url)]
 HttpUrl = Annotated[str, AfterValidator(_http_url)]
 PublicUrl = Annotated[str, AfterValidator(_public_url)]
 LedgerUrl = Annotated[str, AfterValidator(_ledger_url)]

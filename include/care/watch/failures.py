@@ -16,6 +16,7 @@ from include.gateway import errors as gateway
 from include.ledger import errors as ledger
 from include.publishers.server import errors as node
 from include.settings import errors as settings
+from include.stageout import errors as stageout
 from include.storage import errors as storage
 
 SHOWN = 20
@@ -24,7 +25,7 @@ REJECTED = "artifact-rejected"
 """What stands for the code of an artifact that its own index spoilt."""
 _FORMER_REJECTED = "Rejected"
 
-SUBJECTS = (cvmfs, fts, gateway, ledger, node, settings, storage)
+SUBJECTS = (cvmfs, fts, gateway, ledger, node, settings, stageout, storage)
 """Where errors are defined that concern a part of the site."""
 
 _CURES: Mapping[Concern, str] = {

@@ -21,6 +21,7 @@ import include.care.replicas.tables
 import include.care.watch.tables  # each declares its tables
 import include.nightlies.records.tables
 import include.settings.traits
+import include.stageout.tables
 from include.ledger.engine import reading, writing
 from include.ledger.metadata import metadata
 from include.ledger.migrate import VERSION_TABLE, _config, migrate, version
@@ -61,7 +62,7 @@ def test_the_tables_are_those_that_are_declared(ledger):
 
 
 def test_a_second_migration_changes_nothing(ledger):
-    assert migrate(ledger) == version(ledger) == "0013"
+    assert migrate(ledger) == version(ledger) == "0014"
 
 
 def test_a_migration_that_was_killed_half_way_is_finished(empty):
@@ -84,11 +85,11 @@ def test_many_processes_may_migrate_at_once(address, empty):
     if password:
         environ["PASSWORD"] = password
     done = subprocess.run([sys.executable, "-c", MIGRATE], env=environ, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout.split()) == (0, ["0013"] * 3), done.stderr
-    assert version(empty) == "0013"
+    assert (done.returncode, done.stdout.split()) == (0, ["0014"] * 3), done.stderr
+    assert version(empty) == "0014"
 
 
-VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012")
+VERSIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012", "0013")
 
 
 @pytest.mark.parametrize("begun", VERSIONS)

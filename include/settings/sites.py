@@ -1,0 +1,187 @@
+"""Storage sites that files are transferred between: their URLs, checksums and temporary areas (config/site.yaml)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from pydantic import AfterValidator, ValidationInfo, model_validator
+
+from include.settings.block import Block
+from include.settings.names import is_below, logical_name_fault
+from include.settings.text_types import fault, no_userinfo, store_url
+from include.storage.kinds import FILE, SCHEMES
+
+PROTOCOLS: Mapping[str, str] = {
+    "davs": "http",
+    "https": "http",
+    "dav": "http",
+    "http": "http",
+    "root": "root",
+    "xroot": "root",
+    "gsiftp": "gsiftp",
+    "s3": "s3",
+    "s3s": "s3",
+    "mock": "mock",
+    "file": "file",
+}
+"""Schemes of URLs, each with its protocol: third-party copy needs the same protocol at both ends."""
+_PORTS: Mapping[str, int] = {"davs": 443, "https": 443, "dav": 80, "http": 80, "root": 1094, "xroot": 1094}
+
+
+class ChecksumMode(Enum):
+    """How a site's files are verified after a transfer."""
+
+    ADLER32 = "adler32"
+    CRC32C = "crc32c"
+    READ_BACK = "read-back"
+    """The site reports no checksum: the file is read, and its checksum computed here."""
+    NONE = "none"
+    """Only the size is compared."""
+
+
+def _site_url(text: str, info: ValidationInfo) -> str:
+    parts = _split(text)
+    if parts is None or parts.scheme not in PROTOCOLS:
+        raise fault("not the URL of a storage site", f"Write scheme://host/path; schemes: {', '.join(PROTOCOLS)}.")
+    no_userinfo(text)
+    if SCHEMES.get(parts.scheme) is FILE:
+        text = store_url(text, info)
+        parts = urlsplit(text)
+    elif not parts.hostname or parts.query or parts.fragment:
+        raise fault("the URL has no host, or a query or fragment", "Write scheme://host:port/path and nothing more.")
+    wrong = _path_fault(parts)
+    if wrong:
+        raise fault(f"the path of the URL {wrong}", "Write a plain path, as davs://se.example.org/cms/store.")
+    return text.rstrip("/")
+
+
+def _prefix(text: str) -> str:
+    wrong = None if text == "/" else logical_name_fault(text)
+    if wrong:
+        raise fault(f"the prefix {text!r} {wrong}", 'Write it from the root on, as "/store/user".')
+    return text
+
+
+def _area(text: str) -> str:
+    if text == "/":
+        raise fault("the temporary area is everything", 'Name a folder of its own, as "/store/temp".')
+    return _prefix(text)
+
+
+SiteUrl = Annotated[str, AfterValidator(_site_url)]
+LogicalPrefix = Annotated[str, AfterValidator(_prefix)]
+TemporaryArea = Annotated[str, AfterValidator(_area)]
+
+
+class PrefixRule(Block):
+    """The URL of the logical names below a prefix: `url`, then the rest of the name."""
+
+    prefix: LogicalPrefix
+    url: SiteUrl
+
+    @property
+    def protocol(self) -> str:
+        """The protocol of the URL, by its scheme."""
+        return PROTOCOLS[self.url.partition(":")[0]]
+
+
+class RemoteSite(Block):
+    """A storage site that data are transferred to and from.
+
+    `read`, `write` and `third_party` (copies that its server makes from or to another site) are rules in the order of
+    preference. For each protocol the first rule counts whose prefix the logical name is below.
+    """
+
+    name: str
+    store: str | None = None
+    """The object store of this deployment that is the site, where there is one."""
+    read: tuple[PrefixRule, ...] = ()
+    write: tuple[PrefixRule, ...] = ()
+    third_party: tuple[PrefixRule, ...] = ()
+    allowed: tuple[SiteUrl, ...] = ()
+    """What a URL of the site begins with; empty: the URLs of its rules."""
+    checksum: ChecksumMode = ChecksumMode.ADLER32
+    temporary: TemporaryArea | None = None
+    """Below it jobs leave their files; nothing is ever removed elsewhere."""
+    clean: bool = False
+    """Whether a source in the temporary area is removed after its transfer was verified."""
+    clean_on_size: bool = False
+    """With `checksum: none`: whether the same size is enough for removing a source."""
+    clean_unknown: bool = False
+    """Whether the census deletes old files in the temporary area that the ledger does not know."""
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """What the URLs of the site begin with."""
+        return self.allowed or tuple(rule.url for rule in (*self.read, *self.write, *self.third_party))
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Those of its prefixes that are folders of this machine."""
+        urls = map(urlsplit, self.prefixes)
+        return tuple(Path(url.path) for url in urls if SCHEMES.get(url.scheme) is FILE)
+
+    def allows(self, url: str) -> bool:
+        """Whether the URL is one of the site: below an allowed prefix, without login, query or hidden path parts."""
+        parts = _split(url)
+        if parts is None or "@" in parts.netloc or parts.query or parts.fragment or _path_fault(parts):
+            return False
+        return any(_is_within(parts, urlsplit(prefix)) for prefix in self.prefixes)
+
+    @model_validator(mode="after")
+    def _rules_are_allowed(self) -> RemoteSite:
+        for rule in (*self.read, *self.write, *self.third_party):
+            if not self.allows(rule.url):
+                raise fault(f"the URL {rule.url} is not below one in `allowed`", "Add its beginning to `allowed`.")
+        return self
+
+    @model_validator(mode="after")
+    def _cleaning_is_possible(self) -> RemoteSite:
+        if (self.clean or self.clean_unknown) and self.temporary is None:
+            raise fault("cleaning without a temporary area", "Add `temporary:`, or remove `clean` and `clean_unknown`.")
+        unchecked = self.checksum is ChecksumMode.NONE
+        if self.clean_on_size and not unchecked:
+            raise fault("clean_on_size with a checksum", "Remove `clean_on_size`: the checksum decides.")
+        if self.clean and unchecked and not self.clean_on_size:
+            hint = "Choose another `checksum`, or add `clean_on_size: true` if the same size is enough."
+            raise fault("cleaning without a checksum", hint)
+        return self
+
+
+def require_folders_below(folder: Path, sites: Iterable[RemoteSite]) -> None:
+    """A validator: URLs of sites that are folders of this machine are below `folder`."""
+    for site in sites:
+        for strange in (one for one in site.folders if not one.is_relative_to(folder)):
+            raise fault(
+                f"site {site.name}: the folder {strange} is outside {folder}", "Use a folder below `paths.var`."
+            )
+
+
+def _split(url: str) -> SplitResult | None:
+    if not url.isprintable() or "\\" in url or url != url.strip():
+        return None
+    try:
+        parts = urlsplit(url)
+        _ = parts.port  # raises ValueError for one that is no number
+    except ValueError:
+        return None
+    return parts
+
+
+def _path_fault(parts: SplitResult) -> str | None:
+    # xrootd's URLs have two slashes before an absolute path
+    path = parts.path.removeprefix("/") if parts.path.startswith("//") else parts.path
+    plain = unquote(path, errors="surrogateescape").rstrip("/")
+    return logical_name_fault(plain) if plain else None
+
+
+def _is_within(url: SplitResult, prefix: SplitResult) -> bool:
+    places = [
+        (parts.scheme, parts.hostname, parts.port or _PORTS.get(parts.scheme), parts.path.rstrip("/") or "/")
+        for parts in (url, prefix)
+    ]
+    return places[0][:3] == places[1][:3] and is_below(places[0][3], places[1][3])

@@ -1,0 +1,187 @@
+"""Claims in the ledger: each component takes what is due, in batches, and no two processes take the same.
+
+On MariaDB a claim locks its rows and skips those that others have locked; on SQLite writers wait for each other. Either
+way it reads an index from the oldest due row on and stops after its batch. A claim ends with the move of its row, or by
+itself at its time limit: then the row is due again. What a slower process does with it after that is refused, since its
+claim is not that of the row any more.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Row, Table, func, select, update
+
+from include.ledger.engine import Bind, reading, writing
+from include.stageout.moves import TransferMove, move_transfers, note_moves
+from include.stageout.requests import pieces
+from include.stageout.states import StageoutComponent, TransferJobState, TransferState
+from include.stageout.tables import stageout_jobs, stageout_queues, stageout_transfers
+
+BY_QUEUE = "ix_stageout_transfers_state_queue_due_at"
+
+
+@dataclass(frozen=True, slots=True)
+class StageoutWorker:
+    """A process that claims: its name, for people, and how long it may keep what it has claimed."""
+
+    name: str
+    keeps: timedelta = timedelta(minutes=3)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRows:
+    """The rows as they are after the claim, each with the columns of its queue; moves of them name the claim."""
+
+    claim: str
+    rows: tuple[Row[Any], ...]
+
+
+def waiting_queues(bind: Bind, *, now: datetime) -> list[int]:
+    """The queues that have new transfers that are due; it reads one entry of the index for each queue."""
+    columns = stageout_transfers.c
+    due = (columns.state == TransferState.NEW.value, columns.due_at <= now)
+    first = select(func.min(columns.queue).label("queue")).where(columns.state == TransferState.NEW.value)
+    walk = first.cte("walk", recursive=True)
+    following = (
+        select(func.min(columns.queue))
+        .where(columns.state == TransferState.NEW.value, columns.queue > walk.c.queue)
+        .scalar_subquery()
+    )
+    walk = walk.union_all(select(following).where(walk.c.queue.is_not(None)))
+    is_due = select(columns.id).where(*due, columns.queue == walk.c.queue).correlate(walk).exists()
+    with reading(bind) as connection:
+        return list(connection.scalars(select(walk.c.queue).where(walk.c.queue.is_not(None), is_due)))
+
+
+def claim_queue(bind: Bind, queue: int, worker: StageoutWorker, *, limit: int, now: datetime) -> ClaimedRows:
+    """Take new transfers of one queue for the submitter, the oldest first; their state is claimed then.
+
+    Args:
+        bind: The ledger, or the caller's transaction.
+        queue: One of `waiting_queues`.
+        worker: Who claims.
+        limit: How many at most.
+        now: What was due before it is taken.
+    """
+    reason = f"claimed by {worker.name}"
+    changes = {"state": TransferState.CLAIMED.value, "reason": reason, "moved_at": now}
+    where = [*due(stageout_transfers, TransferState.NEW, now), stageout_transfers.c.queue == queue]
+
+    def work(connection: Connection) -> ClaimedRows:
+        ids = lock_oldest(connection, stageout_transfers, where, limit, BY_QUEUE)
+        moves = [TransferMove(number, TransferState.NEW, TransferState.CLAIMED, reason) for number in ids]
+        note_moves(connection, stageout_transfers, moves, StageoutComponent.SUBMITTER, now)
+        return _take(connection, stageout_transfers, ids, worker, now, changes)
+
+    return writing(bind, work)
+
+
+def claim_transfers(
+    bind: Bind, state: TransferState, worker: StageoutWorker, *, limit: int, now: datetime
+) -> ClaimedRows:
+    """Take transfers that are due in a state, the oldest first, for the one component that waits for it."""
+
+    def work(connection: Connection) -> ClaimedRows:
+        where = due(stageout_transfers, state, now)
+        ids = lock_oldest(connection, stageout_transfers, where, limit)
+        return _take(connection, stageout_transfers, ids, worker, now)
+
+    return writing(bind, work)
+
+
+def claim_jobs(
+    bind: Bind, state: TransferJobState, worker: StageoutWorker, *, limit: int, now: datetime
+) -> ClaimedRows:
+    """As `claim_transfers`, for FTS jobs.
+
+    A job that is due while it is submitting was left by a dead process: its transfers come with it, under the same
+    claim.
+    """
+    columns = stageout_transfers.c
+
+    def work(connection: Connection) -> ClaimedRows:
+        ids = lock_oldest(connection, stageout_jobs, due(stageout_jobs, state, now), limit)
+        claimed = _take(connection, stageout_jobs, ids, worker, now)
+        if state is TransferJobState.SUBMITTING:
+            changes = _held(claimed.claim, worker, now)
+            for piece in pieces(ids):
+                theirs = (columns.job.in_(piece), columns.state == TransferState.CLAIMED.value)
+                connection.execute(update(stageout_transfers).where(*theirs).values(changes))
+        return claimed
+
+    return writing(bind, work)
+
+
+def release_dead(bind: Bind, *, limit: int, now: datetime) -> frozenset[int]:
+    """Make new again what dead submitters had claimed and not put into a job.
+
+    All other claims end by themselves; transfers of a job that was being submitted go with the job (`claim_jobs`).
+
+    Args:
+        bind: The ledger, or the caller's transaction.
+        limit: How many at most.
+        now: Claims that ended before it are those of dead processes.
+
+    Returns:
+        The ids of the transfers.
+    """
+    where = [*due(stageout_transfers, TransferState.CLAIMED, now), stageout_transfers.c.job.is_(None)]
+    columns = stageout_transfers.c
+
+    def work(connection: Connection) -> frozenset[int]:
+        ids = lock_oldest(connection, stageout_transfers, where, limit)
+        holders = connection.execute(select(columns.id, columns.claimed_by).where(columns.id.in_(ids)))
+        moves = [
+            TransferMove(row.id, TransferState.CLAIMED, TransferState.NEW, f"the claim of {row.claimed_by} ended")
+            for row in holders
+        ]
+        return move_transfers(connection, moves, StageoutComponent.SUBMITTER, now=now)
+
+    return writing(bind, work)
+
+
+def due(table: Table, state: TransferState | TransferJobState, now: datetime) -> list[ColumnElement[bool]]:
+    """What holds for the rows of a state that are due."""
+    return [table.c.state == state.value, table.c.due_at <= now]
+
+
+def lock_oldest(
+    connection: Connection, table: Table, where: Sequence[ColumnElement[bool]], limit: int, index: str | None = None
+) -> list[int]:
+    """The ids of the rows that are due for the longest, locked until the transaction ends.
+
+    `index`: the one to read; None: the one by state.
+    """
+    # without the hint a server with little statistics may sort, and lock, all rows of a state
+    hint = f"FORCE INDEX ({index or f'ix_{table.name}_state_due_at'})"
+    query = select(table.c.id).with_hint(table, hint, "mysql").where(*where)
+    query = query.order_by(table.c.due_at).limit(limit).with_for_update(skip_locked=True)
+    return list(connection.scalars(query))
+
+
+def _take(
+    connection: Connection,
+    table: Table,
+    ids: Sequence[int],
+    worker: StageoutWorker,
+    now: datetime,
+    changes: Mapping[str, Any] | None = None,
+) -> ClaimedRows:
+    claim = secrets.token_hex(16)
+    values = {**_held(claim, worker, now), **(changes or {})}
+    rows: list[Row[Any]] = []
+    queue = [column for column in stageout_queues.columns if column.name not in {"id", "digest"}]
+    for piece in pieces(ids):
+        connection.execute(update(table).where(table.c.id.in_(piece)).values(values))
+        with_queue = select(table, *queue).join(stageout_queues, table.c.queue == stageout_queues.c.id)
+        rows += connection.execute(with_queue.where(table.c.id.in_(piece)))
+    return ClaimedRows(claim, tuple(rows))
+
+
+def _held(claim: str, worker: StageoutWorker, now: datetime) -> dict[str, Any]:
+    return {"claim": claim, "claimed_by": worker.name, "due_at": now + worker.keeps}

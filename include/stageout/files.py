@@ -1,0 +1,140 @@
+"""What a user asks to be transferred, and whether it can be; pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+
+from include.settings.names import logical_name_fault
+from include.stageout.errors import FILE_REFUSED
+
+MAX_FILES = 10_000
+"""Files of one request."""
+MAX_SIZE = 1 << 50
+"""Bytes of one file: a PiB is a mistake."""
+_CHECKSUM = re.compile(r"(adler32|crc32c):[0-9a-f]{8}")
+_WORDS = {"owner": 128, "key": 128, "workflow": 128, "activity": 128, "user_job": 128, "dataset": 512}
+"""Characters that the ledger has for each."""
+
+
+class FileKind(Enum):
+    """Log files are transferred after outputs."""
+
+    OUTPUT = "output"
+    LOG = "log"
+
+
+@dataclass(frozen=True, slots=True)
+class FileToTransfer:
+    """A file, from the site where a job wrote it to the site where it stays.
+
+    Attributes:
+        source: The name of the site that has it.
+        source_name: Its logical name there.
+        destination: The name of the site that it goes to.
+        destination_name: Its logical name there.
+        size: Bytes, None if unknown.
+        checksum: As `adler32:0a1b2c3d`, or with crc32c; None if unknown.
+        dataset: Where it is registered; None: it is not registered.
+        user_job: The job of the workflow that wrote it.
+    """
+
+    source: str
+    source_name: str
+    destination: str
+    destination_name: str
+    kind: FileKind = FileKind.OUTPUT
+    activity: str = "default"
+    size: int | None = None
+    checksum: str | None = None
+    dataset: str | None = None
+    user_job: str | None = None
+
+    @property
+    def place(self) -> str:
+        """What stands for the destination in the ledger's index."""
+        return digest_of(self.destination, self.destination_name)
+
+
+@dataclass(frozen=True, slots=True)
+class StageoutRequest:
+    """Files that are sent in one call.
+
+    Attributes:
+        owner: The user whom the transfers belong to.
+        key: The idempotency key: the same key again is the same request.
+        workflow: What the files belong to.
+        files: At least one, each with a destination of its own.
+    """
+
+    owner: str
+    key: str
+    workflow: str
+    files: tuple[FileToTransfer, ...]
+
+    @property
+    def digest(self) -> str:
+        """The same for the same files in the same workflow."""
+        rows = [{**asdict(file), "kind": file.kind.value} for file in self.files]
+        return digest_of(self.workflow, json.dumps(rows, sort_keys=True))
+
+
+def digest_of(*texts: str) -> str:
+    """What stands in an index for texts that are too long for it."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+def check_request(request: StageoutRequest, sites: Collection[str]) -> None:
+    """Whether the request can be recorded; nothing is changed.
+
+    Args:
+        request: As it came.
+        sites: The names of the sites that there are.
+
+    Raises:
+        StageoutError: FILE_REFUSED, with the first thing that is wrong.
+    """
+    for field in ("owner", "key", "workflow"):
+        _check_word("the request", field, getattr(request, field))
+    if not 1 <= len(request.files) <= MAX_FILES:
+        raise FILE_REFUSED("the request", f"it has {len(request.files)} files, not 1 to {MAX_FILES}")
+    _check_destinations(request.files)
+    for number, file in enumerate(request.files):
+        _check_file(f"file {number}", file, sites)
+
+
+def _check_destinations(files: Sequence[FileToTransfer]) -> None:
+    first: dict[tuple[str, str], int] = {}
+    for number, file in enumerate(files):
+        place = (file.destination, file.destination_name)
+        if first.setdefault(place, number) != number:
+            raise FILE_REFUSED(f"file {number}", f"it has the same destination as file {first[place]}")
+
+
+def _check_file(subject: str, file: FileToTransfer, sites: Collection[str]) -> None:
+    for field, site in (("source", file.source), ("destination", file.destination)):
+        if site not in sites:
+            raise FILE_REFUSED(subject, f"the {field} site {site!r} is not in the configuration")
+    for field, name in (("source_name", file.source_name), ("destination_name", file.destination_name)):
+        wrong = logical_name_fault(name)
+        if wrong:
+            raise FILE_REFUSED(subject, f"`{field}` {name[:200]!r} {wrong}")
+    if (file.source, file.source_name) == (file.destination, file.destination_name):
+        raise FILE_REFUSED(subject, "source and destination are the same")
+    if file.size is not None and not 0 <= file.size <= MAX_SIZE:
+        raise FILE_REFUSED(subject, f"the size {file.size} is not from 0 to {MAX_SIZE} bytes")
+    if file.checksum is not None and not _CHECKSUM.fullmatch(file.checksum):
+        raise FILE_REFUSED(subject, f"the checksum {file.checksum[:80]!r} is not adler32: or crc32c: and 8 hex digits")
+    _check_word(subject, "activity", file.activity)
+    for field in ("dataset", "user_job"):
+        if getattr(file, field) is not None:
+            _check_word(subject, field, getattr(file, field))
+
+
+def _check_word(subject: str, field: str, text: str) -> None:
+    if not 1 <= len(text) <= _WORDS[field] or not text.isprintable() or text != text.strip():
+        raise FILE_REFUSED(subject, f"`{field}` is not a text of 1 to {_WORDS[field]} visible characters")

@@ -1,0 +1,94 @@
+"""FTS jobs in the ledger: each is recorded, with the id that FTS will give it, before its request is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, insert, select, update
+
+from include.ledger.engine import Bind, reading, writing
+from include.stageout.claims import StageoutWorker
+from include.stageout.requests import pieces
+from include.stageout.states import TransferJobState, TransferState
+from include.stageout.tables import stageout_jobs, stageout_transfers
+
+
+@dataclass(frozen=True, slots=True)
+class NewTransferJob:
+    """A job that is about to be submitted.
+
+    Attributes:
+        queue: The queue of its transfers.
+        server: The connection id of the FTS server.
+        sid: 32 hex digits, new for each attempt; FTS makes the id of it.
+        fts_id: The id that FTS will give it.
+    """
+
+    queue: int
+    server: str
+    sid: str
+    fts_id: str
+
+
+def record_job(
+    bind: Bind, job: NewTransferJob, transfers: Sequence[int], worker: StageoutWorker, *, claim: str, now: datetime
+) -> tuple[int | None, frozenset[int]]:
+    """Record a job as submitting, and its transfers as being in it; the job has their claim.
+
+    Args:
+        bind: The ledger, or the caller's transaction.
+        job: What is submitted.
+        transfers: Their ids; the caller has claimed them.
+        worker: Who claimed them. Another one takes the job when the claim has ended (`claim_jobs`).
+        claim: The claim of the transfers.
+        now: When it is recorded.
+
+    Returns:
+        The row of the job, and the transfers that are in it: not those whose claim is lost or that were killed. The
+        request has only these; None and none if there are none.
+    """
+    columns = stageout_transfers.c
+    values = {
+        "sid": job.sid,
+        "fts_id": job.fts_id,
+        "server": job.server,
+        "queue": job.queue,
+        "state": TransferJobState.SUBMITTING.value,
+        "reason": f"recorded by {worker.name}",
+        "due_at": now + worker.keeps,
+        "claim": claim,
+        "claimed_by": worker.name,
+        "created_at": now,
+        "moved_at": now,
+    }
+    ours = (columns.claim == claim, columns.state == TransferState.CLAIMED.value, columns.job.is_(None))
+
+    def work(connection: Connection) -> tuple[int | None, frozenset[int]]:
+        taken: list[int] = []
+        for piece in pieces(sorted(transfers)):
+            query = select(columns.id).where(columns.id.in_(piece), *ours).order_by(columns.id).with_for_update()
+            taken += connection.scalars(query)
+        if not taken:
+            return None, frozenset()
+        done = connection.execute(insert(stageout_jobs).values({**values, "files": len(taken)}))
+        number = int(done.lastrowid)
+        for piece in pieces(taken):
+            changes = {"job": number, "due_at": now + worker.keeps}
+            connection.execute(update(stageout_transfers).where(columns.id.in_(piece)).values(changes))
+        return number, frozenset(taken)
+
+    return writing(bind, work)
+
+
+def transfers_of_jobs(bind: Bind, jobs: Sequence[int]) -> tuple[Row[Any], ...]:
+    """The transfers that are in these jobs, by job and id."""
+    columns = stageout_transfers.c
+    with reading(bind) as connection:
+        rows: list[Row[Any]] = []
+        for piece in pieces(sorted(jobs)):
+            query = select(stageout_transfers).where(columns.job.in_(piece)).order_by(columns.job, columns.id)
+            rows += connection.execute(query)
+        return tuple(rows)

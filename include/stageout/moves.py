@@ -1,0 +1,192 @@
+"""Moves of transfers and FTS jobs in the ledger, each with its time and reason."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, Table, insert, select, update
+
+from include.ledger.engine import Bind, writing
+from include.stageout.errors import MOVE_REFUSED
+from include.stageout.requests import pieces
+from include.stageout.retry import MAX_REASON_CHARACTERS
+from include.stageout.states import (
+    TRANSFER_ENDED,
+    StageoutComponent,
+    TransferJobState,
+    TransferState,
+    require_job_move,
+    require_transfer_move,
+)
+from include.stageout.tables import stageout_jobs, stageout_moves, stageout_transfers
+
+_State = TransferState | TransferJobState
+
+
+@dataclass(frozen=True, slots=True)
+class TransferMove:
+    """A move of one transfer.
+
+    Attributes:
+        id: Its row.
+        current: The state in which the caller saw it.
+        to: Its next state.
+        reason: Why, for people.
+        wait: After how long something happens there; zero: at once.
+    """
+
+    id: int
+    current: TransferState
+    to: TransferState
+    reason: str
+    wait: timedelta = timedelta()
+
+
+@dataclass(frozen=True, slots=True)
+class TransferJobMove:
+    """As `TransferMove`, of an FTS job."""
+
+    id: int
+    current: TransferJobState
+    to: TransferJobState
+    reason: str
+    wait: timedelta = timedelta()
+
+
+def move_transfers(
+    bind: Bind, moves: Sequence[TransferMove], by: StageoutComponent, *, now: datetime, claim: str | None = None
+) -> frozenset[int]:
+    """Record moves of transfers in one transaction; each ends the claim of its transfer.
+
+    A transfer that is in another state by now, or that another claim has taken, is left as it is: a process that was
+    too slow, or whose answer was lost, changes nothing.
+
+    Args:
+        bind: The ledger, or the caller's transaction.
+        moves: At most one for each transfer.
+        by: The component that makes them.
+        now: When they are made.
+        claim: The claim under which the caller has the transfers; None for a component that claims their jobs, and for
+            people.
+
+    Returns:
+        The ids of the transfers that moved.
+
+    Raises:
+        StageoutError: MOVE_REFUSED for a move that the table does not have, and for one of a transfer with a
+            registration that only those without make, or the reverse. Nothing is moved then.
+    """
+    rules = {pair: require_transfer_move(*pair, by) for pair in {(move.current, move.to) for move in moves}}
+    wanted = {move.id: move for move in moves}
+
+    def work(connection: Connection) -> frozenset[int]:
+        moved = _unchanged(connection, stageout_transfers, wanted, claim)
+        for row in moved:
+            move = wanted[row.id]
+            registration = rules[move.current, move.to].registration
+            if registration is not None and registration is not (row.dataset is not None):
+                what = "has a registration" if row.dataset is not None else "has no registration"
+                raise MOVE_REFUSED(f"transfer {row.id}", f"it {what}, so it is not moved to {move.to.value}")
+        _record(connection, stageout_transfers, [wanted[row.id] for row in moved], by, now)
+        return frozenset(row.id for row in moved)
+
+    return writing(bind, work)
+
+
+def move_jobs(
+    bind: Bind, moves: Sequence[TransferJobMove], by: StageoutComponent, *, now: datetime, claim: str | None = None
+) -> frozenset[int]:
+    """As `move_transfers`, for FTS jobs."""
+    for pair in {(move.current, move.to) for move in moves}:
+        require_job_move(*pair, by)
+    wanted = {move.id: move for move in moves}
+
+    def work(connection: Connection) -> frozenset[int]:
+        moved = _unchanged(connection, stageout_jobs, wanted, claim)
+        _record(connection, stageout_jobs, [wanted[row.id] for row in moved], by, now)
+        return frozenset(row.id for row in moved)
+
+    return writing(bind, work)
+
+
+def note_moves(
+    connection: Connection,
+    table: Table,
+    moves: Iterable[TransferMove | TransferJobMove],
+    by: StageoutComponent,
+    now: datetime,
+) -> None:
+    """Add moves to the history; the rows themselves are the caller's to change."""
+    whose = "transfer" if table is stageout_transfers else "job"
+    rows = [
+        {
+            whose: move.id,
+            "state_before": move.current.value,
+            "state": move.to.value,
+            "component": by.value,
+            "reason": move.reason[:MAX_REASON_CHARACTERS],
+            "moved_at": now,
+        }
+        for move in moves
+    ]
+    for piece in pieces(rows):
+        connection.execute(insert(stageout_moves), piece)
+
+
+def _unchanged(
+    connection: Connection,
+    table: Table,
+    wanted: Mapping[int, TransferMove] | Mapping[int, TransferJobMove],
+    claim: str | None,
+) -> list[Row[Any]]:
+    """The rows, locked, that are as the caller saw them."""
+    found: list[Row[Any]] = []
+    # in one order: two processes that move the same rows wait for each other, and do not deadlock
+    for piece in pieces(sorted(wanted)):
+        query = select(table).where(table.c.id.in_(piece)).order_by(table.c.id).with_for_update()
+        found += [
+            row for row in connection.execute(query)
+            if row.state == wanted[row.id].current.value and claim in (None, row.claim)
+        ]  # fmt: skip
+    return found
+
+
+def _record(
+    connection: Connection,
+    table: Table,
+    moves: Sequence[TransferMove | TransferJobMove],
+    by: StageoutComponent,
+    now: datetime,
+) -> None:
+    together: defaultdict[tuple[_State, _State, str, timedelta], list[int]] = defaultdict(list)
+    for move in moves:
+        together[move.current, move.to, move.reason, move.wait].append(move.id)
+    for (current, to, reason, wait), ids in together.items():
+        values = {
+            "state": to.value,
+            "reason": reason[:MAX_REASON_CHARACTERS],
+            "due_at": now + wait,
+            "claim": None,
+            "claimed_by": None,
+            "moved_at": now,
+            **_counted(current, to),
+        }
+        for piece in pieces(ids):
+            connection.execute(update(table).where(table.c.id.in_(piece)).values(values))
+    note_moves(connection, table, moves, by, now)
+
+
+def _counted(current: _State, to: _State) -> dict[str, Any]:
+    """What a move does to the retries and the job of a transfer."""
+    changes: dict[str, Any] = {}
+    if to is TransferState.RETRY_WAIT:
+        changes["retries"] = stageout_transfers.c.retries + 1
+    if to is TransferState.NEW:
+        changes["job"] = None
+        if current in TRANSFER_ENDED:
+            changes["retries"] = 0
+    return changes

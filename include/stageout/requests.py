@@ -1,0 +1,165 @@
+"""Requests for transfers in the ledger: each is recorded once, as a whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TypeVar
+
+from sqlalchemy import Connection, insert, select
+from sqlalchemy.exc import IntegrityError
+
+from include.ledger.engine import Bind, writing
+from include.stageout.errors import DESTINATION_TAKEN, REQUEST_CHANGED
+from include.stageout.files import FileToTransfer, StageoutRequest, digest_of
+from include.stageout.states import TransferState
+from include.stageout.tables import stageout_queues, stageout_requests, stageout_transfers
+
+AT_ONCE = 500
+"""Rows of one statement; SQLite takes 32,766 values at most."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReceipt:
+    """The request's row; `repeated`: it was recorded by an earlier call."""
+
+    id: int
+    files: int
+    repeated: bool
+
+
+def pieces(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """The items, in pieces that one statement takes."""
+    return (items[start : start + AT_ONCE] for start in range(0, len(items), AT_ONCE))
+
+
+def record_request(bind: Bind, request: StageoutRequest, *, now: datetime) -> RequestReceipt:
+    """Record the transfers of a request as new, in one transaction. The same request again changes nothing.
+
+    Args:
+        bind: The ledger, or the caller's transaction.
+        request: One that `check_request` has passed.
+        now: When it came.
+
+    Raises:
+        StageoutError: REQUEST_CHANGED if the key was used for other files, DESTINATION_TAKEN if a transfer in the
+            ledger has the destination of one of the files. Nothing is recorded then.
+    """
+
+    def work(connection: Connection) -> RequestReceipt:
+        found = _recorded(connection, request)
+        if found is not None:
+            return found
+        try:
+            with connection.begin_nested():
+                number = _insert_request(connection, request, now)
+        except IntegrityError:
+            # another process recorded it in this moment
+            found = _recorded(connection, request)
+            if found is None:
+                raise
+            return found
+        _insert_transfers(connection, request, number, now)
+        return RequestReceipt(number, len(request.files), repeated=False)
+
+    return writing(bind, work)
+
+
+def _recorded(connection: Connection, request: StageoutRequest) -> RequestReceipt | None:
+    same = (stageout_requests.c.owner == request.owner, stageout_requests.c.key == request.key)
+    row = connection.execute(select(stageout_requests).where(*same)).first()
+    if row is None:
+        return None
+    if row.digest != request.digest:
+        raise REQUEST_CHANGED(f"request {request.key} of {request.owner}", "the key was used for other files")
+    return RequestReceipt(row.id, row.files, repeated=True)
+
+
+def _insert_request(connection: Connection, request: StageoutRequest, now: datetime) -> int:
+    values = {
+        "owner": request.owner,
+        "key": request.key,
+        "workflow": request.workflow,
+        "digest": request.digest,
+        "files": len(request.files),
+        "created_at": now,
+    }
+    done = connection.execute(insert(stageout_requests).values(values))
+    return int(done.lastrowid)
+
+
+def _insert_transfers(connection: Connection, request: StageoutRequest, number: int, now: datetime) -> None:
+    queues = _queues(connection, [_queue(request.owner, file) for file in request.files])
+    _refuse_taken(connection, request.files)
+    rows = [
+        {
+            "request": number,
+            "queue": queues[_queue(request.owner, file)["digest"]],
+            "place": file.place,
+            "source_name": file.source_name,
+            "destination_name": file.destination_name,
+            "size": file.size,
+            "checksum": file.checksum,
+            "dataset": file.dataset,
+            "user_job": file.user_job,
+            "state": TransferState.NEW.value,
+            "reason": "requested",
+            "retries": 0,
+            "due_at": now,
+            "created_at": now,
+            "moved_at": now,
+        }
+        for file in request.files
+    ]
+    try:
+        for piece in pieces(rows):
+            connection.execute(insert(stageout_transfers), piece)
+    except IntegrityError:
+        # another process took a destination in this moment
+        _refuse_taken(connection, request.files)
+        raise
+
+
+def _queue(owner: str, file: FileToTransfer) -> dict[str, str]:
+    values = {
+        "owner": owner,
+        "source": file.source,
+        "destination": file.destination,
+        "activity": file.activity,
+        "kind": file.kind.value,
+    }
+    return {"digest": digest_of(*values.values()), **values}
+
+
+def _queues(connection: Connection, wanted: Sequence[Mapping[str, str]]) -> dict[str, int]:
+    """The rows of these queues by digest; those that are new are made."""
+    # in one order: two processes that insert the same wait for each other, and do not deadlock
+    rows = [row for _, row in sorted({row["digest"]: row for row in wanted}.items())]
+    found = _known_queues(connection, rows)
+    missing = [row for row in rows if row["digest"] not in found]
+    if not missing:
+        return found
+    ignoring = insert(stageout_queues).prefix_with("IGNORE", dialect="mysql").prefix_with("OR IGNORE", dialect="sqlite")
+    for piece in pieces(missing):
+        connection.execute(ignoring, piece)
+    return found | _known_queues(connection, missing)
+
+
+def _known_queues(connection: Connection, rows: Sequence[Mapping[str, str]]) -> dict[str, int]:
+    known = select(stageout_queues.c.digest, stageout_queues.c.id)
+    found: dict[str, int] = {}
+    for piece in pieces(rows):
+        where = stageout_queues.c.digest.in_([row["digest"] for row in piece])
+        found |= {row.digest: row.id for row in connection.execute(known.where(where))}
+    return found
+
+
+def _refuse_taken(connection: Connection, files: Sequence[FileToTransfer]) -> None:
+    columns = stageout_transfers.c
+    for piece in pieces(files):
+        taken = select(columns.id, columns.state, columns.destination_name)
+        row = connection.execute(taken.where(columns.place.in_([file.place for file in piece])).limit(1)).first()
+        if row is not None:
+            raise DESTINATION_TAKEN(row.destination_name, f"transfer {row.id} ({row.state}) has this destination")

@@ -1,0 +1,203 @@
+"""Whether and when a failed transfer is tried again: the class of its failure, and a rule for each class; pure.
+
+The class comes from what FTS says of a file, `SCOPE [errno] text`, by one table. A retry algorithm is a function from
+failure, spent retries and chance to a decision; `exponential` is the one that is used where no other is given.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+
+from include.stageout.states import TransferState
+
+MAX_REASON_CHARACTERS = 2048
+"""As FTS keeps them."""
+
+
+class FailureScope(Enum):
+    """Where a transfer failed, in FTS's words."""
+
+    SOURCE = "SOURCE"
+    DESTINATION = "DESTINATION"
+    TRANSFER = "TRANSFER"
+    GENERAL = "GENERAL_FAILURE"
+
+
+class FailureClass(Enum):
+    """Failures that are treated in the same way."""
+
+    SOURCE_MISSING = "source-missing"
+    SOURCE_CHECKSUM = "source-checksum"
+    DESTINATION_CHECKSUM = "destination-checksum"
+    DESTINATION_EXISTS = "destination-exists"
+    CREDENTIAL = "credential"
+    PERMISSION = "permission"
+    QUOTA = "quota"
+    NO_SPACE = "no-space"
+    INVALID = "invalid"
+    """The request cannot work: a name is too long, a path leads through a file, a protocol is not supported."""
+    QUEUE_TIMEOUT = "queue-timeout"
+    """Canceled by FTS after `max_time_in_queue`."""
+    CANCELED = "canceled"
+    """Canceled by others, as for a banned storage."""
+    TIMEOUT = "timeout"
+    CONNECTION = "connection"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class TransferFailure:
+    """What FTS says of a file that failed.
+
+    Attributes:
+        scope: None if the text does not begin with one.
+        number: The errno, None if there is none.
+        text: The rest.
+    """
+
+    scope: FailureScope | None
+    number: int | None
+    text: str
+
+    @classmethod
+    def parse(cls, reason: str) -> TransferFailure:
+        """From `SCOPE [errno] text`; any other text is a failure without scope and number."""
+        reason = reason[:MAX_REASON_CHARACTERS]
+        found = _REASON.fullmatch(reason)
+        if found is None:
+            return cls(None, None, reason.strip())
+        return cls(FailureScope(found["scope"]), int(found["number"]), found["text"].strip())
+
+    @property
+    def failure_class(self) -> FailureClass:
+        """The class of the first row of the table that has this failure."""
+        return next((row.failure_class for row in _SIGNS if row.has(self)), FailureClass.OTHER)
+
+
+_REASON = re.compile(
+    rf"\s*(?P<scope>{'|'.join(one.value for one in FailureScope)})\s+\[(?P<number>\d{{1,4}})\](?P<text>.*)", re.DOTALL
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sign:
+    """A row of the table; what is None or empty may be anything."""
+
+    failure_class: FailureClass
+    scope: FailureScope | None = None
+    numbers: frozenset[int] = frozenset()
+    text: str = ""
+
+    def has(self, failure: TransferFailure) -> bool:
+        return (
+            self.scope in (None, failure.scope)
+            and (not self.numbers or failure.number in self.numbers)
+            and re.search(self.text, failure.text, re.IGNORECASE) is not None
+        )
+
+
+def _sign(failure_class: FailureClass, *numbers: int, scope: FailureScope | None = None, text: str = "") -> _Sign:
+    return _Sign(failure_class, scope, frozenset(numbers), text)
+
+
+_F, _SOURCE, _DESTINATION = FailureClass, FailureScope.SOURCE, FailureScope.DESTINATION
+_MISMATCH = r"checksums? do(es)? not match|checksum mismatch"
+
+# The first row counts: texts before numbers, since one errno has many causes.
+_SIGNS = (
+    _sign(_F.SOURCE_CHECKSUM, scope=_SOURCE, text=_MISMATCH),
+    _sign(_F.SOURCE_CHECKSUM, text=r"source and user-defined .*do not match"),
+    _sign(_F.DESTINATION_CHECKSUM, text=_MISMATCH),
+    _sign(_F.CREDENTIAL, text=r"(proxy|credentials?|certificate|token)\b.{0,40}\b(has )?expired|no delegation found"),
+    _sign(_F.QUEUE_TIMEOUT, text=r"stayed in the queue|max(imum)?[ _]time[ _]in[ _]queue"),
+    _sign(_F.QUOTA, errno.EDQUOT),
+    _sign(_F.QUOTA, text=r"quota.{0,20}exceeded|exceeded.{0,20}quota"),
+    _sign(_F.NO_SPACE, errno.ENOSPC),
+    _sign(_F.NO_SPACE, text=r"no (free )?space|does not have enough space|SRM_NO_FREE_SPACE|HTTP 507"),
+    _sign(_F.TIMEOUT, errno.ETIMEDOUT, errno.ETIME),
+    _sign(_F.TIMEOUT, text=r"timed? ?out|performance marker|was forcefully killed"),
+    _sign(_F.DESTINATION_EXISTS, errno.EEXIST, scope=_DESTINATION),
+    _sign(_F.DESTINATION_EXISTS, text=r"destination file exists"),
+    _sign(_F.SOURCE_MISSING, errno.ENOENT, scope=_SOURCE),
+    _sign(_F.PERMISSION, errno.EPERM, errno.EACCES, errno.EROFS),
+    _sign(_F.PERMISSION, text=r"HTTP 40[13]\b|permission (denied|refused)|operation not permitted"),
+    _sign(_F.INVALID, errno.ENAMETOOLONG, errno.E2BIG, errno.EISDIR, errno.ENOTDIR, errno.EFBIG, errno.EPROTONOSUPPORT),
+    _sign(_F.CANCELED, errno.ECANCELED),
+    _sign(_F.CANCELED, text=r"storage banned|cancell?ed by"),
+    _sign(
+        _F.CONNECTION,
+        errno.ECONNREFUSED, errno.ECONNRESET, errno.ECONNABORTED, errno.EHOSTDOWN, errno.EHOSTUNREACH,
+        errno.ENETUNREACH, errno.ECOMM, errno.EPIPE, errno.EAGAIN, errno.EBUSY,
+    ),
+    _sign(_F.CONNECTION, text=r"could not connect|service not known|name resolution|end-of-file|HTTP 50[0-4]\b"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRule:
+    """How a class of failures is retried: the wait doubles from `first` to `longest`, `retries` times at most."""
+
+    retries: int
+    first: timedelta = timedelta()
+    longest: timedelta = timedelta(hours=6)
+
+
+_NEVER = RetryRule(0)
+RETRY_RULES: Mapping[FailureClass, RetryRule] = {
+    _F.SOURCE_MISSING: _NEVER,
+    _F.SOURCE_CHECKSUM: _NEVER,
+    _F.DESTINATION_EXISTS: _NEVER,
+    _F.QUOTA: _NEVER,
+    _F.INVALID: _NEVER,
+    # a new credential is waited for, and no retry is spent
+    _F.CREDENTIAL: _NEVER,
+    # storages refuse what they allow an hour later, as while their user lists are renewed
+    _F.PERMISSION: RetryRule(4, timedelta(minutes=30)),
+    _F.NO_SPACE: RetryRule(6, timedelta(minutes=30)),
+    _F.CANCELED: RetryRule(6, timedelta(minutes=30)),
+    _F.QUEUE_TIMEOUT: RetryRule(4, timedelta(minutes=10)),
+    _F.DESTINATION_CHECKSUM: RetryRule(4, timedelta(minutes=5)),
+    _F.TIMEOUT: RetryRule(6, timedelta(minutes=5)),
+    _F.CONNECTION: RetryRule(8, timedelta(minutes=2)),
+    _F.OTHER: RetryRule(4, timedelta(minutes=10)),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDecision:
+    """What becomes of a failed transfer: its next state, after how long something happens there, and why."""
+
+    to: TransferState
+    wait: timedelta
+    reason: str
+
+
+RetryAlgorithm = Callable[[TransferFailure, int, float], RetryDecision]
+"""Takes the failure, the retries that the transfer has spent, and a number drawn from 0 to 1."""
+
+
+def exponential(failure: TransferFailure, spent: int, chance: float) -> RetryDecision:
+    """The rule of the failure's class, with jitter: a wait is between half of what the rule says and all of it.
+
+    Args:
+        failure: What FTS says.
+        spent: Retries before this failure, 0 for a first attempt.
+        chance: From 0 to 1; it spreads transfers that failed together.
+    """
+    kind = failure.failure_class
+    rule = RETRY_RULES[kind]
+    if kind is FailureClass.CREDENTIAL:
+        return RetryDecision(TransferState.NEEDS_CREDENTIAL, timedelta(), f"{kind.value}: {failure.text}")
+    if spent >= rule.retries:
+        why = f"after {spent} retries" if rule.retries else "not retried"
+        return RetryDecision(TransferState.FAILED, timedelta(), f"{kind.value}, {why}: {failure.text}")
+    # bounded before it is multiplied: the power of a large number would not fit
+    doubled = rule.first * (2 ** min(spent, 30))
+    wait = min(doubled, rule.longest) * (0.5 + 0.5 * chance)
+    reason = f"{kind.value}, retry {spent + 1} of {rule.retries}: {failure.text}"
+    return RetryDecision(TransferState.RETRY_WAIT, wait, reason)

@@ -1,0 +1,145 @@
+"""The ledger's tables of stage-out. A change here needs a migration in `include/ledger/migrations/versions`.
+
+A component looks for (state, due time), or (state, queue, due time): both are indices, so a claim reads no more rows
+than it takes. A claim moves the due time to its end: what a dead process had claimed is due
+again by itself.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, Table, UniqueConstraint
+
+from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, hexadecimal, long_text, metadata
+
+ROW_ID = BigInteger().with_variant(Integer, "sqlite")
+NAME = exact(128)
+LOGICAL_NAME = exact(1024)
+
+stageout_requests = Table(
+    "stageout_requests",
+    metadata,
+    # what was sent in one call; the same key again is the same request
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("owner", NAME, nullable=False),
+    Column("key", NAME, nullable=False),
+    Column("workflow", NAME, nullable=False),
+    Column("digest", hexadecimal(64), nullable=False),
+    Column("files", Integer, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    UniqueConstraint("owner", "key"),
+    **TABLE_OPTIONS,
+)
+
+stageout_queues = Table(
+    "stageout_queues",
+    metadata,
+    # what an FTS job is made of; `digest` stands for the other columns, which are too long to index
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("digest", hexadecimal(64), nullable=False),
+    Column("owner", NAME, nullable=False),
+    Column("source", NAME, nullable=False),
+    Column("destination", NAME, nullable=False),
+    Column("activity", NAME, nullable=False),
+    Column("kind", exact(16), nullable=False),
+    UniqueConstraint("digest"),
+    **TABLE_OPTIONS,
+)
+
+stageout_jobs = Table(
+    "stageout_jobs",
+    metadata,
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    # both are known before the request is sent: what FTS makes the id of, and the id
+    Column("sid", hexadecimal(32), nullable=False),
+    Column("fts_id", hexadecimal(36), nullable=False),
+    Column("server", NAME, nullable=False),
+    Column("queue", ROW_ID, ForeignKey("stageout_queues.id"), nullable=False),
+    Column("files", Integer, nullable=False),
+    Column("state", exact(16), nullable=False),
+    Column("reason", long_text(), nullable=False),
+    Column("due_at", UtcTime, nullable=False),
+    Column("claim", hexadecimal(32)),
+    Column("claimed_by", NAME),
+    Column("created_at", UtcTime, nullable=False),
+    Column("moved_at", UtcTime, nullable=False),
+    UniqueConstraint("fts_id"),
+    Index(None, "state", "due_at"),
+    **TABLE_OPTIONS,
+)
+
+stageout_transfers = Table(
+    "stageout_transfers",
+    metadata,
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("request", ROW_ID, ForeignKey("stageout_requests.id"), nullable=False),
+    Column("queue", ROW_ID, ForeignKey("stageout_queues.id"), nullable=False),
+    # stands for destination site and name, which are too long to index
+    Column("place", hexadecimal(64), nullable=False),
+    Column("source_name", LOGICAL_NAME, nullable=False),
+    Column("destination_name", LOGICAL_NAME, nullable=False),
+    Column("size", BigInteger),
+    Column("checksum", hexadecimal(32)),
+    # a data set requires registration; NULL: none is required
+    Column("dataset", exact(512)),
+    Column("user_job", NAME),
+    Column("state", exact(16), nullable=False),
+    Column("reason", long_text(), nullable=False),
+    Column("retries", Integer, nullable=False),
+    Column("job", ROW_ID, ForeignKey("stageout_jobs.id")),
+    Column("due_at", UtcTime, nullable=False),
+    Column("claim", hexadecimal(32)),
+    Column("claimed_by", NAME),
+    Column("created_at", UtcTime, nullable=False),
+    Column("moved_at", UtcTime, nullable=False),
+    UniqueConstraint("place"),
+    Index(None, "state", "due_at"),
+    Index(None, "state", "queue", "due_at"),
+    Index(None, "job"),
+    Index(None, "request"),
+    **TABLE_OPTIONS,
+)
+
+stageout_moves = Table(
+    "stageout_moves",
+    metadata,
+    # the history: one row for each move of a transfer or, where `transfer` is NULL, of a job
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("transfer", ROW_ID),
+    Column("job", ROW_ID),
+    Column("state_before", exact(16), nullable=False),
+    Column("state", exact(16), nullable=False),
+    Column("component", exact(16), nullable=False),
+    Column("reason", long_text(), nullable=False),
+    Column("moved_at", UtcTime, nullable=False),
+    Index(None, "transfer"),
+    Index(None, "job"),
+    **TABLE_OPTIONS,
+)
+
+stageout_archive = Table(
+    "stageout_archive",
+    metadata,
+    # transfers that have ended, with their history as JSON; the id is that of the transfer
+    Column("id", ROW_ID, primary_key=True, autoincrement=False),
+    Column("request", ROW_ID, nullable=False),
+    Column("owner", NAME, nullable=False),
+    Column("workflow", NAME, nullable=False),
+    Column("source", NAME, nullable=False),
+    Column("destination", NAME, nullable=False),
+    Column("source_name", LOGICAL_NAME, nullable=False),
+    Column("destination_name", LOGICAL_NAME, nullable=False),
+    Column("size", BigInteger),
+    Column("checksum", hexadecimal(32)),
+    Column("dataset", exact(512)),
+    Column("user_job", NAME),
+    Column("fts_id", hexadecimal(36)),
+    Column("state", exact(16), nullable=False),
+    Column("reason", long_text(), nullable=False),
+    Column("retries", Integer, nullable=False),
+    Column("created_at", UtcTime, nullable=False),
+    Column("moved_at", UtcTime, nullable=False),
+    Column("history", long_text(), nullable=False),
+    Index(None, "request"),
+    Index(None, "moved_at"),
+    **TABLE_OPTIONS,
+)

@@ -1,0 +1,85 @@
+"""URLs of logical names at sites; pure.
+
+The ledger has only sites and logical names: URLs are made when they are needed, so a site may change its URLs while
+transfers wait.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from urllib.parse import quote
+
+from include.settings.names import is_below, logical_name_fault
+from include.settings.sites import PrefixRule, RemoteSite
+from include.stageout.errors import FILE_REFUSED, NO_SITE_URL
+
+MAX_URL_CHARACTERS = 1100
+"""What FTS stores of a URL."""
+_UNENCODED = re.compile(r"[A-Za-z0-9/._~+=:@,-]+")
+"""What no server and no client of any protocol takes for something else."""
+_DECODED = frozenset({"http", "s3"})
+"""Protocols whose servers decode what is encoded; others take `%20` as three characters."""
+
+
+class SiteOperation(Enum):
+    """What a URL is for."""
+
+    READ = "read"
+    WRITE = "write"
+    THIRD_PARTY = "third_party"
+
+
+def site_urls(site: RemoteSite, operation: SiteOperation, name: str) -> dict[str, str]:
+    """The URLs of a logical name at a site, by protocol, the preferred one first.
+
+    Raises:
+        StageoutError: FILE_REFUSED for a name that no URL may be made of, NO_SITE_URL where no rule has its prefix.
+    """
+    wrong = logical_name_fault(name)
+    if wrong:
+        raise FILE_REFUSED(repr(name), f"the logical name {wrong}")
+    found: dict[str, str] = {}
+    for rule in _RULES[operation](site):
+        if rule.protocol not in found and is_below(name, rule.prefix):
+            found[rule.protocol] = _url(site, rule, name)
+    if not found:
+        raise NO_SITE_URL(f"site {site.name}", f"no `{operation.value}` rule has a prefix of {name}")
+    return found
+
+
+def third_party_urls(source: tuple[RemoteSite, str], destination: tuple[RemoteSite, str]) -> tuple[str, str]:
+    """Source and destination URL of a third-party copy, in the first protocol of the source that both sites have.
+
+    Args:
+        source: The site and the logical name there.
+        destination: The same of the copy.
+
+    Raises:
+        StageoutError: As `site_urls`; NO_SITE_URL, too, where the sites have no protocol in common.
+    """
+    there, here = (site_urls(site, SiteOperation.THIRD_PARTY, name) for site, name in (source, destination))
+    for protocol, url in there.items():
+        if protocol in here:
+            return url, here[protocol]
+    sites = f"sites {source[0].name} and {destination[0].name}"
+    raise NO_SITE_URL(sites, f"no protocol in common for a third-party copy ({', '.join(there)}; {', '.join(here)})")
+
+
+_RULES = {
+    SiteOperation.READ: lambda site: site.read,
+    SiteOperation.WRITE: lambda site: site.write,
+    SiteOperation.THIRD_PARTY: lambda site: site.third_party,
+}
+
+
+def _url(site: RemoteSite, rule: PrefixRule, name: str) -> str:
+    if rule.protocol not in _DECODED and not _UNENCODED.fullmatch(name):
+        raise FILE_REFUSED(repr(name), f"the logical name has characters that {rule.protocol} URLs cannot carry")
+    rest = quote(name if rule.prefix == "/" else name.removeprefix(rule.prefix), safe="/._~+=:@,-")
+    url = rule.url + rest
+    if len(url) > MAX_URL_CHARACTERS:
+        raise FILE_REFUSED(repr(name), f"its URL at {site.name} is longer than {MAX_URL_CHARACTERS} characters")
+    if not site.allows(url):
+        raise NO_SITE_URL(f"site {site.name}", f"the URL of {name} is not below one in `allowed`")
+    return url

@@ -1,0 +1,50 @@
+"""Requests for transfers, and rows of them in a ledger."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine, select
+
+from include.ledger.engine import reading
+from include.stageout.files import FileToTransfer, StageoutRequest
+from include.stageout.requests import record_request
+from include.stageout.states import TransferState
+from include.stageout.tables import stageout_transfers
+
+NOW = datetime(2026, 11, 23, 12, 0, 0, 123456, tzinfo=UTC)
+_numbers = itertools.count()
+
+
+def file_to_transfer(**fields: object) -> FileToTransfer:
+    """One with a destination that no other has."""
+    number = next(_numbers)
+    plain = {
+        "source": "pisa",
+        "source_name": f"/store/temp/user/ann/out_{number}.root",
+        "destination": "bari",
+        "destination_name": f"/store/user/ann/out_{number}.root",
+    }
+    return FileToTransfer(**{**plain, **fields})  # type: ignore[arg-type]
+
+
+def request_of(count: int = 1, *, owner: str = "ann", key: str | None = None, **fields: object) -> StageoutRequest:
+    """A request for so many files with these fields."""
+    files = tuple(file_to_transfer(**fields) for _ in range(count))
+    return StageoutRequest(owner, key or f"key-{next(_numbers)}", "workflow", files)
+
+
+def recorded(ledger: Engine, count: int = 1, *, now: datetime = NOW, **fields: object) -> list[int]:
+    """The ids of so many new transfers with these fields."""
+    receipt = record_request(ledger, request_of(count, **fields), now=now)  # type: ignore[arg-type]
+    columns = stageout_transfers.c
+    with reading(ledger) as connection:
+        return list(connection.scalars(select(columns.id).where(columns.request == receipt.id).order_by(columns.id)))
+
+
+def states(ledger: Engine) -> dict[int, TransferState]:
+    """The state of every transfer."""
+    with reading(ledger) as connection:
+        rows = connection.execute(select(stageout_transfers.c.id, stageout_transfers.c.state))
+        return {row.id: TransferState(row.state) for row in rows}

@@ -1,0 +1,113 @@
+"""Storage sites in the configuration, and the URLs that they allow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from include.settings.errors import InvalidSettings, SettingsError
+from include.settings.load import parse
+from include.settings.sites import ChecksumMode
+
+RULE = '[{prefix: /store, url: "davs://se.example.org/cms/store"}]'
+
+
+def load(block, name="pisa"):
+    text = f"stores: {{s: {{url: 'file:///s'}}}}\nsites:\n  {name}: {block}\n"
+    return parse(text, file="site.yaml", root=Path("/root"), environ={}).remote_site(name)
+
+
+def test_a_site_is_verified_by_adler32_and_cleans_nothing_by_default():
+    site = load(f"{{read: {RULE}}}")
+    assert (site.checksum, site.clean, site.clean_unknown, site.temporary) == (ChecksumMode.ADLER32, False, False, None)
+    assert (site.write, site.third_party, site.store) == ((), (), None)
+    assert load("{store: s}").store == "s", "as in earlier files"
+
+
+def test_a_folder_of_a_site_is_below_ours():
+    site = load('{read: [{prefix: /, url: "file:var/sites/pisa"}]}')
+    assert site.read[0].url == "file:///root/var/sites/pisa"
+    with pytest.raises(SettingsError):
+        parse("", file="", root=Path(), environ={}).remote_site("pisa")
+
+
+@pytest.mark.parametrize(
+    ("block", "key"),
+    [
+        ('{read: [{prefix: store, url: "davs://h"}]}', "sites.pisa.read[0].prefix"),
+        ('{read: [{prefix: /store/../x, url: "davs://h"}]}', "sites.pisa.read[0].prefix"),
+        ('{read: [{prefix: /, url: "ftp://h"}]}', "sites.pisa.read[0].url"),
+        ('{read: [{prefix: /, url: "davs:///path"}]}', "sites.pisa.read[0].url"),
+        ('{read: [{prefix: /, url: "davs://me:secret@h/path"}]}', "sites.pisa.read[0].url"),
+        ('{read: [{prefix: /, url: "davs://h/path?key=secret"}]}', "sites.pisa.read[0].url"),
+        ('{read: [{prefix: /, url: "davs://h/a/../b"}]}', "sites.pisa.read[0].url"),
+        ('{read: [{prefix: /, url: "davs://h/%2e%2e/b"}]}', "sites.pisa.read[0].url"),
+        ('{read: [{prefix: /, url: "davs://h:port/b"}]}', "sites.pisa.read[0].url"),
+        ('{read: [{prefix: /, url: "file:var/../../etc"}]}', "sites.pisa.read[0].url"),
+        ('{read: [{prefix: /, url: "file:///etc"}]}', "(whole file)"),
+        ('{read: [{prefix: /, url: "file:///root/variable"}]}', "(whole file)"),
+        ('{allowed: ["file:///etc"]}', "(whole file)"),
+        ('{read: [{prefix: /, ulr: "davs://h"}]}', "sites.pisa.read[0].ulr"),
+        ('{allowed: ["davs://h/a"], write: [{prefix: /, url: "davs://h/ab"}]}', "sites.pisa"),
+        ("{checksum: md5}", "sites.pisa.checksum"),
+        ("{temporary: /}", "sites.pisa.temporary"),
+        ("{clean: true}", "sites.pisa"),
+        ("{clean_unknown: true}", "sites.pisa"),
+        ("{clean_on_size: true}", "sites.pisa"),
+        ("{temporary: /store/temp, clean: true, checksum: none}", "sites.pisa"),
+    ],
+)
+def test_what_cannot_be_a_site_is_refused_with_a_hint(block, key):
+    with pytest.raises(InvalidSettings) as refused:
+        load(block)
+    problems = {problem.key: problem for problem in refused.value.problems}
+    assert problems.keys() >= {key}
+    assert problems[key].cure
+    assert "secret" not in str(refused.value)
+
+
+def test_a_misspelt_key_of_a_rule_is_corrected():
+    with pytest.raises(InvalidSettings) as refused:
+        load('{read: [{prefix: /, url: "davs://h", prefxi: /}]}')
+    assert [problem.cure for problem in refused.value.problems] == ["Did you mean `prefix`?"]
+
+
+def test_the_same_size_is_enough_only_where_the_site_says_so():
+    site = load("{temporary: /store/temp, clean: true, checksum: none, clean_on_size: true}")
+    assert (site.clean, site.clean_on_size) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("url", "allowed"),
+    [
+        ("davs://se.example.org/cms/store/a", True),
+        ("davs://SE.example.org:443/cms/store/a%20b", True),
+        ("davs://se.example.org/cms/store", True),
+        ("davs://se.example.org/cms/storage", False),
+        ("davs://se.example.org.evil.com/cms/store/a", False),
+        ("davs://se.example.org:8443/cms/store/a", False),
+        ("https://se.example.org/cms/store/a", False),
+        ("davs://me@se.example.org/cms/store/a", False),
+        ("davs://se.example.org/cms/store/../a", False),
+        ("davs://se.example.org/cms/store/%2e%2e/a", False),
+        ("davs://se.example.org/cms/store/a%2f..%2f..%2fb", False),
+        ("davs://se.example.org/cms/store/%252e%252e/a", False),
+        ("davs://se.example.org/cms/store/a?x", False),
+        ("davs://se.example.org/cms/store/a#x", False),
+        ("davs://se.example.org/cms/store/a\n", False),
+        (" davs://se.example.org/cms/store/a", False),
+        ("davs://se.example.org\\@evil.com/cms/store/a", False),
+        ("davs://[::1/cms/store/a", False),
+        ("file:///cms/store/a", False),
+        ("/cms/store/a", False),
+        ("", False),
+    ],
+)
+def test_a_url_belongs_to_a_site_by_scheme_host_port_and_folder(url, allowed):
+    assert load(f"{{read: {RULE}}}").allows(url) is allowed
+
+
+def test_allowed_prefixes_replace_those_of_the_rules():
+    site = load(f'{{read: {RULE}, allowed: ["davs://se.example.org/cms"]}}')
+    assert site.allows("davs://se.example.org/cms/other/a")

@@ -1,0 +1,78 @@
+"""What is refused before anything is recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from include.stageout.errors import FILE_REFUSED
+from include.stageout.files import MAX_FILES, MAX_SIZE, check_request
+from tests.fakes.refused import refused
+from tests.fakes.transfers import file_to_transfer, request_of
+
+SITES = {"pisa", "bari"}
+
+
+def test_what_can_be_transferred_is_taken():
+    full = {"size": 0, "checksum": "adler32:0a1b2c3d", "dataset": "/a/b/USER", "user_job": "17", "activity": "analysis"}
+    check_request(request_of(3, **full), SITES)
+    check_request(request_of(1, size=MAX_SIZE, checksum="crc32c:00000000"), SITES)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"source": "rome"},
+        {"destination": "rome"},
+        {"source_name": "/store/../etc"},
+        {"destination_name": "/store/a\n"},
+        {"destination_name": "https://169.254.169.254/a"},
+        {"destination_name": "/a", "source_name": "/a", "source": "bari"},
+        {"size": -1},
+        {"size": MAX_SIZE + 1},
+        {"checksum": "md5:00"},
+        {"checksum": "adler32:0A1B2C3D"},
+        {"checksum": "adler32:0a1b2c3d\n"},
+        {"checksum": ""},
+        {"activity": ""},
+        {"dataset": " padded"},
+        {"dataset": "d" * 513},
+        {"user_job": "two\nlines"},
+        {"user_job": "j" * 129},
+    ],
+)
+def test_a_file_that_cannot_be_transferred_is_refused_with_its_number(fields):
+    request = request_of(2)
+    with refused(FILE_REFUSED) as caught:
+        check_request(replace(request, files=(*request.files, file_to_transfer(**fields))), SITES)
+    assert caught.value.subject == "file 2"
+
+
+def test_a_destination_is_asked_for_once():
+    request = request_of(2)
+    other = file_to_transfer(destination_name=request.files[0].destination_name)
+    with refused(FILE_REFUSED, subject="file 2"):
+        check_request(replace(request, files=(*request.files, other)), SITES)
+
+
+@pytest.mark.parametrize("field", ["owner", "key", "workflow"])
+@pytest.mark.parametrize("text", ["", "x" * 129, "a\0b", " a"])
+def test_a_request_names_its_owner_key_and_workflow(field, text):
+    with refused(FILE_REFUSED, subject="the request"):
+        check_request(replace(request_of(), **{field: text}), SITES)
+
+
+def test_a_request_has_a_limit():
+    file = file_to_transfer()
+    for files in ((), (file,) * (MAX_FILES + 1)):
+        with refused(FILE_REFUSED, subject="the request"):
+            check_request(replace(request_of(), files=files), SITES)
+
+
+def test_the_same_files_have_the_same_digest_and_others_another_one():
+    request = request_of(2)
+    assert replace(request, key="other").digest == request.digest
+    assert replace(request, workflow="other").digest != request.digest
+    changed = replace(request.files[0], size=1)
+    assert replace(request, files=(changed, request.files[1])).digest != request.digest

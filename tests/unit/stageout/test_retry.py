@@ -1,0 +1,87 @@
+"""Classes of failures by what FTS says, and what each is followed by."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.stageout.retry import RETRY_RULES, FailureClass, FailureScope, TransferFailure, exponential
+from include.stageout.states import TransferState
+
+F = FailureClass
+# as real servers wrote them, and as FTS's own rules of retry name them
+REASONS = [
+    ("SOURCE [2] Result HTTP 404 : File not found  after 1 attempts", F.SOURCE_MISSING),
+    ("SOURCE [5] Source and user-defined adler32 checksum do not match (1 != 2)", F.SOURCE_CHECKSUM),
+    ("TRANSFER [5] Source and user-defined ADLER32 checksum do not match", F.SOURCE_CHECKSUM),
+    ("DESTINATION [5] User-defined and destination adler32 checksum do not match (1 != 2)", F.DESTINATION_CHECKSUM),
+    ("TRANSFER [5] CHECKSUM MISMATCH", F.DESTINATION_CHECKSUM),
+    ("SOURCE [112] Result Could not connect to server after 3 attempts", F.CONNECTION),
+    ("SOURCE [113] Result Domain name resolution failed", F.CONNECTION),
+    ("DESTINATION [2] HTTP 404 : File not found", F.OTHER),
+    ("DESTINATION [17] Destination file exists and overwrite is not enabled", F.DESTINATION_EXISTS),
+    ("DESTINATION [1] HTTP 403 : Permission refused", F.PERMISSION),
+    ("DESTINATION [13] Permission denied", F.PERMISSION),
+    ("TRANSFER [28] No space left on device", F.NO_SPACE),
+    ("DESTINATION [5] SRM_NO_FREE_SPACE", F.NO_SPACE),
+    ("DESTINATION [122] Disk quota exceeded", F.QUOTA),
+    ("TRANSFER [110] Operation timed out", F.TIMEOUT),
+    ("TRANSFER [5] No performance markers received", F.TIMEOUT),
+    ("DESTINATION [36] File name too long", F.INVALID),
+    ("SOURCE [20] Not a directory", F.INVALID),
+    ("TRANSFER [125] Transfer canceled", F.CANCELED),
+    ("Storage banned", F.CANCELED),
+    ("Job has been canceled because it stayed in the queue for too long", F.QUEUE_TIMEOUT),
+    ("TRANSFER [13] proxy expired", F.CREDENTIAL),
+    ("GENERAL_FAILURE [13] The certificate has expired", F.CREDENTIAL),
+    ("No delegation found for user", F.CREDENTIAL),
+    ("GENERAL_FAILURE [5] something else", F.OTHER),
+    ("", F.OTHER),
+    ("SOURCE [99999999] x", F.OTHER),
+]
+
+
+@pytest.mark.parametrize(("reason", "expected"), REASONS)
+def test_what_fts_says_has_a_class(reason, expected):
+    assert TransferFailure.parse(reason).failure_class is expected
+
+
+def test_scope_and_number_are_read():
+    failure = TransferFailure.parse(" TRANSFER [110]  gone\nfor good ")
+    assert (failure.scope, failure.number, failure.text) == (FailureScope.TRANSFER, 110, "gone\nfor good")
+
+
+def test_every_class_has_a_sign_and_a_rule():
+    assert RETRY_RULES.keys() == set(F)
+    assert {expected for _, expected in REASONS} == set(F)
+
+
+@pytest.mark.parametrize("kind", F)
+def test_permanent_failures_fail_at_once_and_the_others_after_their_retries(kind):
+    reason = next(reason for reason, expected in REASONS if expected is kind)
+    failure, rule = TransferFailure.parse(reason), RETRY_RULES[kind]
+    states = [exponential(failure, spent, 0.5).to for spent in range(rule.retries + 1)]
+    last = TransferState.NEEDS_CREDENTIAL if kind is F.CREDENTIAL else TransferState.FAILED
+    assert states == [TransferState.RETRY_WAIT] * rule.retries + [last]
+    permanent = {F.SOURCE_MISSING, F.SOURCE_CHECKSUM, F.DESTINATION_EXISTS, F.QUOTA, F.INVALID}
+    assert (states == [TransferState.FAILED]) == (kind in permanent)
+    assert kind.value in exponential(failure, 0, 0.5).reason
+
+
+def test_the_wait_doubles_up_to_a_limit():
+    failure = TransferFailure.parse("SOURCE [111] refused")
+    waits = [exponential(failure, spent, 1.0).wait for spent in range(8)]
+    assert waits == [timedelta(minutes=2 << spent) for spent in range(8)]
+    full = TransferFailure.parse("TRANSFER [28] full")
+    assert [exponential(full, spent, 1.0).wait for spent in (4, 5)] == [timedelta(hours=6)] * 2
+    assert exponential(failure, 3, 0.0).wait == waits[3] / 2
+
+
+@given(st.text(), st.integers(0, 10**9), st.floats(0, 1))
+def test_whatever_a_server_says_there_is_a_decision(text, spent, chance):
+    decision = exponential(TransferFailure.parse(text), spent, chance)
+    assert decision.reason
+    assert timedelta() <= decision.wait <= timedelta(hours=6)

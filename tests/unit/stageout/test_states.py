@@ -1,0 +1,119 @@
+"""The tables of moves: every pair of states, and what follows from the tables."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from include.stageout.errors import MOVE_REFUSED
+from include.stageout.states import (
+    JOB_ENDED,
+    JOB_MOVES,
+    TRANSFER_ENDED,
+    TRANSFER_MOVES,
+    StageoutComponent,
+    TransferJobState,
+    TransferState,
+    require_job_move,
+    require_transfer_move,
+)
+from tests.fakes.refused import refused
+
+T, J, C = TransferState, TransferJobState, StageoutComponent
+TRANSFERS = """
+new: claimed killed
+claimed: new submitted retry-wait needs-credential failed killing
+submitted: active copied retry-wait needs-credential failed killing
+active: submitted copied retry-wait needs-credential failed killing
+copied: done retry-wait failed
+done: registered cleaning failed
+registered: cleaning
+cleaning: cleaned kept
+cleaned:
+kept:
+retry-wait: new killed
+needs-credential: new killed
+failed: new
+killing: killed copied
+killed: new
+"""
+JOBS = """
+submitting: submitted refused dead
+submitted: active canceling finished finished-dirty failed canceled lost dead
+active: submitted canceling finished finished-dirty failed canceled lost dead
+canceling: finished finished-dirty failed canceled lost dead
+finished:
+finished-dirty:
+failed:
+canceled:
+refused:
+lost:
+dead:
+"""
+
+
+def pairs(table, kind):
+    lines = [line.partition(":") for line in table.split("\n") if line]
+    assert {kind(name) for name, *_ in lines} == set(kind)
+    return {(kind(name), kind(to)) for name, _, following in lines for to in following.split()}
+
+
+@pytest.mark.parametrize(("current", "to"), list(itertools.product(T, T)))
+def test_a_transfer_makes_the_moves_of_the_table_and_no_other(current, to):
+    legal = (current, to) in pairs(TRANSFERS, T)
+    makers = []
+    for component in C:
+        if legal and TRANSFER_MOVES[current, to].component is component:
+            require_transfer_move(current, to, component)
+            makers.append(component)
+        else:
+            with refused(MOVE_REFUSED):
+                require_transfer_move(current, to, component)
+    assert len(makers) == legal, "each move has one component"
+
+
+@pytest.mark.parametrize(("current", "to"), list(itertools.product(J, J)))
+def test_a_job_makes_the_moves_of_the_table_and_no_other(current, to):
+    legal = (current, to) in pairs(JOBS, J)
+    for component in C:
+        if legal and JOB_MOVES[current, to].component is component:
+            require_job_move(current, to, component)
+        else:
+            with refused(MOVE_REFUSED):
+                require_job_move(current, to, component)
+    assert legal == ((current, to) in JOB_MOVES)
+
+
+def reachable(moves, start):
+    found, new = {start}, {start}
+    while new:
+        new = {to for current, to in moves if current in new} - found
+        found |= new
+    return found
+
+
+def test_every_state_can_be_reached_and_left_until_it_ends():
+    assert reachable(TRANSFER_MOVES, T.NEW) == set(T)
+    assert reachable(JOB_MOVES, J.SUBMITTING) == set(J)
+    assert all(reachable(TRANSFER_MOVES, state) & TRANSFER_ENDED for state in T)
+    assert {state for state in J if not any(current is state for current, _ in JOB_MOVES)} == JOB_ENDED
+    left = {to: rule.component for (current, to), rule in TRANSFER_MOVES.items() if current in TRANSFER_ENDED}
+    assert left == {T.NEW: C.PERSON}, "what has ended is only resubmitted, by a person"
+
+
+def test_no_source_is_removed_before_it_is_verified_and_registered():
+    """Without the moves into `done`, nothing is cleaned; with registration, none without `registered` either."""
+    unverified = {pair: rule for pair, rule in TRANSFER_MOVES.items() if pair[1] is not T.DONE}
+    assert T.CLEANING not in reachable(unverified, T.NEW)
+    with_registration = {pair for pair, rule in TRANSFER_MOVES.items() if rule.registration is not False}
+    unregistered = {pair for pair in with_registration if pair[1] is not T.REGISTERED}
+    assert T.CLEANING in reachable(with_registration, T.NEW)
+    assert T.CLEANING not in reachable(unregistered, T.NEW)
+
+
+def test_one_component_waits_for_each_state():
+    """So that claims of two components never look for the same rows: people and kills apart."""
+    for state in T:
+        waiting = {rule.component for (current, _), rule in TRANSFER_MOVES.items() if current is state} - {C.PERSON}
+        assert len(waiting) <= 1, state
