@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Table, select, update
 
 from include.ledger.engine import Bind, reading, writing
 from include.stageout.moves import TransferMove, move_transfers, note_moves
@@ -41,21 +41,29 @@ class ClaimedRows:
     rows: tuple[Row[Any], ...]
 
 
-def waiting_queues(bind: Bind, *, now: datetime) -> list[int]:
-    """The queues that have new transfers that are due; it reads one entry of the index for each queue."""
+def waiting_queues(bind: Bind, *, now: datetime, after: int = 0, limit: int = 1000) -> list[int]:
+    """The queues that have new transfers that are due, by number.
+
+    Args:
+        bind: The ledger, or the caller's transaction.
+        now: What was due before it counts.
+        after: Only queues with a higher number: the last one of an earlier call.
+        limit: How many at most.
+    """
+    # a query for each queue, which reads one entry of the index: a grouping query reads those of all new transfers
     columns = stageout_transfers.c
-    due = (columns.state == TransferState.NEW.value, columns.due_at <= now)
-    first = select(func.min(columns.queue).label("queue")).where(columns.state == TransferState.NEW.value)
-    walk = first.cte("walk", recursive=True)
-    following = (
-        select(func.min(columns.queue))
-        .where(columns.state == TransferState.NEW.value, columns.queue > walk.c.queue)
-        .scalar_subquery()
-    )
-    walk = walk.union_all(select(following).where(walk.c.queue.is_not(None)))
-    is_due = select(columns.id).where(*due, columns.queue == walk.c.queue).correlate(walk).exists()
+    first = select(columns.queue, columns.due_at).where(columns.state == TransferState.NEW.value)
+    first = first.with_hint(stageout_transfers, f"FORCE INDEX ({BY_QUEUE})", "mysql")
+    first = first.order_by(columns.queue, columns.due_at).limit(1)
+    found: list[int] = []
     with reading(bind) as connection:
-        return list(connection.scalars(select(walk.c.queue).where(walk.c.queue.is_not(None), is_due)))
+        while len(found) < limit:
+            row = connection.execute(first.where(columns.queue > after)).first()
+            if row is None:
+                break
+            after = row.queue
+            found += [row.queue] if row.due_at <= now else []
+    return found
 
 
 def claim_queue(bind: Bind, queue: int, worker: StageoutWorker, *, limit: int, now: datetime) -> ClaimedRows:

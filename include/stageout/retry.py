@@ -28,7 +28,7 @@ class FailureScope(Enum):
     GENERAL = "GENERAL_FAILURE"
 
 
-class FailureClass(Enum):
+class TransferFailureClass(Enum):
     """Failures that are treated in the same way."""
 
     SOURCE_MISSING = "source-missing"
@@ -74,9 +74,9 @@ class TransferFailure:
         return cls(FailureScope(found["scope"]), int(found["number"]), found["text"].strip())
 
     @property
-    def failure_class(self) -> FailureClass:
+    def failure_class(self) -> TransferFailureClass:
         """The class of the first row of the table that has this failure."""
-        return next((row.failure_class for row in _SIGNS if row.has(self)), FailureClass.OTHER)
+        return next((row.failure_class for row in _SIGNS if row.has(self)), TransferFailureClass.OTHER)
 
 
 _REASON = re.compile(
@@ -88,7 +88,7 @@ _REASON = re.compile(
 class _Sign:
     """A row of the table; what is None or empty may be anything."""
 
-    failure_class: FailureClass
+    failure_class: TransferFailureClass
     scope: FailureScope | None = None
     numbers: frozenset[int] = frozenset()
     text: str = ""
@@ -101,11 +101,13 @@ class _Sign:
         )
 
 
-def _sign(failure_class: FailureClass, *numbers: int, scope: FailureScope | None = None, text: str = "") -> _Sign:
+def _sign(
+    failure_class: TransferFailureClass, *numbers: int, scope: FailureScope | None = None, text: str = ""
+) -> _Sign:
     return _Sign(failure_class, scope, frozenset(numbers), text)
 
 
-_F, _SOURCE, _DESTINATION = FailureClass, FailureScope.SOURCE, FailureScope.DESTINATION
+_F, _SOURCE, _DESTINATION = TransferFailureClass, FailureScope.SOURCE, FailureScope.DESTINATION
 _MISMATCH = r"checksums? do(es)? not match|checksum mismatch"
 
 # The first row counts: texts before numbers, since one errno has many causes.
@@ -148,7 +150,7 @@ class RetryRule:
 
 
 _NEVER = RetryRule(0)
-RETRY_RULES: Mapping[FailureClass, RetryRule] = {
+RETRY_RULES: Mapping[TransferFailureClass, RetryRule] = {
     _F.SOURCE_MISSING: _NEVER,
     _F.SOURCE_CHECKSUM: _NEVER,
     _F.DESTINATION_EXISTS: _NEVER,
@@ -191,7 +193,7 @@ def exponential(failure: TransferFailure, spent: int, chance: float) -> RetryDec
     """
     kind = failure.failure_class
     rule = RETRY_RULES[kind]
-    if kind is FailureClass.CREDENTIAL:
+    if kind is TransferFailureClass.CREDENTIAL:
         return RetryDecision(TransferState.NEEDS_CREDENTIAL, timedelta(), f"{kind.value}: {failure.text}")
     if spent >= rule.retries:
         why = f"after {spent} retries" if rule.retries else "not retried"

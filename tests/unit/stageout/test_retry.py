@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.stageout.retry import RETRY_RULES, FailureClass, FailureScope, TransferFailure, exponential
+from include.stageout.retry import RETRY_RULES, FailureScope, TransferFailure, TransferFailureClass, exponential
 from include.stageout.states import TransferState
 
-F = FailureClass
+F = TransferFailureClass
 # as real servers wrote them, and as FTS's own rules of retry name them
 REASONS = [
     ("SOURCE [2] Result HTTP 404 : File not found  after 1 attempts", F.SOURCE_MISSING),
