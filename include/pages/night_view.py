@@ -37,7 +37,7 @@ class Going:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class ArtifactCell:
     """One artifact. `kind`: the style of its state; links are None where there is nothing to lead to."""
 
     id: str
@@ -62,7 +62,7 @@ class Matrix:
 
     build_id: str | None
     platforms: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
+    rows: tuple[tuple[str, tuple[ArtifactCell | None, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def cell_of(
     browser_url: Callable[[str], str | None],
     noted: Mapping[int, NotedProgress],
     before: Mapping[Pair, int],
-) -> Cell:
+) -> ArtifactCell:
     """What the matrix shows of one artifact.
 
     Args:
@@ -109,7 +109,7 @@ def cell_of(
     if line.fate is Fate.NEVER_ARRIVED and not line.required:
         kind = "wait"
     running = noted.get(publication.id) if publication is not None else None
-    return Cell(
+    return ArtifactCell(
         id=f"{line.build_id or ''}--{line.project}--{line.platform}",
         name=line.name,
         label=label,
@@ -127,7 +127,7 @@ def cell_of(
     )
 
 
-def matrices(summary: Summary, cells: Sequence[tuple[Line, Cell]]) -> tuple[Matrix, ...]:
+def matrices(summary: Summary, cells: Sequence[tuple[Line, ArtifactCell]]) -> tuple[Matrix, ...]:
     """One for each build of the night, the newest first; what was expected of a night without a build is in one too."""
     found = []
     for build_id in summary.builds or (None,):

@@ -22,7 +22,7 @@ OLD_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer(Generic[T]):
+class ServiceAnswer(Generic[T]):
     """What a service said, and when; or why it said nothing."""
 
     at: datetime | None = None
@@ -30,7 +30,7 @@ class Answer(Generic[T]):
     fault: str | None = None
 
 
-NOT_YET: Answer[object] = Answer(fault="no answer yet")
+NOT_YET: ServiceAnswer[object] = ServiceAnswer(fault="no answer yet")
 
 
 class Services:
@@ -41,9 +41,9 @@ class Services:
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="nightshift-pages")
         self._lock = threading.Lock()
         self._asked: dict[str, Future[None]] = {}
-        self._answers: dict[str, Answer[object]] = {}
+        self._answers: dict[str, ServiceAnswer[object]] = {}
 
-    def ask(self, question: str, work: Callable[[], T]) -> Answer[T]:
+    def ask(self, question: str, work: Callable[[], T]) -> ServiceAnswer[T]:
         """The answer to a question, at most a few seconds old unless the service is slow.
 
         Args:
@@ -61,16 +61,16 @@ class Services:
         with self._lock:
             answer = self._answers.get(question, NOT_YET)
         if answer.at is not None and (self._clock() - answer.at).total_seconds() >= OLD_S:
-            return Answer(answer.at, fault=f"no answer since {answer.at:%Y-%m-%d %H:%M:%S} UTC")
+            return ServiceAnswer(answer.at, fault=f"no answer since {answer.at:%Y-%m-%d %H:%M:%S} UTC")
         return answer  # type: ignore[return-value]
 
     def _work(self, question: str, work: Callable[[], object]) -> None:
         try:
-            answer = Answer(self._clock(), work())
+            answer = ServiceAnswer(self._clock(), work())
         except (NightshiftError, OSError) as error:
-            answer = Answer(self._clock(), fault=str(error))
+            answer = ServiceAnswer(self._clock(), fault=str(error))
         except Exception:
-            answer = Answer(self._clock(), fault="it cannot be read; see the log of Airflow's API server")
+            answer = ServiceAnswer(self._clock(), fault="it cannot be read; see the log of Airflow's API server")
             raise
         finally:
             with self._lock:

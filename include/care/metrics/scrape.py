@@ -24,7 +24,7 @@ REMEMBERED_S = 10.0
 T = TypeVar("T")
 
 
-class Remembered(Generic[T]):
+class CachedAnswer(Generic[T]):
     """What a function returned lately; of several who ask at once one calls it, the others wait for its result."""
 
     def __init__(self, made: Callable[[], T], *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -64,8 +64,8 @@ class Scrape:
 
     def __init__(self, site: Callable[[], Site]) -> None:
         self._site = site
-        self.health: Remembered[Health] = Remembered(lambda: look_at_health(site()))
-        self.page: Remembered[bytes] = Remembered(self._page)
+        self.health: CachedAnswer[Health] = CachedAnswer(lambda: look_at_health(site()))
+        self.page: CachedAnswer[bytes] = CachedAnswer(self._page)
 
     def _page(self) -> bytes:
         registry = CollectorRegistry()

@@ -14,7 +14,7 @@ from prometheus_client.core import Metric
 
 from include.care.metrics.figures import publication_metrics
 from include.care.metrics.health import Health
-from include.care.metrics.scrape import REMEMBERED_S, Remembered, SiteFigures
+from include.care.metrics.scrape import REMEMBERED_S, CachedAnswer, SiteFigures
 from include.care.preflight.findings import Finding, PreflightReport, Severity
 from include.gateway.service.metrics import Metrics
 from include.ledger.engine import open_ledger
@@ -76,7 +76,7 @@ def test_a_result_is_remembered_for_some_seconds_and_a_failure_is_not() -> None:
             raise LookupError
         return calls[0]
 
-    remembered = Remembered(made, clock=lambda: now[0])
+    remembered = CachedAnswer(made, clock=lambda: now[0])
     with pytest.raises(LookupError):
         remembered()
     fail[0] = False
@@ -93,7 +93,7 @@ def test_of_many_who_ask_at_once_one_looks() -> None:
         assert go.wait(30)
         return len(calls)
 
-    remembered, found = Remembered(made), list[int]()
+    remembered, found = CachedAnswer(made), list[int]()
 
     def ask() -> None:
         asked.wait(30)

@@ -10,14 +10,14 @@ import pytest
 from include.nightlies.records.progress import NotedProgress
 from include.nightlies.rules.states import Skip, State
 from include.pages.addresses import provenance, run_of, start, task_of
-from include.pages.night_view import NEARLY, Cell, cell_of, going, matrices, progress_of
+from include.pages.night_view import NEARLY, ArtifactCell, cell_of, going, matrices, progress_of
 from include.pages.rendering import number, span
 from tests.unit.watch.test_summary import NOW, built, of, published
 
 MINUTE = timedelta(minutes=1)
 
 
-def cells(seen: Any, **noted: NotedProgress) -> dict[str, Cell]:
+def cells(seen: Any, **noted: NotedProgress) -> dict[str, ArtifactCell]:
     by_id = {one.publication: one for one in noted.values()}
     return {
         line.name: cell_of(line, "main", browser_url=lambda url: f"see:{url}", noted=by_id, before={("A", "x86"): 200})
