@@ -13,19 +13,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 
+from include.fts.states import FailureReason, FailureScope
 from include.stageout.states import TransferState
 
 MAX_REASON_CHARACTERS = 2048
 """As FTS keeps them."""
-
-
-class FailureScope(Enum):
-    """Where a transfer failed, in FTS's words."""
-
-    SOURCE = "SOURCE"
-    DESTINATION = "DESTINATION"
-    TRANSFER = "TRANSFER"
-    GENERAL = "GENERAL_FAILURE"
 
 
 class TransferFailureClass(Enum):
@@ -50,38 +42,9 @@ class TransferFailureClass(Enum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class TransferFailure:
-    """What FTS says of a file that failed.
-
-    Attributes:
-        scope: None if the text does not begin with one.
-        number: The errno, None if there is none.
-        text: The rest.
-    """
-
-    scope: FailureScope | None
-    number: int | None
-    text: str
-
-    @classmethod
-    def parse(cls, reason: str) -> TransferFailure:
-        """From `SCOPE [errno] text`; any other text is a failure without scope and number."""
-        reason = reason[:MAX_REASON_CHARACTERS]
-        found = _REASON.fullmatch(reason)
-        if found is None:
-            return cls(None, None, reason.strip())
-        return cls(FailureScope(found["scope"]), int(found["number"]), found["text"].strip())
-
-    @property
-    def failure_class(self) -> TransferFailureClass:
-        """The class of the first row of the table that has this failure."""
-        return next((row.failure_class for row in _SIGNS if row.has(self)), TransferFailureClass.OTHER)
-
-
-_REASON = re.compile(
-    rf"\s*(?P<scope>{'|'.join(one.value for one in FailureScope)})\s+\[(?P<number>\d{{1,4}})\](?P<text>.*)", re.DOTALL
-)
+def failure_class(failure: FailureReason) -> TransferFailureClass:
+    """The class of the first row of the table that has this failure."""
+    return next((row.failure_class for row in _SIGNS if row.has(failure)), TransferFailureClass.OTHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +56,10 @@ class _Sign:
     numbers: frozenset[int] = frozenset()
     text: str = ""
 
-    def has(self, failure: TransferFailure) -> bool:
+    def has(self, failure: FailureReason) -> bool:
         return (
             self.scope in (None, failure.scope)
-            and (not self.numbers or failure.number in self.numbers)
+            and (not self.numbers or failure.errno in self.numbers)
             and re.search(self.text, failure.text, re.IGNORECASE) is not None
         )
 
@@ -179,11 +142,11 @@ class RetryDecision:
     reason: str
 
 
-RetryAlgorithm = Callable[[TransferFailure, int, float], RetryDecision]
+RetryAlgorithm = Callable[[FailureReason, int, float], RetryDecision]
 """Takes the failure, the retries that the transfer has spent, and a number drawn from 0 to 1."""
 
 
-def exponential(failure: TransferFailure, spent: int, chance: float) -> RetryDecision:
+def exponential(failure: FailureReason, spent: int, chance: float) -> RetryDecision:
     """The rule of the failure's class, with jitter: a wait is between half of what the rule says and all of it.
 
     Args:
@@ -191,7 +154,7 @@ def exponential(failure: TransferFailure, spent: int, chance: float) -> RetryDec
         spent: Retries before this failure, 0 for a first attempt.
         chance: From 0 to 1; it spreads transfers that failed together.
     """
-    kind = failure.failure_class
+    kind = failure_class(failure)
     rule = RETRY_RULES[kind]
     if kind is TransferFailureClass.CREDENTIAL:
         return RetryDecision(TransferState.NEEDS_CREDENTIAL, timedelta(), f"{kind.value}: {failure.text}")

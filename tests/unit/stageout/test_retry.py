@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from include.stageout.retry import RETRY_RULES, FailureScope, TransferFailure, TransferFailureClass, exponential
+from include.fts.states import FailureReason
+from include.stageout.retry import RETRY_RULES, TransferFailureClass, exponential, failure_class
 from include.stageout.states import TransferState
 
 F = TransferFailureClass
@@ -46,12 +47,7 @@ REASONS = [
 
 @pytest.mark.parametrize(("reason", "expected"), REASONS)
 def test_what_fts_says_has_a_class(reason, expected):
-    assert TransferFailure.parse(reason).failure_class is expected
-
-
-def test_scope_and_number_are_read():
-    failure = TransferFailure.parse(" TRANSFER [110]  gone\nfor good ")
-    assert (failure.scope, failure.number, failure.text) == (FailureScope.TRANSFER, 110, "gone\nfor good")
+    assert failure_class(FailureReason.parse(reason)) is expected
 
 
 def test_every_class_has_a_sign_and_a_rule():
@@ -62,7 +58,7 @@ def test_every_class_has_a_sign_and_a_rule():
 @pytest.mark.parametrize("kind", F)
 def test_permanent_failures_fail_at_once_and_the_others_after_their_retries(kind):
     reason = next(reason for reason, expected in REASONS if expected is kind)
-    failure, rule = TransferFailure.parse(reason), RETRY_RULES[kind]
+    failure, rule = FailureReason.parse(reason), RETRY_RULES[kind]
     states = [exponential(failure, spent, 0.5).to for spent in range(rule.retries + 1)]
     last = TransferState.NEEDS_CREDENTIAL if kind is F.CREDENTIAL else TransferState.FAILED
     assert states == [TransferState.RETRY_WAIT] * rule.retries + [last]
@@ -72,16 +68,16 @@ def test_permanent_failures_fail_at_once_and_the_others_after_their_retries(kind
 
 
 def test_the_wait_doubles_up_to_a_limit():
-    failure = TransferFailure.parse("SOURCE [111] refused")
+    failure = FailureReason.parse("SOURCE [111] refused")
     waits = [exponential(failure, spent, 1.0).wait for spent in range(8)]
     assert waits == [timedelta(minutes=2 << spent) for spent in range(8)]
-    full = TransferFailure.parse("TRANSFER [28] full")
+    full = FailureReason.parse("TRANSFER [28] full")
     assert [exponential(full, spent, 1.0).wait for spent in (4, 5)] == [timedelta(hours=6)] * 2
     assert exponential(failure, 3, 0.0).wait == waits[3] / 2
 
 
 @given(st.text(), st.integers(0, 10**9), st.floats(0, 1))
 def test_whatever_a_server_says_there_is_a_decision(text, spent, chance):
-    decision = exponential(TransferFailure.parse(text), spent, chance)
+    decision = exponential(FailureReason.parse(text), spent, chance)
     assert decision.reason
     assert timedelta() <= decision.wait <= timedelta(hours=6)
