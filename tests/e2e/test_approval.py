@@ -31,7 +31,7 @@ pytestmark = [
 DAG = "publication"
 READ = (DAG, "nightly_install")  # one of each file whose DAGs have another shape then
 MINUTES, SOON_MINUTES = 10, 1
-READ_S = 200.0
+READ_S = 300.0
 WAITING = "awaiting_input"
 
 
