@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.cli import repo_admin, repo_read, repo_repair, repo_tags, repo_write
-from include.cli.repo_open import (
+from include.cli.repository import admin, read, repair, tags, write
+from include.cli.repository.open import (
     AsJson,
     Fqrn,
     Keys,
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 COMMANDS: tuple[Callable[..., None], ...] = (
-    repo_admin.create, repo_admin.repair, repo_admin.resign, repo_admin.import_keys,
-    repo_read.ls, repo_read.cat, repo_read.stat, repo_read.get, repo_read.diff,
-    repo_read.replicas, repo_read.client_config,
-    repo_write.publish, repo_write.remove, repo_write.rename, repo_write.symlink, repo_tags.rollback,
-    repo_repair.gc,
+    admin.create, admin.repair, admin.resign, admin.import_keys,
+    read.ls, read.cat, read.stat, read.get, read.diff,
+    read.replicas, read.client_config,
+    write.publish, write.remove, write.rename, write.symlink, tags.rollback,
+    repair.gc,
 )  # fmt: skip
 for command in COMMANDS:
     app.command()(command)
-app.add_typer(repo_tags.app, name="tag", help="Name revisions, and take names away.")
-app.command("tags")(repo_tags.listed)
+app.add_typer(tags.app, name="tag", help="Name revisions, and take names away.")
+app.command("tags")(tags.listed)
 
 
 @app.command()

@@ -85,7 +85,7 @@ def test_the_report_tells_what_a_sweep_deleted_that_died_and_was_finished(repo: 
 
 
 def test_lost_objects_are_noted_for_the_next_preparation(repo: Commands) -> None:
-    from include.cli.repo_open import open_site
+    from include.cli.repository.open import open_site
 
     repo("publish", FQRN, GONE, repo.tree())
     lost = next(one for one in repo.site.store.list("data") if one.key[-1] in "0123456789abcdef")

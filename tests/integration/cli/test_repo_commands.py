@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from include.cli.repo import app
-from include.cli.repo_open import open_site
+from include.cli.repository.open import open_site
 from include.cvmfs.commit.commit import MANIFEST_KEY, REFLOG_KEY, read_head, switch
 from include.cvmfs.commit.edit import Edit
 from include.cvmfs.commit.unify_layout import Sender, Unifier

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from include.cli.repo_open import bars, holder, open_site, printable, refusing, seconds_now
+from include.cli.repository.open import bars, holder, open_site, printable, refusing, seconds_now
 
 if TYPE_CHECKING:
     from include.cvmfs.commit.unify_layout import Sender, Unified, Unifier

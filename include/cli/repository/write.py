@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import typer
 
-from include.cli.repo_open import AsJson, Configured, DryRun, bars, holder, open_site, printable, refusing
+from include.cli.repository.open import AsJson, Configured, DryRun, bars, holder, open_site, printable, refusing
 
 if TYPE_CHECKING:
     from include.cvmfs.commit.commit import NewTag

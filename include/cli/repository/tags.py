@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.cli.repo_open import (
+from include.cli.repository.open import (
     AsJson,
     Configured,
     DryRun,

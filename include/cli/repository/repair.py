@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from include.cli.repo_open import AsJson, Configured, DryRun, bars, holder, open_site, printable, refusing
-from include.cli.repo_write import source_at
+from include.cli.repository.open import AsJson, Configured, DryRun, bars, holder, open_site, printable, refusing
+from include.cli.repository.write import source_at
 
 if TYPE_CHECKING:
     from include.cvmfs.collect.rules import NotDue

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from include.cli.repo_layout import mend_layout
-from include.cli.repo_open import AsJson, Configured, DryRun, open_site, refusing, seconds_now, switching
-from include.cli.repo_repair import mend_objects
+from include.cli.repository.layout import mend_layout
+from include.cli.repository.open import AsJson, Configured, DryRun, open_site, refusing, seconds_now, switching
+from include.cli.repository.repair import mend_objects
 
 
 def create(
