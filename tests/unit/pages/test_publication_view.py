@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from include.nightlies.rules.states import State
-from include.pages import publication_view as view
+from include.pages.publications import view
 
 NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from include.care.replicas.states import ReplicaLook, ReplicaState
-from include.pages import repository_view as view
-from include.pages.repository_rows import CollectionRow
+from include.pages.repositories import view
+from include.pages.repositories.rows import CollectionRow
 
 NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
 

@@ -15,11 +15,10 @@ from include.cvmfs.format.counters import Counts
 from include.cvmfs.format.hashes import ObjectHash
 from include.cvmfs.format.manifest import Manifest
 from include.cvmfs.revision.trust import fetch_trusted
-from include.pages import repository_rows as rows
-from include.pages import repository_view as view
 from include.pages.addresses import night, repository, run_of
 from include.pages.asked import Asked
 from include.pages.leases import open_leases
+from include.pages.repositories import rows, view
 from include.site.site import Site
 from include.storage.errors import StoreError
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from include.nightlies.rules.states import State
 from include.pages.charts import bars, figure, line
-from include.pages.repository_view import PublishedSum
+from include.pages.repositories.view import PublishedSum
 
 UNKNOWN = "unknown"
 _LOOKS = {

@@ -41,7 +41,7 @@ class CollectionRow:
 
 
 def newest_change(bind: Bind, fqrn: str) -> tuple[int, datetime] | None:
-    """The newest revision that somebody published through Nightshift, and when."""
+    """The newest revision that was published through Nightshift, and when."""
     query = (
         select(provenance.c.revision, provenance.c.published_at)
         .where(provenance.c.repository == fqrn)

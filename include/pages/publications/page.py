@@ -7,10 +7,9 @@ from urllib.parse import urlencode
 
 from include.nightlies.rules.states import State
 from include.nightlies.steps.sources import absolute
-from include.pages import publication_rows as rows
-from include.pages import publication_view as view
 from include.pages.addresses import night, provenance, run_of, task_of
 from include.pages.asked import Asked
+from include.pages.publications import rows, view
 from include.settings.urls import browser_url
 
 EVERY_S, OLD_S = 15, 0

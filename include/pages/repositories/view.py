@@ -12,7 +12,7 @@ from include.care.provenance.document import ChangeKind
 from include.care.replicas.states import ReplicaLook, ReplicaState
 from include.pages.addresses import provenance, run_of, task_of
 from include.pages.charts import bars, figure, line
-from include.pages.repository_rows import CollectionRow
+from include.pages.repositories.rows import CollectionRow
 
 SOON_DAYS = 7
 """A whitelist that ends within so many days is marked."""

@@ -16,11 +16,11 @@ from include.nightlies.rules.build_order import BuildKey
 from include.nightlies.rules.links import all_links_of
 from include.nightlies.rules.states import State
 from include.nightlies.steps.sources import absolute
-from include.pages import night_rows as rows
 from include.pages.addresses import night, run_of, start
 from include.pages.asked import Asked
 from include.pages.leases import open_leases
-from include.pages.night_view import cell_of, matrices, progress_of
+from include.pages.nights import rows
+from include.pages.nights.view import cell_of, matrices, progress_of
 from include.settings.model import Slot
 from include.settings.urls import browser_url
 from include.site.site import Site

@@ -1,0 +1,1 @@
+"""The page *Nights*: `page` reads, by `rows`, and `view` makes of that what is shown."""
