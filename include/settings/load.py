@@ -15,11 +15,9 @@ from include.settings.model import (
     Approval,
     Care,
     Choice,
-    Gateway,
     IndexSignature,
     Links,
     NodeSettings,
-    Paths,
     PublisherKind,
     RepositorySettings,
     SiteSettings,
@@ -32,9 +30,21 @@ from include.settings.prepare import ArtifactLimits, OwnerSettings, Prepare
 from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings
 from include.settings.retention import Retention, WeekdayRule
-from include.settings.sites import PrefixRule, RemoteSite
+from include.settings.services import Gateway, Paths
 from include.settings.ssh import SshLogin
+from include.settings.storage_benchmark.blocks import (
+    BenchmarkLimits,
+    BenchmarkSettings,
+    BucketTarget,
+    NightlyBenchmark,
+    PathTarget,
+    PoolTarget,
+    RemoteTarget,
+    RequirementLine,
+)
 from include.settings.text_types import PROJECT_ROOT
+from include.settings.transfers.sites import PrefixRule, RemoteSite
+from include.settings.transfers.stageout import GridIdentity, StageoutSettings
 from include.settings.yaml_lines import Location, Marked, dotted, read
 
 _INNER_BLOCKS: Mapping[str, type[BaseModel]] = {
@@ -59,6 +69,17 @@ _INNER_BLOCKS: Mapping[str, type[BaseModel]] = {
     "read": PrefixRule,
     "write": PrefixRule,
     "third_party": PrefixRule,
+    "identities": GridIdentity,
+}
+_BENCHMARK_BLOCKS: Mapping[str, type[BaseModel]] = {
+    "path": PathTarget,
+    "bucket": BucketTarget,
+    "pool": PoolTarget,
+    "remote": RemoteTarget,
+    "hosts": SshLogin,
+    "limits": BenchmarkLimits,
+    "requirements": RequirementLine,
+    "nightly": NightlyBenchmark,
 }
 _BLOCKS: Mapping[str, type[BaseModel]] = {
     "gateway": Gateway,
@@ -68,12 +89,15 @@ _BLOCKS: Mapping[str, type[BaseModel]] = {
     "repositories": RepositorySettings,
     "slots": Slot,
     "sites": RemoteSite,
+    "stageout": StageoutSettings,
 }
+_TARGETS = ("benchmarks", "targets")
 _REFERENCES = (
-    ("repositories", "store", "stores"),
-    ("slots", "store", "stores"),
-    ("slots", "repository", "repositories"),
-    ("sites", "store", "stores"),
+    (("repositories",), "store", "stores"),
+    (("slots",), "store", "stores"),
+    (("slots",), "repository", "repositories"),
+    (("sites",), "store", "stores"),
+    (_TARGETS, "store", "stores"),
 )
 _CURES = {
     "missing": "Add it.",
@@ -91,6 +115,8 @@ _CURES = {
     "mapping_type": "Write a block of keys below it.",
     "dict_type": "Write a block of keys below it.",
     "path_type": "Write a path.",
+    "union_tag_invalid": "Use one of them as `kind`.",
+    "union_tag_not_found": "Add `kind: path`, `kind: bucket` or `kind: pool`.",
 }
 
 
@@ -146,7 +172,8 @@ def parse(text: str, *, file: str, root: Path, environ: Mapping[str, str]) -> Si
 
 
 def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> SettingsProblem:
-    location: Location = tuple(step for step in error["loc"] if step != "[key]")
+    path: Location = tuple(step for step in error["loc"] if step != "[key]")
+    location = _without_kind(path)
     kind, context = error["type"], error.get("ctx") or {}
     given = marked.given.get(location)
     what, cure = error["msg"], _CURES.get(kind)
@@ -156,7 +183,7 @@ def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> SettingsPro
         what = "is missing"
     elif kind == "extra_forbidden":
         # its value is not repeated: a misspelt `password` is no key either
-        what, cure, given = "is not a key of this block", _known_keys(location), None
+        what, cure, given = "is not a key of this block", _known_keys(path), None
     elif "expected" in context:
         cure = f"Use {context['expected']}."
     return SettingsProblem(
@@ -167,6 +194,11 @@ def _problem(error: Mapping[str, Any], marked: Marked, file: str) -> SettingsPro
         cure or "Correct it there.",
         _shown(given),
     )
+
+
+def _without_kind(path: Location) -> Location:
+    """Pydantic puts the kind of a target after its name; the file has it elsewhere."""
+    return (*path[:3], *path[4:]) if path[:2] == ("benchmarks", "targets") else path
 
 
 def _shown(given: str | None) -> str | None:
@@ -183,19 +215,23 @@ def _shown(given: str | None) -> str | None:
 
 def _known_keys(location: Location) -> str:
     model: type[BaseModel] = _BLOCKS.get(str(location[0]), SiteSettings) if len(location) > 1 else SiteSettings
+    if location[0] == "benchmarks":
+        model = BenchmarkSettings
+        for inner in location[1:-1]:
+            model = _BENCHMARK_BLOCKS.get(str(inner), model)
     for inner in location[:-1] if model in (RepositorySettings, Slot, Notify, RemoteSite) else ():
         model = _INNER_BLOCKS.get(str(inner), model)
-    named = model is not SiteSettings and model not in _INNER_BLOCKS.values()
+    named = "name" in model.model_fields and model not in _INNER_BLOCKS.values()
     known = sorted(set(model.model_fields) - ({"name"} if named else set()))
     near = difflib.get_close_matches(str(location[-1]), known, n=1)
     return f"Did you mean `{near[0]}`?" if near else f"Remove it; known keys are {', '.join(known)}."
 
 
 def _named_twice(data: Mapping[str, object], marked: Marked, file: str) -> Iterator[SettingsProblem]:
-    for group in ("stores", "repositories", "slots", "sites"):
-        for key, block in _mapping(data.get(group)).items():
+    for group in (("stores",), ("repositories",), ("slots",), ("sites",), _TARGETS):
+        for key, block in _group(data, group).items():
             if "name" in _mapping(block):
-                location = (group, key, "name")
+                location = (*group, key, "name")
                 cure = f"Remove it; the name is the key of the block, {key!r}."
                 yield SettingsProblem(file, marked.line(location), dotted(location), "is not a key of this block", cure)
 
@@ -203,10 +239,10 @@ def _named_twice(data: Mapping[str, object], marked: Marked, file: str) -> Itera
 def _dangling(data: Mapping[str, object], marked: Marked, file: str) -> Iterator[SettingsProblem]:
     for group, key, target in _REFERENCES:
         known = _mapping(data.get(target))
-        for name, block in _mapping(data.get(group)).items():
+        for name, block in _group(data, group).items():
             referred = _mapping(block).get(key)
             if isinstance(referred, str) and referred not in known:
-                location = (group, name, key)
+                location = (*group, name, key)
                 near = difflib.get_close_matches(referred, [str(one) for one in known], n=1)
                 listed = ", ".join(sorted(str(one) for one in known)) or "none"
                 cure = f"Did you mean {near[0]!r}?" if near else f"Add it below `{target}:`, or use one of: {listed}."
@@ -226,6 +262,12 @@ def _not_through_a_node(data: Mapping[str, object], marked: Marked, file: str) -
                 what = f"{key} in a repository with a publisher node, which {does_not}"
                 cure = f"Remove `{key}:`, or use `publisher: native` (docs/publishers.md)."
                 yield SettingsProblem(file, marked.line(location), dotted(location), what, cure)
+
+
+def _group(data: Mapping[str, object], keys: tuple[str, ...]) -> Mapping[str, object]:
+    for key in keys:
+        data = _mapping(data.get(key))
+    return data
 
 
 def _mapping(value: object) -> Mapping[str, object]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from enum import Enum
-from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
@@ -21,8 +20,9 @@ from include.settings.prepare import ArtifactLimits, Prepare
 from include.settings.quality import QualitySettings
 from include.settings.replicas import ReplicaSettings, named_once
 from include.settings.retention import CollectionSettings, Retention
-from include.settings.sites import RemoteSite, require_folders_below
+from include.settings.services import Gateway, Paths
 from include.settings.ssh import SshLogin
+from include.settings.storage_benchmark.blocks import BenchmarkSettings
 from include.settings.templates import fields
 from include.settings.text_types import (
     ConnectionId,
@@ -44,6 +44,8 @@ from include.settings.text_types import (
     Zone,
     fault,
 )
+from include.settings.transfers.sites import RemoteSite, require_folders_below
+from include.settings.transfers.stageout import StageoutSettings
 
 
 class PublisherKind(Enum):
@@ -353,27 +355,6 @@ class Slot(_Block):
         return self
 
 
-class Gateway(_Block):
-    """The embedded gateway service."""
-
-    host: str = "127.0.0.1"
-    port: Annotated[int, Field(ge=1, le=65535)] = 4929
-    max_lease_time_s: Annotated[int, Field(ge=1, le=86_400)] = 120
-    state: SitePath = Path("var/gateway/state.db")
-    keys: SitePath = Path("var/keys")
-    max_payload_mib: Annotated[int, Field(ge=1, le=1 << 20)] = 4096
-    """What a stock publisher may send at once. It puts 200 MiB into a pack, and a larger object into one of its own."""
-    payloads_at_once: Annotated[int, Field(ge=1, le=256)] = 8
-    """Payloads of one repository that are read; its others wait. Each may take 36 MiB of memory."""
-
-
-class Paths(_Block):
-    """Where Nightshift keeps its own files on this machine."""
-
-    root: SitePath = Path()
-    var: SitePath = Path("var")
-
-
 class SiteSettings(_Block):
     """The whole configuration of a deployment."""
 
@@ -394,6 +375,8 @@ class SiteSettings(_Block):
     repositories: Mapping[Fqrn, RepositorySettings] = Field(default_factory=dict)
     slots: Mapping[Name, Slot] = Field(default_factory=dict)
     sites: Mapping[Name, RemoteSite] = Field(default_factory=dict)
+    benchmarks: BenchmarkSettings = BenchmarkSettings()
+    stageout: StageoutSettings = StageoutSettings()
 
     @model_validator(mode="before")
     @classmethod
@@ -404,6 +387,13 @@ class SiteSettings(_Block):
             if isinstance(value, Mapping)
             else value
         )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_sites_without_stageout(cls, value: object) -> object:
+        block = value.get("stageout") if isinstance(value, Mapping) else None
+        off = isinstance(block, Mapping) and str(block.get("enabled")).lower() == "false"
+        return {**value, "sites": {}} if off and isinstance(value, Mapping) else value
 
     @field_validator("airflow_connection", "metrics_connection", mode="before")
     @classmethod
@@ -438,12 +428,18 @@ class SiteSettings(_Block):
         require_folders_below(self.paths.var, self.sites.values())
         return self
 
+    @model_validator(mode="after")
+    def _temporary_files_are_apart(self) -> SiteSettings:
+        for site in self.sites.values():
+            if site.temporary is not None:
+                self.stageout.require_apart(site.name, site.temporary)
+        return self
+
 
 def _pick(kind: str, blocks: Mapping[str, BlockT], name: str) -> BlockT:
     try:
         return blocks[name]
     except KeyError:
         listed = ", ".join(sorted(blocks)) or "none"
-        raise SettingsError(
-            f"unknown {kind} {name!r}; the configuration has: {listed}. Use one of these or add it there."
-        ) from None
+        cure = "Use one of these or add it there."
+        raise SettingsError(f"unknown {kind} {name!r}; the configuration has: {listed}. {cure}") from None

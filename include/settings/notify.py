@@ -35,15 +35,15 @@ class Chat(Block):
 
 
 class Notify(Block):
-    """Who is told what goes wrong. Nothing of it is secret: addresses and keys are in the connections."""
+    """Who gets messages of what goes wrong. Nothing of it is secret: addresses and keys are in the connections."""
 
     window_hours: Annotated[float, Field(gt=0, le=168)] = 12.0
     """A cause that was told is not told again so long."""
     whitelist_days: Annotated[int, Field(ge=0, le=365)] = 14
     late_minutes: Annotated[int, Field(ge=1, le=720)] = 30
-    """How long after its schedule a night may begin before somebody is told that it did not."""
+    """How long after its schedule a night may begin; then a message says that it did not."""
     stuck_lease_minutes: Annotated[int, Field(ge=1, le=1440)] = 15
-    """How long one lease may be held before somebody is told."""
+    """How long one lease may be held; then a message says so."""
     mail: Mail | None = None
     webhook: Webhook | None = None
     apprise: Chat | None = None

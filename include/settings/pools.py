@@ -17,6 +17,9 @@ NIGHTLY = frozenset({"prepare", "publish", "control", "collect"})
 """The pools that the DAGs name."""
 BACKFILL = "backfill"
 """What a backfill's tasks take their slots from instead, whichever of those their DAG names; see hooks/shares.py."""
+STAGEOUT = "stageout"
+DATA_SETS = 16
+"""Tasks with transfers of their own that one FTS server has at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ def pools(settings: SiteSettings, *, cores: int | None = None) -> tuple[PoolSett
         cores: Of all workers together; those of this machine if not given.
     """
     cores = cores or os.cpu_count() or 1
+    stageout = _transfers(settings) if settings.sites else ()
     return (
         PoolSettings(
             "prepare", max(3, cores), "Reading, compressing and uploading artifacts: bound by the cores of a worker."
@@ -53,8 +57,20 @@ def pools(settings: SiteSettings, *, cores: int | None = None) -> tuple[PoolSett
         ),
         PoolSettings("control", 16, "Looking into indices and the ledger: light."),
         PoolSettings("collect", 1, "Garbage collections: one at a time; each takes what its store can do."),
+        PoolSettings("benchmark", 1, "Storage benchmarks: one at a time, since each would measure the other."),
         PoolSettings(BACKFILL, max(1, cores // 2), "All that backfills do: what they never take from the nights."),
+        *stageout,
     )
+
+
+def _transfers(settings: SiteSettings) -> tuple[PoolSettings, ...]:
+    """The passes of stage-out; and, by FTS server, the tasks that wait for transfers of their own."""
+    passes = "Passes of stage-out: one of each kind and shard at a time, after tasks of nights."
+    servers = (
+        PoolSettings(name, DATA_SETS, "Tasks whose files this FTS server transfers, waiting ones included.", True)
+        for name in settings.stageout.fts
+    )
+    return (PoolSettings(STAGEOUT, 3 * settings.stageout.shards, passes), *servers)
 
 
 def to_import(pools: Iterable[PoolSettings]) -> dict[str, dict[str, str | int | bool]]:

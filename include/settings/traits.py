@@ -17,7 +17,7 @@ from include.storage.options import Traits
 store_traits = Table(
     "store_traits",
     metadata,
-    # of URL and endpoint, so that a store that is moved has to be tried anew
+    # of URL and endpoint, so that a store that is moved has to be tried again
     Column("store", hexadecimal(64), primary_key=True),
     Column("name", exact(128), nullable=False),
     Column("url", exact(2048), nullable=False),

@@ -8,7 +8,9 @@ import pytest
 
 from include.settings.errors import InvalidSettings, SettingsError
 from include.settings.load import parse
-from include.settings.sites import ChecksumMode
+from include.settings.model import SiteSettings
+from include.settings.pools import pools
+from include.settings.transfers.sites import ChecksumMode
 
 RULE = '[{prefix: /store, url: "davs://se.example.org/cms/store"}]'
 
@@ -56,6 +58,7 @@ def test_a_folder_of_a_site_is_below_ours():
         ("{clean_unknown: true}", "sites.pisa"),
         ("{clean_on_size: true}", "sites.pisa"),
         ("{temporary: /store/temp, clean: true, checksum: none}", "sites.pisa"),
+        ("{temporary: /store}", "(whole file)"),
     ],
 )
 def test_what_cannot_be_a_site_is_refused_with_a_hint(block, key):
@@ -111,3 +114,12 @@ def test_a_url_belongs_to_a_site_by_scheme_host_port_and_folder(url, allowed):
 def test_allowed_prefixes_replace_those_of_the_rules():
     site = load(f'{{read: {RULE}, allowed: ["davs://se.example.org/cms"]}}')
     assert site.allows("davs://se.example.org/cms/other/a")
+
+
+def test_without_stage_out_there_are_no_sites() -> None:
+    site = {"third_party": [{"prefix": "/store", "url": "davs://se.example.org/store"}]}
+    for enabled, names in (("true", {"Pisa"}), ("false", set()), (False, set())):
+        document = {"ledger": "sqlite:////l", "sites": {"Pisa": site}, "stageout": {"enabled": enabled}}
+        settings = SiteSettings.model_validate(document)
+        assert set(settings.sites) == names
+        assert ("stageout" in {pool.name for pool in pools(settings)}) is bool(names)

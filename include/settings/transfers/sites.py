@@ -43,6 +43,17 @@ class ChecksumMode(Enum):
     """Only the size is compared."""
 
 
+class CredentialSource(Enum):
+    """Whose credential is used for a site, by FTS and by the cleaner."""
+
+    SERVICE = "service"
+    """That of the FTS server's connection: one identity for all users."""
+    PROXY = "proxy"
+    """The user's X.509 proxy, from the folder `stageout.proxies`."""
+    TOKEN = "token"  # noqa: S105 - a name
+    """A token of the user, from the issuer `stageout.tokens`."""
+
+
 def _site_url(text: str, info: ValidationInfo) -> str:
     parts = _split(text)
     if parts is None or parts.scheme not in PROTOCOLS:
@@ -105,6 +116,7 @@ class RemoteSite(Block):
     allowed: tuple[SiteUrl, ...] = ()
     """What a URL of the site begins with; empty: the URLs of its rules."""
     checksum: ChecksumMode = ChecksumMode.ADLER32
+    credential: CredentialSource = CredentialSource.SERVICE
     temporary: TemporaryArea | None = None
     """Below it jobs leave their files; nothing is ever removed elsewhere."""
     clean: bool = False

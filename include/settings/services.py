@@ -1,0 +1,32 @@
+"""Settings of the services that Nightshift itself runs, and of where it keeps its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from include.settings.block import Block as _Block
+from include.settings.text_types import SitePath
+
+
+class Gateway(_Block):
+    """The embedded gateway service."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] = 4929
+    max_lease_time_s: Annotated[int, Field(ge=1, le=86_400)] = 120
+    state: SitePath = Path("var/gateway/state.db")
+    keys: SitePath = Path("var/keys")
+    max_payload_mib: Annotated[int, Field(ge=1, le=1 << 20)] = 4096
+    """What a stock publisher may send at once. It puts 200 MiB into a pack, and a larger object into one of its own."""
+    payloads_at_once: Annotated[int, Field(ge=1, le=256)] = 8
+    """Payloads of one repository that are read; its others wait. Each may take 36 MiB of memory."""
+
+
+class Paths(_Block):
+    """Where Nightshift keeps its own files on this machine."""
+
+    root: SitePath = Path()
+    var: SitePath = Path("var")

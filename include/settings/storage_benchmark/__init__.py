@@ -1,0 +1,1 @@
+"""The block `benchmarks:` of the configuration."""

@@ -1,0 +1,187 @@
+"""Targets of storage benchmarks, what a run may do to each of them, and what they are required to reach.
+
+Nothing is measured that is not marked: a benchmark loads its target as much as it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ByteSize, Field, field_validator, model_validator
+
+from include.settings.block import Block
+from include.settings.errors import SettingsError
+from include.settings.names import name_fault
+from include.settings.ssh import SshLogin
+from include.settings.text_types import Name, NodeFolder, Schedule, SitePath, fault
+
+
+class Mark(Enum):
+    """Whether runs may do something to a target."""
+
+    ALLOWED = "allowed"
+    REFUSED = "refused"
+
+
+class TargetKind(Enum):
+    """What is measured. Each is a block of settings here and a class in `include/benchmarks/targets`."""
+
+    PATH = "path"
+    BUCKET = "bucket"
+    POOL = "pool"
+    REMOTE = "remote"
+
+
+def _prefix(text: str) -> str:
+    for component in text.split("/"):
+        wrong = name_fault(component)
+        if wrong:
+            raise fault(f"the component {component!r} of the prefix {wrong}", "As in benchmarks or tests/benchmarks.")
+    return text
+
+
+def _whole(value: object) -> object:
+    # YAML reads 1_000 and 0x10 as numbers, and true as one as well
+    return "not a size" if isinstance(value, bool) else value
+
+
+Size = Annotated[ByteSize, BeforeValidator(_whole), Field(gt=0)]
+
+
+class BenchmarkLimits(Block):
+    """What one campaign may take of its target. A plan that exceeds one is refused before anything is written."""
+
+    minutes: Annotated[int, Field(ge=1, le=1440)] = 60
+    bytes: Size = ByteSize(20 << 30)
+    """Written by all steps and rounds together."""
+    fill_percent: Annotated[int, Field(ge=1, le=95)] = 70
+    """How full the target may become. On a cluster: the fullest OSD, with room for the data of one lost host."""
+
+
+class TargetSettings(Block):
+    """What all targets have in common: marks, limits, and figures that only people know.
+
+    `benchmark: allowed` is needed for every run; `fill`, `pools` and `degrade` for presets that fill the target, create
+    pools on it or stop its servers.
+    """
+
+    name: str
+    benchmark: Mark = Mark.REFUSED
+    fill: Mark = Mark.REFUSED
+    pools: Mark = Mark.REFUSED
+    degrade: Mark = Mark.REFUSED
+    limits: BenchmarkLimits = BenchmarkLimits()
+    raw_bytes: Size | None = None
+    """The size of all disks together."""
+    usable_bytes: Size | None = None
+    """What remains of it for data, after replicas or erasure coding; None: what the target itself reports."""
+    price: Annotated[float, Field(gt=0)] | None = None
+    """Of the whole target, in `currency`; None: no cost is computed."""
+
+
+class PathTarget(TargetSettings):
+    """A folder of a mounted file system: a local disk or CephFS. It exists; runs create folders in it."""
+
+    kind: Literal["path"]
+    path: SitePath
+
+
+class BucketTarget(TargetSettings):
+    """A store of this configuration, below a prefix."""
+
+    kind: Literal["bucket"]
+    store: str
+    prefix: Annotated[str, AfterValidator(_prefix)] = "benchmarks"
+
+
+class PoolTarget(TargetSettings):
+    """A RADOS pool. It exists; runs write into namespaces of their own. Its key is in `conf` or in a keyring there."""
+
+    kind: Literal["pool"]
+    pool: Name
+    conf: SitePath | None = None
+    """None: /etc/ceph/ceph.conf."""
+    user: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]+$")] = "admin"
+    """Without `client.` before it."""
+
+
+class RemoteTarget(TargetSettings):
+    """A folder that exists on several hosts, which are reached over SSH: one runner works on each, with its own fio."""
+
+    kind: Literal["remote"]
+    path: NodeFolder
+    hosts: Annotated[Mapping[Name, SshLogin], Field(min_length=1)]
+
+
+AnyTarget = Annotated[PathTarget | BucketTarget | PoolTarget | RemoteTarget, Field(discriminator="kind")]
+
+
+class RequirementLine(Block):
+    """What a target has to reach in a step of a preset, whatever its baseline is."""
+
+    target: str
+    step: Annotated[str, Field(min_length=1)]
+    """The name of a step, or a pattern such as `mixed-*`."""
+    throughput: Size | None = None
+    """Bytes per second of all streams together, at least."""
+    p95_ms: Annotated[float, Field(gt=0)] | None = None
+    """The 95th percentile of the latency, at most."""
+
+    @model_validator(mode="after")
+    def _requires_something(self) -> RequirementLine:
+        if self.throughput is None and self.p95_ms is None:
+            raise fault("a requirement without a figure", "Add `throughput:` as 20GB, or `p95_ms:`.")
+        return self
+
+
+class NightlyBenchmark(Block):
+    """The campaign that the DAG `storage_benchmark` begins by itself."""
+
+    schedule: Schedule
+    """In UTC, at an hour at which nothing else uses the target."""
+    target: str
+    preset: Annotated[str, Field(min_length=1)] = "hlt2-uncontrolled"
+    scale: Annotated[float, Field(gt=0, le=1)] = 0.01
+    minutes: Annotated[int, Field(ge=1, le=1440)] = 15
+
+
+class BenchmarkSettings(Block):
+    """Targets of storage benchmarks, their requirements, and how campaigns are compared."""
+
+    targets: Mapping[Name, AnyTarget] = Field(default_factory=dict)
+    requirements: tuple[RequirementLine, ...] = ()
+    nightly: NightlyBenchmark | None = None
+    """None: campaigns are begun by hand only."""
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    margin: Annotated[float, Field(ge=0.01, le=0.5)] = 0.1
+    """The share by which a figure may be worse than its baseline and still pass."""
+    rounds: Annotated[int, Field(ge=1, le=50)] = 5
+    """How often each step is repeated; fewer than five make most comparisons inconclusive."""
+
+    @field_validator("targets", mode="before")
+    @classmethod
+    def _targets_know_their_names(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        return {key: {**block, "name": key} if isinstance(block, Mapping) else block for key, block in value.items()}
+
+    def target(self, name: str) -> PathTarget | BucketTarget | PoolTarget | RemoteTarget:
+        """The target of that name; SettingsError names those that there are."""
+        if name not in self.targets:
+            listed = ", ".join(sorted(self.targets)) or "none"
+            raise SettingsError(
+                f"unknown target {name!r}; `benchmarks:` has: {listed}. Use one of these or add it there."
+            )
+        return self.targets[name]
+
+    @model_validator(mode="after")
+    def _requirements_name_targets(self) -> BenchmarkSettings:
+        named = [("a requirement", line.target) for line in self.requirements]
+        named += [("a nightly campaign", self.nightly.target)] if self.nightly else []
+        for what, target in named:
+            if target not in self.targets:
+                listed = ", ".join(sorted(self.targets)) or "none"
+                raise fault(f"{what} of the unknown target {target!r}", f"Targets: {listed}.")
+        return self

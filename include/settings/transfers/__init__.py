@@ -1,0 +1,1 @@
+"""Settings of transfers between storage sites."""

@@ -1,0 +1,152 @@
+"""How users' files are staged out: FTS servers, identities, name spaces, limits and times (config/site.yaml)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import Enum
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, field_validator, model_validator
+
+from include.settings.block import Block
+from include.settings.names import is_below, logical_name_fault
+from include.settings.text_types import ConnectionId, Name, fault
+
+_USER = "{user}"
+
+
+def _name_space(text: str) -> str:
+    wrong = logical_name_fault(text.replace(_USER, "user"))
+    if wrong or _USER not in text.split("/"):
+        what = wrong or "does not have {user} as one of its folders"
+        raise fault(f"the name space {text!r} {what}", 'Write it from the root on, as "/store/user/{user}".')
+    return text
+
+
+NameSpace = Annotated[str, AfterValidator(_name_space)]
+
+
+class GridIdentity(Block):
+    """What an Airflow user is to the sites, where that differs from the user's name."""
+
+    name: str
+    user: Name | None = None
+    """The user's name in name spaces; None: the same as in Airflow."""
+    subject: str | None = None
+    """The subject of the user's certificate or token, for people; it is checked where a credential is opened."""
+
+
+class RetryAlgorithmName(Enum):
+    """How failed transfers are retried; `include/stageout/retry.py` has the algorithms."""
+
+    EXPONENTIAL = "exponential"
+    """The wait doubles, by a rule for each class of failures."""
+    FIXED = "fixed"
+    """Every two hours, three times, whatever failed."""
+
+
+class LinkLimit(Block):
+    """The limit of one link: transfers from one site to another."""
+
+    source: Name
+    destination: Name
+    most_queued: Annotated[int, Field(ge=0, le=1_000_000)]
+    """Files that FTS may have of it; 0 holds the link back."""
+
+
+class StageoutSettings(Block):
+    """How users' files are staged out."""
+
+    enabled: bool = True
+    """False: `sites:` counts as empty, so there are no DAGs, pools and checks of stage-out."""
+    fts: Annotated[tuple[ConnectionId, ...], Field(min_length=1, max_length=16)] = ("fts_default",)
+    """The connections of the FTS servers. Each link has one of them."""
+    proxies: str | None = None
+    """A folder with one X.509 proxy a user, `<user>.pem`; what renews them is not ours."""
+    tokens: ConnectionId | None = None
+    """The token issuer of sites with `credential: token`."""
+    name_space: NameSpace = "/store/user/{user}"
+    """Where a user's files may go."""
+    temporary_name_space: Annotated[str, Field(pattern=r"^(/[A-Za-z0-9._{}-]+)+$")] = "/user/{user}"
+    """A user's folder below the temporary area of a site: sources are removed only there."""
+    identities: Mapping[Name, GridIdentity] = Field(default_factory=dict)
+    """Users whose identity is not their Airflow name."""
+    files_per_job: Annotated[int, Field(ge=1, le=1000)] = 100
+    most_queued: Annotated[int, Field(ge=1, le=1_000_000)] = 2000
+    """Files of one link that FTS may have; it decides itself how many are active."""
+    links: tuple[LinkLimit, ...] = ()
+    retry: RetryAlgorithmName = RetryAlgorithmName.EXPONENTIAL
+    """How failed transfers are retried."""
+    queue_hours: Annotated[int, Field(ge=1, le=168)] = 5
+    """FTS cancels a file that waits longer; it is retried."""
+    pass_s: Annotated[int, Field(ge=1, le=3600)] = 50
+    """Seconds that one run of a component may take."""
+    shards: Annotated[int, Field(ge=1, le=16)] = 2
+    """Tasks that do the same in each run; they share what is due by their claims."""
+    runs_connection: ConnectionId | None = None
+    """A user of Airflow's API who may delete runs; None: the runs of every minute stay."""
+    keep_run_hours: Annotated[int, Field(ge=1, le=8760)] = 24
+    """For how long successful runs of every minute are kept; failed ones stay seven times as long."""
+    resubmit_days: Annotated[int, Field(ge=0, le=365)] = 7
+    """For how long a failed transfer can be resubmitted; then it is archived."""
+    archive_hours: Annotated[int, Field(ge=0, le=8760)] = 24
+    """For how long a complete transfer stays in the tables of those that are not."""
+    block_files: Annotated[int, Field(ge=1, le=100_000)] = 100
+    """Files of a block of a data set, which are registered together."""
+    block_minutes: Annotated[int, Field(ge=1, le=100_000)] = 240
+    """A block is closed when its first file has waited for so long."""
+    unknown_days: Annotated[int, Field(ge=1, le=3650)] = 14
+    """Files in a temporary area that no transfer names are reported when they are older."""
+
+    def user_of(self, owner: str) -> str:
+        """The name of an Airflow user in name spaces."""
+        known = self.identities.get(owner)
+        return known.user if known and known.user else owner
+
+    def impersonated_by(self, owner: str) -> str | None:
+        """The other Airflow user whom `identities` gives the name of this one, which has no entry of its own."""
+        others = (name for name, known in self.identities.items() if known.user == owner)
+        return None if owner in self.identities else next(others, None)
+
+    def name_space_of(self, owner: str) -> str:
+        """Where the files of an Airflow user may go."""
+        return self.name_space.replace(_USER, self.user_of(owner))
+
+    def temporary_of(self, owner: str, area: str) -> str:
+        """The user's folder below a site's temporary area."""
+        return area + self.temporary_name_space.replace(_USER, self.user_of(owner))
+
+    def queued_limit(self, source: str, destination: str) -> int:
+        """Files of a link that FTS may have."""
+        given = (link.most_queued for link in self.links if (link.source, link.destination) == (source, destination))
+        return next(given, self.most_queued)
+
+    def require_apart(self, site: str, area: str) -> None:
+        """A validator: the temporary folders of users are no part of their name spaces, nor the reverse.
+
+        Otherwise files that arrived would be cleaned as sources, or deleted as unknown ones.
+        """
+        name_space, folder = self.name_space_of("{user}"), self.temporary_of("{user}", area)
+        if is_below(name_space, folder) or is_below(folder, name_space):
+            what = f"site {site}: the temporary folders {folder} and the name space {name_space} overlap"
+            raise fault(what, "Give `temporary:` of the site a folder that `stageout.name_space` is not in.")
+
+    @property
+    def queue_time(self) -> timedelta:
+        return timedelta(hours=self.queue_hours)
+
+    @field_validator("runs_connection", mode="before")
+    @classmethod
+    def _none_if_empty(cls, value: object) -> object:
+        return value or None  # out of a variable that is not set
+
+    @model_validator(mode="after")
+    def _links_once(self) -> StageoutSettings:
+        pairs = [(link.source, link.destination) for link in self.links]
+        twice = sorted({pair for pair in pairs if pairs.count(pair) > 1})
+        if twice:
+            raise fault(f"two limits of the link {' to '.join(twice[0])}", "Keep one of them.")
+        if _USER not in self.temporary_name_space:
+            raise fault("`temporary_name_space` without {user}", 'Write it as "/user/{user}".')
+        return self
