@@ -7,13 +7,9 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 
 from hooks.secrets import AirflowSecrets, in_form
-from include.settings.urls import base_url
 
 if TYPE_CHECKING:
     from include.fts.client.client import FtsClient
-    from include.fts.client.credentials import Credential
-
-PORT = 8446
 
 
 class FtsHook(BaseHook):
@@ -31,21 +27,16 @@ class FtsHook(BaseHook):
     @property
     def url(self) -> str:
         """The server's address, without a trailing slash. Raises MissingConnection or BadConnection."""
-        return base_url(AirflowSecrets().get(self.fts_conn_id), port=PORT, scheme="https")
+        from include.fts.client.open import server_url
+
+        return server_url(AirflowSecrets().get(self.fts_conn_id))
 
     def get_conn(self) -> FtsClient:
         """A client; sends nothing yet. Raises MissingConnection, BadConnection, or TOKEN_UNPROTECTED."""
-        from include.fts.client.client import FtsClient
-        from include.fts.client.credentials import BearerToken, X509Files
+        from include.fts.client.open import connected_credential, open_client
 
         connection = AirflowSecrets().get(self.fts_conn_id)
-        certificate, key, authorities = (connection.extra.get(name) for name in ("certificate", "key", "authorities"))
-        credential: Credential | None = None
-        if connection.password:
-            credential = BearerToken(connection.password)
-        elif certificate:
-            credential = X509Files(str(certificate), str(key) if key else None)
-        return FtsClient(self.url, credential, authorities=str(authorities) if authorities else None)
+        return open_client(connection, connected_credential(connection))
 
     def test_connection(self) -> tuple[bool, str]:
         """Who the server takes us for (`GET /whoami`); for the form's button, in the lab."""

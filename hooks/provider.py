@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 DISTRIBUTION = "nightshift"
-_CVMFS, _OBJECTS = "CernVM-FS", "Object store"
+_CVMFS, _OBJECTS, _TRANSFERS = "CernVM-FS", "Object store", "FTS"
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -18,7 +18,7 @@ def get_provider_info() -> dict[str, Any]:
         "package-name": DISTRIBUTION,
         "name": "Nightshift",
         "description": "CernVM-FS gateways, object stores and FTS servers, as the DAGs of Nightshift use them.",
-        "integrations": [{"integration-name": name, "tags": ["software"]} for name in (_CVMFS, _OBJECTS)],
+        "integrations": [{"integration-name": name, "tags": ["software"]} for name in (_CVMFS, _OBJECTS, _TRANSFERS)],
         "operators": [
             {
                 "integration-name": _CVMFS,
@@ -28,6 +28,7 @@ def get_provider_info() -> dict[str, Any]:
                 "integration-name": _OBJECTS,
                 "python-modules": [f"operators.objects.{name}" for name in ("copy", "delete", "put")],
             },
+            {"integration-name": _TRANSFERS, "python-modules": ["operators.transfers.fts"]},
         ],
         "sensors": [
             {
@@ -35,6 +36,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": ["sensors.cvmfs", "sensors.lease", "sensors.place"],
             },
             {"integration-name": _OBJECTS, "python-modules": ["sensors.objects"]},
+            {"integration-name": _TRANSFERS, "python-modules": ["sensors.fts"]},
         ],
         "hooks": [
             {"integration-name": _CVMFS, "python-modules": ["hooks.gateway"]},

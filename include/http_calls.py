@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import random
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import requests
 from requests.adapters import HTTPAdapter
@@ -33,13 +35,22 @@ class CallFailure:
 
 
 def pooled_session(connections: int) -> requests.Session:
-    """A session that keeps ``connections`` open, and repeats nothing by itself."""
-    session = requests.Session()
+    """A session that keeps ``connections`` open, and repeats nothing and follows no redirection by itself."""
+    session = _Session()
     session.trust_env = False  # a proxy would see tokens, and a .netrc entry would replace the credential
     adapter = HTTPAdapter(pool_connections=1, pool_maxsize=connections, max_retries=0)
     session.mount("http://", adapter)
     session.mount("https://", adapter)
     return session
+
+
+def may_carry_token(url: str) -> bool:
+    """Whether a token that is sent to this URL can be read by no other machine."""
+    parts = urlsplit(url)
+    try:
+        return parts.scheme.lower() == "https" or ipaddress.ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        return parts.hostname == "localhost"
 
 
 def repeated(
@@ -76,3 +87,8 @@ def failure_of(error: requests.RequestException | HTTPError) -> CallFailure:
     if isinstance(reason, NewConnectionError | NameResolutionError | ConnectTimeoutError):
         return CallFailure(False, "cannot connect")
     return CallFailure(True, f"the connection ended before the reply ({type(error).__name__})")
+
+
+class _Session(requests.Session):
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """None: otherwise the library parses every `Location`, also with `allow_redirects=False`, and may raise."""

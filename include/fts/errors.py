@@ -139,6 +139,10 @@ FTS_REQUEST_INVALID = ErrorRow(FtsError, "fts-request-invalid", "correct the req
 """The server refused it."""
 FTS_JOB_INVALID = ErrorRow(FtsError, "fts-job-invalid", "correct the job", concern=Concern.ARTIFACT)
 """We refused it, before anything was sent."""
+FTS_JOB_FAILED = ErrorRow(
+    FtsError, "fts-job-failed", "see the reasons of its files at the FTS server", concern=Concern.ARTIFACT
+)
+"""A job that was waited for ended, and not all of its files are copied."""
 DESTINATION_QUEUED = ErrorRow(
     FtsError, "fts-destination-queued", "wait for the transfer to the same destination that FTS already has",
     retryable=True, concern=Concern.ARTIFACT,

@@ -12,6 +12,7 @@ import threading
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -54,13 +55,18 @@ class Refusal(Exception):
 
 @dataclass
 class FtsServer:
-    """Serves on a free loopback port while it is entered. ``delegated``: until when it has a proxy of the user."""
+    """Serves on a free loopback port while it is entered. ``delegated``: until when it has a proxy of the user.
+
+    ``copies``: a job ends as finished once its status was asked for.
+    """
 
     method: str = "certificate"
     user_dn: str = "/DC=ch/CN=user"
     delegated: datetime | None = datetime(2099, 1, 1, tzinfo=UTC)
     tls: ssl.SSLContext | None = None
+    copies: bool = False
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    archive: dict[str, dict[str, Any]] = field(default_factory=dict)
     banned: dict[str, dict[str, Any]] = field(default_factory=dict)
     asked: list[Asked] = field(default_factory=list)
     scripted: list[Scripted] = field(default_factory=list)
@@ -68,7 +74,7 @@ class FtsServer:
 
     def __post_init__(self) -> None:
         self.vo_id = uuid.uuid5(BASE, "vo")
-        self.key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+        self.key = _key()
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
         if self.tls:
@@ -123,6 +129,8 @@ class FtsServer:
                 return self._listed(method, listed, request)
             case "DELETE", "jobs", job_id, "files", listed:
                 return 200, self._cancel_files(job_id, listed.split(","))
+            case "GET", "archive", job_id:
+                return 200, self._archived(job_id)
             case method, "ban", "se":
                 return self._ban(method, request, parse_qs(parts.query))
         raise Refusal(404, "Not Found", "The requested URL was not found on the server.")
@@ -169,7 +177,7 @@ class FtsServer:
         self.jobs[job_id] = {
             "job_id": job_id, "job_state": "SUBMITTED", "reason": None, "submit_time": "2026-11-23T10:00:00",
             "job_finished": None, "priority": params.get("priority", 3), "job_metadata": params.get("job_metadata"),
-            "user_dn": self.user_dn, "vo_name": "vo", "job_type": "N",
+            "user_dn": self.user_dn, "vo_name": "vo", "job_type": "N", "params": params,
             "files": [_file(index, file) for index, file in enumerate(document["files"])],
         }  # fmt: skip
         return job_id
@@ -187,13 +195,32 @@ class FtsServer:
                 told = {"http_status": "304 Not Modified", "http_message": "The job is in a terminal state"}
             elif method == "DELETE":
                 job["job_state"] = "CANCELED"
+                for file in job["files"]:
+                    file["file_state"] = file["file_state"] if file["file_state"] in TERMINAL else "CANCELED"
             elif method == "POST":
                 job["priority"] = json.loads(request.body)["params"]["priority"]
             fields = parse_qs(urlsplit(request.path).query).get("files", [""])[0].split(",")
             files = [{name: file[name] for name in fields if name in file} for file in job["files"]]
             shown = {"files": files} if "?files=" in request.path else {}
             found.append({**{name: value for name, value in job.items() if name != "files"}, **told, **shown})
+            if self.copies and job["job_state"] not in TERMINAL:
+                self.end(job_id)
         return 207 if any(one["http_status"].startswith("4") for one in found) else 200, found
+
+    def _archived(self, job_id: str) -> dict[str, Any]:
+        if job_id not in self.archive:
+            raise Refusal(404, "Not Found", f'No job with the id "{job_id}" has been found in the archive')
+        return self.archive[job_id]
+
+    def end(self, job_id: str, **reasons: str) -> None:
+        """End a job: its files are copied, but for those whose name, the last part of the destination, has a reason."""
+        job = self.jobs[job_id]
+        for file in job["files"]:
+            reason = reasons.get(file["dest_surl"].rpartition("/")[2])
+            state, began = "FAILED" if reason else "FINISHED", "2026-11-23T10:00:01"
+            file |= {"file_state": state, "reason": reason, "start_time": began}
+        states = {file["file_state"] for file in job["files"]}
+        job["job_state"] = states.pop() if len(states) == 1 else "FINISHEDDIRTY"
 
     def _cancel_files(self, job_id: str, file_ids: list[str]) -> Any:
         files = {str(file["file_id"]): file for file in self.jobs[job_id]["files"]}
@@ -217,6 +244,11 @@ class FtsServer:
             "message": asked["message"], "status": waits[asked["status"]],
         }  # fmt: skip
         return 200, []
+
+
+@cache
+def _key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 def _file(index: int, file: dict[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ _MOST_PATH = 3900
 """Characters of a request's path; gunicorn takes a request line of 4094."""
 DELEGATED = timedelta(hours=48)
 RENEWED_BELOW = timedelta(hours=24)
+_ASKED_AGAIN = timedelta(hours=1)
 
 
 class BanOf(Enum):
@@ -73,6 +74,8 @@ class FtsClient:
         pause: Callable[[float], object] | None = None,
     ) -> None:
         self._credential = credential
+        self._identity: Identity | None = None
+        self._delegated: datetime | None = None
         self._transport = FtsTransport(
             url, credential, authorities=authorities, timeout_s=timeout_s, retries=retries, pause=pause
         )
@@ -188,6 +191,29 @@ class FtsClient:
         identity: Identity = self._transport.value(FtsCall("GET", "/whoami", "whoami"), Identity.model_validate)
         return identity
 
+    def job_name(self, sid: str) -> JobName:
+        """The id that a job of ``sid`` will have, as `Identity.job_name`; the server is asked once who we are."""
+        if self._identity is None:
+            self._identity = self.whoami()
+        return self._identity.job_name(sid)
+
+    def keep_delegated(self, *, now: datetime) -> None:
+        """As `renew_credential`, once an hour."""
+        if self._delegated is None or now - self._delegated > _ASKED_AGAIN:
+            self.renew_credential(now=now)
+
+    def renew_credential(self, *, now: datetime) -> None:
+        """Find out whether the server takes our credential, and delegate the certificate if we have one.
+
+        Raises:
+            CredentialNeeded: It does not, or the certificate has ended.
+        """
+        if isinstance(self._credential, X509Files):
+            self.delegate(now=now)
+        else:
+            self._identity = self.whoami()
+        self._delegated = now
+
     def delegation_ends(self, identity: Identity) -> datetime | None:
         """Until when the server can act for us, UTC; None without a delegation."""
         call = FtsCall("GET", _delegation(identity), "delegated proxy")
@@ -296,7 +322,7 @@ def _entries(reply: FtsReply) -> dict[str, Mapping[str, Any]] | None:
 
 
 def _answer(job_id: str, part: Mapping[str, Any] | None, verb: str, *, files: bool) -> JobStatus | FtsError:
-    """What the server says of one job: its state, or why there is none. ``files``: they were asked for."""
+    """What the server says of one job: its state, or why it gives no state. ``files``: they were asked for."""
     what = f"{verb} of FTS job {job_id}"
     status = _status_of(part.get("http_status")) if part else 0
     if part is None:

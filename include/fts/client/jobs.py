@@ -188,8 +188,8 @@ def _url_fault(url: str) -> str | None:
         return "is not a URL"
     if not parts.scheme or not has_host:
         return "has no scheme or no host"
-    if parts.scheme == "file":
-        return "is local; FTS copies between storages only"
+    if parts.scheme == "file" and parts.hostname != "localhost":
+        return "is a folder of another machine"
     if has_user:
         return "has a user name; FTS would show it to others"
     return None if parts.path.strip("/") or parts.query else "has no path"

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from include.fts.client.jobs import JobName
-from include.fts.errors import FTS_JOB_INVALID, FtsError
+from include.fts.errors import FTS_JOB_INVALID, FtsError, redact
 from include.fts.states import FailureReason, FileState, JobState
 
 _MOST_TEXT = 4096
@@ -31,6 +31,8 @@ def _utc(value: datetime) -> datetime:
 
 
 Text = Annotated[str, BeforeValidator(_clean)]
+Reason = Annotated[Text, AfterValidator(redact)]
+"""What storages and copies say: it may name URLs with tokens, and ends in the ledger and on pages."""
 Time = Annotated[datetime, AfterValidator(_utc)]
 
 
@@ -71,7 +73,7 @@ class FileStatus(_Reply):
     source_surl: Text
     dest_surl: Text
     file_index: int | None = None
-    reason: Text | None = None
+    reason: Reason | None = None
     recoverable: bool | None = None
     """Whether the server itself would have tried again."""
     retry: int | None = None
@@ -97,7 +99,7 @@ class JobStatus(_Reply):
 
     job_id: uuid.UUID
     job_state: JobState
-    reason: Text | None = None
+    reason: Reason | None = None
     submit_time: Time | None = None
     job_finished: Time | None = None
     priority: int | None = None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 import requests
 from urllib3.exceptions import HTTPError
@@ -29,7 +27,7 @@ from include.fts.errors import (
     kind_of_foreign,
     redact,
 )
-from include.http_calls import CallFailure, failure_of, pooled_session, repeated
+from include.http_calls import CallFailure, failure_of, may_carry_token, pooled_session, repeated
 
 _CONNECTIONS = 8
 _CONNECT_S = 10.0
@@ -99,7 +97,7 @@ class FtsTransport:
     ) -> None:
         self.url = url.rstrip("/")
         self.with_token = isinstance(credential, BearerToken)
-        if self.with_token and not _protected(self.url):
+        if self.with_token and not may_carry_token(self.url):
             raise TOKEN_UNPROTECTED(f"FTS server {self.url}: token not sent; {TOKEN_UNPROTECTED.hint}")
         self._token = credential.token.encode() if isinstance(credential, BearerToken) else b""
         self._timeout_s = timeout_s
@@ -140,7 +138,7 @@ class FtsTransport:
         raise self._error(FtsReplyLost if outcome.sent else FtsUnreachable, call, outcome.why)
 
     def value(self, call: FtsCall, parse: Callable[[Any], Any]) -> Any:
-        """What ``parse`` makes of the reply's JSON. Raises as `send` does, and the error of a reply that is none."""
+        """What ``parse`` makes of the reply's JSON. Raises as `send` does, and the error of a reply of another form."""
         reply = self.checked(call)
         try:
             return parse(reply.value())
@@ -213,11 +211,3 @@ def _beginning(reply: FtsReply) -> str:
     """What a message may show of a reply that is not in FTS's form."""
     text = "too large" if reply.body is None else repr(redact(reply.body[:2000].decode(errors="replace"))[:200])
     return f"HTTP {reply.status}, {text}"
-
-
-def _protected(url: str) -> bool:
-    parts = urlsplit(url)
-    try:
-        return parts.scheme.lower() == "https" or ipaddress.ip_address(parts.hostname or "").is_loopback
-    except ValueError:
-        return parts.hostname == "localhost"

@@ -198,6 +198,15 @@ def test_a_redirect_is_not_followed(server: FtsServer) -> None:
         assert other.asked == []
 
 
+@pytest.mark.parametrize("location", ["http://[", "", "//", "http://h:port/"])
+def test_a_redirect_to_what_is_no_url_is_refused_as_any_other(
+    client: FtsClient, server: FtsServer, location: str
+) -> None:
+    server.answer("GET", "/whoami", 302, b"", Location=location)
+    with refused(FTS_REPLY_UNEXPECTED):
+        client.whoami()
+
+
 def test_a_token_is_sent_in_clear_to_this_machine_only() -> None:
     FtsClient("http://localhost:8446", BearerToken("hidden")).close()
     with refused(TOKEN_UNPROTECTED) as caught:

@@ -39,6 +39,14 @@ def test_text_can_be_stored_and_shown() -> None:
     file.reason.encode()
 
 
+def test_a_reason_shows_no_secret_of_a_url() -> None:
+    said = "TRANSFER [5] PUT https://ann:word@b.example.org/f?authz=Bearer%20eyJhbGciOi.x.y failed: Bearer abcdef123"
+    job = JobStatus.model_validate({**JOB, "reason": said, "files": [{**FILE, "reason": said}]})
+    for reason in (job.reason or "", job.files[0].reason or ""):
+        assert not any(secret in reason for secret in ("ann:word", "eyJ", "authz", "abcdef123"))
+        assert reason.startswith("TRANSFER [5] PUT https://***@b.example.org/f?*** failed")
+
+
 @pytest.mark.parametrize(
     "changes",
     [{"file_id": "seven"}, {"file_state": 3}, {"source_surl": None}, {"retry": "often"}, {"throughput": "inf"}],
