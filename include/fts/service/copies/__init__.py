@@ -1,0 +1,1 @@
+"""What moves the bytes of a file, or pretends to."""

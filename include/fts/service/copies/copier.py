@@ -1,0 +1,139 @@
+"""What the service asks of a copier: start a copy, cancel it, and say which have ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from include.fts.states import FailureReason, FailureScope
+
+ENOENT, EIO, EACCES, EEXIST, EINVAL, ENOSPC, EPROTONOSUPPORT = 2, 5, 13, 17, 22, 28, 93
+ETIMEDOUT, ECANCELED = 110, 125
+
+# FTS's own test whether to try again (url-copy/heuristics); the first fit counts.
+_ALWAYS = re.compile(
+    r"performance marker|name or service not known|connection timed out|end-of-file|SRM_INTERNAL_ERROR"
+    r"|was forcefully killed|operation timeout",
+    re.IGNORECASE,
+)
+_NEVER = re.compile(
+    r"proxy expired|file exists|no such file|permission denied|checksum do not match|CHECKSUM MISMATCH"
+    r"|certificate has expired|SRM_NO_FREE_SPACE|not ONLINE",
+    re.IGNORECASE,
+)
+_SOURCE = frozenset(
+    {1, 2, 7, 13, 20, 21, 36, 93}
+)  # EPERM ENOENT E2BIG EACCES ENOTDIR EISDIR ENAMETOOLONG EPROTONOSUPPORT
+_FINAL = {
+    FailureScope.SOURCE: _SOURCE,
+    FailureScope.DESTINATION: _SOURCE | {14, 17, 30},  # EFAULT EEXIST EROFS
+    FailureScope.TRANSFER: frozenset({27, 28}),  # EFBIG ENOSPC
+    FailureScope.GENERAL_FAILURE: frozenset[int](),
+}
+
+
+def recoverable(failure: FailureReason) -> bool:
+    """Whether FTS would try again after this failure."""
+    if failure.errno == ETIMEDOUT or _ALWAYS.search(failure.text):
+        return True
+    if failure.errno == ECANCELED or _NEVER.search(failure.text):
+        return False
+    return failure.scope is None or failure.errno not in _FINAL[failure.scope]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOrder:
+    """One file to copy. ``checksum``: `algorithm:digits`, an algorithm alone, or None; ``verify``: b, s, t or n."""
+
+    file_id: int
+    source: str
+    destination: str
+    size: int = 0
+    checksum: str | None = None
+    verify: str = "n"
+    overwrite: bool = False
+    report: bool = False
+    strict: bool = False
+    timeout_s: float = 0.0
+    tokens: tuple[str, str] | None = None
+
+    @property
+    def expected(self) -> tuple[str, str]:
+        """Algorithm and digits of the checksum that was given; digits are empty for an algorithm alone."""
+        algorithm, _, digits = (self.checksum or "adler32").partition(":")
+        return algorithm.lower(), digits.lower().lstrip("0")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEnd:
+    """How a copy ended. ``report``: what `dst_file_report` adds to the file's metadata."""
+
+    file_id: int
+    failure: FailureReason | None = None
+    size: int = 0
+    checksum: str | None = None
+    report: dict[str, Any] | None = None
+
+
+class Copier(Protocol):
+    """Copies files of some schemes. Its methods return at once and are called by one thread."""
+
+    def start(self, order: CopyOrder, now: float) -> None:
+        """Begin a copy."""
+
+    def cancel(self, file_id: int) -> None:
+        """End a copy as soon as possible; `ended` does not name it any more."""
+
+    def ended(self, now: float) -> Iterable[CopyEnd]:
+        """The copies that have ended since the last call."""
+
+    def close(self) -> None:
+        """End all copies."""
+
+
+def failed(scope: FailureScope, errno: int, text: str) -> FailureReason:
+    return FailureReason(scope, errno, text)
+
+
+def source_missing() -> FailureReason:
+    return failed(FailureScope.SOURCE, ENOENT, "Result HTTP 404 : File not found  after 1 attempts")
+
+
+def destination_exists() -> FailureReason:
+    return failed(FailureScope.DESTINATION, EEXIST, "Destination file exists and overwrite is not enabled")
+
+
+def size_differs(order: CopyOrder, size: int) -> FailureReason | None:
+    """The failure if the source has another size than the user said."""
+    if not order.size or order.size == size:
+        return None
+    text = f"User specified source file size is {order.size} but stat returned {size}"
+    return failed(FailureScope.SOURCE, EINVAL, text)
+
+
+def source_differs(order: CopyOrder, found: str) -> FailureReason | None:
+    """The failure if the checksum of the source is not the one that the user gave; ``found``: its digits."""
+    algorithm, digits = order.expected
+    if not digits or found.lstrip("0") == digits:
+        return None
+    text = f"Source and user-defined {algorithm} checksum do not match ({found} != {order.expected[1]:>08})"
+    return failed(FailureScope.SOURCE, EIO, text)
+
+
+def destination_differs(order: CopyOrder, found: str, source: str | None) -> FailureReason | None:
+    """The failure if the checksum of the destination is neither the user's nor the source's."""
+    algorithm, digits = order.expected
+    expected = digits or (source or "").lstrip("0")
+    if (not expected and source is None) or found.lstrip("0") == expected:
+        return None
+    whose = "User-defined" if digits else "Source"
+    text = f"{whose} and destination {algorithm} checksum do not match ({expected:>08} != {found})"
+    return failed(FailureScope.DESTINATION, EIO, text)
+
+
+def destination_report(size: int, algorithm: str, digits: str) -> dict[str, Any]:
+    """The part of a file's metadata that says what is at the destination."""
+    found = {"file_size": size, "checksum_type": algorithm.upper(), "checksum_value": digits}
+    return {"dst_file": {**found, "file_on_disk": True, "file_on_tape": False}}

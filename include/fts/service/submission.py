@@ -1,0 +1,194 @@
+"""A submission as FTS reads it (`POST /jobs`): its defaults, its limits and what it says of a bad document."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from include.fts.service.errors import FtsRequestRefused, bad_request
+from include.fts.service.records import FileRecord, JobOptions, JobRecord, storage_of
+
+MOST_URL = 1100
+MOST_FILE_METADATA, MOST_JOB_METADATA, MOST_CHECKSUM = 4096, 2048, 100
+MOST_FILES = 10_000
+DEFAULT_PRIORITY = 3
+_VERIFY = {"both": "b", "source": "s", "target": "t", "none": "n", "true": "b", "false": "n"}
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(\d{1,9})([smhd]?)")
+_UNSUPPORTED = ("multihop", "overwrite_hop", "overwrite_when_only_on_disk", "target_qos")
+_TAPE = ("bring_online", "copy_pin_lifetime", "archive_timeout")
+
+
+def parsed_job(body: bytes, *, user: str, vo: str, vo_id: uuid.UUID, first_file: int, now: float) -> JobRecord:
+    """The job that a request's body describes.
+
+    Args:
+        body: JSON.
+        user, vo: Of the caller.
+        vo_id: What deterministic ids are made from.
+        first_file: The id of its first file; the others follow.
+        now: Seconds since the epoch.
+
+    Raises:
+        FtsRequestRefused: 400 or 405, with what is wrong.
+    """
+    document = read_object(body)
+    if "delete" in document:
+        raise FtsRequestRefused(405, "Deletion jobs are no longer supported")
+    params, files = document.get("params") or {}, document.get("files")
+    if not files or not isinstance(files, list):
+        raise bad_request("No transfers operations specified")
+    if not isinstance(params, dict):
+        raise bad_request("Invalid value for params: expected an object")
+    if len(files) > MOST_FILES:
+        raise bad_request(f"A job of more than {MOST_FILES} files is not accepted")
+    metadata = _metadata(params.get("job_metadata"), MOST_JOB_METADATA, "job")
+    options = _options(
+        params, now, with_checksum=any(isinstance(file, dict) and file.get("checksum") for file in files)
+    )
+    job = JobRecord(_job_id(params, vo_id), user, vo, options, _priority(params.get("priority")), metadata, now)
+    job.files = [_file(job, first_file + index, index, file) for index, file in enumerate(files)]
+    if options.job_type == "Y" and len({file.link for file in job.files}) > 1:
+        raise bad_request("Reuse jobs can only contain transfers for the same source and destination storage")
+    return job
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """A JSON object. Raises FtsRequestRefused."""
+    try:
+        document = json.loads(body, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        raise bad_request("Badly formatted JSON request") from None
+    if not isinstance(document, dict):
+        raise bad_request("Badly formatted JSON request: expected an object")
+    return document
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def parsed_priority(body: bytes) -> int:
+    """The priority of `{"params": {"priority": n}}`, clamped to 1..5. Raises FtsRequestRefused."""
+    params = read_object(body).get("params")
+    if not isinstance(params, dict) or "priority" not in params:
+        raise bad_request("Unsupported operation: only params.priority can be modified")
+    return _priority(params["priority"])
+
+
+def _options(params: Mapping[str, Any], now: float, *, with_checksum: bool) -> JobOptions:
+    for name in _UNSUPPORTED:
+        if params.get(name):
+            raise bad_request(f"{name} is not supported by this service")
+    for name in _TAPE:
+        if _whole(params, name, -1) > 0:
+            raise bad_request(f"{name} is not supported by this service: it has no tape storage")
+    overwrite, on_retry = bool(params.get("overwrite")), bool(params.get("overwrite_on_retry"))
+    if overwrite and on_retry:
+        raise bad_request("Multiple overwrite flags specified")
+    verify = _VERIFY.get(str(params.get("verify_checksum") or False).lower())
+    if verify is None:
+        raise bad_request("Invalid value for verify_checksum")
+    if verify == "n" and params.get("verify_checksum") in (None, False) and with_checksum:
+        verify = "t"
+    return JobOptions(
+        verify, overwrite, on_retry, bool(params.get("dst_file_report")), bool(params.get("strict_copy")),
+        _whole(params, "retry", 0), _whole(params, "retry_delay", 0), _whole(params, "timeout", 0),
+        _queue_ends(params.get("max_time_in_queue"), now), "Y" if params.get("reuse") is True else "N",
+    )  # fmt: skip
+
+
+def _whole(params: Mapping[str, Any], name: str, default: int) -> int:
+    value = params.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > 1 << 31:
+        raise bad_request(f"Invalid value for {name}: expected a number")
+    return value
+
+
+def _priority(value: Any) -> int:
+    if value is None:
+        return DEFAULT_PRIORITY
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise bad_request("Invalid value for priority: expected a number")
+    return min(5, max(1, value))
+
+
+def _queue_ends(value: Any, now: float) -> float | None:
+    """A number is hours; a text has a unit."""
+    found = _DURATION.fullmatch(str(0 if value is None else value))
+    if found is None or isinstance(value, bool):
+        raise bad_request("Invalid value for max_time_in_queue")
+    seconds = int(found[1]) * _UNITS[found[2] or "h"]
+    return now + seconds if seconds else None
+
+
+def _job_id(params: Mapping[str, Any], vo_id: uuid.UUID) -> str:
+    kind = params.get("id_generator", "standard")
+    if kind == "standard":
+        return str(uuid.uuid1())
+    if kind != "deterministic":
+        raise bad_request("Invalid value for id_generator")
+    sid = params.get("sid")
+    if not isinstance(sid, str) or not sid.isprintable() or not 0 < len(sid) <= 255:
+        raise bad_request("The sid parameter is required by the deterministic id generator")
+    return str(uuid.uuid5(vo_id, sid))
+
+
+def _metadata(value: Any, most: int, what: str) -> Any:
+    if isinstance(value, str):
+        value = {"label": value}
+    if value is not None and len(json.dumps(value)) > most:
+        raise bad_request(f"The {what} metadata exceeds {most} bytes")
+    return value
+
+
+def _file(job: JobRecord, file_id: int, index: int, given: Any) -> FileRecord:
+    if not isinstance(given, dict):
+        raise bad_request(f"File {index}: expected an object")
+    source, destination = (_url(given.get(name), name) for name in ("sources", "destinations"))
+    size, checksum, activity = given.get("filesize") or 0, given.get("checksum"), given.get("activity") or "default"
+    if isinstance(size, bool) or not isinstance(size, int | float) or not 0 <= size < 1 << 62:
+        raise bad_request("Invalid value for filesize: expected a number of bytes")
+    if checksum is not None and (not isinstance(checksum, str) or len(checksum) > MOST_CHECKSUM):
+        raise bad_request("Invalid value for checksum")
+    if not isinstance(activity, str) or len(activity) > 255:
+        raise bad_request("Invalid value for activity")
+    return FileRecord(
+        file_id, index, job, source, destination, (storage_of(source), storage_of(destination)), int(size),
+        checksum or None, activity, _metadata(given.get("metadata"), MOST_FILE_METADATA, "file"), _tokens(given),
+    )  # fmt: skip
+
+
+def _url(urls: Any, name: str) -> str:
+    if not isinstance(urls, list) or not urls:
+        raise bad_request(f"No {name} specified")
+    if len(urls) > 1:
+        raise bad_request(f"Several {name} of one file are not supported by this service")
+    url = urls[0]
+    if not isinstance(url, str) or not url.isprintable() or len(url) > MOST_URL:
+        raise bad_request(f"Invalid value for {name}: expected a URL of up to {MOST_URL} characters")
+    url = url.strip()
+    try:
+        parts = urlsplit(url)
+        complete = bool(parts.scheme and parts.hostname and (parts.path.strip("/") or parts.query))
+        _ = parts.port
+    except ValueError:
+        complete = False
+    if not complete:
+        raise bad_request(f"Invalid value for {name}: a URL needs scheme, host and path")
+    return url
+
+
+def _tokens(given: Mapping[str, Any]) -> tuple[str, str] | None:
+    pair = [given.get(name) for name in ("source_tokens", "destination_tokens")]
+    if pair == [None, None]:
+        return None
+    if not all(isinstance(one, list) and len(one) == 1 and isinstance(one[0], str) for one in pair):
+        raise bad_request("A file needs one source and one destination token, or none")
+    return str(pair[0][0]), str(pair[1][0])  # type: ignore[index]

@@ -1,0 +1,103 @@
+"""Failures that are tried again, checksums that differ, and who calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from include.fts.service.callers import Caller, Callers, UnknownToken, subject_of
+from include.fts.service.config import FtsServiceConfig
+from include.fts.service.copies.copier import CopyOrder, destination_differs, recoverable, size_differs, source_differs
+from include.fts.service.copies.simulated import FAILURES, parsed_fractions
+from include.fts.service.copies.storages import CopyFault, CopyFolder, Digest
+from include.fts.service.copies.webdav import WebdavStorage
+from include.fts.service.errors import FtsServiceError
+from include.fts.states import FailureReason, FailureScope
+
+_S = FailureScope
+
+
+@pytest.mark.parametrize(
+    ("reason", "again"),
+    [
+        ("SOURCE [2] Result HTTP 404 : File not found  after 1 attempts", False),
+        ("SOURCE [5] Source and user-defined adler32 checksum do not match (1 != 2)", False),
+        ("SOURCE [112] Result Could not connect to server  after 1 attempts", True),
+        ("SOURCE [113] Domain name resolution failed", True),
+        ("DESTINATION [17] Destination file exists and overwrite is not enabled", False),
+        ("DESTINATION [1] HTTP 403 : Permission refused", False),
+        ("TRANSFER [110] Connection timed out", True),
+        ("TRANSFER [28] No space left on device", False),
+        ("TRANSFER [5] No performance marker received for 180 seconds", True),
+        ("TRANSFER [125] Transfer canceled", False),
+        ("a text of another form", True),
+    ],
+)
+def test_failures_are_tried_again_as_by_fts(reason: str, again: bool) -> None:
+    assert recoverable(FailureReason.parse(reason)) is again
+
+
+def test_each_drawn_failure_is_of_the_form_of_fts() -> None:
+    for reason in FAILURES.values():
+        assert FailureReason.parse(reason.format()) == reason
+
+
+def test_fractions_are_read_by_the_names_of_failures() -> None:
+    assert parsed_fractions(["network=0.25", "stalled=1"]) == {"network": 0.25, "stalled": 1.0}
+    for text in ("weather=0.1", "network", "network=2", "network=-1"):
+        with pytest.raises(FtsServiceError):
+            parsed_fractions([text])
+
+
+def test_checksums_are_compared_without_leading_zeros_and_case() -> None:
+    order = CopyOrder(1, "s", "d", checksum="ADLER32:00ABCDEF")
+    assert source_differs(order, "abcdef") is None
+    assert source_differs(order, "abcdee") is not None
+    assert destination_differs(order, "00abcdef", None) is None
+    without = CopyOrder(1, "s", "d")
+    assert source_differs(without, "1") is None
+    assert destination_differs(without, "1", "2") is not None
+    assert destination_differs(without, "2", "02") is None
+    assert size_differs(CopyOrder(1, "s", "d", size=5), 6) is not None
+
+
+def test_digests_are_of_all_pieces() -> None:
+    assert Digest("adler32").of([b"Wiki", b"pedia"]) == "11e60398"
+    assert Digest("md5").of([b"a", b"b"]) == "187ef4436122d1cc2f40dc2b92f0eba0"
+    with pytest.raises(CopyFault):
+        Digest("crc99")
+
+
+@pytest.mark.parametrize("path", ["", "/", "../f", "..%2ff", "a/../../f", "%2e%2e/f"])
+def test_no_path_leads_out_of_the_folder(tmp_path: Path, path: str) -> None:
+    with pytest.raises(CopyFault):
+        CopyFolder(tmp_path / "folder").size(f"file://localhost/{path}", None)
+
+
+def test_a_token_is_not_sent_in_clear() -> None:
+    storage = WebdavStorage(None, 1)
+    with pytest.raises(CopyFault) as refused:
+        storage.size("http://storage.example.org/f", "token")
+    assert refused.value.errno == 1
+
+
+def test_callers_are_known_by_token(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("# comment\n\nfirst alice admin\nsecond bob\n")
+    callers = Callers.of(FtsServiceConfig(tmp_path / "state", tokens=tokens, admins=frozenset({"bob"})))
+    assert callers.caller("Bearer first", None) == Caller("alice", "oauth2", admin=True)
+    assert callers.caller("bearer second", None) == Caller("bob", "oauth2", admin=True)
+    assert callers.caller(None, None).method == "unauthenticated"
+    for header in ("Bearer third", "Basic first", "Bearer "):
+        with pytest.raises(UnknownToken):
+            callers.caller(header, "/CN=user")
+    tokens.write_text("first alice of wonderland\n")
+    with pytest.raises(FtsServiceError):
+        Callers.of(FtsServiceConfig(tmp_path / "state", tokens=tokens))
+
+
+def test_a_proxy_acts_as_the_user_who_made_it() -> None:
+    names = [("domainComponent", "ch"), ("commonName", "user"), ("commonName", "12345"), ("commonName", "proxy")]
+    assert subject_of({"subject": [[name] for name in names]}) == "/DC=ch/CN=user"
+    assert subject_of({"subject": [[("commonName", "67")]]}) == "/CN=67"
