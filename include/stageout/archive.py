@@ -6,24 +6,30 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, delete, insert, select
+from sqlalchemy import Connection, Row, Select, Table, delete, insert, select, update
 
 from include.ledger.engine import Bind, reading, writing
 from include.stageout.claims import due, lock_oldest
 from include.stageout.errors import MOVE_REFUSED
+from include.stageout.registration.blocks import BlockState
 from include.stageout.requests import AT_ONCE
 from include.stageout.states import JOB_ENDED, TRANSFER_ENDED, TransferJobState, TransferState
+from include.stageout.sums import add_sums, sums_of
 from include.stageout.tables import (
     stageout_archive,
+    stageout_blocks,
     stageout_jobs,
     stageout_moves,
     stageout_queues,
     stageout_requests,
     stageout_transfers,
+    stageout_workflows,
 )
+
+LOOKED_AT_AGAIN = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ def history(bind: Bind, transfer: int) -> tuple[MoveRecord, ...]:
 def archive_transfers(bind: Bind, state: TransferState, *, before: datetime, limit: int) -> int:
     """Move transfers that ended in this state before a time to the archive, the oldest first, in one transaction.
 
-    Their destinations are free again for other transfers.
+    Their destinations are free again for other transfers, and they are in the daily sums from now on.
 
     Args:
         bind: The ledger, or the caller's transaction.
@@ -87,7 +93,10 @@ def archive_transfers(bind: Bind, state: TransferState, *, before: datetime, lim
         where = due(stageout_transfers, state, before)
         ids = lock_oldest(connection, stageout_transfers, where, min(limit, AT_ONCE))
         if ids:
-            connection.execute(insert(stageout_archive), _archived(connection, ids))
+            rows, moves = _archived(connection, ids)
+            documents = [{**row, "history": json.dumps([move.to_json() for move in moves[row["id"]]])} for row in rows]
+            connection.execute(insert(stageout_archive), documents)
+            add_sums(connection, (sums_of(row, *_steps(moves[row["id"]])) for row in rows))
             connection.execute(delete(stageout_moves).where(stageout_moves.c.transfer.in_(ids)))
             connection.execute(delete(stageout_transfers).where(stageout_transfers.c.id.in_(ids)))
         return len(ids)
@@ -96,9 +105,13 @@ def archive_transfers(bind: Bind, state: TransferState, *, before: datetime, lim
 
 
 def forget_jobs(bind: Bind, state: TransferJobState, *, before: datetime, limit: int) -> int:
-    """Delete FTS jobs that ended in this state before a time and whose transfers are archived; returns how many.
+    """Delete FTS jobs that ended in this state before a time and whose transfers are archived.
 
-    The archive has the FTS id of each transfer's last job.
+    The archive has the FTS id of each transfer's last job. A job with transfers is checked again a day later: one
+    failed file keeps its job for days, and such jobs would be read again by every pass.
+
+    Returns:
+        How many were checked; less than the limit: there are no more.
 
     Raises:
         StageoutError: MOVE_REFUSED for a state in which jobs have not ended.
@@ -106,23 +119,81 @@ def forget_jobs(bind: Bind, state: TransferJobState, *, before: datetime, limit:
     if state not in JOB_ENDED:
         raise MOVE_REFUSED("FTS job", f"what is {state.value} has not ended and is not deleted")
     columns = stageout_jobs.c
-    used = select(stageout_transfers.c.id).where(stageout_transfers.c.job == columns.id).exists()
+    transfers = stageout_transfers.c
 
     def work(connection: Connection) -> int:
-        ids = lock_oldest(connection, stageout_jobs, [*due(stageout_jobs, state, before), ~used], min(limit, AT_ONCE))
-        if ids:
-            connection.execute(delete(stageout_moves).where(stageout_moves.c.job.in_(ids)))
-            connection.execute(delete(stageout_jobs).where(columns.id.in_(ids)))
+        ids = lock_oldest(connection, stageout_jobs, due(stageout_jobs, state, before), min(limit, AT_ONCE))
+        used = set(connection.scalars(select(transfers.job).where(transfers.job.in_(ids)).distinct()))
+        unused = [number for number in ids if number not in used]
+        if used:
+            later = {"due_at": before + LOOKED_AT_AGAIN}
+            connection.execute(update(stageout_jobs).where(columns.id.in_(used)).values(later))
+        if unused:
+            connection.execute(delete(stageout_moves).where(stageout_moves.c.job.in_(unused)))
+            connection.execute(delete(stageout_jobs).where(columns.id.in_(unused)))
         return len(ids)
 
     return writing(bind, work)
 
 
-def _archived(connection: Connection, ids: Sequence[int]) -> list[dict[str, Any]]:
-    moves: defaultdict[int, list[dict[str, str]]] = defaultdict(list)
+def forget_requests(bind: Bind, *, before: datetime, limit: int) -> int:
+    """Delete requests that came before a time and whose transfers are archived; returns how many.
+
+    Their idempotency keys are free again. The archive has the workflow of each transfer.
+    """
+    columns = stageout_requests.c
+    used = select(stageout_transfers.c.id).where(stageout_transfers.c.request == columns.id).exists()
+    query = select(columns.id).where(columns.created_at < before, ~used).order_by(columns.created_at)
+    return _delete(bind, stageout_requests, query, limit)
+
+
+def forget_blocks(bind: Bind, state: BlockState, *, before: datetime, limit: int) -> int:
+    """Delete blocks that ended in this state before a time and whose transfers are archived; returns how many.
+
+    The catalogue has the name of each file's block.
+    """
+    columns = stageout_blocks.c
+    used = select(stageout_transfers.c.id).where(stageout_transfers.c.block == columns.id).exists()
+    query = select(columns.id).where(*due(stageout_blocks, state, before), ~used).order_by(columns.due_at)
+    return _delete(bind, stageout_blocks, query, limit)
+
+
+def forget_workflows(bind: Bind, *, before: datetime, limit: int) -> int:
+    """Delete the marks of workflows that were closed before a time and have no requests any more; returns how many."""
+    columns, requests = stageout_workflows.c, stageout_requests.c
+    used = select(requests.id).where(requests.workflow == columns.name, requests.owner == columns.owner).exists()
+    query = select(columns.id).where(columns.closed_at < before, ~used).order_by(columns.closed_at)
+    return _delete(bind, stageout_workflows, query, limit)
+
+
+def _delete(bind: Bind, table: Table, query: Select[tuple[int]], limit: int) -> int:
+    """Delete the rows that the query finds first; what others have locked is left for the next time."""
+
+    def work(connection: Connection) -> int:
+        found = query.limit(min(limit, AT_ONCE)).with_for_update(skip_locked=True)
+        ids = list(connection.scalars(found))
+        if ids:
+            connection.execute(delete(table).where(table.c.id.in_(ids)))
+        return len(ids)
+
+    return writing(bind, work)
+
+
+def _steps(moves: Sequence[MoveRecord]) -> tuple[datetime | None, datetime | None]:
+    """When FTS had the transfer first, and when its destination was verified last."""
+    submitted = (move.moved_at for move in moves if move.state == TransferState.SUBMITTED.value)
+    verified = (move.moved_at for move in reversed(moves) if move.state == TransferState.DONE.value)
+    return next(submitted, None), next(verified, None)
+
+
+def _archived(
+    connection: Connection, ids: Sequence[int]
+) -> tuple[list[dict[str, Any]], Mapping[int, list[MoveRecord]]]:
+    """The transfers as the archive has them, and their moves, the oldest first."""
+    moves: defaultdict[int, list[MoveRecord]] = defaultdict(list)
     columns = stageout_moves.c
     for row in connection.execute(select(stageout_moves).where(columns.transfer.in_(ids)).order_by(columns.id)):
-        moves[row.transfer].append(MoveRecord.from_row(row).to_json())
+        moves[row.transfer].append(MoveRecord.from_row(row))
     names = set(stageout_archive.columns.keys()) & set(stageout_transfers.columns.keys())
     query = (
         select(
@@ -135,5 +206,4 @@ def _archived(connection: Connection, ids: Sequence[int]) -> list[dict[str, Any]
         .outerjoin(stageout_jobs, stageout_transfers.c.job == stageout_jobs.c.id)
         .where(stageout_transfers.c.id.in_(ids))
     )  # fmt: skip
-    rows = connection.execute(query).mappings()
-    return [{**row, "history": json.dumps(moves[row["id"]])} for row in rows]
+    return [dict(row) for row in connection.execute(query).mappings()], moves

@@ -9,16 +9,19 @@ claim is not that of the row any more.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, Table, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Table, func, select, update
 
 from include.ledger.engine import Bind, reading, writing
 from include.stageout.moves import TransferMove, move_transfers, note_moves
 from include.stageout.requests import pieces
+from include.stageout.retry import MAX_REASON_CHARACTERS
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_queues, stageout_transfers
 
@@ -50,23 +53,20 @@ def waiting_queues(bind: Bind, *, now: datetime, after: int = 0, limit: int = 10
         after: Only queues with a higher number: the last one of an earlier call.
         limit: How many at most.
     """
-    # a query for each queue, which reads one entry of the index: a grouping query reads those of all new transfers
     columns = stageout_transfers.c
-    first = select(columns.queue, columns.due_at).where(columns.state == TransferState.NEW.value)
-    first = first.with_hint(stageout_transfers, f"FORCE INDEX ({BY_QUEUE})", "mysql")
-    first = first.order_by(columns.queue, columns.due_at).limit(1)
-    found: list[int] = []
+    new, oldest = TransferState.NEW.value, func.min(columns.due_at)
+    query = select(columns.queue).with_hint(stageout_transfers, f"FORCE INDEX ({BY_QUEUE})", "mysql")
+    # a range, although of one state: with `=` MariaDB sorts, with the range it reads one entry of the index a queue
+    query = query.where(columns.state >= new, columns.state <= new, columns.queue > after)
+    query = query.group_by(columns.state, columns.queue).having(oldest <= now)
+    query = query.order_by(columns.state, columns.queue).limit(limit)
     with reading(bind) as connection:
-        while len(found) < limit:
-            row = connection.execute(first.where(columns.queue > after)).first()
-            if row is None:
-                break
-            after = row.queue
-            found += [row.queue] if row.due_at <= now else []
-    return found
+        return list(connection.scalars(query))
 
 
-def claim_queue(bind: Bind, queue: int, worker: StageoutWorker, *, limit: int, now: datetime) -> ClaimedRows:
+def claim_queue(
+    bind: Bind, queue: int, worker: StageoutWorker, *, limit: int, now: datetime, held: timedelta = timedelta()
+) -> ClaimedRows:
     """Take new transfers of one queue for the submitter, the oldest first; their state is claimed then.
 
     Args:
@@ -75,10 +75,11 @@ def claim_queue(bind: Bind, queue: int, worker: StageoutWorker, *, limit: int, n
         worker: Who claims.
         limit: How many at most.
         now: What was due before it is taken.
+        held: For how long a transfer has to have been due.
     """
     reason = f"claimed by {worker.name}"
     changes = {"state": TransferState.CLAIMED.value, "reason": reason, "moved_at": now}
-    where = [*due(stageout_transfers, TransferState.NEW, now), stageout_transfers.c.queue == queue]
+    where = [*due(stageout_transfers, TransferState.NEW, now - held), stageout_transfers.c.queue == queue]
 
     def work(connection: Connection) -> ClaimedRows:
         ids = lock_oldest(connection, stageout_transfers, where, limit, BY_QUEUE)
@@ -125,6 +126,70 @@ def claim_jobs(
     return writing(bind, work)
 
 
+def keep_claim(
+    bind: Bind, table: Table, ids: Collection[int], claim: str, worker: StageoutWorker, *, now: datetime
+) -> frozenset[int]:
+    """Let a claim last for as long again, for work that takes longer than one.
+
+    Args:
+        bind: The ledger, or the caller's transaction.
+        table: That of transfers or of jobs.
+        ids: The rows that the caller still works on.
+        claim: The caller's.
+        worker: The caller.
+        now: From when on.
+
+    Returns:
+        The rows that the claim still has. What another process has by now is not the caller's to touch.
+    """
+
+    def work(connection: Connection) -> frozenset[int]:
+        held: set[int] = set()
+        for piece in pieces(sorted(ids)):
+            ours = select(table.c.id).where(table.c.id.in_(piece), table.c.claim == claim).order_by(table.c.id)
+            kept = list(connection.scalars(ours.with_for_update()))
+            connection.execute(update(table).where(table.c.id.in_(kept)).values(_held(claim, worker, now)))
+            held.update(kept)
+        return frozenset(held)
+
+    return writing(bind, work)
+
+
+def look_again(
+    bind: Bind,
+    table: Table,
+    waits: Mapping[int, timedelta],
+    claim: str,
+    *,
+    now: datetime,
+    reasons: Mapping[int, str] | None = None,
+) -> None:
+    """End a claim of rows that are not moved; each is due again after its wait.
+
+    Args:
+        bind: The ledger, or the caller's transaction.
+        table: That of transfers or of jobs.
+        waits: By the ids of the rows. Those that another claim has are left.
+        claim: The caller's.
+        now: When it looked.
+        reasons: Why rows wait, where that is worth knowing.
+    """
+    together: defaultdict[tuple[timedelta, str | None], list[int]] = defaultdict(list)
+    for number, wait in waits.items():
+        together[wait, (reasons or {}).get(number)].append(number)
+
+    def work(connection: Connection) -> None:
+        for (wait, reason), ids in together.items():
+            values: dict[str, Any] = {"due_at": now + wait, "claim": None, "claimed_by": None}
+            if reason is not None:
+                values["reason"] = reason[:MAX_REASON_CHARACTERS]
+            for piece in pieces(sorted(ids)):
+                ours = (table.c.id.in_(piece), table.c.claim == claim)
+                connection.execute(update(table).where(*ours).values(values))
+
+    writing(bind, work)
+
+
 def release_dead(bind: Bind, *, limit: int, now: datetime) -> frozenset[int]:
     """Make new again what dead submitters had claimed and not put into a job.
 
@@ -153,7 +218,7 @@ def release_dead(bind: Bind, *, limit: int, now: datetime) -> frozenset[int]:
     return writing(bind, work)
 
 
-def due(table: Table, state: TransferState | TransferJobState, now: datetime) -> list[ColumnElement[bool]]:
+def due(table: Table, state: Enum, now: datetime) -> list[ColumnElement[bool]]:
     """What holds for the rows of a state that are due."""
     return [table.c.state == state.value, table.c.due_at <= now]
 

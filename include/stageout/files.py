@@ -9,14 +9,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 
-from include.settings.names import logical_name_fault
-from include.stageout.errors import FILE_REFUSED
+from include.settings.names import is_below, logical_name_fault
+from include.settings.transfers.stageout import StageoutSettings
+from include.stageout.errors import FILE_REFUSED, OUTSIDE_NAME_SPACE
 
 MAX_FILES = 10_000
 """Files of one request."""
 MAX_SIZE = 1 << 50
 """Bytes of one file: a PiB is a mistake."""
 _CHECKSUM = re.compile(r"(adler32|crc32c):[0-9a-f]{8}")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _WORDS = {"owner": 128, "key": 128, "workflow": 128, "activity": 128, "user_job": 128, "dataset": 512}
 """Characters that the ledger has for each."""
 
@@ -107,6 +109,25 @@ def check_request(request: StageoutRequest, sites: Collection[str]) -> None:
         _check_file(f"file {number}", file, sites)
 
 
+def check_name_space(request: StageoutRequest, settings: StageoutSettings) -> None:
+    """Whether every file of a checked request goes below the name space of its owner.
+
+    Raises:
+        StageoutError: OUTSIDE_NAME_SPACE, with the first file that does not.
+    """
+    other = settings.impersonated_by(request.owner)
+    if other is not None:
+        why = f"`stageout.identities` gives this name to {other}, and has no entry for the user itself"
+        raise OUTSIDE_NAME_SPACE(f"user {request.owner[:200]!r}", why)
+    user = settings.user_of(request.owner)
+    if "/" in user or logical_name_fault(f"/{user}"):
+        raise OUTSIDE_NAME_SPACE(f"user {user[:200]!r}", "the name cannot be that of a folder")
+    space = settings.name_space_of(request.owner)
+    for number, file in enumerate(request.files):
+        if file.destination_name == space or not is_below(file.destination_name, space):
+            raise OUTSIDE_NAME_SPACE(f"file {number}", f"{file.destination_name[:200]!r} is not below {space}")
+
+
 def _check_destinations(files: Sequence[FileToTransfer]) -> None:
     first: dict[tuple[str, str], int] = {}
     for number, file in enumerate(files):
@@ -120,7 +141,8 @@ def _check_file(subject: str, file: FileToTransfer, sites: Collection[str]) -> N
         if site not in sites:
             raise FILE_REFUSED(subject, f"the {field} site {site!r} is not in the configuration")
     for field, name in (("source_name", file.source_name), ("destination_name", file.destination_name)):
-        wrong = logical_name_fault(name)
+        is_url = _SCHEME.match(name) is not None
+        wrong = "is a URL: name the site, and the file by its logical name" if is_url else logical_name_fault(name)
         if wrong:
             raise FILE_REFUSED(subject, f"`{field}` {name[:200]!r} {wrong}")
     if (file.source, file.source_name) == (file.destination, file.destination_name):

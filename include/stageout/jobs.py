@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,8 +11,10 @@ from sqlalchemy import Connection, Row, insert, select, update
 
 from include.ledger.engine import Bind, reading, writing
 from include.stageout.claims import StageoutWorker
+from include.stageout.errors import MOVE_REFUSED
+from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers
 from include.stageout.requests import pieces
-from include.stageout.states import TransferJobState, TransferState
+from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_transfers
 
 
@@ -25,12 +27,14 @@ class NewTransferJob:
         server: The connection id of the FTS server.
         sid: 32 hex digits, new for each attempt; FTS makes the id of it.
         fts_id: The id that FTS will give it.
+        overwrites: Its files may replace what is at their destinations.
     """
 
     queue: int
     server: str
     sid: str
     fts_id: str
+    overwrites: bool = False
 
 
 def record_job(
@@ -56,6 +60,7 @@ def record_job(
         "fts_id": job.fts_id,
         "server": job.server,
         "queue": job.queue,
+        "overwrites": job.overwrites,
         "state": TransferJobState.SUBMITTING.value,
         "reason": f"recorded by {worker.name}",
         "due_at": now + worker.keeps,
@@ -83,12 +88,63 @@ def record_job(
     return writing(bind, work)
 
 
-def transfers_of_jobs(bind: Bind, jobs: Sequence[int]) -> tuple[Row[Any], ...]:
-    """The transfers that are in these jobs, by job and id."""
+def transfers_of_jobs(
+    bind: Bind, jobs: Sequence[int], states: Collection[TransferState] | None = None
+) -> tuple[Row[Any], ...]:
+    """The transfers that are in these jobs, by job and id; `states`: only those in one of them."""
     columns = stageout_transfers.c
     with reading(bind) as connection:
         rows: list[Row[Any]] = []
         for piece in pieces(sorted(jobs)):
             query = select(stageout_transfers).where(columns.job.in_(piece)).order_by(columns.job, columns.id)
+            if states is not None:
+                query = query.where(columns.state.in_([state.value for state in states]))
             rows += connection.execute(query)
         return tuple(rows)
+
+
+def declare_dead(bind: Bind, fts_id: str, *, by: str, now: datetime) -> frozenset[int]:
+    """Take a job for one that its FTS server does not run any more; its transfers are tried again, at no cost.
+
+    Only a person can know that: a copy that goes on would write to the same destination as the next attempt.
+
+    Args:
+        bind: The ledger, or the caller's transaction.
+        fts_id: The job's id at FTS.
+        by: Who declares it, for the history.
+        now: When.
+
+    Returns:
+        The ids of the transfers that moved.
+
+    Raises:
+        StageoutError: MOVE_REFUSED if the ledger has no such job, or one that has ended.
+    """
+    reason = f"its FTS job was declared dead by {by}"
+
+    def work(connection: Connection) -> frozenset[int]:
+        columns = stageout_jobs.c
+        query = select(columns.id, columns.state).where(columns.fts_id == fts_id).with_for_update()
+        row = connection.execute(query).first()
+        if row is None:
+            raise MOVE_REFUSED(f"FTS job {fts_id:.64}", "the ledger has no such job")
+        move = TransferJobMove(row.id, TransferJobState(row.state), TransferJobState.DEAD, f"declared dead by {by}")
+        move_jobs(connection, [move], StageoutComponent.PERSON, now=now)
+        moved: frozenset[int] = frozenset()
+        rows = transfers_of_jobs(connection, [row.id], list(_AFTER_DEATH))
+        for state, (to, component) in _AFTER_DEATH.items():
+            theirs = [transfer.id for transfer in rows if transfer.state == state.value]
+            moves = [TransferMove(number, state, to, reason, spends=False) for number in theirs]
+            moved |= move_transfers(connection, moves, component, now=now)
+        return moved
+
+    return writing(bind, work)
+
+
+_AFTER_DEATH = {
+    TransferState.CLAIMED: (TransferState.NEW, StageoutComponent.SUBMITTER),
+    TransferState.SUBMITTED: (TransferState.RETRY_WAIT, StageoutComponent.MONITOR),
+    TransferState.ACTIVE: (TransferState.RETRY_WAIT, StageoutComponent.MONITOR),
+    TransferState.KILLING: (TransferState.KILLED, StageoutComponent.MONITOR),
+}
+"""Where the transfers of a dead job go, and who moves them there."""

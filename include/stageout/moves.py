@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, Table, insert, select, update
+from sqlalchemy import Connection, Row, Table, bindparam, case, insert, select, update
 
 from include.ledger.engine import Bind, writing
 from include.stageout.errors import MOVE_REFUSED
 from include.stageout.requests import pieces
-from include.stageout.retry import MAX_REASON_CHARACTERS
+from include.stageout.retry import MAX_REASON_CHARACTERS, TransferFailureClass
 from include.stageout.states import (
     TRANSFER_ENDED,
     StageoutComponent,
@@ -37,6 +37,12 @@ class TransferMove:
         to: Its next state.
         reason: Why, for people.
         wait: After how long something happens there; zero: at once.
+        spends: Whether a move to retry-wait counts as a retry.
+        failure: The class of a failure; None: as it was. The same holds for what follows.
+        may_overwrite: Whether what is at the destination is known to be its own.
+        copied_at: When FTS finished it.
+        size: Bytes, as verified.
+        checksum: As verified.
     """
 
     id: int
@@ -44,6 +50,23 @@ class TransferMove:
     to: TransferState
     reason: str
     wait: timedelta = timedelta()
+    spends: bool = True
+    failure: TransferFailureClass | None = None
+    may_overwrite: bool | None = None
+    copied_at: datetime | None = None
+    size: int | None = None
+    checksum: str | None = None
+
+    def changes(self, now: datetime) -> dict[str, Any]:
+        """What the move writes into the row, but for the end of the claim."""
+        found = {
+            "failure": self.failure and self.failure.value,
+            "may_overwrite": self.may_overwrite,
+            "copied_at": self.copied_at,
+            "size": self.size,
+            "checksum": self.checksum,
+        }
+        return {**_changes(self, now), **{name: value for name, value in found.items() if value is not None}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +78,10 @@ class TransferJobMove:
     to: TransferJobState
     reason: str
     wait: timedelta = timedelta()
+
+    def changes(self, now: datetime) -> dict[str, Any]:
+        """As `TransferMove.changes`."""
+        return _changes(self, now)
 
 
 def move_transfers(
@@ -145,9 +172,10 @@ def _unchanged(
 ) -> list[Row[Any]]:
     """The rows, locked, that are as the caller saw them."""
     found: list[Row[Any]] = []
+    columns = [column for column in table.columns if column.name in {"id", "state", "claim", "dataset"}]
     # in one order: two processes that move the same rows wait for each other, and do not deadlock
     for piece in pieces(sorted(wanted)):
-        query = select(table).where(table.c.id.in_(piece)).order_by(table.c.id).with_for_update()
+        query = select(*columns).where(table.c.id.in_(piece)).order_by(table.c.id).with_for_update()
         found += [
             row for row in connection.execute(query)
             if row.state == wanted[row.id].current.value and claim in (None, row.claim)
@@ -162,28 +190,48 @@ def _record(
     by: StageoutComponent,
     now: datetime,
 ) -> None:
-    together: defaultdict[tuple[_State, _State, str, timedelta], list[int]] = defaultdict(list)
+    together: defaultdict[tuple[_State, _State, bool], list[TransferMove | TransferJobMove]] = defaultdict(list)
     for move in moves:
-        together[move.current, move.to, move.reason, move.wait].append(move.id)
-    for (current, to, reason, wait), ids in together.items():
-        values = {
-            "state": to.value,
-            "reason": reason[:MAX_REASON_CHARACTERS],
-            "due_at": now + wait,
-            "claim": None,
-            "claimed_by": None,
-            "moved_at": now,
-            **_counted(current, to),
-        }
-        for piece in pieces(ids):
-            connection.execute(update(table).where(table.c.id.in_(piece)).values(values))
+        together[move.current, move.to, isinstance(move, TransferMove) and move.spends].append(move)
+    for (current, to, spends), alike in together.items():
+        ended = {"claim": None, "claimed_by": None, "moved_at": now, **_counted(current, to, spends=spends)}
+        for piece in pieces(alike):
+            changes = {move.id: move.changes(now) for move in piece}
+            update_rows(connection, table, changes, ended)
     note_moves(connection, table, moves, by, now)
 
 
-def _counted(current: _State, to: _State) -> dict[str, Any]:
+def update_rows(
+    connection: Connection, table: Table, changes: Mapping[int, Mapping[str, Any]], same: Mapping[str, Any]
+) -> None:
+    """Change rows in one statement, each in its own way; up to as many as `pieces` makes of them.
+
+    Args:
+        connection: The transaction.
+        table: With the column `id`.
+        changes: The values of each row, by its id. A row keeps the columns that are not named for it.
+        same: The values of all of them.
+    """
+    values = dict(same)
+    for name in {name for row in changes.values() for name in row}:
+        column = table.c[name]
+        given = {number: row[name] for number, row in changes.items() if name in row}
+        if len(given) == len(changes) and len(set(given.values())) == 1:
+            values[name] = next(iter(given.values()))
+        else:
+            cases = {number: bindparam(None, value, type_=column.type, unique=True) for number, value in given.items()}
+            values[name] = case(cases, value=table.c.id, else_=column)
+    connection.execute(update(table).where(table.c.id.in_(list(changes))).values(values))
+
+
+def _changes(move: TransferMove | TransferJobMove, now: datetime) -> dict[str, Any]:
+    return {"state": move.to.value, "reason": move.reason[:MAX_REASON_CHARACTERS], "due_at": now + move.wait}
+
+
+def _counted(current: _State, to: _State, *, spends: bool) -> dict[str, Any]:
     """What a move does to the retries and the job of a transfer."""
     changes: dict[str, Any] = {}
-    if to is TransferState.RETRY_WAIT:
+    if to is TransferState.RETRY_WAIT and spends:
         changes["retries"] = stageout_transfers.c.retries + 1
     if to is TransferState.NEW:
         changes["job"] = None

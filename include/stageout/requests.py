@@ -11,10 +11,10 @@ from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from include.ledger.engine import Bind, writing
-from include.stageout.errors import DESTINATION_TAKEN, REQUEST_CHANGED
+from include.stageout.errors import DESTINATION_TAKEN, REQUEST_CHANGED, WORKFLOW_CLOSED
 from include.stageout.files import FileToTransfer, StageoutRequest, digest_of
 from include.stageout.states import TransferState
-from include.stageout.tables import stageout_queues, stageout_requests, stageout_transfers
+from include.stageout.tables import stageout_queues, stageout_requests, stageout_transfers, stageout_workflows
 
 AT_ONCE = 500
 """Rows of one statement; SQLite takes 32,766 values at most."""
@@ -45,13 +45,14 @@ def record_request(bind: Bind, request: StageoutRequest, *, now: datetime) -> Re
 
     Raises:
         StageoutError: REQUEST_CHANGED if the key was used for other files, DESTINATION_TAKEN if a transfer in the
-            ledger has the destination of one of the files. Nothing is recorded then.
+            ledger has the destination of one of the files, WORKFLOW_CLOSED. Nothing is recorded then.
     """
 
     def work(connection: Connection) -> RequestReceipt:
         found = _recorded(connection, request)
         if found is not None:
             return found
+        _refuse_closed(connection, request)
         try:
             with connection.begin_nested():
                 number = _insert_request(connection, request, now)
@@ -75,6 +76,16 @@ def _recorded(connection: Connection, request: StageoutRequest) -> RequestReceip
     if row.digest != request.digest:
         raise REQUEST_CHANGED(f"request {request.key} of {request.owner}", "the key was used for other files")
     return RequestReceipt(row.id, row.files, repeated=True)
+
+
+def _refuse_closed(connection: Connection, request: StageoutRequest) -> None:
+    columns = stageout_workflows.c
+    of_it = (columns.digest == digest_of(request.owner, request.workflow), columns.closed_at.is_not(None))
+    # locked: a workflow is closed before this request or after it
+    closed_at = connection.scalar(select(columns.closed_at).where(*of_it).with_for_update(read=True))
+    if closed_at is not None:
+        workflow = f"workflow {request.workflow} of {request.owner}"
+        raise WORKFLOW_CLOSED(workflow, f"it was closed at {closed_at.isoformat(timespec='seconds')}")
 
 
 def _insert_request(connection: Connection, request: StageoutRequest, now: datetime) -> int:

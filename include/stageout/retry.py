@@ -14,6 +14,7 @@ from datetime import timedelta
 from enum import Enum
 
 from include.fts.states import FailureReason, FailureScope
+from include.settings.transfers.stageout import RetryAlgorithmName
 from include.stageout.states import TransferState
 
 MAX_REASON_CHARACTERS = 2048
@@ -39,6 +40,8 @@ class TransferFailureClass(Enum):
     """Canceled by others, as for a banned storage."""
     TIMEOUT = "timeout"
     CONNECTION = "connection"
+    REGISTRATION = "registration"
+    """Copied and verified, but the catalogue has another file of the name."""
     OTHER = "other"
 
 
@@ -71,7 +74,7 @@ def _sign(
 
 
 _F, _SOURCE, _DESTINATION = TransferFailureClass, FailureScope.SOURCE, FailureScope.DESTINATION
-_MISMATCH = r"checksums? do(es)? not match|checksum mismatch"
+_MISMATCH = r"checksums? do(es)? not match|(checksum|size) mismatch"
 
 # The first row counts: texts before numbers, since one errno has many causes.
 _SIGNS = (
@@ -119,6 +122,7 @@ RETRY_RULES: Mapping[TransferFailureClass, RetryRule] = {
     _F.DESTINATION_EXISTS: _NEVER,
     _F.QUOTA: _NEVER,
     _F.INVALID: _NEVER,
+    _F.REGISTRATION: _NEVER,
     # a new credential is waited for, and no retry is spent
     _F.CREDENTIAL: _NEVER,
     # storages refuse what they allow an hour later, as while their user lists are renewed
@@ -155,7 +159,12 @@ def exponential(failure: FailureReason, spent: int, chance: float) -> RetryDecis
         chance: From 0 to 1; it spreads transfers that failed together.
     """
     kind = failure_class(failure)
-    rule = RETRY_RULES[kind]
+    return _decided(kind, RETRY_RULES[kind], failure, spent, chance)
+
+
+def _decided(
+    kind: TransferFailureClass, rule: RetryRule, failure: FailureReason, spent: int, chance: float
+) -> RetryDecision:
     if kind is TransferFailureClass.CREDENTIAL:
         return RetryDecision(TransferState.NEEDS_CREDENTIAL, timedelta(), f"{kind.value}: {failure.text}")
     if spent >= rule.retries:
@@ -166,3 +175,20 @@ def exponential(failure: FailureReason, spent: int, chance: float) -> RetryDecis
     wait = min(doubled, rule.longest) * (0.5 + 0.5 * chance)
     reason = f"{kind.value}, retry {spent + 1} of {rule.retries}: {failure.text}"
     return RetryDecision(TransferState.RETRY_WAIT, wait, reason)
+
+
+_COOL_OFF = RetryRule(3, timedelta(hours=2), timedelta(hours=2))
+
+
+def fixed(failure: FailureReason, spent: int, chance: float) -> RetryDecision:
+    """The same wait and number of retries for all failures that `exponential` retries."""
+    kind = failure_class(failure)
+    rule = _COOL_OFF if RETRY_RULES[kind].retries else RETRY_RULES[kind]
+    return _decided(kind, rule, failure, spent, chance)
+
+
+RETRY_ALGORITHMS: Mapping[RetryAlgorithmName, RetryAlgorithm] = {
+    RetryAlgorithmName.EXPONENTIAL: exponential,
+    RetryAlgorithmName.FIXED: fixed,
+}
+"""By the setting `stageout.retry`."""

@@ -47,7 +47,7 @@ class TransferState(Enum):
     NEEDS_CREDENTIAL = "needs-credential"
     FAILED = "failed"
     KILLING = "killing"
-    """A kill was requested; FTS has to confirm that nothing writes any more."""
+    """A kill was requested; FTS has to confirm that nothing writes any more. Jobs end with their files."""
     KILLED = "killed"
 
 
@@ -58,7 +58,6 @@ class TransferJobState(Enum):
     """Recorded with its id before the request is sent: its outcome may be unknown."""
     SUBMITTED = "submitted"
     ACTIVE = "active"
-    CANCELING = "canceling"
     FINISHED = "finished"
     FINISHED_DIRTY = "finished-dirty"
     FAILED = "failed"
@@ -130,7 +129,7 @@ TRANSFER_ENDED = frozenset({_T.CLEANED, _T.KEPT, _T.FAILED, _T.KILLED})
 """States in which nothing more happens without a person."""
 
 _RESULTS = (_J.FINISHED, _J.FINISHED_DIRTY, _J.FAILED, _J.CANCELED, _J.LOST)
-_OPEN = (_J.SUBMITTED, _J.ACTIVE, _J.CANCELING)
+_OPEN = (_J.SUBMITTED, _J.ACTIVE)
 
 JOB_MOVES: Mapping[tuple[TransferJobState, TransferJobState], MoveRule] = {
     (_J.SUBMITTING, _J.SUBMITTED): _SUBMITTER,
@@ -139,8 +138,6 @@ JOB_MOVES: Mapping[tuple[TransferJobState, TransferJobState], MoveRule] = {
     (_J.SUBMITTED, _J.ACTIVE): _MONITOR,
     # every active file waits for a retry of FTS itself
     (_J.ACTIVE, _J.SUBMITTED): _MONITOR,
-    (_J.SUBMITTED, _J.CANCELING): _PERSON,
-    (_J.ACTIVE, _J.CANCELING): _PERSON,
     **{(current, result): _MONITOR for current in _OPEN for result in _RESULTS},
     **{(current, _J.DEAD): _PERSON for current in _OPEN},
 }

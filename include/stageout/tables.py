@@ -7,13 +7,16 @@ again by itself.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, Table, UniqueConstraint
+from sqlalchemy import BigInteger, Boolean, Column, Float, ForeignKey, Index, Integer, Table, UniqueConstraint, false
 
-from include.ledger.metadata import TABLE_OPTIONS, UtcTime, exact, hexadecimal, long_text, metadata
+from include.ledger.metadata import TABLE_OPTIONS as PLAIN_OPTIONS
+from include.ledger.metadata import UtcTime, exact, hexadecimal, long_text, metadata
 
 ROW_ID = BigInteger().with_variant(Integer, "sqlite")
 NAME = exact(128)
 LOGICAL_NAME = exact(1024)
+TABLE_OPTIONS = {**PLAIN_OPTIONS, "sqlite_autoincrement": True}
+"""An id is never used again, also on SQLite: the archive has those of rows that are deleted."""
 
 stageout_requests = Table(
     "stageout_requests",
@@ -27,6 +30,8 @@ stageout_requests = Table(
     Column("files", Integer, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     UniqueConstraint("owner", "key"),
+    Index(None, "workflow", "owner"),
+    Index(None, "created_at"),
     **TABLE_OPTIONS,
 )
 
@@ -42,6 +47,7 @@ stageout_queues = Table(
     Column("activity", NAME, nullable=False),
     Column("kind", exact(16), nullable=False),
     UniqueConstraint("digest"),
+    Index(None, "owner"),
     **TABLE_OPTIONS,
 )
 
@@ -55,6 +61,8 @@ stageout_jobs = Table(
     Column("server", NAME, nullable=False),
     Column("queue", ROW_ID, ForeignKey("stageout_queues.id"), nullable=False),
     Column("files", Integer, nullable=False),
+    # its files may replace what is at their destinations
+    Column("overwrites", Boolean, nullable=False, server_default=false()),
     Column("state", exact(16), nullable=False),
     Column("reason", long_text(), nullable=False),
     Column("due_at", UtcTime, nullable=False),
@@ -64,6 +72,32 @@ stageout_jobs = Table(
     Column("moved_at", UtcTime, nullable=False),
     UniqueConstraint("fts_id"),
     Index(None, "state", "due_at"),
+    **TABLE_OPTIONS,
+)
+
+stageout_blocks = Table(
+    "stageout_blocks",
+    metadata,
+    # files of one data set that are registered together; `digest` stands for owner, workflow and data set
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("digest", hexadecimal(64), nullable=False),
+    Column("owner", NAME, nullable=False),
+    Column("workflow", NAME, nullable=False),
+    Column("dataset", exact(512), nullable=False),
+    # fixed before the catalogue is called: a lost answer is found again
+    Column("name", exact(640), nullable=False),
+    Column("files", Integer, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("state", exact(16), nullable=False),
+    Column("reason", long_text(), nullable=False),
+    Column("due_at", UtcTime, nullable=False),
+    Column("claim", hexadecimal(32)),
+    Column("claimed_by", NAME),
+    Column("created_at", UtcTime, nullable=False),
+    Column("moved_at", UtcTime, nullable=False),
+    Index(None, "state", "due_at"),
+    Index(None, "digest", "state"),
+    Index(None, "owner", "workflow"),
     **TABLE_OPTIONS,
 )
 
@@ -85,6 +119,12 @@ stageout_transfers = Table(
     Column("state", exact(16), nullable=False),
     Column("reason", long_text(), nullable=False),
     Column("retries", Integer, nullable=False),
+    # an attempt passed FTS's check that the destination does not exist: what is there now is its own
+    Column("may_overwrite", Boolean, nullable=False, server_default=false()),
+    # the class of the last failure
+    Column("failure", exact(32)),
+    Column("copied_at", UtcTime),
+    Column("block", ROW_ID),
     Column("job", ROW_ID, ForeignKey("stageout_jobs.id")),
     Column("due_at", UtcTime, nullable=False),
     Column("claim", hexadecimal(32)),
@@ -95,7 +135,9 @@ stageout_transfers = Table(
     Index(None, "state", "due_at"),
     Index(None, "state", "queue", "due_at"),
     Index(None, "job"),
+    Index(None, "block"),
     Index(None, "request"),
+    Index(None, "source_name", mysql_length=255),
     **TABLE_OPTIONS,
 )
 
@@ -136,10 +178,94 @@ stageout_archive = Table(
     Column("state", exact(16), nullable=False),
     Column("reason", long_text(), nullable=False),
     Column("retries", Integer, nullable=False),
+    Column("failure", exact(32)),
+    Column("copied_at", UtcTime),
     Column("created_at", UtcTime, nullable=False),
     Column("moved_at", UtcTime, nullable=False),
     Column("history", long_text(), nullable=False),
     Index(None, "request"),
+    Index(None, "owner"),
+    Index(None, "workflow"),
     Index(None, "moved_at"),
+    Index(None, "source_name", mysql_length=255),
+    **TABLE_OPTIONS,
+)
+
+stageout_workflows = Table(
+    "stageout_workflows",
+    metadata,
+    # what was done to a workflow as a whole; `digest` stands for owner and name
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("digest", hexadecimal(64), nullable=False),
+    Column("owner", NAME, nullable=False),
+    Column("name", NAME, nullable=False),
+    Column("closed_at", UtcTime),
+    Column("killed_at", UtcTime),
+    UniqueConstraint("digest"),
+    Index(None, "closed_at"),
+    **TABLE_OPTIONS,
+)
+
+stageout_catalogue = Table(
+    "stageout_catalogue",
+    metadata,
+    # files of data sets; `digest` stands for data set and name
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("digest", hexadecimal(64), nullable=False),
+    Column("dataset", exact(512), nullable=False),
+    Column("name", LOGICAL_NAME, nullable=False),
+    Column("site", NAME, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("checksum", hexadecimal(32)),
+    Column("block", exact(640), nullable=False),
+    Column("registered_at", UtcTime, nullable=False),
+    UniqueConstraint("digest"),
+    Index(None, "dataset"),
+    Index(None, "block"),
+    **TABLE_OPTIONS,
+)
+
+stageout_analytics = Table(
+    "stageout_analytics",
+    metadata,
+    # what ended on a day, summed; `digest` stands for the columns up to `failure`
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("digest", hexadecimal(64), nullable=False),
+    Column("day", UtcTime, nullable=False),
+    Column("owner", NAME, nullable=False),
+    Column("workflow", NAME, nullable=False),
+    Column("source", NAME, nullable=False),
+    Column("destination", NAME, nullable=False),
+    Column("state", exact(16), nullable=False),
+    Column("failure", exact(32)),
+    Column("files", Integer, nullable=False),
+    Column("bytes", BigInteger, nullable=False),
+    Column("retries", Integer, nullable=False),
+    # seconds, summed over the files: until submitted, until copied, until verified, until the end
+    Column("waited_s", Float, nullable=False),
+    Column("copied_s", Float, nullable=False),
+    Column("verified_s", Float, nullable=False),
+    Column("ended_s", Float, nullable=False),
+    UniqueConstraint("digest"),
+    Index(None, "day"),
+    Index(None, "owner", "workflow"),
+    **TABLE_OPTIONS,
+)
+
+stageout_findings = Table(
+    "stageout_findings",
+    metadata,
+    # what the last census found
+    Column("id", ROW_ID, primary_key=True, autoincrement=True),
+    Column("found_at", UtcTime, nullable=False),
+    Column("kind", exact(32), nullable=False),
+    Column("site", NAME),
+    Column("transfer", ROW_ID),
+    Column("job", ROW_ID),
+    Column("name", LOGICAL_NAME),
+    Column("bytes", BigInteger),
+    Column("reason", long_text(), nullable=False),
+    Column("outcome", exact(16), nullable=False),
+    Index(None, "found_at"),
     **TABLE_OPTIONS,
 )

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from enum import Enum
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from include.settings.names import is_below, logical_name_fault
-from include.settings.sites import PrefixRule, RemoteSite
+from include.settings.transfers.sites import PrefixRule, RemoteSite
 from include.stageout.errors import FILE_REFUSED, NO_SITE_URL
+from include.storage.kinds import FILE, SCHEMES
 
 MAX_URL_CHARACTERS = 1100
 """What FTS stores of a URL."""
@@ -61,9 +62,15 @@ def third_party_urls(source: tuple[RemoteSite, str], destination: tuple[RemoteSi
     there, here = (site_urls(site, SiteOperation.THIRD_PARTY, name) for site, name in (source, destination))
     for protocol, url in there.items():
         if protocol in here:
-            return url, here[protocol]
+            return _with_host(url), _with_host(here[protocol])
     sites = f"sites {source[0].name} and {destination[0].name}"
     raise NO_SITE_URL(sites, f"no protocol in common for a third-party copy ({', '.join(there)}; {', '.join(here)})")
+
+
+def _with_host(url: str) -> str:
+    """A URL of a folder with the host that FTS wants; only the embedded service copies between folders."""
+    parts = urlsplit(url)
+    return parts._replace(netloc="localhost").geturl() if SCHEMES.get(parts.scheme) is FILE else url
 
 
 _RULES = {

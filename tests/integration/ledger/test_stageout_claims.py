@@ -22,6 +22,7 @@ from include.stageout.claims import (
     claim_jobs,
     claim_queue,
     claim_transfers,
+    look_again,
     release_dead,
     waiting_queues,
 )
@@ -307,3 +308,26 @@ def test_a_claim_reads_as_many_rows_as_it_takes_however_many_there_are(filled, c
 def reads(connection):
     rows = connection.execute(text("SHOW SESSION STATUS LIKE 'Handler_read%'")).all()
     return sum(int(value) for _, value in rows)
+
+
+def test_what_is_looked_at_again_is_due_later_and_free(ledger):
+    first, second, third = recorded(ledger, 3)
+    (queue,) = waiting_queues(ledger, now=NOW)
+    claimed = claim_queue(ledger, queue, WORKER, limit=3, now=NOW)
+    waits = {first: timedelta(minutes=1), second: timedelta(minutes=2)}
+    look_again(ledger, stageout_transfers, waits, claimed.claim, now=NOW, reasons={first: "the site does not answer"})
+    look_again(ledger, stageout_transfers, {third: timedelta(hours=1)}, "of another", now=NOW)
+    with reading(ledger) as connection:
+        rows = {row.id: row for row in connection.execute(select(stageout_transfers))}
+    assert {number: (rows[number].due_at - NOW, rows[number].claim) for number in waits} == {
+        number: (wait, None) for number, wait in waits.items()
+    }
+    assert (rows[first].reason, rows[third].claim) == ("the site does not answer", claimed.claim)
+
+
+def test_held_transfers_are_claimed_when_they_were_due_for_long_enough(ledger):
+    recorded(ledger, 2)
+    (queue,) = waiting_queues(ledger, now=NOW)
+    held = timedelta(minutes=10)
+    assert claim_queue(ledger, queue, WORKER, limit=2, now=NOW, held=held).rows == ()
+    assert len(claim_queue(ledger, queue, WORKER, limit=2, now=NOW + held, held=held).rows) == 2

@@ -14,12 +14,13 @@ from include.stageout.claims import StageoutWorker, claim_queue, waiting_queues
 from include.stageout.errors import MOVE_REFUSED
 from include.stageout.jobs import NewTransferJob, record_job
 from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers
+from include.stageout.retry import TransferFailureClass
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_archive, stageout_jobs, stageout_transfers
 from tests.fakes.refused import refused
 from tests.fakes.transfers import NOW, recorded, states
 
-T, J, C = TransferState, TransferJobState, StageoutComponent
+T, J, C, F = TransferState, TransferJobState, StageoutComponent, TransferFailureClass
 WORKER = StageoutWorker("worker-1")
 
 
@@ -145,12 +146,15 @@ def test_what_ended_long_ago_is_archived_with_its_history(ledger):
 def test_a_job_is_deleted_after_all_its_transfers_are_archived(ledger):
     _, job = failed(ledger)
     archive_transfers(ledger, T.FAILED, before=minutes(10), limit=10)
-    assert forget_jobs(ledger, J.FAILED, before=minutes(60), limit=10) == 0
-    archive_transfers(ledger, T.FAILED, before=minutes(60), limit=10)
-    assert forget_jobs(ledger, J.FAILED, before=minutes(20), limit=10) == 0
-    assert forget_jobs(ledger, J.FAILED, before=minutes(60), limit=10) == 1
+    kept = select(stageout_jobs.c.id).where(stageout_jobs.c.id == job)
+    # looked at, and again a day later
+    assert [forget_jobs(ledger, J.FAILED, before=minutes(60), limit=10) for _ in range(2)] == [1, 0]
     with reading(ledger) as connection:
-        assert connection.scalars(select(stageout_jobs.c.id).where(stageout_jobs.c.id == job)).all() == []
+        assert connection.scalars(kept).all() == [job]
+    archive_transfers(ledger, T.FAILED, before=minutes(60), limit=10)
+    assert forget_jobs(ledger, J.FAILED, before=minutes(60 + 24 * 60), limit=10) == 1
+    with reading(ledger) as connection:
+        assert connection.scalars(kept).all() == []
 
 
 def test_what_has_not_ended_is_not_archived(ledger):
@@ -194,3 +198,21 @@ def test_a_move_that_deadlocks_is_made_again(ledger):
     assert len(tries) == 2
     assert {states(ledger)[number] for number in ids} == {T.ACTIVE}
     assert [len(history(ledger, number)) for number in ids] == [3, 3], "recorded once"
+
+
+def test_moves_that_differ_in_everything_are_recorded_together(ledger):
+    ids, _ = submitted(ledger, 4)
+    moves = [
+        TransferMove(ids[0], T.SUBMITTED, T.RETRY_WAIT, "one", timedelta(minutes=1), failure=F.TIMEOUT),
+        TransferMove(ids[1], T.SUBMITTED, T.RETRY_WAIT, "two", timedelta(minutes=2), may_overwrite=True),
+        TransferMove(ids[2], T.SUBMITTED, T.RETRY_WAIT, "three", spends=False),
+        TransferMove(ids[3], T.SUBMITTED, T.COPIED, "four", copied_at=minutes(-1), size=7, checksum="adler32:00000007"),
+    ]
+    assert move_transfers(ledger, moves, C.MONITOR, now=NOW) == set(ids)
+    found = [row(ledger, number) for number in ids]
+    assert [one.reason for one in found] == ["one", "two", "three", "four"]
+    assert [one.due_at for one in found] == [minutes(1), minutes(2), NOW, NOW]
+    assert [one.failure for one in found] == ["timeout", None, None, None]
+    assert [bool(one.may_overwrite) for one in found] == [False, True, False, False]
+    assert [one.retries for one in found] == [1, 1, 0, 0]
+    assert (found[3].copied_at, found[3].size, found[3].checksum) == (minutes(-1), 7, "adler32:00000007")

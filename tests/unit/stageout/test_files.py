@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from include.stageout.errors import FILE_REFUSED
-from include.stageout.files import MAX_FILES, MAX_SIZE, check_request
+from include.settings.transfers.stageout import StageoutSettings
+from include.stageout.errors import FILE_REFUSED, OUTSIDE_NAME_SPACE
+from include.stageout.files import MAX_FILES, MAX_SIZE, check_name_space, check_request
 from tests.fakes.refused import refused
 from tests.fakes.transfers import file_to_transfer, request_of
 
@@ -27,6 +28,12 @@ def test_what_can_be_transferred_is_taken():
         {"destination": "rome"},
         {"source_name": "/store/../etc"},
         {"destination_name": "/store/a\n"},
+        {"destination_name": "/store/a\ud800"},
+        {"source_name": "//host/a"},
+        {"source_name": "host/a"},
+        {"destination_name": "file:/etc/passwd"},
+        {"destination_name": "https://"},
+        {"dataset": "\ud800"},
         {"destination_name": "https://169.254.169.254/a"},
         {"destination_name": "/a", "source_name": "/a", "source": "bari"},
         {"size": -1},
@@ -76,3 +83,13 @@ def test_the_same_files_have_the_same_digest_and_others_another_one():
     assert replace(request, workflow="other").digest != request.digest
     changed = replace(request.files[0], size=1)
     assert replace(request, files=(changed, request.files[1])).digest != request.digest
+
+
+def test_a_user_whose_name_another_has_at_the_sites_does_not_get_its_folders():
+    identities = {"robert": {"name": "Robert", "user": "ann"}}
+    request = request_of(1, destination_name="/store/user/ann/a")
+    with refused(OUTSIDE_NAME_SPACE):
+        check_name_space(request, StageoutSettings.model_validate({"identities": identities}))
+    check_name_space(replace(request, owner="robert"), StageoutSettings.model_validate({"identities": identities}))
+    both = {**identities, "ann": {"name": "Ann"}}
+    check_name_space(request, StageoutSettings.model_validate({"identities": both}))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 
@@ -40,9 +42,8 @@ killed: new
 """
 JOBS = """
 submitting: submitted refused dead
-submitted: active canceling finished finished-dirty failed canceled lost dead
-active: submitted canceling finished finished-dirty failed canceled lost dead
-canceling: finished finished-dirty failed canceled lost dead
+submitted: active finished finished-dirty failed canceled lost dead
+active: submitted finished finished-dirty failed canceled lost dead
 finished:
 finished-dirty:
 failed:
@@ -117,3 +118,17 @@ def test_one_component_waits_for_each_state():
     for state in T:
         waiting = {rule.component for (current, _), rule in TRANSFER_MOVES.items() if current is state} - {C.PERSON}
         assert len(waiting) <= 1, state
+
+
+def test_the_documentation_has_every_state_and_where_it_leads():
+    text = (Path(__file__).resolve().parents[3] / "docs/stage-out.md").read_text(encoding="utf-8")
+    table = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
+    rows = [
+        ({*re.findall("`([^`]+)`", cells[1])}, {*re.findall("`([^`]+)`", cells[4])})
+        for cells in table
+        if len(cells) == 7
+    ]
+    values = {state.value for state in T}
+    documented = {(state, to) for states, leads in rows for state in states for to in leads & values}
+    assert documented == {(current.value, to.value) for current, to in TRANSFER_MOVES}
+    assert {state for states, _ in rows for state in states} == values

@@ -129,7 +129,8 @@ def _state() -> tuple[sa.Column[object], ...]:
 
 def _table(name: str, *columns: sa.Column[object] | sa.UniqueConstraint) -> None:
     # a migration that was killed half way begins again
-    op.create_table(name, *columns, if_not_exists=True, **TABLE_OPTIONS)
+    # the archive has ids of rows that are deleted: SQLite would use them again
+    op.create_table(name, *columns, if_not_exists=True, sqlite_autoincrement=True, **TABLE_OPTIONS)
 
 
 def _index(table: str, *columns: str) -> None:

@@ -1,0 +1,233 @@
+"""The cleaner on real ledgers: what is removed, what stays and why, and what a pass that dies leaves."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select
+
+from include.fts.errors import FtsUnreachable
+from include.fts.states import FailureReason
+from include.ledger.engine import reading
+from include.stageout.archive import history
+from include.stageout.components.cleaner import CleanReport, clean
+from include.stageout.places.open import open_place
+from include.stageout.states import TransferState
+from include.stageout.tables import stageout_transfers
+from include.stageout.upkeep.cleaning import GIVEN_UP
+from tests.fakes.places import MemoryPlace, put_in, site, stageout_of
+from tests.fakes.transfers import NOW, recorded, states
+
+T = TransferState
+PISA, BARI = site("pisa"), site("bari", clean=False)
+REFUSED = FailureReason(None, errno.EACCES, "DELETE: HTTP 403")
+
+
+@pytest.fixture
+def place():
+    return MemoryPlace()
+
+
+@pytest.fixture
+def stageout(ledger, place):
+    return stageout_of(ledger, PISA, BARI, place=place)
+
+
+def rows_of(ledger, ids):
+    with reading(ledger) as connection:
+        query = select(stageout_transfers).where(stageout_transfers.c.id.in_(ids)).order_by(stageout_transfers.c.id)
+        return connection.execute(query).all()
+
+
+def left(ledger, place, state, count=1, size=7, **fields):
+    """Transfers in a state whose sources exist; their ids."""
+    ids = recorded(ledger, count, **fields)
+    put_in(ledger, ids, state, NOW, size=size)
+    place.put(*(row.source_name for row in rows_of(ledger, ids)))
+    return ids
+
+
+def cleaned(stageout, at=NOW, limit=100):
+    return clean(stageout, now=lambda: at, limit=limit)
+
+
+def test_sources_of_registered_and_unregistered_copies_are_removed(ledger, place, stageout):
+    registered = left(ledger, place, T.REGISTERED, 2, dataset="/a/b/USER")
+    unregistered = left(ledger, place, T.CLEANING)
+    assert cleaned(stageout) == CleanReport(registered=2, cleaned=3)
+    assert states(ledger) == dict.fromkeys([*registered, *unregistered], T.CLEANED)
+    assert place.files == {}
+    assert [move.state for move in history(ledger, registered[0])] == ["cleaning", "cleaned"]
+    assert cleaned(stageout) == CleanReport()
+
+
+def test_sources_of_transfers_that_are_not_complete_or_failed_stay(ledger, place, stageout):
+    others = set(T) - {T.REGISTERED, T.CLEANING}
+    for state in others:
+        left(ledger, place, state)
+    assert cleaned(stageout) == CleanReport()
+    assert len(place.files) == len(others)
+
+
+def test_what_may_not_be_removed_is_kept_with_the_reason(ledger, place, stageout):
+    for fields in (
+        {"source_name": "/store/user/ann/final.root"}, {"owner": "bob"}, {"source": "bari", "destination": "pisa"},
+    ):  # fmt: skip
+        left(ledger, place, T.CLEANING, **fields)
+    files = dict(place.files)
+    assert cleaned(stageout) == CleanReport(kept=3)
+    assert set(states(ledger).values()) == {T.KEPT}
+    assert place.files == files
+    with reading(ledger) as connection:
+        assert len(set(connection.scalars(select(stageout_transfers.c.reason)))) == 3
+
+
+def test_a_source_that_changed_after_its_copy_is_kept(ledger, place, stageout):
+    left(ledger, place, T.CLEANING, size=8)
+    assert cleaned(stageout) == CleanReport(kept=1)
+    assert place.removed == []
+
+
+def test_a_source_that_is_gone_is_clean(ledger, place, stageout):
+    left(ledger, place, T.CLEANING)
+    place.files.clear()
+    assert cleaned(stageout) == CleanReport(cleaned=1)
+
+
+def test_a_source_that_another_transfer_needs_waits_for_it(ledger, place, stageout):
+    name = "/store/temp/user/ann/shared.root"
+    [done] = left(ledger, place, T.CLEANING, source_name=name)
+    [other] = left(ledger, place, T.ACTIVE, source_name=name)
+    left(ledger, place, T.FAILED, source_name=name, source="bari", destination="pisa")  # the name at another site
+    assert cleaned(stageout) == CleanReport(postponed=1)
+    assert name in place.files
+    put_in(ledger, [other], T.CLEANING, NOW)
+    assert cleaned(stageout, NOW + timedelta(minutes=6)) == CleanReport(cleaned=2)
+    assert {states(ledger)[done], states(ledger)[other]} == {T.CLEANED}
+
+
+def test_a_removal_that_fails_is_tried_later_and_in_the_end_given_up(ledger, place, stageout):
+    [number] = left(ledger, place, T.CLEANING)
+    [name] = place.files
+    place.refusals[name] = REFUSED
+    assert cleaned(stageout) == CleanReport(postponed=1)
+    assert "HTTP 403" in rows_of(ledger, [number])[0].reason
+    assert cleaned(stageout, NOW + timedelta(minutes=4)) == CleanReport()
+    assert cleaned(stageout, NOW + timedelta(minutes=6)) == CleanReport(postponed=1)
+    assert cleaned(stageout, NOW + timedelta(minutes=10)) == CleanReport()
+    assert cleaned(stageout, NOW + GIVEN_UP) == CleanReport(kept=1)
+    [row] = rows_of(ledger, [number])
+    assert (row.state, "SOURCE [13] DELETE: HTTP 403" in row.reason) == ("kept", True)
+
+
+def test_a_removal_that_works_later_is_clean(ledger, place, stageout):
+    left(ledger, place, T.CLEANING, 2)
+    name = min(place.files)
+    place.refusals[name] = REFUSED
+    assert cleaned(stageout) == CleanReport(cleaned=1, postponed=1)
+    place.refusals.clear()
+    assert cleaned(stageout, NOW + timedelta(hours=1)) == CleanReport(cleaned=1)
+    assert place.files == {}
+
+
+def test_a_user_without_credential_does_not_keep_others_from_being_cleaned(ledger, place):
+    def opened(_, owner):
+        if owner == "bob":
+            raise FtsUnreachable("no credential of bob")
+        return place
+
+    stageout = stageout_of(ledger, PISA, BARI, place=opened)
+    left(ledger, place, T.CLEANING)
+    left(ledger, place, T.CLEANING, owner="bob", source_name="/store/temp/user/bob/a.root")
+    assert cleaned(stageout) == CleanReport(cleaned=1, postponed=1)
+    assert list(place.files) == ["/store/temp/user/bob/a.root"]
+
+
+def test_a_pass_that_died_after_the_removal_is_repeated(ledger, place, stageout):
+    left(ledger, place, T.CLEANING, 3)
+
+    class DiesAfterRemoval(MemoryPlace):
+        def remove(self, names):
+            place.remove(names)
+            raise SystemExit
+
+    dying = DiesAfterRemoval(place.files)
+    with pytest.raises(SystemExit):
+        cleaned(stageout_of(ledger, PISA, BARI, place=dying))
+    assert place.files == {}
+    assert cleaned(stageout) == CleanReport()
+    assert cleaned(stageout, NOW + stageout.worker.keeps + timedelta(seconds=1)) == CleanReport(cleaned=3)
+
+
+def test_a_pass_whose_claim_is_over_removes_nothing_that_another_has_cleaned(ledger, place, stageout):
+    [number] = left(ledger, place, T.CLEANING)
+    [name] = place.files
+    clock = [NOW]
+
+    class Slow(MemoryPlace):
+        def look(self, names, *, checksum):
+            found = place.look(names, checksum=checksum)
+            # meanwhile another pass removes the source, and the user writes the file again
+            clock[0] += stageout.worker.keeps + timedelta(seconds=1)
+            assert cleaned(stageout, clock[0]) == CleanReport(cleaned=1)
+            place.put(name)
+            return found
+
+        def remove(self, names):
+            return place.remove(names)
+
+    slow = stageout_of(ledger, PISA, BARI, place=Slow())
+    assert clean(slow, now=lambda: clock[0], limit=100) == CleanReport()
+    assert (list(place.files), states(ledger)[number]) == ([name], T.CLEANED)
+
+
+def test_a_slow_pass_keeps_its_claim_until_the_removal(ledger, place, stageout):
+    left(ledger, place, T.CLEANING)
+    clock = [NOW]
+
+    class Slow(MemoryPlace):
+        def look(self, names, *, checksum):
+            clock[0] += stageout.worker.keeps * 0.9
+            return place.look(names, checksum=checksum)
+
+        def remove(self, names):
+            clock[0] += stageout.worker.keeps * 0.9
+            assert cleaned(stageout, clock[0]) == CleanReport()
+            return place.remove(names)
+
+    assert clean(stageout_of(ledger, PISA, BARI, place=Slow()), now=lambda: clock[0], limit=100).cleaned == 1
+
+
+def test_two_passes_at_once_take_different_rows(ledger, place, stageout):
+    left(ledger, place, T.CLEANING, 40)
+    barrier, reports = threading.Barrier(2), []
+
+    def one() -> None:
+        barrier.wait()
+        reports.append(cleaned(stageout, limit=25))
+
+    threads = [threading.Thread(target=one) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rest = cleaned(stageout)
+    assert sum(report.cleaned for report in (*reports, rest)) == 40
+    assert len(place.removed) == len(set(place.removed)) == 40
+
+
+def test_files_of_a_real_folder_are_removed_and_no_others(ledger, tmp_path):
+    for name in ("temp/user/ann/a.root", "temp/user/ann/b.root", "temp/user/bob/a.root"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"1234567")
+    rules = [{"prefix": "/store", "url": tmp_path.as_uri()}]
+    pisa = site("pisa", read=rules, write=rules, third_party=rules)
+    ids = recorded(ledger, source_name="/store/temp/user/ann/a.root")
+    put_in(ledger, ids, T.CLEANING, NOW, size=7)
+    assert cleaned(stageout_of(ledger, pisa, BARI, place=open_place(pisa))) == CleanReport(cleaned=1)
+    assert {str(path.relative_to(tmp_path / "temp/user")) for path in tmp_path.rglob("*.root")} == {
+        "ann/b.root", "bob/a.root",
+    }  # fmt: skip
