@@ -1,0 +1,136 @@
+"""Which queues are submitted from, in which order, and how much of each: pure, but for what is read from the ledger."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, func, select
+
+from include.ledger.engine import Bind, reading
+from include.settings.transfers.sites import RemoteSite
+from include.stageout.claims import waiting_queues
+from include.stageout.files import FileKind, digest_of
+from include.stageout.requests import pieces
+from include.stageout.states import TransferState
+from include.stageout.tables import stageout_queues, stageout_transfers
+
+LOGS_WAIT = timedelta(minutes=15)
+"""For how long log files wait for the outputs of their user and link."""
+_QUEUED = (TransferState.SUBMITTED, TransferState.ACTIVE, TransferState.KILLING)
+Link = tuple[str, str]
+"""Source and destination site."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferQueue:
+    """A row of the queues."""
+
+    id: int
+    owner: str
+    source: str
+    destination: str
+    kind: FileKind
+
+    @property
+    def link(self) -> Link:
+        return self.source, self.destination
+
+    @classmethod
+    def of_job(cls, row: Row[Any]) -> TransferQueue:
+        """From a claimed job, which has the columns of its queue."""
+        return cls(row.queue, row.owner, row.source, row.destination, FileKind(row.kind))
+
+
+def due_queues(bind: Bind, *, now: datetime, limit: int, start: float) -> list[TransferQueue]:
+    """Queues that have new transfers that are due.
+
+    Args:
+        bind: The ledger, or the caller's transaction.
+        now: What was due before it counts.
+        limit: How many at most.
+        start: From 0 to 1: where in the table the search begins, so that each queue is found where there are too many.
+    """
+    with reading(bind) as connection:
+        last = connection.scalar(select(func.max(stageout_queues.c.id))) or 0
+        after = int(start * last)
+        ids = waiting_queues(connection, now=now, after=after, limit=limit)
+        if len(ids) < limit and after:
+            first = waiting_queues(connection, now=now, limit=limit - len(ids))
+            ids += [number for number in first if number <= after]
+        return list(queues_of(connection, ids).values())
+
+
+def queues_of(bind: Bind, ids: Iterable[int]) -> dict[int, TransferQueue]:
+    """Queues by number."""
+    found: dict[int, TransferQueue] = {}
+    columns = stageout_queues.c
+    with reading(bind) as connection:
+        for piece in pieces(sorted(set(ids))):
+            for row in connection.execute(select(stageout_queues).where(columns.id.in_(piece))):
+                found[row.id] = TransferQueue(row.id, row.owner, row.source, row.destination, FileKind(row.kind))
+    return found
+
+
+def queued_files(bind: Bind) -> Counter[Link]:
+    """How many files FTS has of each link."""
+    columns = stageout_transfers.c
+    counted = select(columns.queue, func.count()).where(columns.state.in_([state.value for state in _QUEUED]))
+    with reading(bind) as connection:
+        counts = {row[0]: row[1] for row in connection.execute(counted.group_by(columns.queue))}
+        found: Counter[Link] = Counter()
+        for number, queue in queues_of(connection, counts).items():
+            found[queue.link] += counts[number]
+    return found
+
+
+def in_turns(queues: Collection[TransferQueue], chance: random.Random) -> deque[deque[TransferQueue]]:
+    """The queues of each user, outputs before log files; users and queues in the order of chance.
+
+    One queue of each user is served in a turn, so a user with many queues or files does not hold up the others.
+    """
+    by_owner: defaultdict[str, list[TransferQueue]] = defaultdict(list)
+    for queue in chance.sample(sorted(queues, key=lambda queue: queue.id), len(queues)):
+        by_owner[queue.owner].append(queue)
+    return deque(deque(sorted(owned, key=lambda queue: queue.kind is FileKind.LOG)) for owned in by_owner.values())
+
+
+def held_for(queue: TransferQueue, waiting: Collection[TransferQueue]) -> timedelta:
+    """For how long transfers of a queue have to have been due: log files wait while outputs of their link do."""
+    outputs = any(
+        other.kind is FileKind.OUTPUT and (other.owner, other.link) == (queue.owner, queue.link) for other in waiting
+    )
+    return LOGS_WAIT if queue.kind is FileKind.LOG and outputs else timedelta()
+
+
+def server_of(link: Link, servers: Sequence[str]) -> str:
+    """The FTS server of a link: always the same one, so that it alone decides what is active there."""
+    return servers[int(digest_of(*link)[:8], 16) % len(servers)]
+
+
+def banned_site(link: Link, sites: Mapping[str, RemoteSite], banned: Collection[str]) -> str | None:
+    """The first site of the link all of whose storages for third-party copies are banned, if there is one.
+
+    Args:
+        link: Source and destination.
+        sites: The configured sites.
+        banned: What FTS bans, as `scheme://host`.
+    """
+    for name in link:
+        rules = sites[name].third_party if name in sites else ()
+        if rules and all(_storage(rule.url) in banned for rule in rules):
+            return name
+    return None
+
+
+def _storage(url: str) -> str:
+    """What FTS calls a storage: scheme and host, without a port."""
+    scheme, _, rest = url.partition("://")
+    host = rest.partition("/")[0]
+    # an IPv6 address has colons of its own
+    plain = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
+    return f"{scheme}://{plain}".lower()

@@ -1,0 +1,227 @@
+"""The FTS jobs that transfers of one queue become, and what a refused submission means for them; pure."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from typing import Any
+
+from sqlalchemy import Row
+
+from include.fts.client.jobs import FtsFile, FtsJob, JobParams, VerifyChecksum
+from include.fts.errors import (
+    DESTINATION_QUEUED,
+    FTS_JOB_INVALID,
+    FTS_REQUEST_INVALID,
+    FTS_TLS_FAILED,
+    VOMS_FAILED,
+    CredentialNeeded,
+    FtsError,
+    FtsForbidden,
+    FtsUnreachable,
+    JobExists,
+    StorageBanned,
+)
+from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.stageout.errors import FILE_REFUSED, NO_SITE_URL, StageoutError
+from include.stageout.urls import third_party_urls
+
+METADATA_BYTES = 600
+"""Of each list of names in a job's metadata; FTS takes 2048 for all of it."""
+TRANSFER_KEY = "transfer"
+"""Names the transfer in the metadata of a file."""
+_REPORTED = {ChecksumMode.ADLER32: "adler32", ChecksumMode.CRC32C: "crc32c"}
+
+
+@dataclass(frozen=True, slots=True)
+class DraftJob:
+    """Files that one job may have, by the ids of their transfers.
+
+    Attributes:
+        overwrites: The files may replace what is at their destinations.
+        verify: Which checksums FTS compares.
+        files: At least one.
+        workflows: Those that the files belong to.
+        user_jobs: Those that wrote the files.
+    """
+
+    overwrites: bool
+    verify: VerifyChecksum
+    files: Mapping[int, FtsFile]
+    workflows: frozenset[str] = frozenset()
+    user_jobs: frozenset[str] = frozenset()
+
+    def only(self, transfers: Collection[int]) -> DraftJob:
+        """The same job with some of the files."""
+        files = {number: file for number, file in self.files.items() if number in transfers}
+        return DraftJob(self.overwrites, self.verify, files, self.workflows, self.user_jobs)
+
+    def halves(self) -> tuple[DraftJob, DraftJob]:
+        """Two jobs of at least one file each, of a job of at least two."""
+        ids = list(self.files)
+        return self.only(ids[: len(ids) // 2]), self.only(ids[len(ids) // 2 :])
+
+    def job(self, number: int, owner: str, queue_time: timedelta) -> FtsJob:
+        """What is submitted.
+
+        FTS tries each file once: after a second try of its own, a file that it finds at the destination could be what
+        its first try left there, or what was there before.
+
+        Args:
+            number: The row of the job.
+            owner: The user.
+            queue_time: FTS cancels a file that waits longer.
+        """
+        metadata = {
+            "job": number,
+            "owner": owner,
+            "workflows": _fitting(self.workflows),
+            "user_jobs": _fitting(self.user_jobs),
+        }
+        params = JobParams(
+            verify_checksum=self.verify,
+            overwrite=self.overwrites,
+            dst_file_report=not self.overwrites,
+            retry=-1,
+            max_time_in_queue_s=int(queue_time.total_seconds()),
+            metadata=metadata,
+        )
+        return FtsJob(tuple(self.files.values()), params)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftedJobs:
+    """The jobs, and the transfers that cannot be in one, each with its error."""
+
+    jobs: tuple[DraftJob, ...]
+    refused: Mapping[int, StageoutError]
+
+
+def draft_jobs(
+    rows: Sequence[Row[Any]],
+    source: RemoteSite | None,
+    destination: RemoteSite | None,
+    *,
+    activity: str,
+    workflows: Mapping[int, str],
+) -> DraftedJobs:
+    """What transfers of one queue become. A job has one rule for overwriting and one for checksums.
+
+    Args:
+        rows: The transfers.
+        source: Their site; None: it is not configured any more.
+        destination: The same.
+        activity: That of the queue.
+        workflows: The workflow of each request.
+    """
+    files: defaultdict[tuple[bool, VerifyChecksum], dict[int, FtsFile]] = defaultdict(dict)
+    refused: dict[int, StageoutError] = {}
+    for row in rows:
+        try:
+            verify, file = _file(row, source, destination, activity)
+        except StageoutError as error:
+            refused[row.id] = error
+        else:
+            files[bool(row.may_overwrite), verify][row.id] = file
+    flows = {row.id: workflows.get(row.request, "") for row in rows}
+    user_jobs = {row.id: row.user_job for row in rows}
+    drafts = [
+        DraftJob(
+            overwrites, verify, together,
+            frozenset(flows[number] for number in together) - {""},
+            frozenset(user_jobs[number] for number in together) - {None},
+        )
+        for (overwrites, verify), together in files.items()
+    ]  # fmt: skip
+    return DraftedJobs(tuple(drafts), refused)
+
+
+def _file(
+    row: Row[Any], source: RemoteSite | None, destination: RemoteSite | None, activity: str
+) -> tuple[VerifyChecksum, FtsFile]:
+    if source is None or destination is None:
+        raise NO_SITE_URL(f"transfer {row.id}", f"the {'destination' if source else 'source'} site is not configured")
+    here, there = third_party_urls((source, row.source_name), (destination, row.destination_name))
+    verify, checksum = compared_by_fts(source, destination, row.checksum)
+    metadata = {TRANSFER_KEY: row.id}
+    file = FtsFile(here, there, size=row.size, checksum=checksum, activity=activity, metadata=metadata)
+    fault = file.fault()
+    if fault:
+        raise FILE_REFUSED(f"transfer {row.id}", fault)
+    return verify, file
+
+
+def compared_by_fts(
+    source: RemoteSite, destination: RemoteSite, declared: str | None
+) -> tuple[VerifyChecksum, str | None]:
+    """Which checksums FTS is to compare, and the file's checksum for it. It compares only what sites report.
+
+    Args:
+        source: The site that has the file.
+        destination: The site that it goes to.
+        declared: The checksum in the request.
+    """
+    ends = _REPORTED.get(source.checksum), _REPORTED.get(destination.checksum)
+    if declared is None:
+        same = ends[0] is not None and ends[0] == ends[1]
+        return (VerifyChecksum.BOTH, str(ends[0]).upper()) if same else (VerifyChecksum.NONE, None)
+    algorithm = declared.partition(":")[0]
+    verify = {
+        (True, True): VerifyChecksum.BOTH,
+        (True, False): VerifyChecksum.SOURCE,
+        (False, True): VerifyChecksum.TARGET,
+        (False, False): VerifyChecksum.NONE,
+    }[ends[0] == algorithm, ends[1] == algorithm]
+    return verify, None if verify is VerifyChecksum.NONE else declared
+
+
+class SubmitOutcome(Enum):
+    """What becomes of a job whose submission ended in an error."""
+
+    ADOPTED = "adopted"
+    """FTS has it."""
+    UNCLEAR = "unclear"
+    """FTS may have it: it is asked for by its id."""
+    NEEDS_CREDENTIAL = "needs-credential"
+    SPLIT = "split"
+    """One of its files is refused, and the error does not say which."""
+    RETRIED = "retried"
+    """FTS does not allow it now."""
+    WAITS = "waits"
+    """FTS has nothing of it, and the files are not the cause."""
+
+
+_OUTCOMES: Mapping[str, SubmitOutcome] = {
+    JobExists.code: SubmitOutcome.ADOPTED,
+    FtsForbidden.code: SubmitOutcome.RETRIED,
+    StorageBanned.code: SubmitOutcome.WAITS,
+    FtsUnreachable.code: SubmitOutcome.WAITS,
+    FTS_TLS_FAILED.code: SubmitOutcome.WAITS,
+    VOMS_FAILED.code: SubmitOutcome.WAITS,
+    FTS_REQUEST_INVALID.code: SubmitOutcome.SPLIT,
+    FTS_JOB_INVALID.code: SubmitOutcome.SPLIT,
+    DESTINATION_QUEUED.code: SubmitOutcome.SPLIT,
+}
+
+
+def outcome_of(error: FtsError) -> SubmitOutcome:
+    """By the error's code; whatever does not say that FTS has nothing of the job is unclear."""
+    if isinstance(error, CredentialNeeded):
+        return SubmitOutcome.NEEDS_CREDENTIAL
+    return _OUTCOMES.get(error.code, SubmitOutcome.UNCLEAR)
+
+
+def _fitting(names: Iterable[str]) -> list[str]:
+    """The first names, as many as the metadata of a job has room for."""
+    found: list[str] = []
+    room = METADATA_BYTES
+    for name in sorted(names):
+        room -= len(json.dumps(name)) + 2
+        if room < 0:
+            break
+        found.append(name)
+    return found

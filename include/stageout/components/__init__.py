@@ -1,0 +1,1 @@
+"""The components of stage-out: each is a function of the ledger and its clients, safe to run twice and in parallel."""

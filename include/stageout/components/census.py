@@ -1,0 +1,315 @@
+"""The census: it compares the ledger with itself, with FTS, with the destinations and with the temporary areas.
+
+It moves no row: what it can repair is due again at once, and its component does the rest. Everything else it names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, Table, select, update
+
+from include.errors import NightshiftError
+from include.fts.client.client import FtsClient
+from include.fts.errors import JobUnknown
+from include.fts.states import FailureReason
+from include.ledger.engine import reading, writing
+from include.settings.transfers.sites import ChecksumMode
+from include.stageout.claims import due
+from include.stageout.components.strays import stray_files
+from include.stageout.components.tools import Stageout
+from include.stageout.requests import pieces
+from include.stageout.states import (
+    JOB_ENDED,
+    JOB_MOVES,
+    TRANSFER_MOVES,
+    StageoutComponent,
+    TransferJobState,
+    TransferState,
+)
+from include.stageout.tables import stageout_jobs, stageout_queues, stageout_transfers
+from include.stageout.upkeep.findings import (
+    CensusFinding,
+    FindingKind,
+    FindingOutcome,
+    longest_in_state,
+    record_findings,
+)
+
+CLAIM_OVER = timedelta(hours=1)
+"""A row whose claim ended before that was not taken by any process since."""
+FAR_AHEAD = timedelta(hours=13)
+"""No component puts off a row for longer."""
+SETTLED = timedelta(hours=1)
+"""A job that was changed later is the monitor's business."""
+LEFT_BEHIND = timedelta(days=2)
+"""For how long a job that ended in the ledger only is looked for at FTS."""
+_T, _J, _K = TransferState, TransferJobState, FindingKind
+
+
+@dataclass(frozen=True, slots=True)
+class CensusLimits:
+    """How much of everything one census takes.
+
+    Attributes:
+        findings: Of each kind that are recorded; all are counted.
+        jobs: That FTS is asked for.
+        copies: That destinations are asked for; the oldest.
+        files: Of one user's temporary folder.
+        deletions: Of unknown files.
+    """
+
+    findings: int = 1000
+    jobs: int = 5000
+    copies: int = 5000
+    files: int = 500_000
+    deletions: int = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class CensusReport:
+    """What was found: all of it counted by kind and outcome, and what is recorded."""
+
+    counts: Mapping[tuple[FindingKind, FindingOutcome], int]
+    findings: tuple[CensusFinding, ...]
+
+
+def take_census(
+    stageout: Stageout, *, now: Callable[[], datetime], deletes: bool = False, limits: CensusLimits | None = None
+) -> CensusReport:
+    """Find what is stuck or does not fit, repair what is safe, and record it in place of what the last census found.
+
+    Args:
+        stageout: Ledger, settings, FTS and sites.
+        now: The clock, UTC.
+        deletes: Whether unknown files are deleted at sites with `clean_unknown`; False: they are only named.
+        limits: How much is taken.
+    """
+    limits, start = limits or CensusLimits(), now()
+    parts: tuple[Iterable[CensusFinding], ...] = (
+        _old_rows(stageout, stageout_transfers, limits, start),
+        _old_rows(stageout, stageout_jobs, limits, start),
+        _ended_claims(stageout, stageout_transfers, _open_transfers(), limits, start),
+        _ended_claims(stageout, stageout_jobs, _open_jobs(), limits, start),
+        _transfers_of_ended_jobs(stageout, limits, start),
+        _jobs_at_fts(stageout, limits, start),
+        _copies(stageout, limits),
+        stray_files(stageout, now=start, deletes=deletes, files=limits.files, deletions=limits.deletions),
+    )
+    counts = Counter[tuple[FindingKind, FindingOutcome]]()
+    kept: defaultdict[FindingKind, list[CensusFinding]] = defaultdict(list)
+    for part in parts:
+        for finding in part:
+            counts[finding.kind, finding.outcome] += 1
+            if len(kept[finding.kind]) < limits.findings:
+                kept[finding.kind].append(finding)
+    findings = tuple(finding for some in kept.values() for finding in some)
+    record_findings(stageout.ledger, findings, now=start)
+    return CensusReport(dict(counts), findings)
+
+
+# -- the ledger with itself
+
+
+def _old_rows(stageout: Stageout, table: Table, limits: CensusLimits, now: datetime) -> Iterator[CensusFinding]:
+    kind = _T if table is stageout_transfers else _J
+    for state, longest in longest_in_state(stageout.settings).items():
+        if not isinstance(state, kind):
+            continue
+        columns = select(table.c.id, table.c.moved_at, table.c.due_at, table.c.claimed_by)
+        query = columns.where(table.c.state == state.value, table.c.moved_at < now - longest)
+        with reading(stageout.ledger) as connection:
+            rows = connection.execute(query.order_by(table.c.moved_at).limit(limits.findings)).all()
+        ahead = _make_due(stageout, table, [row.id for row in rows if row.due_at > now + FAR_AHEAD], state, now)
+        for row in rows:
+            since = f"{state.value} since {row.moved_at:%Y-%m-%d %H:%M} UTC"
+            if row.id in ahead:
+                what = f"{since}, and due only at {row.due_at:%Y-%m-%d %H:%M} UTC"
+                yield replace(_about(table, row.id, _K.OLD_STATE, what), outcome=FindingOutcome.REPAIRED)
+            else:
+                yield _about(table, row.id, _K.OLD_STATE, f"{since}; {_whose(state)} moves it")
+
+
+def _ended_claims(
+    stageout: Stageout,
+    table: Table,
+    states: Sequence[TransferState | TransferJobState],
+    limits: CensusLimits,
+    now: datetime,
+) -> Iterator[CensusFinding]:
+    for state in states:
+        query = select(table.c.id, table.c.due_at, table.c.claimed_by)
+        query = query.where(*due(table, state, now - CLAIM_OVER), table.c.claim.is_not(None))
+        with reading(stageout.ledger) as connection:
+            rows = connection.execute(query.order_by(table.c.due_at).limit(limits.findings)).all()
+        for row in rows:
+            ended = f"the claim of {row.claimed_by} ended at {row.due_at:%Y-%m-%d %H:%M} UTC"
+            yield _about(table, row.id, _K.CLAIM_OVER, f"{state.value}; {ended}, and {_whose(state)} did not take it")
+
+
+def _transfers_of_ended_jobs(stageout: Stageout, limits: CensusLimits, now: datetime) -> Iterator[CensusFinding]:
+    transfers, jobs = stageout_transfers.c, stageout_jobs.c
+    waiting = [state.value for state in (_T.SUBMITTED, _T.ACTIVE, _T.KILLING)]
+    ended = jobs.state.in_([state.value for state in JOB_ENDED]) & (jobs.moved_at < now - SETTLED)
+    query = (
+        select(transfers.id, transfers.state, transfers.job, jobs.fts_id, jobs.state.label("job_state"))
+        .outerjoin(stageout_jobs, transfers.job == jobs.id)
+        .where(transfers.state.in_(waiting), transfers.moved_at < now - SETTLED)
+        .where(jobs.id.is_(None) | ended)
+        .limit(limits.findings)
+    )
+    with reading(stageout.ledger) as connection:
+        rows = connection.execute(query).all()
+    for row in rows:
+        # a kill of a transfer that is in no job waits for its submitter
+        what = f"its job {row.fts_id} is {row.job_state}" if row.job is not None else "it is in no job"
+        yield CensusFinding(_K.JOB_OVER, f"{row.state}, but {what}", transfer=row.id, job=row.job)
+
+
+# -- the ledger with FTS
+
+
+def _jobs_at_fts(stageout: Stageout, limits: CensusLimits, now: datetime) -> Iterator[CensusFinding]:
+    jobs, queues = stageout_jobs.c, stageout_queues.c
+    columns = (jobs.id, jobs.fts_id, jobs.server, jobs.state, jobs.due_at)
+    query = (
+        select(*columns, queues.owner, queues.source, queues.destination)
+        .join(stageout_queues, jobs.queue == queues.id)
+        .where(jobs.moved_at < now - SETTLED)
+        .order_by(jobs.due_at)
+        .limit(limits.jobs)
+    )
+    running = query.where(jobs.state.in_([state.value for state in _open_jobs()]))
+    # what FTS did not say itself
+    given_up = query.where(
+        jobs.state.in_([state.value for state in (_J.LOST, _J.DEAD, _J.REFUSED)]), jobs.moved_at > now - LEFT_BEHIND
+    )
+    groups: defaultdict[tuple[str, str, str, str], list[Row[Any]]] = defaultdict(list)
+    with reading(stageout.ledger) as connection:
+        for row in [*connection.execute(running), *connection.execute(given_up)]:
+            groups[row.server, row.owner, row.source, row.destination].append(row)
+    for (server, *whose), rows in groups.items():
+        try:
+            client = stageout.fts(server, *whose)
+            yield from _asked(stageout, client, rows, now)
+        except NightshiftError as error:
+            yield CensusFinding(_K.SERVER_UNASKED, f"{len(rows)} jobs of {whose[0]} at {server}: {error}")
+
+
+def _asked(stageout: Stageout, client: FtsClient, rows: Sequence[Row[Any]], now: datetime) -> Iterator[CensusFinding]:
+    """What FTS says of jobs that have not changed in the ledger for some time."""
+    answers = client.status([row.fts_id for row in rows], files=False)
+    for row in rows:
+        ended, status = _J(row.state) in JOB_ENDED, answers.jobs.get(row.fts_id)
+        if status is not None and status.job_state.terminal is not ended:
+            kind = _K.JOB_RUNS if ended else _K.JOB_ENDED
+            yield _job(stageout, kind, row, f"FTS has {status.job_state.value}", now)
+        elif not ended and isinstance(answers.errors.get(row.fts_id), JobUnknown):
+            archived = _is_archived(client, row.fts_id)
+            kind, where = (
+                (_K.JOB_ENDED, "only in its archive") if archived else (_K.JOB_UNKNOWN, "neither it nor its archive")
+            )
+            yield _job(stageout, kind, row, f"FTS has it {where}" if archived else f"FTS: {where} knows it", now)
+
+
+def _job(stageout: Stageout, kind: FindingKind, row: Row[Any], said: str, now: datetime) -> CensusFinding:
+    """A job that FTS sees in another way; the monitor is to ask for it now."""
+    finding = CensusFinding(kind, f"job {row.fts_id} is {row.state}; {said}", job=row.id)
+    early = row.due_at > now and _J(row.state) not in JOB_ENDED
+    repaired = early and _make_due(stageout, stageout_jobs, [row.id], _J(row.state), now)
+    return replace(finding, outcome=FindingOutcome.REPAIRED) if repaired else finding
+
+
+def _is_archived(client: FtsClient, job_id: str) -> bool:
+    try:
+        client.archived(job_id)
+    except JobUnknown:
+        return False
+    return True
+
+
+# -- the ledger with the destinations
+
+
+def _copies(stageout: Stageout, limits: CensusLimits) -> Iterator[CensusFinding]:
+    """Copies of transfers that are verified but not complete: their sources still exist."""
+    transfers, queues = stageout_transfers.c, stageout_queues.c
+    columns = (transfers.id, transfers.state, transfers.destination_name, transfers.size)
+    verified = [state.value for state in (_T.DONE, _T.REGISTERED, _T.CLEANING)]
+    query = (
+        select(*columns, queues.owner, queues.destination)
+        .join(stageout_queues, transfers.queue == queues.id)
+        .where(transfers.state.in_(verified))
+        .order_by(transfers.due_at)
+        .limit(limits.copies)
+    )
+    groups = defaultdict[tuple[str, str], list[Any]](list)
+    with reading(stageout.ledger) as connection:
+        for row in connection.execute(query):
+            groups[row.destination, row.owner].append(row)
+    for (site, owner), rows in groups.items():
+        yield from _copies_at(stageout, site, owner, rows)
+
+
+def _copies_at(stageout: Stageout, site: str, owner: str, rows: Sequence[Row[Any]]) -> Iterator[CensusFinding]:
+    try:
+        names = [row.destination_name for row in rows]
+        answers = stageout.place(site, owner).look(names, checksum=ChecksumMode.NONE)
+    except NightshiftError as error:
+        yield CensusFinding(_K.SITE_UNASKED, f"{len(rows)} copies of {owner}: {error}", site=site)
+        return
+    refusals = [answer for answer in answers.values() if isinstance(answer, FailureReason)]
+    if refusals:
+        yield CensusFinding(_K.SITE_UNASKED, f"{len(refusals)} copies of {owner}: {refusals[0].text}", site=site)
+    for row in rows:
+        answer = answers[row.destination_name]
+        about = {"site": site, "transfer": row.id, "name": row.destination_name, "bytes": row.size}
+        if answer is None:
+            yield CensusFinding(_K.COPY_MISSING, f"{row.state}, but the copy does not exist any more", **about)
+        elif not isinstance(answer, FailureReason) and row.size not in (None, answer.size):
+            yield CensusFinding(_K.COPY_DIFFERS, f"{row.state}, but the copy has {answer.size} bytes", **about)
+
+
+# -- repairs
+
+
+def _make_due(
+    stageout: Stageout, table: Table, ids: Sequence[int], state: TransferState | TransferJobState, now: datetime
+) -> frozenset[int]:
+    """Make rows that no process has claimed due at once; those that were."""
+
+    def work(connection: Any) -> frozenset[int]:
+        made: set[int] = set()
+        for piece in pieces(sorted(ids)):
+            same = (table.c.id.in_(piece), table.c.state == state.value, table.c.claim.is_(None))
+            found = connection.scalars(select(table.c.id).where(*same).with_for_update()).all()
+            connection.execute(update(table).where(table.c.id.in_(found)).values(due_at=now))
+            made.update(found)
+        return frozenset(made)
+
+    return writing(stageout.ledger, work) if ids else frozenset()
+
+
+def _about(table: Table, number: int, kind: FindingKind, reason: str) -> CensusFinding:
+    if table is stageout_transfers:
+        return CensusFinding(kind, reason, transfer=number)
+    return CensusFinding(kind, reason, job=number)
+
+
+def _whose(state: TransferState | TransferJobState) -> str:
+    """Who moves rows of a state."""
+    moves = TRANSFER_MOVES if isinstance(state, TransferState) else JOB_MOVES
+    movers = {rule.component for (current, _), rule in moves.items() if current is state}
+    return "the " + " or the ".join(sorted(mover.value for mover in movers - {StageoutComponent.PERSON}))
+
+
+def _open_transfers() -> list[TransferState]:
+    return sorted({current for current, _ in TRANSFER_MOVES} - {_T.FAILED, _T.KILLED}, key=lambda state: state.value)
+
+
+def _open_jobs() -> list[TransferJobState]:
+    return sorted({current for current, _ in JOB_MOVES} - JOB_ENDED, key=lambda state: state.value)

@@ -1,0 +1,186 @@
+"""The cleaner: sources of verified copies are removed where the site and its rules allow it; all others are kept.
+
+Only rows that are verified, and registered if they have to be, get here. Sources of failed transfers never do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Row, select
+
+from include.errors import NightshiftError
+from include.fts.states import FailureReason, FailureScope
+from include.ledger.engine import reading
+from include.settings.transfers.sites import ChecksumMode
+from include.stageout.claims import ClaimedRows, claim_transfers, keep_claim, look_again
+from include.stageout.components.tools import Stageout
+from include.stageout.moves import TransferMove, move_transfers
+from include.stageout.places.facts import FileAnswer, FileFacts, SitePlace
+from include.stageout.requests import pieces
+from include.stageout.states import StageoutComponent, TransferState
+from include.stageout.tables import stageout_queues, stageout_transfers
+from include.stageout.upkeep.cleaning import DONE_WITH_SOURCE, SourceToClean, is_same_file, kept_because, removal_wait
+
+_T = TransferState
+_CLEANER = StageoutComponent.CLEANER
+
+
+@dataclass(frozen=True, slots=True)
+class CleanReport:
+    """What one pass did. Nothing was due if all are 0.
+
+    Attributes:
+        registered: Registered transfers that may be cleaned now.
+        cleaned: Sources that were removed, or did not exist.
+        kept: Sources that stay.
+        postponed: Sources that are tried again later.
+    """
+
+    registered: int = 0
+    cleaned: int = 0
+    kept: int = 0
+    postponed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What becomes of a source; `to` None: it is tried again."""
+
+    to: TransferState | None
+    reason: str
+
+
+def clean(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> CleanReport:
+    """One bounded pass over registered and cleaning transfers. A pass that died half way is repeated by the next one.
+
+    Args:
+        stageout: Ledger, settings, sites and their storages.
+        now: The clock, UTC.
+        limit: How many transfers of each state are taken, at most.
+    """
+    registered = claim_transfers(stageout.ledger, _T.REGISTERED, stageout.worker, limit=limit, now=now())
+    moves = [TransferMove(row.id, _T.REGISTERED, _T.CLEANING, "registered") for row in registered.rows]
+    moved = move_transfers(stageout.ledger, moves, _CLEANER, now=now(), claim=registered.claim)
+    since = now()
+    claimed = claim_transfers(stageout.ledger, _T.CLEANING, stageout.worker, limit=limit, now=since)
+    counts = Counter[TransferState | None]()
+    for rows, outcomes in _outcomes(stageout, claimed, since, now):
+        counts += _record(stageout, claimed.claim, rows, outcomes, now())
+    return CleanReport(len(moved), counts[_T.CLEANED], counts[_T.KEPT], counts[None])
+
+
+def _outcomes(
+    stageout: Stageout, claimed: ClaimedRows, since: datetime, now: Callable[[], datetime]
+) -> Iterator[tuple[Sequence[Row[Any]], dict[int, _Outcome]]]:
+    """Rows with what became of each: first all that is kept, then the sources of each site and user."""
+
+    def held(ids: Collection[int]) -> Collection[int]:
+        # two calls of a storage fit into the rest of a claim
+        if now() - since < stageout.worker.keeps / 3:
+            return ids
+        return keep_claim(stageout.ledger, stageout_transfers, ids, claimed.claim, stageout.worker, now=now())
+
+    kept: dict[int, _Outcome] = {}
+    groups: defaultdict[tuple[str, str], list[Row[Any]]] = defaultdict(list)
+    for row in claimed.rows:
+        file = SourceToClean(row.owner, row.source, row.source_name, row.destination, row.destination_name)
+        why = kept_because(stageout.settings, stageout.sites, file)
+        if why is not None:
+            kept[row.id] = _Outcome(_T.KEPT, why)
+        else:
+            groups[row.source, row.owner].append(row)
+    yield [row for row in claimed.rows if row.id in kept], kept
+    for (site, owner), rows in groups.items():
+        try:
+            yield rows, _removed(stageout, site, stageout.place(site, owner), rows, held)
+        except NightshiftError as error:
+            yield rows, {row.id: _Outcome(None, str(error)) for row in rows}
+
+
+def _removed(
+    stageout: Stageout,
+    site: str,
+    place: SitePlace,
+    rows: Sequence[Row[Any]],
+    held: Callable[[Collection[int]], Collection[int]],
+) -> dict[int, _Outcome]:
+    """Remove the sources that are still what was copied, and that no other transfer needs.
+
+    Rows that another process has by now have no outcome: their sources may be removed, and written again, since.
+    """
+    needed = _needed(stageout, site, [row.source_name for row in rows])
+    outcomes = {
+        row.id: _Outcome(None, f"transfer {needed[row.source_name]} needs the same source")
+        for row in rows if row.source_name in needed
+    }  # fmt: skip
+    free = [row for row in rows if row.source_name not in needed]
+    found = place.look([row.source_name for row in free], checksum=ChecksumMode.NONE)
+    outcomes |= {row.id: seen for row in free if (seen := _seen(row, found[row.source_name])) is not None}
+    ours = held([row.id for row in free if row.id not in outcomes])
+    wanted = [row for row in free if row.id not in outcomes and row.id in ours]
+    gone = place.remove([row.source_name for row in wanted])
+    return outcomes | {row.id: _after(gone[row.source_name]) for row in wanted}
+
+
+def _needed(stageout: Stageout, site: str, names: Sequence[str]) -> Mapping[str, int]:
+    """Sources that a transfer needs which may still be copied, or copied again: the name, and the id of one."""
+    transfers, queues = stageout_transfers.c, stageout_queues.c
+    query = (
+        select(transfers.source_name, transfers.id, queues.source)
+        .join(stageout_queues, transfers.queue == queues.id)
+        .where(transfers.state.not_in([state.value for state in DONE_WITH_SOURCE]))
+    )
+    needed: dict[str, int] = {}
+    with reading(stageout.ledger) as connection:
+        for piece in pieces(sorted(set(names))):
+            for row in connection.execute(query.where(transfers.source_name.in_(piece))):
+                if is_same_file(stageout.sites, row.source_name, row.source, site):
+                    needed[row.source_name] = row.id
+    return needed
+
+
+def _seen(row: Row[Any], answer: FileAnswer) -> _Outcome | None:
+    """What a look at the source decides; None: it is to be removed."""
+    if answer is None:
+        return _Outcome(_T.CLEANED, "the source does not exist")
+    if not isinstance(answer, FileFacts):
+        return _refused(answer)
+    if row.size is not None and answer.size != row.size:
+        what = f"the source has changed since it was copied: {answer.size} bytes, not {row.size}"
+        return _Outcome(_T.KEPT, what)
+    return None
+
+
+def _after(failure: FailureReason | None) -> _Outcome:
+    return _Outcome(_T.CLEANED, "the source was removed") if failure is None else _refused(failure)
+
+
+def _refused(failure: FailureReason) -> _Outcome:
+    return _Outcome(None, replace(failure, scope=FailureScope.SOURCE).format())
+
+
+def _record(
+    stageout: Stageout, claim: str, rows: Sequence[Row[Any]], outcomes: Mapping[int, _Outcome], now: datetime
+) -> Counter[TransferState | None]:
+    moves: list[TransferMove] = []
+    waits: dict[int, timedelta] = {}
+    for row in rows:
+        outcome = outcomes.get(row.id)
+        if outcome is None:
+            continue
+        wait = removal_wait(now - row.moved_at)
+        if outcome.to is not None:
+            moves.append(TransferMove(row.id, _T.CLEANING, outcome.to, outcome.reason))
+        elif wait is None:
+            moves.append(TransferMove(row.id, _T.CLEANING, _T.KEPT, f"given up: {outcome.reason}"))
+        else:
+            waits[row.id] = wait
+    moved = move_transfers(stageout.ledger, moves, _CLEANER, now=now, claim=claim)
+    reasons = {number: outcomes[number].reason for number in waits}
+    look_again(stageout.ledger, stageout_transfers, waits, claim, now=now, reasons=reasons)
+    return Counter([*(move.to for move in moves if move.id in moved), *(None for _ in waits)])

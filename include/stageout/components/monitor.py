@@ -1,0 +1,310 @@
+"""The monitor: asks FTS for many jobs at once, and moves each transfer as soon as something happened to its file."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, select
+
+from include.errors import NightshiftError
+from include.fts.client.client import MOST_JOBS, FtsClient
+from include.fts.client.replies import FileStatus, JobStatus
+from include.fts.errors import FtsError, JobUnknown
+from include.fts.states import FailureReason, JobState
+from include.ledger.engine import reading, writing
+from include.stageout.attempts.answers import (
+    AT_FTS,
+    JOB_RESULTS,
+    AttemptJudge,
+    FileJudgement,
+    JobAnswer,
+    files_by_transfer,
+)
+from include.stageout.claims import ClaimedRows, claim_jobs, claim_transfers, keep_claim, look_again
+from include.stageout.components.tools import Stageout
+from include.stageout.jobs import transfers_of_jobs
+from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers
+from include.stageout.places.compare import CopiedFile, judge_copies
+from include.stageout.places.verify import CopyDecision, CopyVerdict
+from include.stageout.requests import pieces
+from include.stageout.states import JOB_ENDED, StageoutComponent, TransferJobState, TransferState
+from include.stageout.tables import stageout_jobs, stageout_transfers
+
+SHORTEST_LOOK, LONGEST_LOOK = timedelta(seconds=10), timedelta(minutes=2)
+CANCEL_LOOK = timedelta(seconds=5)
+"""After FTS was asked to cancel something."""
+OUTAGE_LOOK = timedelta(seconds=30)
+_T, _J = TransferState, TransferJobState
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorReport:
+    """What one batch of the monitor did.
+
+    Attributes:
+        rows: Jobs, and transfers that are being killed, that it took; 0: nothing is due.
+        moved: Transfers by the state that they are in now.
+        ended: Jobs that ended.
+        faults: Jobs that could not be asked for, by the code of the error.
+    """
+
+    rows: int
+    moved: Mapping[str, int]
+    ended: int
+    faults: Mapping[str, int]
+
+
+def monitor(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> MonitorReport:
+    """Ask FTS for the jobs that are due, and move their transfers; one batch.
+
+    Args:
+        stageout: Ledger, settings and clients.
+        now: The clock, UTC.
+        limit: Jobs of each state, and transfers that are being killed, that are taken at most.
+    """
+    batch = _MonitorBatch(stageout, now)
+    for state in (_J.SUBMITTED, _J.ACTIVE):
+        claimed = claim_jobs(stageout.ledger, state, stageout.worker, limit=limit, now=now())
+        batch.rows += len(claimed.rows)
+        batch.look(claimed)
+    batch.end_kills(claim_transfers(stageout.ledger, _T.KILLING, stageout.worker, limit=limit, now=now()))
+    return MonitorReport(batch.rows, batch.moved, batch.ended, batch.faults)
+
+
+@dataclass
+class _Findings:
+    """What is recorded in one transaction: all of it belongs to jobs of one claim."""
+
+    moves: defaultdict[int, list[TransferMove]] = field(default_factory=lambda: defaultdict(list))
+    """By job."""
+    jobs: dict[int, TransferJobMove] = field(default_factory=dict)
+    waits: dict[int, timedelta] = field(default_factory=dict)
+    """Of jobs that do not move."""
+
+
+@dataclass
+class _MonitorBatch:
+    """One batch. What it learns of servers holds until its end."""
+
+    stageout: Stageout
+    now: Callable[[], datetime]
+    rows: int = 0
+    ended: int = 0
+    moved: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    down: dict[str, FtsError] = field(default_factory=dict)
+    chance: random.Random = field(default_factory=random.Random)
+    left: set[int] = field(default_factory=set)
+    """Claimed jobs of which nothing is recorded yet, and since when they are claimed."""
+    since: datetime | None = None
+
+    def look(self, claimed: ClaimedRows) -> None:
+        """Ask for all claimed jobs, many in a request."""
+        self.left, self.since = {row.id for row in claimed.rows}, self.now()
+        for client, rows in self._by_client(claimed):
+            for start in range(0, len(rows), MOST_JOBS):
+                self._look_at(client, rows[start : start + MOST_JOBS], claimed.claim)
+
+    def _by_client(self, claimed: ClaimedRows) -> Iterable[tuple[FtsClient, list[Row[Any]]]]:
+        """The jobs of each identity at each server; those that cannot be asked for are due again later."""
+        groups: dict[FtsClient, list[Row[Any]]] = {}
+        left: list[Row[Any]] = []
+        for row in claimed.rows:
+            try:
+                client = self.stageout.fts(row.server, row.owner, row.source, row.destination)
+            except NightshiftError as error:
+                self.faults[error.code] += 1
+                left.append(row)
+            else:
+                groups.setdefault(client, []).append(row)
+        self._leave(left, claimed.claim)
+        return groups.items()
+
+    def _look_at(self, client: FtsClient, rows: Sequence[Row[Any]], claim: str) -> None:
+        try:
+            if rows[0].server in self.down:
+                raise self.down[rows[0].server]
+            answers = client.status([row.fts_id for row in rows])
+        except FtsError as error:
+            if error.outage:
+                self.down[rows[0].server] = error
+            self.faults[error.code] += len(rows)
+            self._leave(rows, claim)
+            return
+        transfers: defaultdict[int, list[Row[Any]]] = defaultdict(list)
+        for transfer in transfers_of_jobs(self.stageout.ledger, [row.id for row in rows], AT_FTS):
+            transfers[transfer.job].append(transfer)
+        findings = _Findings()
+        for row in rows:
+            self._keep(claim)
+            try:
+                if row.fts_id in answers.jobs:
+                    self._judge(client, row, answers.jobs[row.fts_id], transfers[row.id], findings)
+                elif isinstance(answers.errors[row.fts_id], JobUnknown):
+                    self._unknown(client, row, transfers[row.id], findings)
+                else:
+                    raise answers.errors[row.fts_id]
+            except NightshiftError as error:
+                # of this job alone
+                self.faults[error.code] += 1
+                findings.waits[row.id] = _next_look(row, self.now(), changed=False)
+        self._record(findings, claim)
+
+    # -- a job that FTS knows
+
+    def _judge(
+        self, client: FtsClient, row: Row[Any], status: JobStatus, transfers: Sequence[Row[Any]], findings: _Findings
+    ) -> None:
+        now = self.now()
+        answer = JobAnswer.of(status, overwrites=bool(row.overwrites), now=now)
+        files = files_by_transfer(status.files)
+        judged = self._judgements(transfers, files, answer)
+        cancels = [files[number].file_id for number, judgement in judged.items() if judgement.cancel]
+        if cancels:
+            self._cancel(client, row.fts_id, cancels)
+        moves = [judgement.move for judgement in judged.values() if judgement.move is not None]
+        findings.moves[row.id] += moves
+        result = JOB_RESULTS.get(status.job_state)
+        if result is not None and all(judgement.settled for judgement in judged.values()):
+            text = status.reason or f"FTS: {status.job_state.value}"
+            findings.jobs[row.id] = TransferJobMove(row.id, _J(row.state), result, text)
+            return
+        wait = CANCEL_LOOK if cancels else _next_look(row, now, changed=bool(moves))
+        to = {JobState.ACTIVE: _J.ACTIVE, JobState.SUBMITTED: _J.SUBMITTED}.get(status.job_state)
+        if to is not None and row.state in (_J.SUBMITTED.value, _J.ACTIVE.value) and row.state != to.value:
+            text = f"FTS: {status.job_state.value}"
+            findings.jobs[row.id] = TransferJobMove(row.id, _J(row.state), to, text, wait)
+        else:
+            findings.waits[row.id] = wait
+
+    def _cancel(self, client: FtsClient, fts_id: str, files: Sequence[int]) -> None:
+        """Ask FTS to cancel files; the next look shows what became of them."""
+        try:
+            client.cancel_files(fts_id, files)
+        except FtsError as error:
+            self.faults[error.code] += 1
+
+    def _judgements(
+        self, transfers: Sequence[Row[Any]], files: Mapping[int, FileStatus], answer: JobAnswer
+    ) -> dict[int, FileJudgement]:
+        return {transfer.id: self._attempts().judge(transfer, files.get(transfer.id), answer) for transfer in transfers}
+
+    def _attempts(self) -> AttemptJudge:
+        return AttemptJudge(self.stageout.retry, self.now(), self.chance.random())
+
+    # -- a job that FTS does not know
+
+    def _unknown(self, client: FtsClient, row: Row[Any], transfers: Sequence[Row[Any]], findings: _Findings) -> None:
+        """Look in the archive of FTS, then at the destinations; only then the transfers are tried again."""
+        try:
+            status = client.archived(row.fts_id)
+        except JobUnknown:
+            status = None
+        if status is not None and (status.files or not transfers):
+            self._judge(client, row, status, transfers, findings)
+            return
+        decisions = self._compared(row, transfers) if transfers else {}
+        judged = {transfer.id: self._lost(transfer, decisions[transfer.id]) for transfer in transfers}
+        findings.moves[row.id] += [judgement.move for judgement in judged.values() if judgement.move is not None]
+        if all(judgement.settled for judgement in judged.values()):
+            text = "FTS does not know it any more; its destinations were compared"
+            findings.jobs[row.id] = TransferJobMove(row.id, _J(row.state), _J.LOST, text)
+        else:
+            findings.waits[row.id] = _next_look(row, self.now(), changed=False)
+
+    def _compared(self, row: Row[Any], transfers: Sequence[Row[Any]]) -> dict[int, CopyDecision]:
+        return judge_copies(
+            self.stageout.site(row.destination),
+            [CopiedFile.of(transfer) for transfer in transfers],
+            destination=self.stageout.place(row.destination, row.owner),
+            source=lambda _: self.stageout.place(row.source, row.owner),
+        )
+
+    def _lost(self, transfer: Row[Any], decision: CopyDecision) -> FileJudgement:
+        if decision.verdict is CopyVerdict.VERIFIED:
+            return self._attempts().copied(transfer, "its FTS job is lost; the destination is as requested")
+        if decision.verdict is CopyVerdict.CANNOT_TELL:
+            return FileJudgement()
+        text = f"its FTS job is lost; {decision.reason.text}"
+        return self._attempts().failed(transfer, FailureReason(None, None, text))
+
+    # -- the ledger
+
+    def end_kills(self, claimed: ClaimedRows) -> None:
+        """Kill what is in no job of FTS; the rest waits for its job."""
+        self.rows += len(claimed.rows)
+        columns = stageout_jobs.c
+        running: set[int] = set()
+        with reading(self.stageout.ledger) as connection:
+            for piece in pieces(sorted({row.job for row in claimed.rows if row.job is not None})):
+                query = select(columns.id, columns.state).where(columns.id.in_(piece))
+                running |= {job.id for job in connection.execute(query) if _J(job.state) not in JOB_ENDED}
+        waits = {row.id: LONGEST_LOOK for row in claimed.rows if row.job in running}
+        moves = [
+            TransferMove(row.id, _T.KILLING, _T.KILLED, "FTS has nothing of it")
+            for row in claimed.rows if row.job not in running
+        ]  # fmt: skip
+        ledger, now = self.stageout.ledger, self.now()
+        moved = move_transfers(ledger, moves, StageoutComponent.MONITOR, now=now, claim=claimed.claim)
+        self.moved.update([_T.KILLED.value] * len(moved))
+        look_again(ledger, stageout_transfers, waits, claimed.claim, now=now)
+
+    def _record(self, findings: _Findings, claim: str) -> None:
+        """Record what was found about the jobs that are still ours.
+
+        The claim of a job covers its transfers: what a slower process found out is not recorded, since a transfer may
+        be in its next job by then.
+        """
+        now = self.now()
+        self.left -= {*findings.jobs, *findings.waits}
+
+        def work(connection: Connection) -> tuple[Counter[str], int]:
+            ours = _held(connection, [*findings.jobs, *findings.waits], claim)
+            moves = [move for job, theirs in findings.moves.items() if job in ours for move in theirs]
+            moved = move_transfers(connection, moves, StageoutComponent.MONITOR, now=now)
+            jobs = [move for job, move in findings.jobs.items() if job in ours]
+            move_jobs(connection, jobs, StageoutComponent.MONITOR, now=now, claim=claim)
+            look_again(connection, stageout_jobs, findings.waits, claim, now=now)
+            ended = sum(move.to in JOB_ENDED for move in jobs)
+            return Counter(move.to.value for move in moves if move.id in moved), ended
+
+        moved, ended = writing(self.stageout.ledger, work)
+        self.moved += moved
+        self.ended += ended
+
+    def _keep(self, claim: str) -> None:
+        """Renew the claim in time: destinations of lost jobs may be slow to compare."""
+        worker, now = self.stageout.worker, self.now()
+        if self.since is not None and now - self.since >= worker.keeps / 3:
+            keep_claim(self.stageout.ledger, stageout_jobs, self.left, claim, worker, now=now)
+            self.since = now
+
+    def _leave(self, rows: Collection[Row[Any]], claim: str) -> None:
+        """Ask again later: the jobs stay with their server."""
+        now = self.now()
+        waits = {row.id: max(OUTAGE_LOOK, _next_look(row, now, changed=False)) for row in rows}
+        look_again(self.stageout.ledger, stageout_jobs, waits, claim, now=now)
+
+
+def _held(connection: Connection, jobs: Collection[int], claim: str) -> frozenset[int]:
+    """Those of the jobs that the claim still has, locked."""
+    columns = stageout_jobs.c
+    held: set[int] = set()
+    for piece in pieces(sorted(jobs)):
+        query = select(columns.id).where(columns.id.in_(piece), columns.claim == claim).order_by(columns.id)
+        held |= set(connection.scalars(query.with_for_update()))
+    return frozenset(held)
+
+
+def _next_look(row: Row[Any], now: datetime, *, changed: bool) -> timedelta:
+    """The older a job and the less happens to it, the later; in steps, so that few statements record them all."""
+    if changed:
+        return SHORTEST_LOOK
+    age: timedelta = now - row.created_at
+    steps = max(1, min(age // (4 * SHORTEST_LOOK), LONGEST_LOOK // SHORTEST_LOOK))
+    return steps * SHORTEST_LOOK

@@ -1,0 +1,408 @@
+"""The submitter: new transfers become FTS jobs, each recorded with its id before its request is sent."""
+
+from __future__ import annotations
+
+import errno
+import random
+import secrets
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, select, update
+
+from include.fts.client.client import BanOf, FtsClient
+from include.fts.client.jobs import JobName
+from include.fts.errors import DESTINATION_QUEUED, CredentialNeeded, FtsError, JobUnknown
+from include.fts.states import FailureReason
+from include.ledger.engine import reading, writing
+from include.stageout.attempts.queues import (
+    Link,
+    TransferQueue,
+    banned_site,
+    due_queues,
+    held_for,
+    in_turns,
+    queued_files,
+    server_of,
+)
+from include.stageout.attempts.submission import DraftJob, SubmitOutcome, draft_jobs, outcome_of
+from include.stageout.claims import (
+    ClaimedRows,
+    claim_jobs,
+    claim_queue,
+    look_again,
+    release_dead,
+)
+from include.stageout.components.tools import Stageout
+from include.stageout.errors import NO_SITE_URL, StageoutError
+from include.stageout.jobs import NewTransferJob, record_job, transfers_of_jobs
+from include.stageout.moves import TransferJobMove, TransferMove, move_jobs, move_transfers, update_rows
+from include.stageout.requests import pieces
+from include.stageout.retry import TransferFailureClass, failure_class
+from include.stageout.states import StageoutComponent, TransferJobState, TransferState
+from include.stageout.tables import stageout_jobs, stageout_requests, stageout_transfers
+
+MOST_QUEUES = 1000
+FIRST_LOOK = timedelta(seconds=10)
+"""After which the monitor asks for a new job."""
+CREDENTIAL_LOOK = timedelta(minutes=2)
+CONFIGURATION_WAIT = timedelta(minutes=30)
+OUTAGE_WAIT = timedelta(minutes=1)
+REFUSED_WAIT, LONGEST_REFUSED_WAIT = timedelta(minutes=10), timedelta(hours=3)
+UNCLEAR_WAIT = timedelta(seconds=20)
+_T, _J = TransferState, TransferJobState
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitReport:
+    """What one batch of the submitter did.
+
+    Attributes:
+        rows: Transfers and jobs that it took; 0: nothing is due.
+        jobs: Jobs that FTS has now.
+        outcomes: Transfers by the state that they are in now; those of jobs with an unclear outcome are `claimed`.
+        held: Queues that it left, by the reason.
+    """
+
+    rows: int
+    jobs: int
+    outcomes: Mapping[str, int]
+    held: Mapping[str, int]
+
+
+def submit(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> SubmitReport:
+    """Submit new transfers, and settle submissions whose outcome is not known; one batch.
+
+    Args:
+        stageout: Ledger, settings and clients.
+        now: The clock, UTC.
+        limit: Transfers that are taken at most.
+    """
+    batch = _SubmitBatch(stageout, now)
+    batch.rows += len(release_dead(stageout.ledger, limit=limit, now=now()))
+    most = max(1, limit // stageout.settings.files_per_job)
+    batch.settle(claim_jobs(stageout.ledger, _J.SUBMITTING, stageout.worker, limit=most, now=now()))
+    batch.submit_queues(limit)
+    return SubmitReport(batch.rows, batch.jobs, batch.outcomes, batch.held)
+
+
+@dataclass(frozen=True, slots=True)
+class _Submission:
+    """A recorded job whose request is about to be sent: its row, queue, claim and files."""
+
+    number: int
+    name: JobName
+    queue: TransferQueue
+    server: str
+    claim: str
+    draft: DraftJob
+    rows: Mapping[int, Row[Any]]
+    """As they were claimed."""
+
+
+@dataclass
+class _SubmitBatch:
+    """One batch. What it learns of servers holds until its end."""
+
+    stageout: Stageout
+    now: Callable[[], datetime]
+    rows: int = 0
+    jobs: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    held: Counter[str] = field(default_factory=Counter)
+    banned: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Storages by server."""
+    faults: dict[str, FtsError] = field(default_factory=dict)
+    """Servers that cannot be used now."""
+    chance: random.Random = field(default_factory=random.Random)
+
+    # -- new transfers
+
+    def submit_queues(self, limit: int) -> None:
+        """Submit from each user's queues in turns, until so many transfers are taken or none is left."""
+        most = min(limit, MOST_QUEUES)
+        queues = due_queues(self.stageout.ledger, now=self.now(), limit=most, start=self.chance.random())
+        queued = queued_files(self.stageout.ledger) if queues else Counter[Link]()
+        turns = in_turns(queues, self.chance)
+        left = limit
+        # what is left of the batch makes no part of a job: the next batch takes the queue as a whole
+        while turns and left >= min(self.stageout.settings.files_per_job, limit):
+            own = turns.popleft()
+            queue = own.popleft()
+            room = self.stageout.settings.queued_limit(*queue.link) - queued[queue.link]
+            wanted = min(self.stageout.settings.files_per_job, room, left)
+            taken = self._from_queue(queue, wanted, held_for(queue, queues))
+            queued[queue.link] += taken
+            left -= taken
+            if taken == wanted > 0:
+                own.append(queue)
+            if own:
+                turns.append(own)
+
+    def _from_queue(self, queue: TransferQueue, wanted: int, held: timedelta) -> int:
+        """Submit from one queue; how many transfers were taken."""
+        server = server_of(queue.link, self.stageout.settings.fts)
+        reason = self._obstacle(queue, server, wanted)
+        if reason is not None:
+            self.held[reason] += 1
+            return 0
+        try:
+            client = self._client(queue, server)
+        except CredentialNeeded as error:
+            return self._without_credential(queue, error, wanted)
+        except FtsError as error:
+            self._faulty(server, error)
+            self.held[error.code] += 1
+            return 0
+        ledger, worker = self.stageout.ledger, self.stageout.worker
+        claimed = claim_queue(ledger, queue.id, worker, limit=wanted, now=self.now(), held=held)
+        self.rows += len(claimed.rows)
+        if claimed.rows:
+            self._submit_rows(queue, server, client, claimed)
+        return len(claimed.rows)
+
+    def _obstacle(self, queue: TransferQueue, server: str, wanted: int) -> str | None:
+        """Why nothing of the queue is submitted now."""
+        if wanted <= 0:
+            return f"the limit of the link {' to '.join(queue.link)} is reached"
+        if server not in self.faults and server not in self.banned:
+            self.banned[server] = self._banned(server)
+        if server in self.faults:
+            return self.faults[server].code
+        site = banned_site(queue.link, self.stageout.sites, self.banned[server])
+        return None if site is None else f"the storage of {site} is banned at {server}"
+
+    def _banned(self, server: str) -> frozenset[str]:
+        try:
+            return frozenset(ban.name.lower() for ban in self.stageout.fts(server, "").bans(BanOf.STORAGE))
+        except FtsError as error:
+            # the list needs a right of its own; without it a banned storage is refused with the job
+            self._faulty(server, error)
+            return frozenset()
+
+    def _faulty(self, server: str, error: FtsError) -> None:
+        if error.outage:
+            self.faults[server] = error
+
+    def _client(self, queue: TransferQueue, server: str) -> FtsClient:
+        client = self.stageout.fts(server, queue.owner, *queue.link)
+        client.keep_delegated(now=self.now())
+        client.job_name("0")  # asks who we are before anything is claimed
+        return client
+
+    def _without_credential(self, queue: TransferQueue, error: CredentialNeeded, wanted: int) -> int:
+        claimed = claim_queue(self.stageout.ledger, queue.id, self.stageout.worker, limit=wanted, now=self.now())
+        self.rows += len(claimed.rows)
+        moves = [_needs_credential(row.id, error) for row in claimed.rows]
+        self._move(moves, claimed.claim)
+        return len(claimed.rows)
+
+    def _submit_rows(self, queue: TransferQueue, server: str, client: FtsClient, claimed: ClaimedRows) -> None:
+        drafts = self._drafts(queue, claimed.rows, str(claimed.rows[0].activity), claimed.claim)
+        rows = {row.id: row for row in claimed.rows}
+        for draft in drafts:
+            self._record(queue, server, client, draft, claimed.claim, rows)
+
+    def _drafts(
+        self, queue: TransferQueue, rows: Sequence[Row[Any]], activity: str, claim: str
+    ) -> tuple[DraftJob, ...]:
+        """The jobs of these transfers; those that can be in none are moved."""
+        source, destination = map(self.stageout.sites.get, queue.link)
+        drafted = draft_jobs(rows, source, destination, activity=activity, workflows=self._workflows(rows))
+        self._move([_not_drafted(number, error) for number, error in drafted.refused.items()], claim)
+        return drafted.jobs
+
+    def _workflows(self, rows: Sequence[Row[Any]]) -> dict[int, str]:
+        columns = stageout_requests.c
+        found: dict[int, str] = {}
+        with reading(self.stageout.ledger) as connection:
+            for piece in pieces(sorted({row.request for row in rows})):
+                query = select(columns.id, columns.workflow).where(columns.id.in_(piece))
+                found |= {row.id: row.workflow for row in connection.execute(query)}
+        return found
+
+    def _record(
+        self,
+        queue: TransferQueue,
+        server: str,
+        client: FtsClient,
+        draft: DraftJob,
+        claim: str,
+        rows: Mapping[int, Row[Any]],
+    ) -> None:
+        name = client.job_name(secrets.token_hex(16))
+        job = NewTransferJob(queue.id, server, name.sid, name.job_id, draft.overwrites)
+        number, taken = record_job(
+            self.stageout.ledger, job, list(draft.files), self.stageout.worker, claim=claim, now=self.now()
+        )
+        if number is not None:
+            self._send(client, _Submission(number, name, queue, server, claim, draft.only(taken), rows))
+
+    # -- the request
+
+    def _send(self, client: FtsClient, job: _Submission) -> None:
+        """Send the request, and record what became of it."""
+        asked = job.draft.job(job.number, job.queue.owner, self.stageout.settings.queue_time)
+        try:
+            found = client.submit(asked, job.name)
+        except FtsError as error:
+            self._failed(client, job, error)
+        else:
+            self._accept(job.number, found, job.server, list(job.draft.files), job.claim)
+
+    def _failed(self, client: FtsClient, job: _Submission, error: FtsError) -> None:
+        self._faulty(job.server, error)
+        outcome = outcome_of(error)
+        files = list(job.draft.files)
+        if outcome is SubmitOutcome.ADOPTED:
+            self._accept(job.number, job.name.job_id, job.server, files, job.claim)
+        elif outcome is SubmitOutcome.UNCLEAR:
+            self.faults[job.server] = error
+            self.outcomes[_T.CLAIMED.value] += len(files)
+            look_again(self.stageout.ledger, stageout_jobs, {job.number: UNCLEAR_WAIT}, job.claim, now=self.now())
+        elif outcome is SubmitOutcome.SPLIT and len(files) > 1:
+            self._split(client, job, error)
+        else:
+            moves = [self._refused(job.rows[number], outcome, error) for number in files]
+            self._refuse(job.number, moves, job.claim, error)
+
+    def _refused(self, row: Row[Any], outcome: SubmitOutcome, error: FtsError) -> TransferMove:
+        number = int(row.id)
+        if outcome is SubmitOutcome.NEEDS_CREDENTIAL and isinstance(error, CredentialNeeded):
+            return _needs_credential(number, error)
+        if outcome is SubmitOutcome.WAITS:
+            wait = OUTAGE_WAIT if error.outage else _refused_wait(self.now() - row.created_at)
+            return TransferMove(number, _T.CLAIMED, _T.NEW, str(error), wait)
+        if outcome is SubmitOutcome.SPLIT and error.code != DESTINATION_QUEUED.code:
+            return TransferMove(number, _T.CLAIMED, _T.FAILED, str(error), failure=TransferFailureClass.INVALID)
+        refused = errno.EACCES if outcome is SubmitOutcome.RETRIED else None
+        failure = FailureReason(None, refused, str(error))
+        decision = self.stageout.retry(failure, int(row.retries), self.chance.random())
+        kind = failure_class(failure)
+        return TransferMove(number, _T.CLAIMED, decision.to, decision.reason, decision.wait, failure=kind)
+
+    def _split(self, client: FtsClient, job: _Submission, error: FtsError) -> None:
+        """Submit each half as a job of its own: in the end the refused file is alone."""
+        columns = stageout_transfers.c
+
+        def work(connection: Connection) -> None:
+            move = TransferJobMove(job.number, _J.SUBMITTING, _J.REFUSED, str(error))
+            if move_jobs(connection, [move], StageoutComponent.SUBMITTER, now=self.now(), claim=job.claim):
+                ours = (columns.job == job.number, columns.claim == job.claim, columns.state == _T.CLAIMED.value)
+                connection.execute(update(stageout_transfers).where(*ours).values(job=None))
+
+        writing(self.stageout.ledger, work)
+        for half in job.draft.halves():
+            self._record(job.queue, job.server, client, half, job.claim, job.rows)
+
+    # -- submissions of unknown outcome
+
+    def settle(self, claimed: ClaimedRows) -> None:
+        """Ask FTS for jobs that may have arrived; submit those again, under the same sid, that did not."""
+        self.rows += len(claimed.rows)
+        for row in claimed.rows:
+            try:
+                self._settle_job(row, claimed.claim)
+            except FtsError as error:
+                self._faulty(row.server, error)
+                self.held[error.code] += 1
+                wait = CREDENTIAL_LOOK if isinstance(error, CredentialNeeded) else OUTAGE_WAIT
+                look_again(self.stageout.ledger, stageout_jobs, {row.id: wait}, claimed.claim, now=self.now())
+
+    def _settle_job(self, row: Row[Any], claim: str) -> None:
+        if row.server in self.faults:
+            raise self.faults[row.server]
+        client = self.stageout.fts(row.server, row.owner, row.source, row.destination)
+        ours = [
+            transfer for transfer in transfers_of_jobs(self.stageout.ledger, [row.id])
+            if transfer.state == _T.CLAIMED.value and transfer.claim == claim
+        ]  # fmt: skip
+        if _is_known(client, row.fts_id):
+            self._accept(row.id, row.fts_id, row.server, [transfer.id for transfer in ours], claim)
+        else:
+            self._again(client, row, ours, claim)
+
+    def _again(self, client: FtsClient, row: Row[Any], ours: Sequence[Row[Any]], claim: str) -> None:
+        queue = TransferQueue.of_job(row)
+        drafts = self._drafts(queue, ours, row.activity, claim) if ours else ()
+        if not drafts:
+            self._refuse(row.id, [], claim, "none of its files is to be transferred any more")
+            return
+        # more than one where the configuration changed meanwhile: the rest becomes new
+        most = max(drafts, key=lambda draft: len(draft.files))
+        rest = [number for draft in drafts if draft is not most for number in draft.files]
+        self._move([TransferMove(one, _T.CLAIMED, _T.NEW, "the configuration changed") for one in rest], claim)
+        rows = {transfer.id: transfer for transfer in ours}
+        name = JobName(row.sid, row.fts_id)
+        self._send(client, _Submission(row.id, name, queue, row.server, claim, most, rows))
+
+    # -- the ledger
+
+    def _accept(self, number: int, fts_id: str, server: str, transfers: Sequence[int], claim: str) -> None:
+        reason = f"in FTS job {fts_id} at {server}"
+        moves = [TransferMove(transfer, _T.CLAIMED, _T.SUBMITTED, reason) for transfer in transfers]
+
+        def work(connection: Connection) -> int:
+            move = TransferJobMove(number, _J.SUBMITTING, _J.SUBMITTED, reason, FIRST_LOOK)
+            if not move_jobs(connection, [move], StageoutComponent.SUBMITTER, now=self.now(), claim=claim):
+                return 0
+            # a server that was set up again makes other ids
+            update_rows(connection, stageout_jobs, {number: {"fts_id": fts_id}}, {})
+            return len(move_transfers(connection, moves, StageoutComponent.SUBMITTER, now=self.now(), claim=claim))
+
+        self.outcomes[_T.SUBMITTED.value] += writing(self.stageout.ledger, work)
+        self.jobs += 1
+
+    def _refuse(self, number: int, moves: Sequence[TransferMove], claim: str, why: FtsError | str) -> None:
+        def work(connection: Connection) -> frozenset[int]:
+            move = TransferJobMove(number, _J.SUBMITTING, _J.REFUSED, str(why))
+            if not move_jobs(connection, [move], StageoutComponent.SUBMITTER, now=self.now(), claim=claim):
+                return frozenset()
+            return move_transfers(connection, moves, StageoutComponent.SUBMITTER, now=self.now(), claim=claim)
+
+        self._count(moves, writing(self.stageout.ledger, work))
+
+    def _move(self, moves: Sequence[TransferMove], claim: str) -> None:
+        if moves:
+            moved = move_transfers(
+                self.stageout.ledger, moves, StageoutComponent.SUBMITTER, now=self.now(), claim=claim
+            )
+            self._count(moves, moved)
+
+    def _count(self, moves: Sequence[TransferMove], moved: frozenset[int]) -> None:
+        self.outcomes.update(move.to.value for move in moves if move.id in moved)
+
+
+def _is_known(client: FtsClient, fts_id: str) -> bool:
+    """Whether FTS has the job, or had it. Raises FtsError where it cannot be asked."""
+    answers = client.status([fts_id], files=False)
+    error = answers.errors.get(fts_id)
+    if error is None:
+        return True
+    if not isinstance(error, JobUnknown):
+        raise error
+    try:
+        client.archived(fts_id)
+    except JobUnknown:
+        return False
+    return True
+
+
+def _refused_wait(age: timedelta) -> timedelta:
+    """The longer a transfer waits, the less often it is tried: each try adds to its history."""
+    return min(max(REFUSED_WAIT, age // 4 // REFUSED_WAIT * REFUSED_WAIT), LONGEST_REFUSED_WAIT)
+
+
+def _needs_credential(number: int, error: CredentialNeeded) -> TransferMove:
+    failure = TransferFailureClass.CREDENTIAL
+    return TransferMove(number, _T.CLAIMED, _T.NEEDS_CREDENTIAL, str(error), CREDENTIAL_LOOK, failure=failure)
+
+
+def _not_drafted(number: int, error: StageoutError) -> TransferMove:
+    """What no URL can be made of fails; where a rule is missing, it waits for the configuration, at no cost."""
+    if error.code == NO_SITE_URL.code:
+        return TransferMove(number, _T.CLAIMED, _T.RETRY_WAIT, str(error), CONFIGURATION_WAIT, spends=False)
+    return TransferMove(number, _T.CLAIMED, _T.FAILED, str(error), failure=TransferFailureClass.INVALID)

@@ -1,0 +1,1 @@
+"""How stage-out reaches the storage of a site: by the protocols of its URLs."""

@@ -1,0 +1,75 @@
+"""Copies and what they are made of, compared at the sites: many files with few calls."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Row
+
+from include.fts.states import FailureScope
+from include.settings.transfers.sites import RemoteSite
+from include.stageout.places.facts import SitePlace
+from include.stageout.places.verify import CopyDecision, CopyEvidence, CopyLook, CopyVerdict, verify
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedFile:
+    """A copy that is judged: the row of its transfer, both logical names, and what the request says of it."""
+
+    id: int
+    source_name: str
+    destination_name: str
+    size: int | None
+    checksum: str | None
+
+    @classmethod
+    def of(cls, row: Row[Any]) -> CopiedFile:
+        """From the row of its transfer."""
+        return cls(row.id, row.source_name, row.destination_name, row.size, row.checksum)
+
+
+def judge_copies(
+    site: RemoteSite, files: Sequence[CopiedFile], *, destination: SitePlace, source: Callable[[int], SitePlace]
+) -> dict[int, CopyDecision]:
+    """A decision for each file, by id; none is LOOK. What a site refuses is CANNOT_TELL, not an error.
+
+    Args:
+        site: The destination of all of them.
+        files: Copies of any users from any sites.
+        destination: Its storage.
+        source: Opens the storage that the source of a file is at, by the file's id; only called where the destination
+            and the request do not decide.
+
+    Raises:
+        NightshiftError: What a `SitePlace`, or opening the source, raises.
+    """
+    evidence = {file.id: CopyEvidence(file.size, file.checksum) for file in files}
+    by_id = {file.id: file for file in files}
+    decided: dict[int, CopyDecision] = {}
+    while evidence:
+        asked: defaultdict[CopyLook, list[int]] = defaultdict(list)
+        for number, known in list(evidence.items()):
+            decision = verify(site, known)
+            if decision.look is not None and decision.verdict is CopyVerdict.LOOK:
+                asked[decision.look].append(number)
+            else:
+                decided[number] = decision
+                del evidence[number]
+        for look, numbers in asked.items():
+            at_source = look.end is FailureScope.SOURCE
+            # users may have files of the same name at different sites: names are asked of one storage at a time
+            at_storage: defaultdict[int, dict[int, str]] = defaultdict(dict)
+            storages: dict[int, SitePlace] = {}
+            for number in numbers:
+                storage = source(number) if at_source else destination
+                storages[id(storage)] = storage
+                name = by_id[number].source_name if at_source else by_id[number].destination_name
+                at_storage[id(storage)][number] = name
+            for key, names in at_storage.items():
+                answers = storages[key].look(list(names.values()), checksum=look.mode)
+                for number, name in names.items():
+                    evidence[number] = evidence[number].with_answer(look, answers[name])
+    return decided

@@ -1,0 +1,311 @@
+"""The storage of a site over HTTP and WebDAV: HEAD with a digest (RFC 3230), DELETE, PROPFIND.
+
+Replies are hostile input: their time, size and redirections are bounded, and no text of them is repeated.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import errno
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
+
+import requests
+from urllib3.exceptions import HTTPError
+
+from include.fts.client.credentials import BearerToken, Credential, X509Files
+from include.fts.errors import CREDENTIAL_UNREADABLE
+from include.fts.states import FailureReason
+from include.http_calls import CallFailure, failure_of, may_carry_token, pooled_session, repeated
+from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.stageout.errors import PLACE_UNLISTED
+from include.stageout.files import MAX_SIZE
+from include.stageout.places.facts import (
+    BLOCK,
+    UNKNOWN_TIME,
+    FileAnswer,
+    FileFacts,
+    ListedFile,
+    at_once,
+    checksum_of,
+    failed,
+    read_back,
+)
+from include.stageout.places.multistatus import PROPFIND, FolderEntry, folder_entries
+from include.stageout.places.options import PlaceOptions
+
+T = TypeVar("T")
+
+_SCHEMES = {"davs": "https", "dav": "http"}
+_FAILURES: Mapping[int, int] = {
+    401: errno.EACCES, 403: errno.EACCES, 405: errno.EOPNOTSUPP, 408: errno.ETIMEDOUT, 423: errno.EBUSY,
+    429: errno.EAGAIN, 501: errno.EOPNOTSUPP, 502: errno.EAGAIN, 503: errno.EAGAIN, 504: errno.ETIMEDOUT,
+    507: errno.ENOSPC,
+}  # fmt: skip
+"""What a status stands for; others are EIO."""
+_ABSENT, _MOVED = frozenset({404, 410}), frozenset({301, 302, 303, 307, 308})
+_CONNECT_S, _RETRIES, _REDIRECTIONS = 10.0, 1, 4
+_BYTES_A_SECOND = 500_000
+"""The slowest reading that is waited for; FTS allows a copy as much."""
+_MOST_REPLY = 64 << 20
+"""Bytes of the listing of one folder: some 100,000 files."""
+_MOST_DEPTH, _MOST_FOLDERS = 32, 100_000
+_DIGEST = re.compile(r"\s*(adler32|crc32c)\s*=\s*([0-9A-Za-z+/]{1,8}={0,2})\s*", re.IGNORECASE)
+
+
+class DavStorage:
+    """A session for one site and one credential; `clock` is monotonic."""
+
+    def __init__(
+        self,
+        site: RemoteSite,
+        credential: Credential | None,
+        options: PlaceOptions,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], object] | None = None,
+    ) -> None:
+        self._site, self._options, self._clock = site, options, clock
+        self._pause = pause or threading.Event().wait
+        self._session = pooled_session(options.threads)
+        self._token = credential.token if isinstance(credential, BearerToken) else None
+        if isinstance(credential, X509Files):
+            self._session.cert = (credential.certificate, credential.key or credential.certificate)
+        if options.authorities:
+            self._session.verify = options.authorities
+        # what is encoded on the way has another length and another checksum
+        self._session.headers.update({"Accept-Encoding": "identity", "User-Agent": "nightshift"})
+
+    def close(self) -> None:
+        self._session.close()
+
+    def look(self, urls: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]:
+        if checksum is ChecksumMode.READ_BACK:
+            read = partial(self._call, "GET", work=self._read_back, headers={})
+            return at_once(read, urls, self._options)
+        headers = {"Want-Digest": checksum.value} if checksum is not ChecksumMode.NONE else {}
+        return at_once(partial(self._call, "HEAD", work=_facts, headers=headers), urls, self._options)
+
+    def remove(self, urls: Sequence[str]) -> Mapping[str, FailureReason | None]:
+        return at_once(partial(self._call, "DELETE", work=_nothing, headers={}), urls, self._options)
+
+    def listed(self, url: str) -> Iterator[ListedFile]:
+        waiting, folders = [""], 0
+        while waiting:
+            folder = waiting.pop()
+            folders += 1
+            if folders > _MOST_FOLDERS or folder.count("/") > _MOST_DEPTH:
+                raise PLACE_UNLISTED(url, f"more than {_MOST_FOLDERS} folders, or {_MOST_DEPTH} in each other")
+            found = self._folder(url, folder)
+            # removed since the folder above it was listed
+            for name, entry in (found or {}).items():
+                if entry.is_folder:
+                    waiting.append(f"{folder}{name}/")
+                elif entry.size is not None:
+                    yield f"{folder}{name}", entry.size, entry.modified or UNKNOWN_TIME
+
+    def _folder(self, url: str, folder: str) -> dict[str, FolderEntry] | None:
+        """What is directly in a folder, by name; None: it does not exist."""
+        address = f"{url.rstrip('/')}/{quote(folder, safe='/._~+=:@,-')}"
+        path = _path_of(address)
+
+        def entries(response: requests.Response) -> dict[str, FolderEntry] | FailureReason:
+            try:
+                named = ((_child(path, entry.href), entry) for entry in folder_entries(self._blocks(response)))
+                return {name: entry for name, entry in named if name}
+            except ValueError as error:
+                return failed(errno.EPROTO, f"the reply to PROPFIND is not a listing: {error}")
+
+        headers = {"Depth": "1", "Content-Type": "application/xml; charset=utf-8"}
+        found = self._call("PROPFIND", address, work=entries, headers=headers, body=PROPFIND)
+        if isinstance(found, FailureReason):
+            raise PLACE_UNLISTED(address, found.text)
+        return found
+
+    def _call(
+        self,
+        method: str,
+        url: str,
+        *,
+        work: Callable[[requests.Response], T | FailureReason],
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+    ) -> T | FailureReason | None:
+        """What `work` makes of the reply; None for what does not exist."""
+        outcome = repeated(
+            lambda: self._followed(method, url, work, headers, body),
+            repeatable=True, retries=_RETRIES, pause=self._pause,
+        )  # fmt: skip
+        if isinstance(outcome, CallFailure):
+            number = errno.ECONNRESET if outcome.sent else errno.ECONNREFUSED
+            return failed(number, f"{method}: {outcome.why}")
+        return outcome
+
+    def _followed(
+        self,
+        method: str,
+        url: str,
+        work: Callable[[requests.Response], T | FailureReason],
+        headers: Mapping[str, str],
+        body: bytes | None,
+    ) -> T | FailureReason | CallFailure | None:
+        scheme, _, rest = url.partition("://")
+        address = first = f"{_SCHEMES.get(scheme, scheme)}://{rest}"
+        for _ in range(_REDIRECTIONS + 1):
+            if self._token and not may_carry_token(address):
+                return failed(errno.EOPNOTSUPP, "a token is not sent without TLS. Hint: use davs in the site's rules.")
+            outcome = self._once(method, address, work, self._with_token(headers, first, address), body)
+            if not isinstance(outcome, _Redirection):
+                return outcome
+            try:
+                address = urljoin(address, outcome)
+                refusal = self._refuses(method, first, address)
+            except ValueError:
+                refusal = "to what is no URL"
+            if refusal:
+                return failed(errno.EACCES, f"{method}: the server redirects {refusal}")
+        return failed(errno.ELOOP, f"{method}: the server redirects more than {_REDIRECTIONS} times")
+
+    def _with_token(self, headers: Mapping[str, str], first: str, address: str) -> dict[str, str]:
+        if self._token is None or urlsplit(address).netloc != urlsplit(first).netloc:
+            return dict(headers)
+        return {**headers, "Authorization": f"Bearer {self._token}"}
+
+    def _refuses(self, method: str, first: str, address: str) -> str | None:
+        """Why a redirection is not followed: a server that lies must not have us change files of another one."""
+        scheme = urlsplit(address).scheme
+        if scheme not in {"https", urlsplit(first).scheme}:
+            return "to a URL without TLS, or of another protocol"
+        if method in {"HEAD", "GET"}:
+            return None
+        # servers put the permission to go on into the query
+        bare = urlunsplit(urlsplit(address)._replace(query="", fragment=""))
+        same = {bare, bare.replace("https:", "davs:", 1), bare.replace("http:", "dav:", 1)}
+        return None if any(map(self._site.allows, same)) else "to a URL that is not below one in `allowed` of the site"
+
+    def _once(
+        self,
+        method: str,
+        address: str,
+        work: Callable[[requests.Response], T | FailureReason],
+        headers: Mapping[str, str],
+        body: bytes | None,
+    ) -> T | FailureReason | CallFailure | _Redirection | None:
+        try:
+            with self._session.request(
+                method, address, data=body, headers=dict(headers), stream=True, allow_redirects=False,
+                timeout=(_CONNECT_S, self._options.timeout_s),
+            ) as response:  # fmt: skip
+                status = response.status_code
+                if status in _MOVED and "Location" in response.headers:
+                    return _Redirection(response.headers["Location"])
+                if status in _ABSENT:
+                    _emptied(response)
+                    return None
+                if not 200 <= status < 300 or (status == 207) is not (method == "PROPFIND"):
+                    return failed(_FAILURES.get(status, errno.EIO), f"{method}: HTTP {status}")
+                found = work(response)
+                if not isinstance(found, FailureReason):
+                    _emptied(response)
+                return found
+        except (requests.RequestException, HTTPError) as error:
+            return failure_of(error)
+        except OSError as error:
+            # of the library's check of the files of the credential; it names the file
+            fault = str(error)
+        raise CREDENTIAL_UNREADABLE(f"{fault}; {CREDENTIAL_UNREADABLE.hint}")
+
+    def _read_back(self, response: requests.Response) -> FileFacts | FailureReason:
+        size = _size(response)
+        if size is None:
+            return failed(errno.EPROTO, "GET: the reply has no usable Content-Length")
+        ends = self._clock() + self._options.timeout_s + size / _BYTES_A_SECOND
+        late = False
+
+        def blocks() -> Iterator[bytes]:
+            nonlocal late
+            while not late and (block := response.raw.read1(BLOCK)):
+                yield block
+                late = self._clock() > ends
+
+        found = read_back(blocks(), size)
+        return failed(errno.ETIMEDOUT, f"GET: {size} bytes were not read in time") if late else found
+
+    def _blocks(self, response: requests.Response) -> Iterator[bytes]:
+        ends, count = self._clock() + self._options.timeout_s, 0
+        while block := response.raw.read1(1 << 16):
+            count += len(block)
+            if count > _MOST_REPLY:
+                raise ValueError("too large")
+            if self._clock() > ends:
+                raise ValueError("not complete in time")
+            yield block
+
+
+class _Redirection(str):
+    """The new URL, which may be relative."""
+
+    __slots__ = ()
+
+
+def _facts(response: requests.Response) -> FileFacts | FailureReason:
+    size = _size(response)
+    if size is None:
+        return failed(errno.EPROTO, "HEAD: the reply has no usable Content-Length")
+    return FileFacts(size, _digest(response.headers.get("Digest", "")))
+
+
+def _nothing(_: requests.Response) -> None:
+    return None
+
+
+def _size(response: requests.Response) -> int | None:
+    text = response.headers.get("Content-Length", "")
+    size = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else None
+    encoded = response.headers.get("Content-Encoding", "identity") != "identity"
+    return None if encoded or size is None or size > MAX_SIZE else size
+
+
+def _digest(header: str) -> str | None:
+    """The first checksum of the header that we know: hexadecimal, as most servers write it, or Base64."""
+    for part in header[:4096].split(","):
+        found = _DIGEST.fullmatch(part)
+        if found is None:
+            continue
+        algorithm, value = found[1].lower(), found[2]
+        if value.endswith("=="):
+            try:
+                value = base64.b64decode(value, validate=True).hex()
+            except binascii.Error:
+                continue
+        if checksum := checksum_of(algorithm, value):
+            return checksum
+    return None
+
+
+def _emptied(response: requests.Response) -> None:
+    """Read what is left of a short reply, so that its connection can be used again."""
+    for _ in range(4):
+        if not response.raw.read1(1 << 14):
+            break
+
+
+def _path_of(url: str) -> str:
+    return re.sub("/+", "/", unquote(urlsplit(url).path, errors="surrogateescape")).rstrip("/")
+
+
+def _child(folder: str, href: str) -> str | None:
+    """The name of an entry that is directly in the folder; None for the folder itself, and for what lies elsewhere."""
+    try:
+        path = _path_of(href)
+    except ValueError:
+        return None
+    parent, _, name = path.rpartition("/")
+    # what is no UTF-8 has no URL here, and would be taken for another name
+    return name if parent == folder and name not in {"", ".", ".."} and name.isprintable() else None

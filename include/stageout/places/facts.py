@@ -1,0 +1,130 @@
+"""What stage-out asks of a site's storage, and what the storage answers.
+
+A `SitePlace` takes logical names; below it, a `UrlStorage` speaks one protocol and takes URLs.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Protocol, TypeVar
+
+from include.fts.states import FailureReason
+from include.settings.transfers.sites import ChecksumMode
+from include.stageout.places.options import PlaceOptions
+
+T = TypeVar("T")
+
+UNKNOWN_TIME = datetime.max.replace(tzinfo=UTC)
+"""Of a file whose time the storage does not report: it never counts as old."""
+BLOCK = 1 << 20
+"""Bytes that are read at once."""
+_HEX = re.compile(r"[0-9A-Fa-f]{1,8}")
+_NO_CHECKSUM = "00000000"
+"""What clients report after a failed computation; no Adler-32 of a file is zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What a storage says about a file: its bytes, and `adler32:0a1b2c3d` or crc32c; None: it reports no checksum."""
+
+    size: int
+    checksum: str | None
+
+
+FileAnswer = FileFacts | FailureReason | None
+"""None: the file does not exist. FailureReason: it is unknown whether it does; its scope is the caller's to set."""
+ListedFile = tuple[str, int, datetime]
+"""Name, bytes, and when it was modified; UNKNOWN_TIME where the storage does not say."""
+
+
+class SitePlace(Protocol):
+    """The storage of one site with one credential. It may be used by several threads."""
+
+    def look(self, names: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]:
+        """Size and checksum of files.
+
+        Args:
+            names: Logical names.
+            checksum: Which checksum is asked for. READ_BACK reads every file, for its Adler-32.
+
+        Returns:
+            An answer for each name. What the storage or the network refuses is an answer, not an error.
+
+        Raises:
+            NightshiftError: A fault of this machine or of the configuration, which holds for every name.
+        """
+
+    def remove(self, names: Sequence[str]) -> Mapping[str, FailureReason | None]:
+        """Remove files; None: the file is gone, also when it did not exist. Raises as `look` does."""
+
+    def listed(self, prefix: str) -> Iterator[ListedFile]:
+        """All files below a folder, by logical name.
+
+        Raises:
+            StageoutError: PLACE_UNLISTED; then what was listed so far is not all.
+        """
+
+    def close(self) -> None:
+        """Close its connections."""
+
+
+class UrlStorage(Protocol):
+    """As `SitePlace`, for the URLs of one protocol; `listed` has names relative to the folder."""
+
+    def look(self, urls: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]: ...
+
+    def remove(self, urls: Sequence[str]) -> Mapping[str, FailureReason | None]: ...
+
+    def listed(self, url: str) -> Iterator[ListedFile]: ...
+
+    def close(self) -> None: ...
+
+
+def failed(number: int, text: str) -> FailureReason:
+    """A failure whose place is not known here."""
+    return FailureReason(None, number, text)
+
+
+def at_once(work: Callable[[str], T], urls: Sequence[str], options: PlaceOptions) -> dict[str, T | FailureReason]:
+    """The work on each URL, some at the same time. A storage that hangs takes `batch_s` and one call at most."""
+    ends = time.monotonic() + options.batch_s
+
+    def begun(url: str) -> T | FailureReason:
+        if time.monotonic() > ends:
+            return failed(errno.ETIMEDOUT, "not asked: the storage answers too slowly")
+        return work(url)
+
+    different = list(dict.fromkeys(urls))
+    if len(different) <= 1:
+        return {url: work(url) for url in different}
+    with ThreadPoolExecutor(min(options.threads, len(different)), "place") as pool:
+        return dict(zip(different, pool.map(begun, different), strict=True))
+
+
+def read_back(blocks: Iterable[bytes], size: int | None) -> FileFacts | FailureReason:
+    """Size and Adler-32 of what is read; a failure where that is not `size` bytes (None: any)."""
+    value, count = 1, 0
+    for block in blocks:
+        value = zlib.adler32(block, value)
+        count += len(block)
+        if size is not None and count > size:
+            break
+    if size is not None and count != size:
+        more = "more than " if count > size else ""
+        return failed(errno.EIO, f"{more}{min(count, size)} bytes were read of a file of {size} bytes")
+    return FileFacts(count, f"adler32:{value:08x}")
+
+
+def checksum_of(algorithm: str, text: str) -> str | None:
+    """A checksum in our form, from hexadecimal digits; None for what is none. Servers leave out leading zeros."""
+    digits = text.lower().zfill(8)
+    if not _HEX.fullmatch(text) or (algorithm == "adler32" and digits == _NO_CHECKSUM):
+        return None
+    return f"{algorithm}:{digits}"

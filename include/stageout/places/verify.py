@@ -1,0 +1,202 @@
+"""Whether a copy is what it has to be: from what the request says and both sites report, a decision; pure.
+
+Where two sums are of different algorithms, or a site reports none, the decision names what has to be asked first:
+what a site reports comes before what has to be read.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from include.fts.states import FailureReason, FailureScope
+from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.stageout.places.facts import FileAnswer, FileFacts
+
+
+class CopyVerdict(Enum):
+    """What is known of a copy."""
+
+    VERIFIED = "verified"
+    DIFFERS = "differs"
+    MISSING = "missing"
+    LOOK = "look"
+    """Not decided: `CopyDecision.look` says what is asked next."""
+    CANNOT_TELL = "cannot-tell"
+    """A storage could not be asked, or nothing can be compared; later it may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEvidence:
+    """What is known of a file.
+
+    Attributes:
+        size: Bytes, as requested; None if unknown.
+        checksum: As requested, `adler32:0a1b2c3d` or crc32c; None if unknown.
+        destination: What the destination answered, by the mode of the question, in the order of the questions.
+        source: The same of the source.
+    """
+
+    size: int | None
+    checksum: str | None
+    destination: Mapping[ChecksumMode, FileAnswer] = field(default_factory=dict)
+    source: Mapping[ChecksumMode, FileAnswer] = field(default_factory=dict)
+
+    def with_answer(self, look: CopyLook, answer: FileAnswer) -> CopyEvidence:
+        """The evidence after a look."""
+        if look.end is FailureScope.SOURCE:
+            return replace(self, source={**self.source, look.mode: answer})
+        return replace(self, destination={**self.destination, look.mode: answer})
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLook:
+    """A question: at which end, SOURCE or DESTINATION, and in which mode."""
+
+    end: FailureScope
+    mode: ChecksumMode
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDecision:
+    """What is decided, and why.
+
+    Attributes:
+        reason: In the form of FTS, so that a failure has its class; for a verified copy, what was compared.
+        size: Of a verified copy, to be recorded.
+        checksum: The same; None where only sizes were compared.
+        proof: Whether the source may be removed, as far as the copy is concerned.
+        look: What is asked next.
+    """
+
+    verdict: CopyVerdict
+    reason: FailureReason
+    size: int | None = None
+    checksum: str | None = None
+    proof: bool = False
+    look: CopyLook | None = None
+
+
+_SOURCE, _DESTINATION = FailureScope.SOURCE, FailureScope.DESTINATION
+
+
+def verify(site: RemoteSite, evidence: CopyEvidence) -> CopyDecision:
+    """Judge a copy by what is known of it; with LOOK, again with the answer (`CopyEvidence.with_answer`).
+
+    No look is asked for twice, so this ends. Two sums of one algorithm decide; the size is always compared, too.
+
+    Args:
+        site: The destination: its `checksum` and `clean_on_size` are the rule.
+        evidence: Begins without answers.
+    """
+    if not evidence.destination:
+        return _look(_DESTINATION, site.checksum)
+    failure = next((answer for answer in evidence.destination.values() if isinstance(answer, FailureReason)), None)
+    if failure is not None:
+        return CopyDecision(CopyVerdict.CANNOT_TELL, replace(failure, scope=_DESTINATION))
+    if None in evidence.destination.values():
+        return _decision(CopyVerdict.MISSING, _DESTINATION, errno.ENOENT, "the copy does not exist at the destination")
+    sizes = _sizes(evidence)
+    if sizes is not None and sizes.verdict is not CopyVerdict.VERIFIED:
+        return sizes
+    return _by_size(site, evidence, sizes) if site.checksum is ChecksumMode.NONE else _by_checksum(evidence)
+
+
+def verified_on_proof(site: RemoteSite) -> bool:
+    """Whether every copy that was verified at this site is proof enough to remove the source."""
+    return site.checksum is not ChecksumMode.NONE or site.clean_on_size
+
+
+def _sizes(evidence: CopyEvidence) -> CopyDecision | None:
+    """Whether the sizes differ, or are the same; None where nothing is known to compare with."""
+    copy, source = _facts(evidence.destination)[-1].size, _facts(evidence.source)
+    wanted = [evidence.size] if evidence.size is not None else [facts.size for facts in source[-1:]]
+    if not wanted:
+        return None
+    if copy == wanted[0]:
+        what = f"{copy} bytes, as {'requested' if evidence.size is not None else 'the source has'}"
+        return CopyDecision(CopyVerdict.VERIFIED, FailureReason(None, None, what), copy)
+    at_source = evidence.size is not None and bool(source) and source[-1].size != evidence.size
+    where = _SOURCE if at_source and source[-1].size == copy else _DESTINATION
+    return _decision(CopyVerdict.DIFFERS, where, errno.EIO, f"size mismatch ({wanted[0]} != {copy})")
+
+
+def _by_size(site: RemoteSite, evidence: CopyEvidence, sizes: CopyDecision | None) -> CopyDecision:
+    if sizes is not None:
+        return replace(sizes, proof=site.clean_on_size)
+    if not evidence.source:
+        return _look(_SOURCE, ChecksumMode.NONE)
+    return _cannot_tell(evidence, "neither the request nor the source has a size to compare with")
+
+
+def _by_checksum(evidence: CopyEvidence) -> CopyDecision:
+    copy, source = _sums(evidence.destination), _sums(evidence.source)
+    wanted = _by_algorithm([evidence.checksum])
+    for algorithm, known in {**wanted, **source, **wanted}.items():
+        if algorithm in copy:
+            return _compared(evidence, known, copy[algorithm], source.get(algorithm))
+    for look in _looks(copy, wanted):
+        answers = evidence.source if look.end is _SOURCE else evidence.destination
+        known_sums = source if look.end is _SOURCE else copy
+        useless = look.mode is ChecksumMode.READ_BACK and ChecksumMode.ADLER32.value in known_sums
+        gone = look.end is _SOURCE and None in answers.values()
+        if look.mode not in answers and not useless and not gone:
+            return CopyDecision(CopyVerdict.LOOK, _text("there are no two sums of one algorithm"), look=look)
+    return _cannot_tell(evidence, "there are no two sums of one algorithm to compare")
+
+
+def _looks(copy: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[CopyLook]:
+    """What may bring two sums of one algorithm, the cheapest first."""
+    if not copy:
+        yield CopyLook(_DESTINATION, ChecksumMode.READ_BACK)
+        return
+    yield from (CopyLook(_SOURCE, ChecksumMode(algorithm)) for algorithm in copy)
+    yield from (CopyLook(_DESTINATION, ChecksumMode(algorithm)) for algorithm in wanted)
+    yield CopyLook(_DESTINATION, ChecksumMode.READ_BACK)
+    yield CopyLook(_SOURCE, ChecksumMode.READ_BACK)
+
+
+def _compared(evidence: CopyEvidence, known: str, copy: str, source: str | None) -> CopyDecision:
+    if known == copy:
+        size = _facts(evidence.destination)[-1].size
+        what = _text(f"{copy}, as {'requested' if known == evidence.checksum else 'the source has'}")
+        return CopyDecision(CopyVerdict.VERIFIED, what, size, copy, proof=True)
+    where = _SOURCE if source not in (None, known) else _DESTINATION
+    return _decision(CopyVerdict.DIFFERS, where, errno.EIO, f"checksum mismatch ({known} != {copy})")
+
+
+def _cannot_tell(evidence: CopyEvidence, otherwise: str) -> CopyDecision:
+    """With what the source failed with, if it did: that may pass. A source that is gone will never be compared."""
+    failure = next((answer for answer in evidence.source.values() if isinstance(answer, FailureReason)), None)
+    if failure is not None:
+        return CopyDecision(CopyVerdict.CANNOT_TELL, replace(failure, scope=_SOURCE))
+    if None in evidence.source.values():
+        text = "the copy cannot be compared: the source does not exist, and the request has too little"
+        return _decision(CopyVerdict.MISSING, _SOURCE, errno.ENOENT, text)
+    return _decision(CopyVerdict.CANNOT_TELL, FailureScope.GENERAL_FAILURE, errno.ENODATA, otherwise)
+
+
+def _look(end: FailureScope, mode: ChecksumMode) -> CopyDecision:
+    return CopyDecision(CopyVerdict.LOOK, _text(f"the {end.value.lower()} was not asked yet"), look=CopyLook(end, mode))
+
+
+def _decision(verdict: CopyVerdict, scope: FailureScope, number: int, text: str) -> CopyDecision:
+    return CopyDecision(verdict, FailureReason(scope, number, text))
+
+
+def _text(text: str) -> FailureReason:
+    return FailureReason(None, None, text)
+
+
+def _facts(answers: Mapping[ChecksumMode, FileAnswer]) -> list[FileFacts]:
+    return [answer for answer in answers.values() if isinstance(answer, FileFacts)]
+
+
+def _sums(answers: Mapping[ChecksumMode, FileAnswer]) -> dict[str, str]:
+    return _by_algorithm([facts.checksum for facts in _facts(answers)])
+
+
+def _by_algorithm(checksums: list[str | None]) -> dict[str, str]:
+    return {checksum.partition(":")[0]: checksum for checksum in checksums if checksum is not None}

@@ -1,0 +1,116 @@
+"""Where files of data sets are registered: one interface, and the ledger's own tables behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from sqlalchemy import Connection, insert, select
+
+from include.ledger.engine import Bind, writing
+from include.stageout.files import digest_of
+from include.stageout.requests import pieces
+from include.stageout.tables import stageout_catalogue
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueBlock:
+    """Files of one data set that are registered together. Its name is fixed before the catalogue is called."""
+
+    name: str
+    dataset: str
+    owner: str
+    workflow: str
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogueFile:
+    """A file as it was verified at its destination; `id`: its transfer."""
+
+    id: int
+    name: str
+    site: str
+    size: int
+    checksum: str | None
+
+
+class Catalogue(Protocol):
+    """A catalogue of data sets."""
+
+    def register(self, block: CatalogueBlock, files: Sequence[CatalogueFile], *, now: datetime) -> Mapping[int, str]:
+        """Register the files of a block. The same call again changes nothing and returns the same.
+
+        A file that the data set has already with the same size and checksum is registered.
+
+        Args:
+            block: A block that is closed.
+            files: Its files.
+            now: When they are registered.
+
+        Returns:
+            The reason of each file that is refused, by id; the others are registered.
+
+        Raises:
+            NightshiftError: The catalogue cannot be asked; the same call is made later.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerCatalogue:
+    """The catalogue in the ledger's own tables."""
+
+    ledger: Bind
+
+    def register(self, block: CatalogueBlock, files: Sequence[CatalogueFile], *, now: datetime) -> Mapping[int, str]:
+        """As in `Catalogue`."""
+        digests = {file.id: digest_of(block.dataset, file.name) for file in files}
+        # one name may be at two sites: the first of both is registered
+        wanted = {digests[file.id]: file for file in reversed(files)}
+
+        def work(connection: Connection) -> dict[int, str]:
+            known = _known(connection, sorted(wanted))
+            # in one order: two processes that insert the same wait for each other, and do not deadlock
+            missing = sorted(wanted.keys() - known.keys())
+            for piece in pieces(missing):
+                rows = [_row(block, digest, wanted[digest], now) for digest in piece]
+                # what another process inserts in this moment is read again below
+                ignoring = insert(stageout_catalogue).prefix_with("IGNORE", dialect="mysql")
+                connection.execute(ignoring.prefix_with("OR IGNORE", dialect="sqlite"), rows)
+            known |= _known(connection, missing)
+            return {
+                file.id: _other(known[digests[file.id]])
+                for file in files
+                if known[digests[file.id]] != (file.size, file.checksum)
+            }
+
+        return writing(self.ledger, work)
+
+
+def _known(connection: Connection, digests: Sequence[str]) -> dict[str, tuple[int, str | None]]:
+    """Size and checksum of what the catalogue has of these."""
+    columns = stageout_catalogue.c
+    found: dict[str, tuple[int, str | None]] = {}
+    for piece in pieces(digests):
+        query = select(columns.digest, columns.size, columns.checksum).where(columns.digest.in_(piece))
+        found |= {row.digest: (row.size, row.checksum) for row in connection.execute(query)}
+    return found
+
+
+def _row(block: CatalogueBlock, digest: str, file: CatalogueFile, now: datetime) -> dict[str, object]:
+    return {
+        "digest": digest,
+        "dataset": block.dataset,
+        "name": file.name,
+        "site": file.site,
+        "size": file.size,
+        "checksum": file.checksum,
+        "block": block.name,
+        "registered_at": now,
+    }
+
+
+def _other(known: tuple[int, str | None]) -> str:
+    size, checksum = known
+    return f"the data set has another file of this name, of {size} bytes and checksum {checksum or 'unknown'}"

@@ -1,0 +1,1 @@
+"""The rules of what is removed after transfers are complete, and what a census finds."""

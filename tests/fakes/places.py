@@ -1,0 +1,87 @@
+"""Storages of sites in memory, that fail when a test says so, and what components are given with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Engine, update
+
+from include.errors import NightshiftError
+from include.fts.states import FailureReason
+from include.ledger.engine import writing
+from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.settings.transfers.stageout import StageoutSettings
+from include.stageout.claims import StageoutWorker
+from include.stageout.components.tools import Stageout
+from include.stageout.places.facts import FileAnswer, FileFacts, ListedFile
+from include.stageout.states import TransferState
+from include.stageout.tables import stageout_transfers
+
+AREA = "/store/temp"
+OLD = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class MemoryPlace:
+    """Files by name, with size and time. `refusals`: answers that are no files, by name, to each question."""
+
+    files: dict[str, tuple[int, datetime]] = field(default_factory=dict)
+    checksums: dict[str, str] = field(default_factory=dict)
+    refusals: dict[str, FailureReason] = field(default_factory=dict)
+    removed: list[str] = field(default_factory=list)
+    unlisted: NightshiftError | None = None
+
+    def put(self, *names: str, size: int = 7, modified: datetime = OLD) -> None:
+        self.files |= dict.fromkeys(names, (size, modified))
+
+    def look(self, names: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]:
+        return {name: self._answer(name, checksum) for name in names}
+
+    def remove(self, names: Sequence[str]) -> Mapping[str, FailureReason | None]:
+        for name in names:
+            if name not in self.refusals:
+                self.removed += [name] if self.files.pop(name, None) else []
+        return {name: self.refusals.get(name) for name in names}
+
+    def listed(self, prefix: str) -> Iterator[ListedFile]:
+        yield from [(name, *facts) for name, facts in self.files.items() if name.startswith(f"{prefix}/")]
+        if self.unlisted is not None:
+            raise self.unlisted
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _answer(self, name: str, checksum: ChecksumMode) -> FileAnswer:
+        if name in self.refusals or name not in self.files:
+            return self.refusals.get(name)
+        return FileFacts(self.files[name][0], None if checksum is ChecksumMode.NONE else self.checksums.get(name))
+
+
+def site(name: str, **fields: Any) -> RemoteSite:
+    """A site that is cleaned, with URLs of its own."""
+    rules = [{"prefix": "/store", "url": f"davs://{name}.example.org/cms"}]
+    plain = {"read": rules, "write": rules, "third_party": rules, "temporary": AREA, "clean": True}
+    return RemoteSite.model_validate({"name": name, **plain, **fields})
+
+
+def stageout_of(ledger: Engine, *sites: RemoteSite, place: Any, **fields: Any) -> Stageout:
+    """What a component is given; `place` opens storages, or is the one that there is."""
+    given: dict[str, Any] = {
+        "ledger": ledger,
+        "settings": StageoutSettings(),
+        "sites": {one.name: one for one in sites},
+        "worker": StageoutWorker("cleaner-1"),
+        "fts": None,
+        "place": place if callable(place) else lambda *_: place,
+    }
+    return Stageout(**{**given, **fields})
+
+
+def put_in(ledger: Engine, ids: Sequence[int], state: TransferState, moved_at: datetime, **values: Any) -> None:
+    """Bring rows into a state as their components would have."""
+    changes = {"state": state.value, "due_at": moved_at, "moved_at": moved_at, **values}
+    rows = update(stageout_transfers).where(stageout_transfers.c.id.in_(ids)).values(changes)
+    writing(ledger, lambda connection: connection.execute(rows))

@@ -1,0 +1,283 @@
+"""The monitor against an FTS server: each state of a file, kills, and servers that forget, fail or talk nonsense."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from include.fts.states import FailureReason
+from include.settings.transfers.stageout import StageoutSettings
+from include.stageout.claims import StageoutWorker, claim_jobs
+from include.stageout.components.monitor import monitor
+from include.stageout.components.retry_manager import kill, resubmit
+from include.stageout.errors import MOVE_REFUSED
+from include.stageout.jobs import declare_dead
+from include.stageout.places.facts import FileFacts
+from include.stageout.states import TransferJobState as J
+from tests.fakes.refused import refused
+from tests.fakes.transferloop import ADLER32
+
+BEGAN, ENDED = "2026-11-23T12:00:01", "2026-11-23T12:00:09"
+EXISTS = "DESTINATION [17] Destination file exists and overwrite is not enabled"
+
+
+def test_files_are_followed_long_before_their_job_ends(loop):
+    first, second, _ = loop.submitted(3)
+    loop.answer_files([first], "FINISHED", finish_time=ENDED)
+    loop.answer_files([second], "ACTIVE", start_time=BEGAN)
+    report = loop.monitor()
+    assert loop.states() == ["copied", "active", "submitted"]
+    assert (report.moved, report.ended) == ({"copied": 1, "active": 1}, 0)
+    assert loop.row(first).copied_at == datetime(2026, 11, 23, 12, 0, 9, tzinfo=UTC)
+    assert loop.jobs()[0].state == "active"
+
+
+def test_a_job_ends_with_its_files(loop):
+    ids = loop.submitted(4)
+    loop.answer_files(ids[:2], "FINISHED", finish_time=ENDED)
+    loop.answer_files(ids[2:], "FAILED", reason="SOURCE [2] Result HTTP 404 : File not found  after 1 attempts")
+    report = loop.monitor()
+    assert (loop.states(), report.ended) == (["copied", "copied", "failed", "failed"], 1)
+    assert (loop.jobs()[0].state, loop.row(ids[2]).failure) == ("finished-dirty", "source-missing")
+    assert loop.monitor().rows == 0
+
+
+def test_a_failure_of_the_copy_lets_the_next_attempt_overwrite(loop):
+    (number,) = loop.submitted()
+    loop.answer_files([number], "FAILED", reason="TRANSFER [5] copy broke", start_time=BEGAN)
+    loop.monitor()
+    row = loop.row(number)
+    assert (row.state, row.failure, bool(row.may_overwrite)) == ("retry-wait", "other", True)
+
+
+def test_a_failure_before_the_copy_does_not(loop):
+    (number,) = loop.submitted()
+    loop.answer_files([number], "FAILED", reason="SOURCE [112] Result Could not connect", start_time=BEGAN)
+    loop.monitor()
+    row = loop.row(number)
+    assert (row.state, row.failure, bool(row.may_overwrite)) == ("retry-wait", "connection", False)
+
+
+@pytest.mark.parametrize(
+    ("report", "state"),
+    [
+        ({"file_size": 10, "checksum_type": "ADLER32", "checksum_value": "0A1B2C3D"}, "copied"),
+        ({"file_size": 10, "checksum_type": "ADLER32", "checksum_value": "0a1b2c3e"}, "failed"),
+        ({"file_size": 11, "checksum_type": "ADLER32", "checksum_value": "0a1b2c3d"}, "failed"),
+        ({"file_size": "10"}, "failed"),
+        ([], "failed"),
+        (None, "failed"),
+    ],
+)
+def test_an_existing_destination_is_adopted_only_if_it_is_the_same(loop, report, state):
+    (number,) = loop.submitted()
+    metadata = {"transfer": number, "dst_file": report}
+    loop.answer_files([number], "FAILED", reason=EXISTS, start_time=BEGAN, file_metadata=metadata)
+    loop.monitor()
+    assert (loop.row(number).state, bool(loop.row(number).may_overwrite)) == (state, False)
+
+
+def test_files_that_waited_for_too_long_are_retried(loop):
+    (number,) = loop.submitted()
+    loop.answer_files([number], "CANCELED", reason="Job has been canceled because it stayed in the queue for too long")
+    loop.monitor()
+    assert (loop.row(number).state, loop.row(number).failure) == ("retry-wait", "queue-timeout")
+
+
+def test_a_canceled_copy_is_retried_when_it_has_ended(loop):
+    (number,) = loop.submitted()
+    loop.answer_files([number], "CANCELED", start_time=BEGAN)
+    (job,) = loop.server.jobs.values()
+    job["job_finished"] = f"{loop.at + timedelta(seconds=5):%Y-%m-%dT%H:%M:%S}"
+    loop.monitor()
+    assert (loop.states(), loop.jobs()[0].state) == (["submitted"], "submitted")
+    loop.answer_files([number], "CANCELED", finish_time=ENDED)
+    loop.monitor()
+    assert (loop.states(), loop.jobs()[0].state) == (["retry-wait"], "canceled")
+
+
+def test_an_expired_proxy_at_fts_spends_no_retry(loop):
+    (number,) = loop.submitted()
+    loop.answer_files([number], "FAILED", reason="TRANSFER [5] the proxy has expired", start_time=BEGAN)
+    loop.monitor()
+    assert (loop.row(number).state, loop.row(number).retries) == ("needs-credential", 0)
+
+
+def test_a_storage_whose_certificate_has_expired_is_not_tried_for_ever(loop):
+    (number,) = loop.submitted()
+    seen = []
+    for _ in range(9):
+        loop.answer_files([number], "FAILED", reason="SOURCE [5] certificate has expired", start_time=BEGAN)
+        loop.monitor()
+        seen.append((loop.row(number).state, loop.row(number).retries))
+        loop.later(hours=7)
+        loop.retry()
+        loop.submit()
+    assert seen[:3] == [("needs-credential", 0), ("retry-wait", 1), ("retry-wait", 2)]
+    assert loop.row(number).state == "failed"
+    assert "certificate has expired" in loop.row(number).reason
+
+
+def test_a_file_that_never_ended_in_a_job_that_did_is_retried(loop):
+    (number,) = loop.submitted()
+    loop.answer_files([number], "ACTIVE", start_time=BEGAN)
+    next(iter(loop.server.jobs.values()))["job_state"] = "FAILED"
+    loop.monitor()
+    assert (loop.states(), loop.jobs()[0].state) == (["retry-wait"], "failed")
+
+
+def test_a_kill_is_confirmed_by_fts(loop):
+    ids = loop.submitted(2)
+    done = kill(loop.ledger, by="ann", now=loop.now(), ids=ids[:1], owner="ann")
+    assert (done.killed, done.killing) == (frozenset(), {ids[0]})
+    # at once: the job need not be due
+    monitor(loop.stageout, now=loop.now, limit=10)
+    assert loop.fts_files()[ids[0]]["file_state"] == "CANCELED"
+    loop.monitor()
+    assert loop.states() == ["killed", "submitted"]
+
+
+def test_a_kill_that_comes_too_late_kills_nothing(loop):
+    (number,) = loop.submitted()
+    loop.answer_files([number], "FINISHED", finish_time=ENDED)
+    kill(loop.ledger, by="ann", now=loop.now(), owner="ann")
+    loop.monitor()
+    assert loop.states() == ["copied"]
+
+
+def test_people_kill_and_resubmit_only_what_they_name(loop):
+    mine, other = loop.request(owner="ann")[0], loop.request(owner="bob")[0]
+    assert kill(loop.ledger, by="ann", now=loop.now(), ids=[mine, other], owner="ann").killed == {mine}
+    assert loop.states() == ["killed", "new"]
+    assert resubmit(loop.ledger, by="ann", now=loop.now(), owner="bob", workflow="workflow") == frozenset()
+    assert resubmit(loop.ledger, by="ann", now=loop.now(), owner="ann", workflow="workflow") == {mine}
+    assert loop.states() == ["new", "new"]
+
+
+def forget(loop):
+    loop.server.jobs.clear()
+
+
+def test_what_a_lost_job_copied_is_not_copied_again(loop):
+    there, absent = loop.submitted(2)
+    loop.places["bari"].files[loop.row(there).destination_name] = FileFacts(10, ADLER32)
+    forget(loop)
+    loop.monitor()
+    assert (loop.states(), loop.jobs()[0].state) == (["copied", "retry-wait"], "lost")
+    assert not loop.row(absent).may_overwrite
+
+
+def test_a_lost_job_waits_for_a_destination_that_cannot_be_asked(loop):
+    loop.submitted()
+    loop.places["bari"].broken = FailureReason(None, 110, "no reply in time")
+    forget(loop)
+    loop.monitor()
+    assert (loop.states(), loop.jobs()[0].state) == (["submitted"], "submitted")
+    loop.places["bari"].broken = None
+    loop.monitor()
+    assert (loop.states(), loop.jobs()[0].state) == (["retry-wait"], "lost")
+
+
+def test_lost_jobs_with_a_slow_destination_are_compared_by_one_monitor(loop, monkeypatch):
+    loop.settings = StageoutSettings(files_per_job=1)
+    loop.submitted(4)
+    forget(loop)
+    looks, taken = loop.places["bari"].look, []
+
+    def look(names, *, checksum):
+        loop.later(minutes=2)
+        taken.append(len(claim_jobs(loop.ledger, J.SUBMITTED, StageoutWorker("other"), limit=9, now=loop.at).rows))
+        return looks(names, checksum=checksum)
+
+    monkeypatch.setattr(loop.places["bari"], "look", look)
+    loop.monitor()
+    assert (loop.states(), taken) == (["retry-wait"] * 4, [0] * 4)
+
+
+def test_an_archived_job_has_the_last_word(loop):
+    (number,) = loop.submitted()
+    (job,) = loop.server.jobs.values()
+    loop.answer_files([number], "FINISHED", finish_time=ENDED)
+    forget(loop)
+    loop.server.answer("GET", "/archive/", 200, job)
+    loop.monitor()
+    assert (loop.states(), loop.jobs()[0].state) == (["copied"], "finished")
+
+
+def test_of_many_jobs_one_that_is_unknown_troubles_no_other(loop):
+    first, second = loop.submitted()[0], loop.submitted(owner="bob")[0]
+    loop.answer_files([first], "FINISHED", finish_time=ENDED)
+    del loop.server.jobs[loop.jobs()[1].fts_id]
+    loop.monitor()
+    assert (loop.row(first).state, loop.row(second).state) == ("copied", "retry-wait")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "fault"),
+    [(503, b"", "fts-failed"), (200, b"<html>hello</html>", "fts-reply-unexpected"), (200, [], "fts-reply-unexpected")],
+    ids=["down", "html", "empty"],
+)
+def test_jobs_stay_with_a_server_that_gives_no_answer(loop, status, body, fault):
+    loop.submitted(2)
+    loop.server.answer("GET", "/jobs/", status, body)
+    report = loop.monitor()
+    assert (report.faults, loop.states(), loop.jobs()[0].state) == ({fault: 1}, ["submitted"] * 2, "submitted")
+    loop.later(minutes=2)
+    assert loop.monitor().faults == {}
+
+
+def test_a_reply_without_some_files_changes_nothing_for_them(loop):
+    loop.submitted()
+    (job,) = loop.server.jobs.values()
+    job["files"][0]["file_metadata"] = {"transfer": "x"}
+    loop.monitor()
+    assert loop.states() == ["submitted"]
+    job["job_state"] = "FINISHED"
+    loop.monitor()
+    assert loop.states() == ["retry-wait"]
+
+
+def test_a_dead_job_gives_its_transfers_back(loop):
+    ids = loop.submitted(2)
+    fts_id = loop.jobs()[0].fts_id
+    assert declare_dead(loop.ledger, fts_id, by="operator", now=loop.now()) == set(ids)
+    assert [loop.row(number).retries for number in ids] == [0, 0]
+    loop.retry()
+    loop.submit()
+    assert (loop.states(), [row.state for row in loop.jobs()]) == (["submitted"] * 2, ["dead", "submitted"])
+    with refused(MOVE_REFUSED):
+        declare_dead(loop.ledger, fts_id, by="operator", now=loop.now())
+
+
+def test_quiet_jobs_are_asked_for_less_often(loop):
+    loop.submitted()
+    waits = []
+    for _ in range(30):
+        loop.at = loop.jobs()[0].due_at
+        monitor(loop.stageout, now=loop.now, limit=10)
+        waits.append((loop.jobs()[0].due_at - loop.at).total_seconds())
+    assert (waits[0], waits[-1]) == (10, 120)
+    assert waits == sorted(waits)
+
+
+def test_what_a_slow_monitor_found_out_is_not_recorded(loop, monkeypatch):
+    (number,) = loop.submitted()
+    loop.answer_files([number], "FAILED", reason="TRANSFER [5] copy broke", start_time=BEGAN)
+    client = loop.stageout.fts("fts_default", "ann")
+    asked = client.status
+
+    def slow(ids, **kwargs):
+        answers = asked(ids, **kwargs)
+        monkeypatch.setattr(client, "status", asked)
+        # meanwhile the claim ends, and another monitor is through with the job; the transfer is in its next one
+        loop.later(minutes=4)
+        loop.monitor()
+        loop.later(hours=1)
+        loop.retry()
+        loop.submit()
+        return answers
+
+    monkeypatch.setattr(client, "status", slow)
+    loop.monitor()
+    assert (loop.states(), loop.row(number).retries) == (["submitted"], 1)

@@ -1,0 +1,139 @@
+"""The reporter: what becomes of copies, by what the sites say of them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from datetime import timedelta
+
+from include.fts.states import FailureReason
+from include.stageout.claims import StageoutWorker
+from include.stageout.errors import CREDENTIAL_MISSING
+from include.stageout.places.facts import FileFacts
+from tests.fakes.transferloop import ADLER32, DictPlace, mock_site
+
+ENDED = "2026-11-23T12:00:09"
+
+
+def copied(loop, count=1, **fields):
+    """Ids of copies; the destinations have what the sources have."""
+    ids = loop.submitted(count, **fields)
+    loop.answer_files(ids, "FINISHED", finish_time=ENDED)
+    loop.monitor()
+    for number in ids:
+        row = loop.row(number)
+        loop.places["bari"].files[row.destination_name] = loop.places["pisa"].files[row.source_name]
+    return ids
+
+
+def test_a_copy_is_done_when_size_and_checksum_are_those_of_the_request(loop):
+    (number,) = copied(loop)
+    report = loop.report()
+    assert (report.rows, report.moved, report.unknown) == (1, {"done": 1}, {})
+    assert (loop.row(number).size, loop.row(number).checksum) == (10, ADLER32)
+    assert loop.report().rows == 0
+
+
+def test_what_the_request_does_not_say_is_read_at_the_source(loop):
+    good, bad = copied(loop, 2, size=None, checksum=None)
+    loop.places["bari"].files[loop.row(bad).destination_name] = FileFacts(10, "adler32:00000001")
+    loop.report()
+    assert [loop.row(number).state for number in (good, bad)] == ["done", "retry-wait"]
+    assert (loop.row(good).size, loop.row(good).checksum) == (10, ADLER32)
+
+
+def test_a_copy_that_differs_is_made_again_over_itself(loop):
+    (number,) = copied(loop)
+    loop.places["bari"].files[loop.row(number).destination_name] = FileFacts(9, ADLER32)
+    loop.report()
+    row = loop.row(number)
+    assert (row.state, row.failure, bool(row.may_overwrite)) == ("retry-wait", "destination-checksum", True)
+
+
+def test_a_copy_that_is_missing_is_made_again(loop):
+    (number,) = copied(loop)
+    loop.places["bari"].files.clear()
+    loop.report()
+    assert loop.row(number).state == "retry-wait"
+
+
+def test_a_file_that_was_there_before_is_never_replaced(loop):
+    (number,) = loop.submitted(size=None, checksum=None)
+    metadata = {"transfer": number, "dst_file": {"file_size": 10}}
+    reason = "DESTINATION [17] Destination file exists and overwrite is not enabled"
+    loop.answer_files([number], "FAILED", reason=reason, file_metadata=metadata)
+    loop.monitor()
+    loop.places["bari"].files[loop.row(number).destination_name] = FileFacts(10, "adler32:00000001")
+    loop.report()
+    row = loop.row(number)
+    assert (row.state, row.failure, bool(row.may_overwrite)) == ("failed", "destination-exists", False)
+
+
+def test_a_site_that_cannot_be_asked_is_asked_later(loop):
+    (number,) = copied(loop)
+    loop.places["bari"].broken = FailureReason(None, 110, "no reply in time")
+    report = loop.report()
+    assert (report.moved, report.unknown, loop.row(number).state) == ({}, {"bari": 1}, "copied")
+    assert "no reply in time" in loop.row(number).reason
+    assert loop.report().rows == 0
+    first = loop.row(number).due_at - loop.at
+    loop.later(hours=1)
+    loop.report()
+    assert loop.row(number).due_at - loop.at > first
+    loop.places["bari"].broken = None
+    loop.later(hours=1)
+    assert loop.report().moved == {"done": 1}
+
+
+def test_a_site_without_checksums_is_verified_by_size(loop):
+    loop.sites["bari"] = mock_site("bari", checksum="none")
+    (number,) = copied(loop, checksum=None)
+    loop.report()
+    assert (loop.row(number).state, loop.row(number).reason) == ("done", "verified by its size")
+
+
+def test_a_user_without_credential_holds_up_no_other_copy(loop, monkeypatch):
+    mine, other = *copied(loop, owner="ann", checksum=None), *copied(loop, owner="bob", checksum=None)
+    opened = type(loop).stageout.fget
+    missing = CREDENTIAL_MISSING("proxy of ann: it does not exist")
+
+    def place(site, owner):
+        if (site, owner) == ("pisa", "ann"):
+            raise missing
+        return loop.places[site]
+
+    monkeypatch.setattr(type(loop), "stageout", property(lambda self: replace(opened(self), place=place)))
+    loop.report()
+    assert (loop.row(mine).state, loop.row(other).state) == ("copied", "done")
+    assert "proxy of ann" in loop.row(mine).reason
+
+
+def test_a_storage_that_answers_slowly_holds_up_no_other_and_costs_no_claim(loop, monkeypatch):
+    loop.sites["rome"] = mock_site("rome")
+    rome = loop.places["rome"] = DictPlace()
+    slow, fast = loop.submitted(), loop.submitted(destination="rome")
+    loop.answer_files([*slow, *fast], "FINISHED", finish_time=ENDED)
+    loop.monitor()
+    for place, ids in ((loop.places["bari"], slow), (rome, fast)):
+        place.files |= {loop.row(number).destination_name: FileFacts(10, ADLER32) for number in ids}
+    seen = []
+    bari_looks = loop.places["bari"].look
+
+    def look(names, *, checksum):
+        # answers once the other copy is done, its own claim would have ended, and it lasts longer
+        before = loop.row(slow[0]).due_at
+        loop.later(minutes=2)
+        for _ in range(500):
+            if loop.row(fast[0]).state == "done" and loop.row(slow[0]).due_at > before:
+                seen.append("kept")
+                break
+            threading.Event().wait(0.02)
+        return bari_looks(names, checksum=checksum)
+
+    monkeypatch.setattr(loop.places["bari"], "look", look)
+    opened = type(loop).stageout.fget
+    # a third of it is waited for in real time
+    worker = StageoutWorker("worker-1", timedelta(seconds=1))
+    monkeypatch.setattr(type(loop), "stageout", property(lambda self: replace(opened(self), worker=worker)))
+    assert loop.report().moved == {"done": 2}
+    assert seen == ["kept"]

@@ -1,0 +1,307 @@
+"""The submitter against an FTS server: jobs, their order, and each way in which a submission can end."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from include.fts.client.client import BanOf
+from include.settings.transfers.stageout import StageoutSettings
+from include.stageout.archive import history
+from include.stageout.components.retry_manager import kill
+from include.stageout.errors import CREDENTIAL_MISSING
+from include.stageout.files import FileKind
+from include.stageout.jobs import declare_dead
+from tests.fakes.transferloop import mock_site
+
+
+def bodies(loop):
+    return [json.loads(asked.body) for asked in loop.server.asked if asked.method == "POST" and asked.path == "/jobs"]
+
+
+def test_a_queue_becomes_jobs_of_as_many_files_as_the_settings_allow(loop):
+    loop.settings = StageoutSettings(files_per_job=3)
+    loop.request(7)
+    report = loop.submit()
+    assert (report.rows, report.jobs, report.outcomes) == (7, 3, {"submitted": 7})
+    assert [row.files for row in loop.jobs()] == [3, 3, 1]
+    assert {row.fts_id for row in loop.jobs()} == set(loop.server.jobs)
+
+
+def test_a_job_says_whose_it_is_and_overwrites_nothing(loop):
+    (number,) = loop.request(user_job="job-7")
+    loop.submit()
+    (body,) = bodies(loop)
+    params = body["params"]
+    assert (params["overwrite"], params["dst_file_report"], params["retry"]) == (False, True, -1)
+    assert (params["max_time_in_queue"], params["verify_checksum"]) == ("18000s", "both")
+    assert params["job_metadata"] == {
+        "job": loop.jobs()[0].id, "owner": "ann", "workflows": ["workflow"], "user_jobs": ["job-7"]
+    }  # fmt: skip
+    (file,) = body["files"]
+    assert (file["metadata"], file["filesize"], file["activity"]) == ({"transfer": number}, 10, "default")
+
+
+def test_users_take_turns(loop):
+    loop.settings = StageoutSettings(files_per_job=2)
+    loop.request(20, owner="ann")
+    loop.request(2, owner="bob")
+    loop.submit(limit=4)
+    owners = [body["params"]["job_metadata"]["owner"] for body in bodies(loop)]
+    assert sorted(owners) == ["ann", "bob"]
+
+
+def test_log_files_wait_for_outputs_of_their_link_and_not_for_ever(loop):
+    loop.settings = StageoutSettings(most_queued=1, files_per_job=1)
+    loop.request(2)
+    (log,) = loop.request(kind=FileKind.LOG)
+    loop.submit()
+    assert loop.row(log).state == "new"
+    loop.later(minutes=16)
+    loop.settings = StageoutSettings()
+    loop.submit()
+    assert set(loop.states()) == {"submitted"}
+
+
+def test_a_link_has_no_more_files_at_fts_than_its_limit(loop):
+    loop.settings = StageoutSettings(most_queued=3, files_per_job=2)
+    loop.request(5)
+    assert loop.submit().outcomes == {"submitted": 3}
+    report = loop.submit()
+    assert (report.rows, sum(report.held.values())) == (0, 1)
+    assert loop.states().count("new") == 2
+
+
+def test_queues_of_banned_storages_are_left(loop):
+    loop.request()
+    client = loop.stageout.fts("fts_default", "")
+    client.ban(BanOf.STORAGE, "mock://bari.example.org")
+    report = loop.submit()
+    assert (report.held, loop.states()) == ({"the storage of bari is banned at fts_default": 1}, ["new"])
+    client.unban(BanOf.STORAGE, "mock://bari.example.org")
+    assert loop.submit().jobs == 1
+
+
+def test_a_submission_to_a_banned_storage_waits_and_fails_nothing(loop):
+    (number,) = loop.request()
+    loop.server.answer("POST", "/jobs", 403, {"status": "403 Forbidden", "message": "mock://bari is banned"})
+    loop.submit()
+    assert (loop.states(), loop.jobs()[0].state, loop.row(number).retries) == (["new"], "refused", 0)
+    assert loop.submit().rows == 0
+    loop.later(minutes=11)
+    assert loop.submit().jobs == 1
+
+
+def test_a_ban_that_lasts_for_days_is_tried_less_and_less_often(loop):
+    (number,) = loop.request()
+    tries = 0
+    for _ in range(3 * 24 * 6):
+        loop.server.answer("POST", "/jobs", 403, {"status": "403 Forbidden", "message": "mock://bari is banned"})
+        tries += loop.submit().rows
+        loop.later(minutes=10)
+    assert loop.row(number).state == "new"
+    assert 24 <= tries <= 48
+
+
+def test_a_lost_reply_is_followed_up_by_the_id(loop):
+    loop.request(2)
+    loop.server.answer("POST", "/jobs", 500, {"status": "500", "message": "after it was stored"})
+    loop.submit()
+    assert (loop.states(), loop.jobs()[0].state) == (["claimed", "claimed"], "submitting")
+    loop.later(seconds=21)
+    report = loop.submit()
+    # it had not arrived: sent again, under the same id
+    assert (report.jobs, loop.states()) == (1, ["submitted", "submitted"])
+    assert [row.fts_id for row in loop.jobs()] == list(loop.server.jobs)
+
+
+def test_a_job_that_had_arrived_is_adopted(loop):
+    ids = loop.request(2)
+    loop.server.answer("POST", "/jobs", 502, b"<html>bad gateway</html>")
+    loop.submit()
+    # the job exists all the same, and has even ended
+    asked = [one for one in loop.server.asked if one.path == "/jobs"][-1]
+    loop.server.reply(asked)
+    loop.answer_files(ids, "FINISHED")
+    loop.later(seconds=21)
+    before = loop.server.count("POST", "^/jobs$")
+    loop.submit()
+    assert (loop.server.count("POST", "^/jobs$"), loop.states()) == (before, ["submitted", "submitted"])
+    loop.monitor()
+    assert loop.states() == ["copied", "copied"]
+
+
+def test_the_same_id_twice_is_one_job(loop):
+    loop.request(2)
+    loop.server.answer("POST", "/jobs", 409, {"status": "409", "message": "The sid provided by the user is duplicated"})
+    loop.submit()
+    assert (loop.states(), loop.jobs()[0].state) == (["submitted", "submitted"], "submitted")
+
+
+def test_an_archived_job_is_adopted(loop):
+    loop.request()
+    loop.server.answer("POST", "/jobs", 500, b"")
+    loop.submit()
+    fts_id = loop.jobs()[0].fts_id
+    loop.server.answer("GET", "/archive/", 200, {"job_id": fts_id, "job_state": "FINISHED"})
+    loop.later(seconds=21)
+    loop.submit()
+    assert (loop.server.count("POST", "^/jobs$"), loop.jobs()[0].state) == (1, "submitted")
+
+
+def test_a_dead_job_is_not_adopted(loop):
+    (number,) = loop.request()
+    loop.server.answer("POST", "/jobs", 500, b"")
+    loop.submit()
+    first = loop.jobs()[0].fts_id
+    assert declare_dead(loop.ledger, first, by="operator", now=loop.now()) == {number}
+    loop.later(seconds=21)
+    loop.submit()
+    dead, alive = loop.jobs()
+    assert (dead.state, alive.state) == ("dead", "submitted")
+    assert list(loop.server.jobs) == [alive.fts_id] != [first]
+
+
+def test_a_server_that_is_down_costs_nothing(loop):
+    (number,) = loop.request()
+    loop.server.answer("GET", "/ban/se", 503, b"")
+    loop.server.answer("GET", "/whoami", 503, b"")
+    report = loop.submit()
+    assert (report.rows, report.held, loop.row(number).state) == (0, {"fts-failed": 1}, "new")
+
+
+def test_html_in_place_of_a_reply_leaves_the_outcome_open(loop):
+    loop.request()
+    loop.server.answer("POST", "/jobs", 200, b"<html>welcome</html>")
+    loop.submit()
+    assert loop.states() == ["claimed"]
+    loop.later(seconds=21)
+    loop.server.answer("GET", "/jobs/", 200, b"<html>welcome</html>")
+    report = loop.submit()
+    assert (report.held, loop.states()) == ({"fts-reply-unexpected": 1}, ["claimed"])
+    loop.later(seconds=61)
+    assert loop.submit().jobs == 1
+
+
+def test_a_missing_delegation_spends_no_retry(loop):
+    ids = loop.request(3)
+    loop.server.delegated = None
+    loop.submit()
+    assert loop.states() == ["needs-credential"] * 3
+    assert {loop.row(number).retries for number in ids} == {0}
+    loop.server.delegated = loop.at
+    loop.later(minutes=3)
+    assert loop.retry().retried == 3
+    loop.submit()
+    assert loop.states() == ["submitted"] * 3
+
+
+def test_a_user_without_credential_holds_up_no_other(loop):
+    loop.request(owner="ann")
+    loop.request(owner="bob")
+    loop.credential_missing["ann"] = CREDENTIAL_MISSING("proxy of ann: it does not exist")
+    loop.submit()
+    assert loop.states() == ["needs-credential", "submitted"]
+    loop.later(minutes=3)
+    assert list(loop.retry().without_credential) == ["ann"]
+    loop.credential_missing.clear()
+    loop.later(minutes=3)
+    loop.retry()
+    loop.submit()
+    assert loop.states() == ["submitted", "submitted"]
+
+
+def refuse_jobs_with(loop, name):
+    """The server refuses each job that has a file of this name."""
+    route = loop.server._route
+
+    def refusing(request):
+        if request.path == "/jobs" and name.encode() in request.body:
+            return 400, {"status": "400 Bad Request", "message": "Invalid value within the request"}
+        return route(request)
+
+    loop.server._route = refusing
+
+
+def test_a_file_that_fts_refuses_fails_alone(loop):
+    ids = loop.request(8)
+    bad = loop.row(ids[5])
+    refuse_jobs_with(loop, bad.source_name)
+    loop.submit()
+    assert loop.states() == ["submitted"] * 5 + ["failed"] + ["submitted"] * 2
+    assert loop.row(bad.id).failure == "invalid"
+    assert "Invalid value" in loop.row(bad.id).reason
+
+
+def test_a_destination_that_fts_has_already_is_retried(loop):
+    (number,) = loop.request()
+    loop.server.answer("POST", "/jobs", 409, {"status": "409 Conflict", "message": "The submission is duplicated"})
+    loop.submit()
+    assert (loop.row(number).state, loop.row(number).retries) == ("retry-wait", 1)
+
+
+def test_a_missing_permission_is_not_final(loop):
+    (number,) = loop.request()
+    loop.server.answer("POST", "/jobs", 403, {"status": "403 Forbidden", "message": "Not enough granted level"})
+    loop.submit()
+    assert (loop.row(number).state, loop.row(number).failure) == ("retry-wait", "permission")
+
+
+def test_a_name_without_a_url_waits_for_the_configuration(loop):
+    (number,) = loop.request()
+    rules = [{"prefix": "/elsewhere", "url": "mock://pisa.example.org"}]
+    loop.sites["pisa"] = mock_site("pisa", third_party=rules)
+    loop.submit()
+    assert (loop.row(number).state, loop.row(number).retries, loop.server.jobs) == ("retry-wait", 0, {})
+    loop.sites["pisa"] = mock_site("pisa")
+    loop.later(minutes=31)
+    loop.retry()
+    loop.submit()
+    assert loop.row(number).state == "submitted"
+
+
+def test_a_name_that_no_url_can_carry_fails(loop):
+    good, bad = *loop.request(), *loop.request(source_name="/store/temp/user/ann/two words")
+    loop.submit()
+    assert (loop.row(good).state, loop.row(bad).state, loop.row(bad).failure) == ("submitted", "failed", "invalid")
+
+
+def test_overwriting_transfers_are_jobs_of_their_own(loop):
+    ids = loop.submitted(2)
+    mid = {"reason": "TRANSFER [5] copy broke", "start_time": "2026-11-23T12:00:00"}
+    loop.answer_files(ids, "FAILED", **mid)
+    loop.monitor()
+    loop.request(1)
+    loop.later(hours=1)
+    loop.retry()
+    loop.submit()
+    params = [
+        (len(body["files"]), body["params"]["overwrite"], body["params"]["dst_file_report"]) for body in bodies(loop)
+    ]
+    assert sorted(params[1:]) == [(1, False, True), (2, True, False)]
+    assert [bool(row.overwrites) for row in loop.jobs()].count(True) == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_during_the_submission_is_not_lost(loop, when):
+    (number,) = loop.request()
+    loop.server.answer("POST", "/jobs", 500, b"")
+    loop.submit()
+    if when == "after":  # the request had arrived
+        loop.server.reply([one for one in loop.server.asked if one.path == "/jobs"][-1])
+    assert kill(loop.ledger, by="ann", now=loop.now(), ids=[number]).killing == {number}
+    loop.later(seconds=21)
+    loop.submit()
+    loop.monitor()
+    loop.monitor()
+    assert loop.row(number).state == "killed"
+    assert "killing" in [move.state for move in history(loop.ledger, number)]
+    assert all(file["file_state"] == "CANCELED" for file in loop.fts_files().values())
+
+
+def test_a_server_that_makes_other_ids_is_followed(loop):
+    loop.request()
+    loop.server.answer("POST", "/jobs", 200, {"job_id": "00000000-0000-1000-8000-000000000001"})
+    loop.submit()
+    assert loop.jobs()[0].fts_id == "00000000-0000-1000-8000-000000000001"
