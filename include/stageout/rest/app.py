@@ -1,0 +1,279 @@
+"""The app: every path behind the login that it is given, its OpenAPI document too; every error is a JSON document."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime
+from functools import partial
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, FastAPI, Header, Path, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+
+from include.errors import NightshiftError
+from include.ledger.errors import LedgerError
+from include.site.site import Site
+from include.stageout.errors import (
+    DESTINATION_TAKEN,
+    MOVE_REFUSED,
+    OUTSIDE_NAME_SPACE,
+    REQUEST_CHANGED,
+    WORKFLOW_CLOSED,
+    WORKFLOW_UNKNOWN,
+    StageoutError,
+)
+from include.stageout.rest import changes, questions
+from include.stageout.rest.changes import ChosenDocument, ClosedDocument, KilledDocument, ResubmittedDocument
+from include.stageout.rest.documents import ReceiptDocument, RefusalDocument, RequestDocument, SentDocument
+from include.stageout.rest.errors import (
+    BODY_TOO_LARGE,
+    OPERATORS_ONLY,
+    QUERY_INVALID,
+    TOO_MANY_CALLS,
+    UNKNOWN,
+)
+from include.stageout.rest.limits import UserCalls, bounded_body, require_json
+from include.stageout.rest.questions import (
+    SummaryKey,
+    TransferHistory,
+    TransferQuery,
+    TransferSummary,
+    WorkflowSummary,
+)
+from include.stageout.rest.remembered import RememberedCounts
+from include.stageout.rest.users import StageoutUser
+from include.stageout.status import MAX_PAGE, TransferPage, WorkflowStatus, list_transfers, list_workflows
+from include.stageout.sums import export_csv
+
+WRITE_AT_ONCE, READ_AT_ONCE = 2, 4
+"""Calls that work at the same time, in each process: the others wait, and Airflow's own threads stay free."""
+STATUS: Mapping[str, int] = {
+    BODY_TOO_LARGE.code: 413,
+    TOO_MANY_CALLS.code: 429,
+    UNKNOWN.code: 404,
+    OPERATORS_ONLY.code: 403,
+    OUTSIDE_NAME_SPACE.code: 403,
+    DESTINATION_TAKEN.code: 409,
+    REQUEST_CHANGED.code: 409,
+    WORKFLOW_CLOSED.code: 409,
+    WORKFLOW_UNKNOWN.code: 404,
+    MOVE_REFUSED.code: 409,
+}
+"""HTTP status by code of the error; 400 for others of a request."""
+HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "The request is wrong", "model": RefusalDocument},
+    401: {"description": "No login"},
+    403: {"description": "Only operators may, or a file goes outside the user's name space", "model": RefusalDocument},
+    404: {"description": "Unknown, or of another user", "model": RefusalDocument},
+    429: {"description": "Too many calls of this user", "model": RefusalDocument},
+    503: {"description": "The ledger does not answer", "model": RefusalDocument},
+}
+_CHANGES: dict[int | str, dict[str, Any]] = {
+    409: {"description": "In conflict with what the ledger has", "model": RefusalDocument},
+    413: {"description": "The body is too large", "model": RefusalDocument},
+}
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def create_api(caller: Callable[..., StageoutUser], site: Callable[[], Site]) -> FastAPI:
+    """The REST API as an app to be mounted.
+
+    Args:
+        caller: A FastAPI dependency: who calls. It raises 401 for a call without a login.
+        site: Gives the deployment; called in a thread for each call.
+    """
+    calls = UserCalls()
+
+    def admit(request: Request, caller: StageoutUser = Depends(caller)) -> None:  # noqa: B008 - FastAPI's form
+        calls.take(caller.name)
+        require_json(request)
+        request.state.caller = caller
+
+    app = FastAPI(
+        title="Nightshift stage-out",
+        description="Submits transfers of users' files and shows what becomes of them. Users see and change their own.",
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        dependencies=[Depends(admit)],
+        responses=_REFUSALS,
+    )
+    routes = _Routes(site)
+    app.post(
+        "/requests", status_code=201, responses={200: {"model": ReceiptDocument}, **_CHANGES}, **_body(RequestDocument)
+    )(routes.record)
+    app.post("/transfers/kill", responses=_CHANGES, **_body(ChosenDocument))(routes.kill)
+    app.post("/transfers/resubmit", responses=_CHANGES, **_body(ChosenDocument))(routes.resubmit)
+    app.post("/workflows/{name:path}/close")(routes.close_workflow)
+    app.post("/workflows/{name:path}/kill")(routes.kill_workflow)
+    app.get("/transfers")(routes.transfers)
+    app.get("/transfers/{number}")(routes.transfer)
+    app.get("/summary")(routes.summary)
+    app.get("/workflows")(routes.workflows)
+    app.get("/workflows/{name:path}")(routes.workflow)
+    app.get("/analytics.csv", response_class=StreamingResponse)(routes.analytics)
+    app.get("/openapi.json", include_in_schema=False)(partial(_openapi, app))
+    app.add_exception_handler(NightshiftError, _refused)
+    app.add_exception_handler(RequestValidationError, _bad_query)
+    app.add_exception_handler(HTTPException, _not_answered)
+    app.add_exception_handler(Exception, _broken)
+    return app
+
+
+def _caller(request: Request) -> StageoutUser:
+    found: StageoutUser = request.state.caller
+    return found
+
+
+Caller = Annotated[StageoutUser, Depends(_caller)]
+IdempotencyKey = Annotated[str | None, Header()]
+Name = Annotated[str | None, Query(max_length=128)]
+RowNumber = Annotated[int, Path(ge=1, le=2**62)]
+
+
+class _Routes:
+    """What the paths do. Whatever asks the ledger runs in a thread."""
+
+    def __init__(self, site: Callable[[], Site]) -> None:
+        self._site = site
+        self._remembered = RememberedCounts()
+        self._readers = ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="stageout-api-read")
+        self._writers = ThreadPoolExecutor(WRITE_AT_ONCE, thread_name_prefix="stageout-api")
+
+    async def record(
+        self, request: Request, response: Response, caller: Caller, idempotency_key: IdempotencyKey = None
+    ) -> ReceiptDocument:
+        """Record transfers of up to 10,000 files, all or none. The same request again changes nothing."""
+        body = await bounded_body(request)
+        work = partial(changes.record, user=caller, body=body, key=idempotency_key, now=datetime.now(UTC))
+        receipt = await self._write(lambda: work(self._site()))
+        if receipt.repeated:
+            response.status_code = 200
+        return receipt
+
+    async def kill(self, request: Request, caller: Caller) -> KilledDocument:
+        """Kill transfers by their ids, or those of a workflow."""
+        work = partial(changes.kill_chosen, user=caller, body=await bounded_body(request), now=datetime.now(UTC))
+        return await self._write(lambda: work(self._site().ledger))
+
+    async def resubmit(self, request: Request, caller: Caller) -> ResubmittedDocument:
+        """Make failed and killed transfers new again, by their ids, or those of a workflow."""
+        work = partial(changes.resubmit_chosen, user=caller, body=await bounded_body(request), now=datetime.now(UTC))
+        return await self._write(lambda: work(self._site().ledger))
+
+    async def close_workflow(self, caller: Caller, name: str, user: Name = None) -> ClosedDocument:
+        """Close a workflow: it gets no further files. It cannot be opened again."""
+        work = partial(changes.close, user=caller, asked=user, name=name, now=datetime.now(UTC))
+        return await self._write(lambda: work(self._site().ledger))
+
+    async def kill_workflow(self, caller: Caller, name: str, user: Name = None) -> KilledDocument:
+        """Close a workflow, and kill its transfers."""
+        work = partial(changes.kill_workflow, user=caller, asked=user, name=name, now=datetime.now(UTC))
+        return await self._write(lambda: work(self._site().ledger))
+
+    async def transfers(
+        self,
+        caller: Caller,
+        query: Annotated[TransferQuery, Depends()],
+        after: Annotated[int | None, Query(ge=0, description="`after` of the page before")] = None,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
+        archived: bool = True,
+    ) -> TransferPage:
+        """Transfers, the newest first. A page may have few rows or none; the last one has no `after`."""
+        wanted = query.seen_by(caller)
+        page = partial(list_transfers, wanted=wanted, after=after, limit=limit, archived=archived)
+        return await self._read(lambda: page(self._site().ledger))
+
+    async def transfer(self, caller: Caller, number: RowNumber) -> TransferHistory:
+        """A transfer with its whole history and the reason of each move."""
+        return await self._read(lambda: questions.transfer(self._site().ledger, caller, number))
+
+    async def summary(
+        self, caller: Caller, query: Annotated[TransferQuery, Depends()], by: SummaryKey = SummaryKey.STATE
+    ) -> TransferSummary:
+        """Counts of transfers that are not archived, some seconds old; minutes, where counting takes long."""
+        wanted = query.seen_by(caller)
+        return await self._read(lambda: questions.summary(self._site().ledger, self._remembered, wanted, by))
+
+    async def workflows(self, caller: Caller, user: Name = None, after: Name = "") -> tuple[WorkflowStatus, ...]:
+        """The workflows of a user, by name; `after`: the last name of the page before."""
+        owner = questions.owner_of(caller, user) or caller.name
+        return await self._read(lambda: list_workflows(self._site().ledger, owner, after=after or ""))
+
+    async def workflow(self, caller: Caller, name: str, user: Name = None) -> WorkflowSummary:
+        """A workflow, and its files by state."""
+        owner = questions.owner_of(caller, user) or caller.name
+        return await self._read(lambda: questions.workflow(self._site().ledger, owner, name))
+
+    async def analytics(
+        self, caller: Caller, user: Name = None, since: date | None = None, until: date | None = None
+    ) -> Response:
+        """Daily sums of archived transfers as CSV, from `since` to before `until`; default: the last 30 days."""
+        owner, (first, last) = questions.owner_of(caller, user), questions.period(since, until, now=datetime.now(UTC))
+        lines = await self._read(lambda: export_csv(self._site().ledger, since=first, until=last, owner=owner))
+        return StreamingResponse(questions.parts(lines), media_type="text/csv; charset=utf-8", headers=HEADERS)
+
+    async def _read(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, work)
+
+    async def _write(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._writers, work)
+
+
+def _body(model: type[SentDocument]) -> dict[str, Any]:
+    """What OpenAPI says of a body that we read ourselves, within a limit."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"openapi_extra": {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}}
+
+
+async def _openapi(app: FastAPI) -> Response:
+    """The OpenAPI document of these paths."""
+    document = app.openapi()
+    for model in (RequestDocument, ChosenDocument):
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        document["components"]["schemas"] |= {**schema.pop("$defs", {}), model.__name__: schema}
+    return JSONResponse(document, headers=HEADERS)
+
+
+async def _refused(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, NightshiftError)  # noqa: S101 - what it is registered for
+    headers = {"Retry-After": "1"} if error.retryable else {}
+    if not isinstance(error, StageoutError):
+        # what is wrong with the deployment is for its operators: messages name hosts and folders
+        _log.error("a call failed: %s", error)
+        status = 503 if isinstance(error, LedgerError) else 500
+        return _refusal(status, error.code, "The call failed.", "try again later; the server's log has more", headers)
+    # the hint is apart from the message
+    message = str(error).removesuffix(f" Hint: {error.hint}.")
+    return _refusal(STATUS.get(error.code, 400), error.code, message, error.hint, headers)
+
+
+async def _bad_query(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - what it is registered for
+    wrong = error.errors()[0]
+    where = ".".join(map(str, wrong["loc"]))[:200]
+    return await _refused(request, QUERY_INVALID(where, str(wrong["msg"])[:500]))
+
+
+async def _not_answered(_request: Request, error: Exception) -> Response:
+    """A call without a login, of an unknown path, or with the wrong method."""
+    assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
+    hint = "send a token of Airflow: POST /auth/token gives it" if error.status_code == 401 else QUERY_INVALID.hint
+    return _refusal(error.status_code, f"http-{error.status_code}", str(error.detail), hint, error.headers or {})
+
+
+async def _broken(_request: Request, _error: Exception) -> Response:
+    return _refusal(500, "internal-error", "The call failed.", "the server's log has more", {})
+
+
+def _refusal(status: int, code: str, message: str, hint: str, headers: Mapping[str, str]) -> Response:
+    document = RefusalDocument(code=code, message=message, hint=hint)
+    return JSONResponse(document.model_dump(), status, {**HEADERS, **headers})

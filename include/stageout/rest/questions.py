@@ -1,0 +1,177 @@
+"""What the paths that change nothing answer: lists, one transfer, sums, workflows. Each is seen by its owner only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, time, timedelta
+from enum import Enum
+from itertools import islice
+from typing import Annotated
+
+from fastapi import Query
+from sqlalchemy import Engine
+
+from include.stageout.archive import MoveRecord, history
+from include.stageout.rest.errors import OPERATORS_ONLY, QUERY_INVALID, UNKNOWN
+from include.stageout.rest.remembered import RememberedCounts
+from include.stageout.rest.users import StageoutUser
+from include.stageout.states import TransferState
+from include.stageout.status import (
+    TransferCount,
+    TransferFilter,
+    TransferStatus,
+    WorkflowStatus,
+    count_archived,
+    count_transfers,
+    sum_counts,
+    transfer_status,
+    workflow_status,
+)
+
+_Text = Annotated[str | None, Query(max_length=1024)]
+
+
+class SummaryKey(Enum):
+    """What transfers are counted by, besides their states."""
+
+    STATE = "state"
+    USER = "user"
+    SOURCE = "source"
+    DESTINATION = "destination"
+    LINK = "link"
+
+
+_KEYS: Mapping[SummaryKey, Callable[[TransferCount], str]] = {
+    SummaryKey.STATE: lambda _: "",
+    SummaryKey.USER: lambda count: count.owner,
+    SummaryKey.SOURCE: lambda count: count.source,
+    SummaryKey.DESTINATION: lambda count: count.destination,
+    SummaryKey.LINK: lambda count: f"{count.source} {count.destination}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TransferHistory:
+    """A transfer, and its moves with their reasons, the oldest first."""
+
+    transfer: TransferStatus
+    moves: tuple[MoveRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRow:
+    """So many files. `name`: of the user, site or link (`source destination`)."""
+
+    name: str
+    state: TransferState
+    files: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferSummary:
+    """Counts of transfers that are not archived; they are up to `counted_at`."""
+
+    counted_at: datetime
+    rows: tuple[SummaryRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowSummary:
+    """A workflow, and its files by state, archived or not."""
+
+    workflow: WorkflowStatus
+    states: dict[str, int]
+
+
+class TransferQuery:
+    """The parameters of a list or a sum: which transfers. Without `user` an operator sees those of all users."""
+
+    def __init__(
+        self,
+        user: _Text = None,
+        workflow: _Text = None,
+        job: Annotated[str | None, Query(max_length=1024, description="The job of the workflow")] = None,
+        state: Annotated[list[TransferState] | None, Query(max_length=len(TransferState))] = None,
+        site: Annotated[str | None, Query(max_length=1024, description="Source or destination")] = None,
+        source: _Text = None,
+        destination: _Text = None,
+        name: Annotated[str | None, Query(max_length=1024, description="Logical name at either site")] = None,
+        failure: Annotated[str | None, Query(max_length=64, description="Class of the last failure")] = None,
+    ) -> None:
+        self.wanted = TransferFilter(user, workflow, job, source, destination, site, name, failure, tuple(state or ()))
+
+    def seen_by(self, user: StageoutUser) -> TransferFilter:
+        """What of it the user may see.
+
+        Raises:
+            StageoutError: OPERATORS_ONLY, and QUERY_INVALID where no index of the ledger leads to what is wanted.
+        """
+        wanted = self.wanted
+        if wanted.workflow is None and (wanted.user_job or wanted.name):
+            raise QUERY_INVALID("the query", "`job` and `name` need `workflow`")
+        if wanted.workflow is None and wanted.failure and not wanted.states:
+            raise QUERY_INVALID("the query", "`failure` needs `state` or `workflow`")
+        return replace(wanted, owner=owner_of(user, wanted.owner))
+
+
+def owner_of(user: StageoutUser, asked: str | None) -> str | None:
+    """Whose transfers a call is about: None is those of all users, for operators only.
+
+    Raises:
+        StageoutError: OPERATORS_ONLY if a user asks for those of another.
+    """
+    if user.operator:
+        return asked
+    if asked not in (None, user.name):
+        raise OPERATORS_ONLY(f"user {asked}", "its transfers are not shown to you")
+    return user.name
+
+
+def transfer(ledger: Engine, user: StageoutUser, number: int) -> TransferHistory:
+    """One transfer with its history. Raises StageoutError, UNKNOWN."""
+    found = transfer_status(ledger, number)
+    if found is None or not user.may_see(found.owner):
+        raise UNKNOWN(f"transfer {number}", "there is none of yours with this number")
+    return TransferHistory(found, history(ledger, number))
+
+
+def summary(ledger: Engine, remembered: RememberedCounts, wanted: TransferFilter, by: SummaryKey) -> TransferSummary:
+    """Counts, which are kept for some seconds: a count reads an entry of an index for each transfer."""
+    name = _KEYS[by]
+    at, counts = remembered(wanted, lambda: (datetime.now(UTC), count_transfers(ledger, wanted)))
+    sums = sum_counts(counts, lambda count: (name(count), count.state))
+    rows = (SummaryRow(name, state, files) for (name, state), files in sums.items())
+    return TransferSummary(at, tuple(sorted(rows, key=lambda row: (row.name, row.state.value))))
+
+
+def workflow(ledger: Engine, owner: str, name: str) -> WorkflowSummary:
+    """A workflow of a user. Raises StageoutError, UNKNOWN."""
+    found = workflow_status(ledger, owner, name)
+    if found is None:
+        raise UNKNOWN(f"workflow {name[:200]!r} of {owner}", "there is none of this name")
+    wanted = TransferFilter(owner=owner, workflow=name)
+    counts = [*count_transfers(ledger, wanted), *count_archived(ledger, wanted)]
+    return WorkflowSummary(found, sum_counts(counts, lambda count: count.state.value))
+
+
+def period(since: date | None, until: date | None, *, now: datetime) -> tuple[datetime, datetime]:
+    """The beginnings of two days in UTC; without `until` today is the last day.
+
+    Raises:
+        StageoutError: QUERY_INVALID for a period that is longer than 366 days, or ends before it begins.
+    """
+    try:
+        last = until or now.date() + timedelta(days=1)
+        first = since or last - timedelta(days=30)
+    except OverflowError:
+        raise QUERY_INVALID("until", "there is no day so early") from None
+    if not timedelta() <= last - first <= timedelta(days=366):
+        raise QUERY_INVALID("since", "the period is not one of 0 to 366 days")
+    return datetime.combine(first, time(), UTC), datetime.combine(last, time(), UTC)
+
+
+def parts(lines: Iterator[str]) -> Iterator[str]:
+    """Lines, many in a part: each part is sent by itself."""
+    while part := "".join(islice(lines, 500)):
+        yield part

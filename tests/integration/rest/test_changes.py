@@ -1,0 +1,113 @@
+"""Transfers are killed and resubmitted, and workflows closed, by the REST API: by their owner and by operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import insert, update
+
+from include.ledger.engine import writing
+from include.site.site import Site
+from include.stageout.archive import history
+from include.stageout.states import TransferState
+from include.stageout.tables import stageout_analytics, stageout_transfers
+from tests.fakes.transfers import NOW, recorded, states
+from tests.integration.rest.conftest import ApiUser
+from tests.integration.rest.test_submission import file, refusal, wanted
+
+NEW, KILLED = TransferState.NEW, TransferState.KILLED
+
+
+def answered(answer: Any) -> Any:
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_users_kill_and_resubmit_their_own(ann: ApiUser, site: Site) -> None:
+    own, others = recorded(site.ledger, 2, owner="ann"), recorded(site.ledger, 1, owner="bob")
+    everything = {"ids": [*own, *others, 999]}
+    assert answered(ann.post("/transfers/kill", everything)) == {"killed": 2, "killing": 0}
+    assert states(site.ledger) == {**dict.fromkeys(own, KILLED), others[0]: NEW}
+    assert history(site.ledger, own[0])[-1].reason == "killed by ann"
+    assert answered(ann.post("/transfers/kill", everything)) == {"killed": 0, "killing": 0}
+    assert answered(ann.post("/transfers/resubmit", {"ids": own[:1]})) == {"resubmitted": 1}
+    assert states(site.ledger)[own[0]] is NEW
+
+
+def test_what_fts_has_is_killed_later(ann: ApiUser, site: Site) -> None:
+    ids = recorded(site.ledger, 1, owner="ann")
+    values = {"state": "active"}
+    writing(site.ledger, lambda connection: connection.execute(update(stageout_transfers).values(values)))
+    assert answered(ann.post("/transfers/kill", {"ids": ids})) == {"killed": 0, "killing": 1}
+
+
+def test_operators_change_what_belongs_to_others(olga: ApiUser, site: Site) -> None:
+    ids = recorded(site.ledger, 2, owner="bob")
+    recorded(site.ledger, 1, owner="olga")
+    assert answered(olga.post("/transfers/kill", {"ids": ids[:1]})) == {"killed": 1, "killing": 0}
+    assert answered(olga.post("/transfers/kill", {"workflow": "workflow", "user": "bob"})) == {
+        "killed": 1,
+        "killing": 0,
+    }
+    assert answered(olga.post("/transfers/resubmit", {"workflow": "workflow", "user": "bob"})) == {"resubmitted": 2}
+    # without a user it is the operator's own
+    assert answered(olga.post("/transfers/kill", {"workflow": "workflow"})) == {"killed": 1, "killing": 0}
+
+
+@pytest.mark.parametrize(
+    ("document", "status"),
+    [
+        ({}, 400), ({"user": "ann"}, 400), ({"ids": [1], "workflow": "w"}, 400), ({"ids": ["1"]}, 400),
+        ({"ids": [1.5]}, 400), ({"ids": [1] * 10_001}, 400), ({"workflow": "w", "user": "bob"}, 403),
+        ({"ids": [1], "user": "bob"}, 403), ({"ids": [2**80]}, 400), ([], 400),
+    ],
+)  # fmt: skip
+def test_a_choice_that_cannot_be_is_refused(ann: ApiUser, site: Site, document: Any, status: int) -> None:
+    recorded(site.ledger, 1, owner="bob")
+    for path in ("/transfers/kill", "/transfers/resubmit"):
+        assert refusal(ann.post(path, document))[0] == status
+    assert set(states(site.ledger).values()) == {NEW}
+
+
+def test_a_closed_workflow_gets_no_further_files(ann: ApiUser, bob: ApiUser, olga: ApiUser) -> None:
+    ann.post("/requests", wanted(workflow="a/b"))
+    assert refusal(bob.post("/workflows/a%2Fb/close")) == (404, "stageout-workflow-unknown")
+    assert bob.post("/workflows/a%2Fb/close?user=ann").status_code == 403
+    assert answered(ann.post("/workflows/a%2Fb/close")) == {"changed": True}
+    assert answered(olga.post("/workflows/a%2Fb/close?user=ann")) == {"changed": False}
+    assert refusal(ann.post("/requests", wanted(file(7), workflow="a/b", key="k2"))) == (
+        409,
+        "stageout-workflow-closed",
+    )
+    assert ann.post("/requests", wanted(workflow="a/b")).status_code == 200
+    assert answered(ann.get("/workflows/a%2Fb"))["workflow"]["closed_at"]
+
+
+def test_a_killed_workflow_is_closed(ann: ApiUser, site: Site) -> None:
+    recorded(site.ledger, 3, owner="ann")
+    assert answered(ann.post("/workflows/workflow/kill")) == {"killed": 3, "killing": 0}
+    found = answered(ann.get("/workflows/workflow"))
+    assert found["states"] == {"killed": 3}
+    assert found["workflow"]["closed_at"] == found["workflow"]["killed_at"]
+    again = answered(ann.post("/workflows/workflow/kill"))
+    assert again == {"killed": 0, "killing": 0}
+    assert answered(ann.get("/workflows/workflow"))["workflow"]["killed_at"] == found["workflow"]["killed_at"]
+
+
+def test_sums_are_exported_to_their_owner(ann: ApiUser, olga: ApiUser, site: Site) -> None:
+    sums = {
+        "workflow": "w", "source": "pisa", "destination": "bari", "state": "cleaned", "files": 3, "bytes": 10,
+        "retries": 0, "waited_s": 0, "copied_s": 0, "verified_s": 0, "ended_s": 0,
+        "day": NOW.replace(hour=0, minute=0, second=0, microsecond=0),
+    }  # fmt: skip
+    rows = [{**sums, "digest": owner, "owner": owner} for owner in ("ann", "bob")]
+    writing(site.ledger, lambda connection: connection.execute(insert(stageout_analytics), rows))
+    period = {"since": "2026-11-20", "until": "2026-11-24"}
+    answer = ann.get("/analytics.csv", **period)
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/csv; charset=utf-8")
+    assert [line.split(",")[1] for line in answer.text.splitlines()] == ["owner", "ann"]
+    assert len(olga.get("/analytics.csv", **period).text.splitlines()) == 3
+    assert ann.get("/analytics.csv", user="bob").status_code == 403
+    for wrong in ({"since": "2020-01-01"}, {"since": "2026-11-24", "until": "2026-11-20"}, {"until": "0001-01-02"}):
+        assert refusal(ann.get("/analytics.csv", **wrong)) == (400, "stageout-query-invalid")
