@@ -22,6 +22,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import transfer_rows
 from fastapi.testclient import TestClient
 from publishing.machine import description
 from sqlalchemy import Engine, Table, insert, text
@@ -36,6 +37,7 @@ from include.pages.app import create_app
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
+from include.stageout.rest.users import StageoutUser
 
 LIMIT_MS = 300.0
 SLOTS = 4
@@ -64,8 +66,9 @@ def main() -> int:
             started = time.monotonic()
             filled = _fill(engine, options.publications)
             took = time.monotonic() - started
+            transfer_rows.fill(engine, options.transfers)
             print(f"{filled.rows} publications of {len(filled.days)} dates in {took:.0f} s", flush=True)
-            times = _ask(_client(engine, folder), filled, options.requests)
+            times = _ask(_client(engine, folder), filled, options.requests, options.transfers)
     return _conclude(times, filled, options)
 
 
@@ -86,7 +89,7 @@ def _ledger(kind: str, folder: Path) -> Iterator[Engine]:
 
 
 def _fill(engine: Engine, wanted: int) -> Filled:
-    """Nights of all slots, each artifact published once; every tenth is looked at again by a later pass."""
+    """Nights of all slots, each artifact published once; every tenth is checked again by a later pass."""
     per_night = PROJECTS * PLATFORMS
     nights = max(2, wanted // (SLOTS * per_night * 11 // 10))
     days = [FIRST + timedelta(days=number) for number in range(nights)]
@@ -204,10 +207,12 @@ slots:
     connection = {"conn_type": "http", "host": "127.0.0.1", "port": 9, "login": "k", "password": "none"}
     site = Site(load(file), EnvSecrets({"AIRFLOW_CONN_GATEWAY": json.dumps(connection)}))
     vars(site)["ledger"] = engine
-    return TestClient(create_app(lambda: None, lambda: site), base_url="http://127.0.0.1")
+    return TestClient(
+        create_app(lambda: StageoutUser("bench", operator=True), lambda: site), base_url="http://127.0.0.1"
+    )
 
 
-def _ask(client: TestClient, filled: Filled, requests: int) -> dict[str, list[float]]:
+def _ask(client: TestClient, filled: Filled, requests: int, transfers: int) -> dict[str, list[float]]:
     """Milliseconds of each answer, by page."""
     chance = random.Random(1)
     middle = filled.days[len(filled.days) // 2]
@@ -237,6 +242,17 @@ def _ask(client: TestClient, filled: Filled, requests: int) -> dict[str, list[fl
         "publications, far": lambda: f"/publications?state=published&below={chance.randrange(100, filled.rows)}",
         "start": lambda: "/start?action=undo&slot=slot1&build_id=b1",
     }
+    if transfers:
+        pages |= {
+            "transfers": lambda: "/transfers",
+            "transfers, news": lambda: "/transfers/live",
+            "transfers, few": lambda: "/transfers?state=needs-credential",
+            "transfers, failed": lambda: "/transfers?state=failed&failure=quota",
+            "transfers of a link": lambda: f"/transfers?source=site{chance.randrange(60)}&state=new",
+            "transfers of a user": lambda: f"/transfers?user=user{chance.randrange(5)}",
+            "transfers, far": lambda: f"/transfers?after={chance.randrange(100, transfers)}",
+            "transfer": lambda: f"/transfer?id={chance.randrange(1, transfers)}",
+        }
     order = [name for name in pages for _ in range(requests)]
     chance.shuffle(order)
     for url in pages.values():
@@ -263,7 +279,13 @@ def _conclude(times: dict[str, list[float]], filled: Filled, options: argparse.N
     for name, found in pages.items():
         print(f"{name:20} p50 {found['p50_ms']:7.1f} ms  p95 {found['p95_ms']:7.1f} ms")
     good = all(found["p95_ms"] <= LIMIT_MS for found in pages.values())
-    facts = {"benchmark": "pages", "ledger": options.ledger, "publications": filled.rows, "requests": options.requests}
+    facts = {
+        "benchmark": "pages",
+        "ledger": options.ledger,
+        "publications": filled.rows,
+        "transfers": options.transfers,
+        "requests": options.requests,
+    }
     print(json.dumps({**facts, **overall, "limit_ms": LIMIT_MS, "pages": pages, "good": good}))
     return 0 if good else 1
 
@@ -271,6 +293,7 @@ def _conclude(times: dict[str, list[float]], filled: Filled, options: argparse.N
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--publications", type=int, default=1_000_000)
+    parser.add_argument("--transfers", type=int, default=200_000)
     parser.add_argument("--requests", type=int, default=60, help="of each page")
     parser.add_argument("--ledger", choices=("sqlite", "mariadb"), default="sqlite")
     return parser.parse_args()

@@ -2,8 +2,8 @@
 
 To add a page `name`:
 
-1. `registry.py`: one `Page(name, title, ...)` in `PAGES`. The plugin makes its entry in the navigation from that.
-2. `name.py`: `read(asked: Asked) -> dict[str, Any]` gives the values of the template. It reads the ledger through
+1. `registry.py`: one `Page(name, title, module, ...)` in `PAGES`. The plugin makes its entry in the navigation of it.
+2. The module: `read(asked: Asked) -> dict[str, Any]` gives the values of the template. It reads the ledger through
    `asked.site.ledger` with bounded queries, and its parameters through `asked.text`, `asked.day` and `asked.whole`.
 3. `templates/name.html`: extends `shell.html`; `block controls` is drawn once, `block live` is replaced while the page
    is open, every `every` seconds (a value that `read` may give; 15 by default). Tables have a caption.

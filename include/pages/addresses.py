@@ -42,6 +42,11 @@ def provenance(repository: str, path: str) -> str:
     return f"provenance?{urlencode({'repository': repository, 'path': path})}"
 
 
+def transfer(number: int) -> str:
+    """A transfer with its history."""
+    return f"transfer?id={number}"
+
+
 def start(action: str, **values: str) -> str:
     """The filled-in form of an action."""
     return f"start?{urlencode({'action': action, **values})}"

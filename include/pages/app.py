@@ -18,12 +18,15 @@ from starlette.concurrency import run_in_threadpool
 from include.errors import NightshiftError
 from include.ledger.errors import LedgerError
 from include.pages.asked import Asked
+from include.pages.benchmarks import report_file
 from include.pages.errors import BadPageQuery
 from include.pages.registry import PAGES, Page
 from include.pages.rendering import live_part, page_html, refusal_html
 from include.pages.services import Services
 from include.quality.pages import docs_file
 from include.site.site import Site
+from include.stageout.rest.remembered import RememberedCounts
+from include.stageout.rest.users import StageoutUser
 
 STATIC = Path(__file__).parent / "static"
 TYPES = {".css": "text/css", ".js": "text/javascript"}
@@ -40,30 +43,35 @@ _POLICY = (
 )
 
 
-def create_app(login: Callable[..., Any], site: Callable[[], Site]) -> FastAPI:
+def create_app(login: Callable[..., StageoutUser], site: Callable[[], Site]) -> FastAPI:
     """The pages as an app to be mounted.
 
     Args:
-        login: A FastAPI dependency that raises 401 for a request without a login.
+        login: A FastAPI dependency: who asks. It raises 401 for a request without a login.
         site: Gives the deployment; called in a thread for each request.
     """
+
+    def admit(request: Request, user: StageoutUser = Depends(login)) -> None:  # noqa: B008 - FastAPI's form
+        request.state.user = user
+
     app = FastAPI(
-        title="Nightshift", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(login)]
+        title="Nightshift", docs_url=None, redoc_url=None, openapi_url=None, dependencies=[Depends(admit)]
     )  # fmt: skip
-    services = Services()
+    services, remembered = Services(), RememberedCounts()
     for page in PAGES:
-        _add(app, page, site, services)
+        _add(app, page, site, services, remembered)
     app.add_api_route("/static/{name}", _static, methods=["GET"])
     app.add_api_route("/quality/{slot}/{run}/{name}", partial(_data_docs, site), methods=["GET"])
+    app.add_api_route("/benchmarks/{campaign}/report", partial(_benchmark_report, site), methods=["GET"])
     app.add_exception_handler(NightshiftError, _refused)
     return app
 
 
-def _add(app: FastAPI, page: Page, site: Callable[[], Site], services: Services) -> None:
-    read = import_module(f"include.pages.{page.name}").read
+def _add(app: FastAPI, page: Page, site: Callable[[], Site], services: Services, remembered: RememberedCounts) -> None:
+    read = import_module(f"include.pages.{page.module}").read
 
     def values(request: Request) -> dict[str, Any]:
-        asked = Asked(site(), services, datetime.now(UTC), dict(request.query_params))
+        asked = Asked(site(), services, remembered, request.state.user, datetime.now(UTC), dict(request.query_params))
         return {"every": EVERY_S, **read(asked)}
 
     async def whole(request: Request) -> Response:
@@ -115,6 +123,17 @@ def _data_docs(site: Callable[[], Site], slot: str, run: str, name: str) -> Resp
     if file is None:
         return Response("No Data Docs of that run are kept here.", 404, HEADERS, "text/plain; charset=utf-8")
     headers = {**HEADERS, "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+    return FileResponse(file, media_type="text/html; charset=utf-8", headers=headers)
+
+
+def _benchmark_report(site: Callable[[], Site], campaign: str) -> Response:
+    """The report of a campaign, kept on this machine by the task that judged it."""
+    file = report_file(site().settings.paths.var, campaign)
+    if file is None:
+        return Response("No report of that campaign is kept here.", 404, HEADERS, "text/plain; charset=utf-8")
+    # its scripts are in the page: the sandbox keeps them from everything that the login is for
+    policy = "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    headers = {**HEADERS, "Content-Security-Policy": f"{policy}img-src data: blob:"}
     return FileResponse(file, media_type="text/html; charset=utf-8", headers=headers)
 
 

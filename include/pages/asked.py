@@ -1,4 +1,4 @@
-"""What a page is asked: the deployment as its settings are now, the time, and the parameters of its URL."""
+"""What a page is asked: the deployment as its settings are now, who asks, when, and the parameters of the URL."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from include.pages.errors import BadPageQuery
 from include.pages.services import Services
 from include.settings.load import settings_path
 from include.site.site import Site
+from include.stageout.rest.remembered import RememberedCounts
+from include.stageout.rest.users import StageoutUser
 
 LONGEST = 1024
 
@@ -22,6 +24,8 @@ class Asked:
 
     site: Site
     services: Services
+    remembered: RememberedCounts
+    user: StageoutUser
     now: datetime
     query: Mapping[str, str]
 

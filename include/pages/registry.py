@@ -7,14 +7,18 @@ from dataclasses import dataclass
 PREFIX = "/nightshift"
 """Where the app is mounted, below the base path of Airflow."""
 
+STAGEOUT_API = f"{PREFIX}/stageout/v1"
+"""Where the REST API of stage-out is mounted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page; `include/pages/<name>.py` reads what it shows, `templates/<name>.html` draws it.
+    """One page; a module reads what it shows, `templates/<name>.html` draws it.
 
     Args:
         name: The last part of its URL.
         title: In the navigation and at its head.
+        module: The module in `include/pages`.
         nav: Whether the navigation has it; other pages are reached by links.
         run_tab: Whether every run of a DAG has it as a tab, asked with `run=<dag id>/<run id>`.
         charts: Whether it draws charts, for which Plotly's script is loaded.
@@ -22,17 +26,21 @@ class Page:
 
     name: str
     title: str
+    module: str
     nav: bool = True
     run_tab: bool = False
     charts: bool = False
 
 
 PAGES = (
-    Page("nights", "Nights", run_tab=True),
-    Page("repositories", "Repositories", charts=True),
-    Page("publications", "Publications", charts=True),
-    Page("provenance", "Provenance", nav=False),
-    Page("start", "Start a run", nav=False),
+    Page("nights", "Nights", "nights.page", run_tab=True),
+    Page("repositories", "Repositories", "repositories.page", charts=True),
+    Page("publications", "Publications", "publications.page", charts=True),
+    Page("transfers", "Transfers", "transfers.overview", charts=True),
+    Page("transfer", "Transfer", "transfers.file", nav=False),
+    Page("benchmarks", "Benchmarks", "benchmarks", charts=True),
+    Page("provenance", "Provenance", "provenance", nav=False),
+    Page("start", "Start a run", "start", nav=False),
 )
 
 

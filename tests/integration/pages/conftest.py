@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Annotated
 
 import pytest
-from fastapi import Header, HTTPException
 from fastapi.testclient import TestClient
 
-from include.cli.repo_open import open_site as of_environment
+from include.cli.repository.open import open_site as of_environment
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records
 from include.nightlies.rules.index import Artifact, BuildIndex
@@ -20,6 +18,7 @@ from include.nightlies.rules.states import Phase, State
 from include.pages.app import create_app
 from include.site.site import Site
 from tests.fakes.site import FQRN
+from tests.fakes.transfers_site import OPERATOR, stageout_user
 from tests.integration.cli.conftest import Commands, repo
 
 __all__ = ["repo"]
@@ -27,13 +26,6 @@ DAY = date(2026, 11, 21)
 NOW = datetime(2026, 11, 21, 3, tzinfo=UTC)
 RUN = "nightly_install_main/scheduled__2026-11-21T02:00:00+00:00"
 HOSTILE = "<script>alert('x')</script>\"'"
-
-
-def login(authorization: Annotated[str | None, Header()] = None) -> str:
-    """As Airflow's: 401 without a login."""
-    if authorization != "Bearer known":
-        raise HTTPException(401, "Not authenticated")
-    return "known"
 
 
 @pytest.fixture
@@ -52,13 +44,13 @@ def site(repo: Commands, tmp_path: Path) -> Iterator[Site]:
 @pytest.fixture
 def anybody(site: Site) -> TestClient:
     """A client without a login."""
-    return TestClient(create_app(login, lambda: site), base_url="http://127.0.0.1")
+    return TestClient(create_app(stageout_user, lambda: site), base_url="http://127.0.0.1")
 
 
 @pytest.fixture
 def client(anybody: TestClient) -> TestClient:
     """A client with a login."""
-    anybody.headers["authorization"] = "Bearer known"
+    anybody.headers["authorization"] = f"Bearer {OPERATOR}"
     return anybody
 
 

@@ -20,7 +20,7 @@ from include.cvmfs.collect.report import CollectionReport
 from include.nightlies.records import links as linked
 from include.nightlies.records.collections import note_collection
 from include.nightlies.records.links import TAG, LinkRecord
-from include.pages import repository_rows as rows
+from include.pages.repositories import rows
 from include.site.site import Site
 from tests.fakes.site import FQRN
 from tests.integration.pages.conftest import DAY, HOSTILE, NOW, RUN, Night

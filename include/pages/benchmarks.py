@@ -1,0 +1,98 @@
+"""*Benchmarks*: campaigns with their verdicts, and the drift of a target against its baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from include.benchmarks.campaign.folder import FOLDER, ID
+from include.benchmarks.report.write import REPORT, shown_value
+from include.benchmarks.verdict.compare import BenchmarkVerdict
+from include.benchmarks.verdict.figures import FigureName
+from include.benchmarks.verdict.judge import JudgedCampaign
+from include.benchmarks.verdict.record import accepted_campaigns, judged_campaigns
+from include.pages import charts
+from include.pages.asked import Asked
+
+EVERY_S, PAGE = 30, 100
+KINDS: Mapping[BenchmarkVerdict, str] = {
+    BenchmarkVerdict.PASS: "good",
+    BenchmarkVerdict.IMPROVED: "good",
+    BenchmarkVerdict.REGRESSED: "bad",
+    BenchmarkVerdict.INCONCLUSIVE: "wait",
+}
+
+
+def read(asked: Asked) -> dict[str, Any]:
+    """The newest campaigns, of one `target` and `preset` if they are given; a history where there is one plan."""
+    settings = asked.site.settings
+    target, preset = asked.choice("target", settings.benchmarks.targets), asked.text("preset", longest=128)
+    found = judged_campaigns(asked.site.ledger, target=target, preset=preset, limit=PAGE)
+    baselines = {name: accepted_campaigns(asked.site.ledger, name) for name in {one.target for one in found}}
+    shown = [one for one in found if found and one.target == found[0].target and one.digest == found[0].digest]
+    return {
+        "targets": sorted(settings.benchmarks.targets),
+        "presets": sorted({one.preset for one in found} | ({preset} if preset else set())),
+        "target": target,
+        "preset": preset,
+        "rows": [_row(settings.paths.var, one, one.id in baselines[one.target]) for one in found],
+        "of": shown[0] if shown else None,
+        "history": history_figure(shown) if len(shown) > 1 else None,
+        "drift": drift_figure(shown),
+        "every": EVERY_S,
+    }
+
+
+def report_file(var: Path, campaign: str) -> Path | None:
+    """The report of a campaign as a URL names it; None if this machine keeps none.
+
+    Args:
+        var: `paths.var` of the configuration.
+        campaign: The id of the campaign.
+    """
+    if not ID.fullmatch(campaign):
+        return None
+    file = var / FOLDER / campaign / REPORT
+    return file if file.is_file() and not file.is_symlink() and not file.parent.is_symlink() else None
+
+
+def history_figure(campaigns: Sequence[JudgedCampaign]) -> dict[str, Any]:
+    """Medians of the throughput of campaigns with the same plan, over time."""
+    ordered = sorted(campaigns, key=lambda one: one.began_at)
+    keys = [one.figure.key for one in ordered[-1].figures if one.figure.name is FigureName.THROUGHPUT]
+    traces = []
+    for key in keys:
+        medians = [{one.figure.key: one.figure.median for one in campaign.figures}.get(key) for campaign in ordered]
+        traces.append(charts.line(f"{key[0]} {key[1].value}", [one.began_at for one in ordered], medians))
+    return charts.figure("Throughput", traces, unit="B/s")
+
+
+def drift_figure(campaigns: Sequence[JudgedCampaign]) -> dict[str, Any] | None:
+    """Judged figures as a share of their baseline, over time; None where no campaign had a baseline."""
+    compared = sorted((one for one in campaigns if one.baseline), key=lambda one: one.began_at)
+    if not compared:
+        return None
+    keys = [one.figure.key for one in compared[-1].figures if one.figure.judged]
+    traces = []
+    for key in keys:
+        ratios = [
+            {one.figure.key: one.comparison.ratio for one in campaign.figures if one.comparison}.get(key)
+            for campaign in compared
+        ]
+        traces.append(charts.line(f"{key[0]} {key[1].value}", [one.began_at for one in compared], ratios))
+    return charts.figure("Share of the baseline", traces, from_zero=False)
+
+
+def _row(var: Path, campaign: JudgedCampaign, accepted: bool) -> dict[str, Any]:
+    judged = [one for one in campaign.figures if one.figure.judged]
+    return {
+        "campaign": campaign,
+        "kind": KINDS[campaign.verdict],
+        "accepted": accepted,
+        "figures": [(one.figure.step, shown_value(one.figure, one.figure.median)) for one in judged],
+        "unmet": [check for check in campaign.requirements if not check.met],
+        "report": f"benchmarks/{campaign.id}/report" if report_file(var, campaign.id) else None,
+        "like": f"benchmarks?{urlencode({'target': campaign.target, 'preset': campaign.preset})}",
+    }

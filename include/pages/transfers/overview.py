@@ -1,0 +1,140 @@
+"""*Transfers*: counts by user, link, site and state, what is stuck, failures, throughput, and the rows behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from include.pages.addresses import transfer
+from include.pages.asked import Asked
+from include.pages.errors import BadPageQuery
+from include.pages.transfers import rows, view
+from include.stageout.retry import TransferFailureClass
+from include.stageout.states import TransferState
+from include.stageout.status import TransferCount, TransferFilter, count_transfers, list_transfers, sum_counts
+from include.stageout.upkeep.findings import FindingKind
+
+EVERY_S, OLD_S = 15, 0
+"""How often the page asks for news where it shows the newest, and elsewhere: never."""
+PAGE = 50
+_STATES = {state.value: state for state in TransferState}
+_NAMES = ("user", "workflow", "job", "source", "destination", "site", "name", "failure", "state", "archived", "finding")
+_FINDINGS = {kind.value: kind for kind in FindingKind}
+_ARCHIVED = {"yes": True, "no": False}
+
+
+def read(asked: Asked) -> dict[str, Any]:
+    """Transfers of the user who asks, or of all users for an operator. Raises BadPageQuery.
+
+    Parameters choose: `user`, `workflow`, `job`, `source`, `destination`, `site`, `name`, `failure`, `state` (one or
+    more, by commas), `archived` (yes: those too); `finding` of the census; `after` a row of the list.
+    """
+    given = {name: value for name in _NAMES if (value := asked.text(name)) is not None}
+    wanted, after = chosen(asked, given), asked.whole("after")
+    asked.choice("finding", _FINDINGS)
+    archived = asked.choice("archived", _ARCHIVED) == "yes"
+    page = list_transfers(asked.site.ledger, wanted, after=after, limit=PAGE, archived=archived)
+    values = {
+        "given": given,
+        "operator": asked.user.operator,
+        "user": asked.user.name,
+        "states": list(_STATES),
+        "sites": sorted(asked.site.settings.sites),
+        "failure_classes": [kind.value for kind in TransferFailureClass],
+        "phases": view.PHASES,
+        "rows": [(row, view.kind_of(row.state), transfer(row.id)) for row in page.rows],
+        "older": address(given, after=str(page.after)) if page.after is not None else None,
+        "newest": address(given),
+        "begun": after is not None,
+        "now": asked.now,
+        "address": address,
+        "shown": view.SHOWN,
+        "every": EVERY_S if after is None else OLD_S,
+    }
+    return values | {"figures": _figures(asked, wanted, given.get("finding")) if after is None else None}
+
+
+def chosen(asked: Asked, given: Mapping[str, str]) -> TransferFilter:
+    """What the parameters choose, of what the user may see. Raises BadPageQuery."""
+    owner = given.get("user")
+    if not asked.user.operator:
+        if owner not in (None, asked.user.name):
+            raise BadPageQuery("user", "only operators see transfers of other users")
+        owner = asked.user.name
+    states = [state for state in given.get("state", "").split(",") if state]
+    for state in states:
+        if state not in _STATES:
+            raise BadPageQuery("state", f"{state[:64]!r} is not a state; states: {', '.join(_STATES)}")
+    if "workflow" not in given and ("job" in given or "name" in given):
+        raise BadPageQuery("workflow", "a job and a name are looked for in one workflow")
+    return TransferFilter(
+        owner, given.get("workflow"), given.get("job"), given.get("source"), given.get("destination"),
+        given.get("site"), given.get("name"), given.get("failure"), tuple(_STATES[state] for state in states),
+    )  # fmt: skip
+
+
+def address(given: Mapping[str, str], **more: str) -> str:
+    """The page with these parameters; an empty one is left out."""
+    query = {name: value for name, value in {**given, **more}.items() if value}
+    return f"transfers?{urlencode(query)}" if query else "transfers"
+
+
+def _figures(asked: Asked, wanted: TransferFilter, finding: str | None) -> dict[str, Any]:
+    """Counts and what is beside them: of all that the user may see, or of what the parameters choose of that."""
+    ledger, remembered, owner = asked.site.ledger, asked.remembered, wanted.owner
+    if wanted.workflow is not None:
+        whole = TransferFilter(owner=owner, workflow=wanted.workflow)
+        of_it = remembered(("transfers", whole), lambda: count_transfers(ledger, whole))
+        return {"counts": _tables(of_it, wanted), "complete": None, "rest": None, "whose": owner}
+    complete = asked.services.ask(
+        f"complete transfers {owner or ''}", lambda: rows.complete_counts(ledger, remembered, owner)
+    )
+
+    def tables() -> dict[str, Any]:
+        return _tables((*rows.open_counts(ledger, remembered, owner), *(complete.value or ())), wanted)
+
+    link = (wanted.source, wanted.destination, wanted.site)
+    counts = remembered(("tables", owner, link, complete.value is None), tables)
+    hours = min(24, asked.site.settings.stageout.archive_hours)
+    ended = asked.services.ask(
+        f"ended transfers {owner or ''}",
+        lambda: (
+            rows.hours(ledger, remembered, owner, now=asked.now, count=hours),
+            rows.days(ledger, owner, now=asked.now),
+        ),
+    )
+    by_hour, by_day = ended.value or ((), ())
+    oldest, found, failed = remembered(
+        ("trouble", owner, finding),
+        lambda: (rows.oldest_due(ledger, owner), rows.findings(ledger, owner, finding), rows.failures(ledger, owner)),
+    )
+    kinds, shown = found
+    rest = {
+        "oldest": oldest,
+        "findings": [(row, transfer(row.transfer) if row.transfer else None) for row in shown],
+        "kinds": kinds,
+        "failures": [(row, view.retries_of(row.failure)) for row in failed],
+        "ended": ended,
+        "hour_figure": view.hour_figure(by_hour) if by_hour else None,
+        "day_figure": view.day_figure(by_day) if by_day else None,
+        "days": by_day[::-1],
+    }
+    return {"counts": counts, "complete": complete, "rest": rest, "whose": owner}
+
+
+def _tables(counts: tuple[TransferCount, ...], wanted: TransferFilter) -> dict[str, Any]:
+    some = [
+        count for count in counts
+        if wanted.source in (None, count.source) and wanted.destination in (None, count.destination)
+        and wanted.site in (None, count.source, count.destination)
+    ]  # fmt: skip
+    states = sum_counts(some, lambda count: count.state)
+    return {
+        "states": [(state, view.kind_of(state), states[state]) for state in TransferState if state in states],
+        "tables": [
+            ("user", "User", view.groups(some, view.by_user, "user")),
+            ("link", "Link", view.groups(some, view.by_link, "source", "destination")),
+            ("site", "Site", view.groups(some, view.by_site, "site")),
+        ],
+    }

@@ -1,0 +1,202 @@
+"""What the pages of transfers read besides `include/stageout/status.py`. A request reads a bounded number of rows.
+
+What has to read an entry of an index for each transfer runs beside the requests, and is kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Engine, Row, Select, func, select, true
+
+from include.ledger.engine import Bind, reading
+from include.stageout.requests import pieces
+from include.stageout.rest.remembered import RememberedCounts
+from include.stageout.states import TRANSFER_ENDED, TransferState
+from include.stageout.status import TransferCount, TransferFilter, count_transfers, waiting_since
+from include.stageout.tables import (
+    stageout_analytics,
+    stageout_findings,
+    stageout_jobs,
+    stageout_queues,
+    stageout_transfers,
+)
+
+FAILURES = 2000
+"""Of each state, so many transfers are read for the failure classes."""
+FINDINGS = 200
+DAYS = 30
+HOUR = timedelta(hours=1)
+HOURS_KEPT_S = 6 * 3600.0
+COMPLETE = (TransferState.CLEANED, TransferState.KEPT)
+NOT_COMPLETE = tuple(state for state in TransferState if state not in COMPLETE)
+TROUBLED = (TransferState.FAILED, TransferState.RETRY_WAIT, TransferState.NEEDS_CREDENTIAL)
+
+
+@dataclass(frozen=True, slots=True)
+class FailureCount:
+    """Transfers of one state whose last failure is of one class; `last`: when the newest of them moved."""
+
+    failure: str | None
+    state: TransferState
+    files: int
+    last: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class EndedFiles:
+    """How many transfers ended in an hour or on a day. `bytes`: unknown of hours."""
+
+    at: datetime
+    complete: int
+    failed: int
+    bytes: int | None = None
+
+
+def open_counts(ledger: Engine, remembered: RememberedCounts, owner: str | None) -> tuple[TransferCount, ...]:
+    """Transfers that are not complete, by owner, link and state."""
+    wanted = TransferFilter(owner=owner, states=NOT_COMPLETE)
+    return remembered(("transfers", wanted), lambda: count_transfers(ledger, wanted))
+
+
+def complete_counts(ledger: Engine, remembered: RememberedCounts, owner: str | None) -> tuple[TransferCount, ...]:
+    """The same of those that are complete and not archived: by far the most, so counting them takes longest."""
+    wanted = TransferFilter(owner=owner, states=COMPLETE)
+    return remembered(("transfers", wanted), lambda: count_transfers(ledger, wanted))
+
+
+def oldest_due(bind: Bind, owner: str | None) -> dict[TransferState, datetime]:
+    """Of each state in which something happens by itself: the time from which one transfer is due."""
+    if owner is None:
+        return waiting_since(bind)
+    columns = stageout_transfers.c
+    states = [state.value for state in TransferState if state not in TRANSFER_ENDED]
+    found: dict[TransferState, datetime] = {}
+    with reading(bind) as connection:
+        for where in _of_owner(connection, owner):
+            query = select(columns.state, func.min(columns.due_at).label("due_at")).where(
+                columns.state.in_(states), where
+            )
+            for row in connection.execute(query.group_by(columns.state)):
+                state = TransferState(row.state)
+                found[state] = min(found.get(state, row.due_at), row.due_at)
+    return found
+
+
+def failures(bind: Bind, owner: str | None, *, limit: int = FAILURES) -> list[FailureCount]:
+    """Transfers that failed or wait after a failure by class, the newest of each state."""
+    found: list[FailureCount] = []
+    with reading(bind) as connection:
+        for state in TROUBLED:
+            classes: dict[str | None, list[datetime]] = {}
+            for row in _newest(connection, state, owner, limit):
+                classes.setdefault(row.failure, []).append(row.moved_at)
+            found += [FailureCount(name, state, len(times), max(times)) for name, times in classes.items()]
+    return sorted(found, key=lambda row: (-row.files, row.failure or "", row.state.value))
+
+
+def _newest(connection: Connection, state: TransferState, owner: str | None, limit: int) -> Iterable[Row[Any]]:
+    columns = stageout_transfers.c
+    query = select(columns.failure, columns.moved_at).where(columns.state == state.value).limit(limit)
+    if owner is None:
+        hint = "FORCE INDEX (ix_stageout_transfers_state_due_at)"
+        query = query.with_hint(stageout_transfers, hint, "mysql").order_by(columns.due_at.desc())
+        return connection.execute(query)
+    rows: list[Row[Any]] = []
+    for where in _of_owner(connection, owner):
+        rows += connection.execute(query.where(where))
+    return rows[:limit]
+
+
+def findings(
+    bind: Bind, owner: str | None, kind: str | None = None, *, limit: int = FINDINGS
+) -> tuple[dict[str, int], Sequence[Row[Any]]]:
+    """What the last census found: numbers by kind, and findings of that kind, those of transfers first.
+
+    For a user only what is about own transfers.
+    """
+    columns = stageout_findings.c
+    whose = true() if owner is None else stageout_queues.c.owner == owner
+    counts = select(columns.kind, func.count().label("findings")).group_by(columns.kind).order_by(columns.kind)
+    shown = select(stageout_findings).order_by(columns.transfer.is_(None), columns.id).limit(limit)
+    if owner is not None:
+        counts, shown = _with_queues(counts), _with_queues(shown)
+    if kind is not None:
+        shown = shown.where(columns.kind == kind)
+    with reading(bind) as connection:
+        numbers = {row.kind: row.findings for row in connection.execute(counts.where(whose))}
+        return numbers, connection.execute(shown.where(whose)).all()
+
+
+def _with_queues(query: Select[Any]) -> Select[Any]:
+    query = query.join(stageout_transfers, stageout_transfers.c.id == stageout_findings.c.transfer)
+    return query.join(stageout_queues, stageout_queues.c.id == stageout_transfers.c.queue)
+
+
+def hours(
+    ledger: Engine, remembered: RememberedCounts, owner: str | None, *, now: datetime, count: int
+) -> tuple[EndedFiles, ...]:
+    """Transfers by the hour of their end, the oldest first, of so many hours; an hour that is over is counted once."""
+    this = now.replace(minute=0, second=0, microsecond=0)
+    found = []
+    for number in range(count - 1, -1, -1):
+        hour = this - number * HOUR
+        kept_s = HOURS_KEPT_S if number > 1 else 0.0
+        found.append(remembered(("hour", owner, hour), lambda hour=hour: _hour(ledger, owner, hour), kept_s=kept_s))  # type: ignore[misc]
+    return tuple(found)
+
+
+def _hour(ledger: Engine, owner: str | None, hour: datetime) -> EndedFiles:
+    columns, counts = stageout_transfers.c, Counter[str]()
+    # what has ended is due from its end on
+    states = [state.value for state in (*COMPLETE, TransferState.FAILED)]
+    within = (columns.state.in_(states), columns.due_at >= hour, columns.due_at < hour + HOUR)
+    query = select(columns.state, func.count().label("files")).where(*within).group_by(columns.state)
+    with reading(ledger) as connection:
+        for where in _of_owner(connection, owner):
+            counts.update({row.state: row.files for row in connection.execute(query.where(where))})
+    return EndedFiles(hour, sum(counts[state.value] for state in COMPLETE), counts[TransferState.FAILED.value])
+
+
+def days(bind: Bind, owner: str | None, *, now: datetime) -> tuple[EndedFiles, ...]:
+    """Archived transfers by the day of their end, the oldest first, from their daily sums."""
+    columns = stageout_analytics.c
+    query = select(
+        columns.day, columns.state, func.sum(columns.files).label("files"), func.sum(columns.bytes).label("bytes")
+    ).where(columns.day >= now - timedelta(days=DAYS))
+    if owner is not None:
+        query = query.where(columns.owner == owner)
+    sums: dict[datetime, dict[str, Any]] = {}
+    with reading(bind) as connection:
+        for row in connection.execute(query.group_by(columns.day, columns.state)):
+            sums.setdefault(row.day, {})[row.state] = row
+    complete = {state.value for state in COMPLETE}
+    return tuple(
+        EndedFiles(
+            day,
+            sum(int(row.files) for state, row in states.items() if state in complete),
+            sum(int(row.files) for state, row in states.items() if state == TransferState.FAILED.value),
+            sum(int(row.bytes) for state, row in states.items() if state in complete),
+        )
+        for day, states in sorted(sums.items())
+    )
+
+
+def server_of(bind: Bind, fts_id: str) -> str | None:
+    """The connection of the FTS server that has a job; None: the job is not in the ledger any more."""
+    query = select(stageout_jobs.c.server).where(stageout_jobs.c.fts_id == fts_id)
+    with reading(bind) as connection:
+        found: str | None = connection.scalar(query)
+        return found
+
+
+def _of_owner(connection: Connection, owner: str | None) -> list[ColumnElement[bool]]:
+    """What holds for the transfers of a user, in pieces that one statement takes each."""
+    if owner is None:
+        return [true()]
+    queues = connection.scalars(select(stageout_queues.c.id).where(stageout_queues.c.owner == owner)).all()
+    return [stageout_transfers.c.queue.in_(piece) for piece in pieces(queues)]

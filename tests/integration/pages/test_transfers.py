@@ -1,0 +1,205 @@
+"""*Transfers* and *Transfer* over a real ledger: counts, what is stuck, lists behind numbers, and who sees what."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import insert, update
+
+from include.ledger.engine import writing
+from include.pages.app import create_app
+from include.pages.transfers import overview, rows
+from include.site.site import Site
+from include.stageout.archive import archive_transfers
+from include.stageout.moves import TransferMove, move_transfers
+from include.stageout.rest.remembered import RememberedCounts
+from include.stageout.states import StageoutComponent, TransferState
+from include.stageout.tables import stageout_analytics, stageout_findings, stageout_transfers
+from tests.fakes.transfers import NOW, recorded
+from tests.fakes.transfers_site import OPERATOR, stageout_user, transfers_site
+from tests.integration.pages.conftest import HOSTILE
+
+NEW, FAILED, CLEANED = TransferState.NEW, TransferState.FAILED, TransferState.CLEANED
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with transfers_site(tmp_path) as found:
+        yield found
+
+
+@pytest.fixture
+def anybody(site: Site) -> TestClient:
+    return TestClient(create_app(stageout_user, lambda: site), base_url="http://127.0.0.1")
+
+
+class Viewer:
+    """The pages as a user sees them."""
+
+    def __init__(self, client: TestClient, name: str) -> None:
+        self._client, self._headers = client, {"authorization": f"Bearer {name}"}
+
+    def __call__(self, path: str = "transfers", status: int = 200) -> str:
+        answer = self._client.get(f"/{path}", headers=self._headers)
+        assert answer.status_code == status, answer.text
+        return str(answer.text)
+
+
+@pytest.fixture
+def olga(anybody: TestClient) -> Viewer:
+    return Viewer(anybody, OPERATOR)
+
+
+@pytest.fixture
+def ann(anybody: TestClient) -> Viewer:
+    return Viewer(anybody, "ann")
+
+
+def moved(site: Site, ids: list[int], state: TransferState, *, at: datetime = NOW, failure: str | None = None) -> None:
+    """As if the components had moved them."""
+    values = {"state": state.value, "due_at": at, "moved_at": at, "failure": failure, "reason": f"it is {HOSTILE}"}
+    where = stageout_transfers.c.id.in_(ids)
+    writing(site.ledger, lambda connection: connection.execute(update(stageout_transfers).where(where).values(values)))
+
+
+def listed(page: str) -> list[int]:
+    return [int(number) for number in re.findall(r'href="transfer\?id=(\d+)" id="t\d+"', page)]
+
+
+def links(page: str) -> dict[str, tuple[str, int]]:
+    """The numbers that lead to rows, by the id of their link."""
+    found = re.findall(r'<a href="([^"]+)" id="([^"]+)" aria-label="[^"]*">(\d+)</a>', page)
+    numbers = [(name, (html.unescape(href), int(number))) for href, name, number in found if not name.startswith("t")]
+    return dict(numbers)
+
+
+def test_an_empty_ledger_is_said(olga: Viewer) -> None:
+    page = olga()
+    assert "There is no such transfer that is not archived." in page
+    assert "There is no such transfer.</p>" in page
+    assert "The last census found nothing" in page
+
+
+def test_every_number_leads_to_as_many_rows(site: Site, olga: Viewer) -> None:
+    of_ann = recorded(site.ledger, 5, owner="ann")
+    of_bob = recorded(site.ledger, 3, owner="bob", source="bari", destination="pisa")
+    moved(site, of_ann[:2], FAILED, failure="quota")
+    moved(site, of_ann[2:3], TransferState.RETRY_WAIT, failure="timeout")
+    moved(site, of_bob[:2], CLEANED)
+    page = olga()
+    numbers = links(page)
+    assert {"state-new", "state-failed", "state-retry-wait", "failure-1", "failure-2"} <= numbers.keys()
+    assert len(numbers) > 15
+    for name, (href, number) in numbers.items():
+        assert len(listed(olga(href))) == number, name
+    assert numbers["state-new"][1] == 3
+    assert "not retried" in page
+    assert HOSTILE not in page
+
+
+def test_users_see_their_own_only(site: Site, ann: Viewer, olga: Viewer) -> None:
+    own = recorded(site.ledger, 2, owner="ann")
+    others = recorded(site.ledger, 3, owner="bob")
+    moved(site, others[:1], FAILED, failure="quota")
+    found = [
+        {"found_at": NOW, "kind": "old-state", "transfer": one, "reason": "r", "outcome": "named"}
+        for one in (own[0], others[0])
+    ]
+    found.append({"found_at": NOW, "kind": "unknown-file", "transfer": None, "reason": "of nobody", "outcome": "named"})
+    writing(site.ledger, lambda connection: [connection.execute(insert(stageout_findings), row) for row in found])
+    page = ann()
+    assert listed(page) == own[::-1]
+    assert "bob" not in page
+    assert "quota</th>" not in page
+    assert re.findall(r'id="finding-\d+">(\d+)<', page) == [str(own[0])]
+    assert "of nobody" not in page
+    assert {number for _, number in links(page).values()} == {2}
+    ann("transfers?user=bob", 400)
+    ann(f"transfer?id={others[0]}", 400)
+    whole = olga()
+    assert "of nobody" in whole
+    assert re.findall(r'id="kind-([a-z-]+)">(\d)', whole) == [("old-state", "2"), ("unknown-file", "1")]
+    assert re.findall(r'id="finding-\d+">(\d+)<', olga("transfers?finding=unknown-file")) == []
+    olga("transfers?finding=lost", 400)
+    assert f"Transfer {others[0]}" in olga(f"transfer?id={others[0]}")
+
+
+@pytest.mark.parametrize("query", ["user=ann", "", "state=new", "workflow=workflow"])
+def test_the_list_goes_on_where_a_page_of_it_ended(
+    site: Site, olga: Viewer, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    monkeypatch.setattr(overview, "PAGE", 2)
+    expected = recorded(site.ledger, 5, owner="ann")[::-1]
+    url, found, pages = f"transfers?{query}", [], 0
+    while url:
+        page = olga(url)
+        found += listed(page)
+        older = re.search(r'<a href="([^"]+)" rel="next"', page)
+        url, pages = html.unescape(older[1]) if older else "", pages + 1
+    assert (found, pages) == (expected, 3)
+
+
+def test_what_is_archived_is_shown_where_it_is_asked_for(site: Site, olga: Viewer) -> None:
+    ids = recorded(site.ledger, 3, owner="ann")
+    moved(site, ids[:2], CLEANED)
+    archive_transfers(site.ledger, CLEANED, before=NOW + timedelta(hours=1), limit=10)
+    assert listed(olga()) == ids[2:]
+    assert listed(olga("transfers?archived=yes")) == ids[::-1]
+    assert listed(olga("transfers?archived=yes&state=cleaned")) == ids[1::-1]
+
+
+def test_a_transfer_has_every_move_with_its_reason(site: Site, ann: Viewer) -> None:
+    (number,) = recorded(site.ledger, 1, owner="ann", size=1500, dataset="/a/b/USER")
+    for minutes, (before, after) in enumerate([(NEW, TransferState.KILLED), (TransferState.KILLED, NEW)], start=1):
+        move = TransferMove(number, before, after, f"why {after.value} {HOSTILE}")
+        move_transfers(site.ledger, [move], StageoutComponent.PERSON, now=NOW + timedelta(minutes=minutes))
+    page = ann(f"transfer?id={number}")
+    assert "1 500 bytes" in page
+    assert page.index("why killed") < page.rindex("why new")
+    assert page.count("1 min 00 s") == 2
+    assert HOSTILE not in page
+    for wrong in ("transfer", "transfer?id=0", "transfer?id=x", "transfer?id=999"):
+        ann(wrong, 400)
+
+
+@pytest.mark.parametrize("query", ["state=lost", "archived=maybe", "name=/a", "job=7", "after=x", f"user={'x' * 2000}"])
+def test_a_choice_that_cannot_be_is_refused(olga: Viewer, query: str) -> None:
+    olga(f"transfers?{query}", 400)
+
+
+def test_the_news_are_the_same_part_of_the_page(site: Site, anybody: TestClient) -> None:
+    recorded(site.ledger, 1, owner="ann")
+    headers = {"authorization": "Bearer ann"}
+    first = anybody.get("/transfers/live?state=new", headers=headers)
+    again = anybody.get("/transfers/live?state=new", headers={**headers, "if-none-match": first.headers["etag"]})
+    assert first.status_code == 200
+    assert again.status_code in {200, 304}  # ages on it grow by the second
+    assert anybody.get("/transfers").status_code == anybody.get("/transfer?id=1").status_code == 401
+
+
+def test_hours_and_days_are_counted_by_the_end_of_transfers(site: Site) -> None:
+    now = datetime(2026, 11, 23, 12, 30, tzinfo=UTC)
+    ids = recorded(site.ledger, 6, owner="ann")
+    moved(site, ids[:2], CLEANED, at=now - timedelta(minutes=5))
+    moved(site, ids[2:3], TransferState.KEPT, at=now - timedelta(hours=2))
+    moved(site, ids[3:4], FAILED, at=now - timedelta(hours=2))
+    moved(site, ids[4:5], CLEANED, at=now - timedelta(hours=30))
+    for owner, expected in ((None, [(1, 1), (0, 0), (2, 0)]), ("ann", [(1, 1), (0, 0), (2, 0)]), ("bob", [(0, 0)] * 3)):
+        found = rows.hours(site.ledger, RememberedCounts(), owner, now=now, count=3)
+        assert [(hour.complete, hour.failed) for hour in found] == expected
+    sums = {
+        "owner": "ann", "workflow": "w", "source": "pisa", "destination": "bari", "bytes": 10, "retries": 0,
+        "waited_s": 0, "copied_s": 0, "verified_s": 0, "ended_s": 0, "day": now.replace(hour=0, minute=0),
+    }  # fmt: skip
+    days = [{**sums, "digest": str(number), "state": state, "files": files}
+            for number, (state, files) in enumerate([("cleaned", 7), ("kept", 1), ("failed", 2)])]  # fmt: skip
+    writing(site.ledger, lambda connection: connection.execute(insert(stageout_analytics), days))
+    (day,) = rows.days(site.ledger, None, now=now)
+    assert (day.complete, day.failed, day.bytes) == (8, 2, 20)
+    assert rows.days(site.ledger, "bob", now=now) == ()
