@@ -1,0 +1,402 @@
+"""`nightshift stageout`: users' files between sites: submit, status, kill, resubmit, close, census, export, dead."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from include.cli.repository.open import AsJson, holder, open_site, printable, refusing
+
+if TYPE_CHECKING:
+    from include.cli.transfers.file_lists import ListedFile, ListFault
+    from include.site.site import Site
+    from include.stageout.files import StageoutRequest
+    from include.stageout.status import TransferFilter, TransferStatus
+    from include.stageout.upkeep.findings import CensusFinding
+
+app = typer.Typer(no_args_is_help=True)
+
+REFUSED = 2
+SHOWN_FAULTS = 20
+Owner = Annotated[
+    str | None, typer.Option("--owner", help="The user whom the transfers belong to; you, if it is not given.")
+]
+Workflow = Annotated[str | None, typer.Option("--workflow", "-w", help="All transfers of this workflow.")]
+Ids = Annotated[list[int] | None, typer.Argument(metavar="[ID]...", help="Transfers, as `status --list` shows them.")]
+Day = Annotated[str | None, typer.Option(metavar="DATE", help="As 2026-11-23, in UTC.")]
+
+
+@app.command()
+def submit(
+    listed: Annotated[str, typer.Argument(metavar="FILE", help="CSV with a head or JSON lines; - is standard input.")],
+    workflow: Annotated[str, typer.Option("--workflow", "-w", help="What the files belong to.")],
+    owner: Owner = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--key", help="The idempotency key; without one the same files are the same request."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the list; record nothing.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ask for the transfer of files. Run it again with the same files: nothing is recorded twice.
+
+    The fields are source, source_name, destination and destination_name (site and logical name), and if wanted kind,
+    activity, size, checksum, dataset and user_job. With a fault in any line nothing is recorded, and the exit code
+    is 2.
+    """
+    from include.stageout.requests import record_request
+
+    with refusing():
+        files, faults = _read(listed)
+        site = open_site()
+        requests = _requests(owner or getpass.getuser(), key, workflow, files)
+        faults = sorted([*faults, *_check(site, requests, files)], key=lambda fault: fault.line)
+        if faults or not files:
+            _refuse_list(faults, as_json=as_json)
+        done = []
+        for request in [] if dry_run else requests:
+            receipt = record_request(site.ledger, request, now=datetime.now(UTC))
+            done.append({"key": request.key, "files": receipt.files, "repeated": receipt.repeated})
+    if as_json:
+        typer.echo(json.dumps({"files": len(files), "recorded": not dry_run, "requests": done}, indent=1))
+    elif dry_run:
+        typer.echo(f"{len(files)} files can be transferred; nothing is recorded")
+    for row in [] if as_json else done:
+        what = "were recorded before" if row["repeated"] else "are recorded"
+        typer.echo(f"{row['files']} files {what}, with the key {row['key']}")
+
+
+@app.command()
+def status(
+    number: Annotated[int | None, typer.Argument(metavar="[ID]", help="One transfer, with its history.")] = None,
+    owner: Owner = None,
+    everyone: Annotated[bool, typer.Option("--all", help="Transfers of all users.")] = False,
+    workflow: Workflow = None,
+    job: Annotated[str | None, typer.Option("--job", help="Those of this job of the workflow.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="The file of this logical name.")] = None,
+    source: Annotated[str | None, typer.Option("--source", help="From this site.")] = None,
+    destination: Annotated[str | None, typer.Option("--destination", help="To this site.")] = None,
+    states: Annotated[list[str] | None, typer.Option("--state", help="In this state; may be repeated.")] = None,
+    listed: Annotated[bool, typer.Option("--list", "-l", help="List the transfers, the newest first.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many are listed.")] = 50,
+    after: Annotated[int | None, typer.Option("--after", help="Go on after the list that ended with this.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Count transfers by state, list them with their reasons, or show one with its whole history."""
+    from include.stageout.states import TransferState
+    from include.stageout.status import TransferFilter
+
+    known = {state.value: state for state in TransferState}
+    unknown = [state for state in states or () if state not in known]
+    if unknown:
+        raise typer.BadParameter(f"there is no state {unknown[0]!r}; there are {', '.join(known)}")
+    whose = None if everyone else owner or getpass.getuser()
+    chosen = tuple(known[state] for state in states or ())
+    wanted = TransferFilter(whose, workflow, job, source, destination, name=name, states=chosen)
+    with refusing():
+        site = open_site()
+        if number is not None:
+            _show_transfer(site, number, as_json=as_json)
+        elif listed or job or name or after is not None:
+            _show_list(site, wanted, after, limit, as_json=as_json)
+        else:
+            _show_counts(site, wanted, as_json=as_json)
+
+
+@app.command()
+def kill(ids: Ids = None, workflow: Workflow = None, owner: Owner = None, as_json: AsJson = False) -> None:
+    """Kill transfers. What FTS has is killed when FTS confirms it; what is copied already goes on."""
+    from include.stageout.components.retry_manager import kill as kill_transfers
+
+    whose = owner or getpass.getuser()
+    with refusing():
+        done = kill_transfers(
+            open_site().ledger,
+            by=holder(),
+            now=datetime.now(UTC),
+            ids=_chosen(ids, workflow),
+            owner=whose,
+            workflow=workflow,
+        )
+    if as_json:
+        typer.echo(json.dumps({"killed": sorted(done.killed), "killing": sorted(done.killing)}))
+        return
+    typer.echo(f"{len(done.killed)} transfers of {whose} are killed, {len(done.killing)} wait for FTS")
+
+
+@app.command()
+def resubmit(ids: Ids = None, workflow: Workflow = None, owner: Owner = None, as_json: AsJson = False) -> None:
+    """Try failed and killed transfers again, with all their retries."""
+    from include.stageout.components.retry_manager import resubmit as resubmit_transfers
+
+    whose = owner or getpass.getuser()
+    with refusing():
+        done = resubmit_transfers(
+            open_site().ledger,
+            by=holder(),
+            now=datetime.now(UTC),
+            ids=_chosen(ids, workflow),
+            owner=whose,
+            workflow=workflow,
+        )
+    if as_json:
+        typer.echo(json.dumps({"resubmitted": sorted(done)}))
+        return
+    typer.echo(f"{len(done)} transfers of {whose} are new again")
+
+
+@app.command()
+def close(
+    workflow: Annotated[str, typer.Argument(metavar="WORKFLOW", help="It gets no further files.")],
+    owner: Owner = None,
+    as_json: AsJson = False,
+) -> None:
+    """Close a workflow: it gets no further files, and what waits for a full block is registered now.
+
+    Transfers that are on the way go on. A closed workflow cannot be opened again.
+    """
+    from include.stageout.registration.blocks import close_workflow
+
+    whose = owner or getpass.getuser()
+    with refusing():
+        changed = close_workflow(open_site().ledger, whose, workflow, now=datetime.now(UTC))
+    if as_json:
+        typer.echo(json.dumps({"owner": whose, "workflow": workflow, "changed": changed}))
+        return
+    typer.echo(printable(f"workflow {workflow} of {whose} is {'' if changed else 'already '}closed"))
+
+
+@app.command()
+def dead(
+    fts_id: Annotated[str, typer.Argument(metavar="JOB", help="The job's id at FTS.")], as_json: AsJson = False
+) -> None:
+    """Declare that the FTS server of a job does not run it any more; its files are tried again.
+
+    Do this only when it is certain: a copy that goes on would write to the same destinations as the next attempt.
+    """
+    from include.stageout.jobs import declare_dead
+
+    with refusing():
+        moved = declare_dead(open_site().ledger, fts_id, by=holder(), now=datetime.now(UTC))
+    if as_json:
+        typer.echo(json.dumps({"job": fts_id, "transfers": sorted(moved)}))
+        return
+    typer.echo(printable(f"job {fts_id} is dead; {len(moved)} transfers are tried again"))
+
+
+@app.command()
+def census(
+    deletes: Annotated[
+        bool, typer.Option("--delete", help="Delete old unknown files at sites with `clean_unknown`.")
+    ] = False,
+    last: Annotated[bool, typer.Option("--last", help="Show what the last census found; ask nobody.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Find what is stuck or does not fit between ledger, FTS and storages, and repair what is safe.
+
+    Without --delete no file is removed. Exit code 1 if anything was found that is not repaired.
+    """
+    from include.stageout.components.census import take_census
+    from include.stageout.opening import open_stageout
+    from include.stageout.upkeep.findings import FindingOutcome, last_findings
+
+    with refusing():
+        site = open_site()
+        if last:
+            findings = last_findings(site.ledger)
+        else:
+            stageout = open_stageout(site, f"census by {holder()}")
+            findings = take_census(stageout, now=lambda: datetime.now(UTC), deletes=deletes).findings
+    if as_json:
+        typer.echo(json.dumps([_finding(finding) for finding in findings], indent=1))
+    for finding in [] if as_json else findings:
+        where = finding.name or (f"transfer {finding.transfer}" if finding.transfer else f"job {finding.job}")
+        at = f" at {finding.site}" if finding.site else ""
+        typer.echo(printable(f"{finding.kind.value:14}  {finding.outcome.value:9}  {where}{at}: {finding.reason}"))
+    if not findings and not as_json:
+        typer.echo("nothing is stuck")
+    if any(finding.outcome is not FindingOutcome.REPAIRED for finding in findings):
+        raise typer.Exit(1)
+
+
+@app.command()
+def export(
+    since: Annotated[str, typer.Option("--since", metavar="DATE", help="The first day, as 2026-11-23, in UTC.")],
+    until: Annotated[str | None, typer.Option("--until", metavar="DATE", help="The last day; today.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Only transfers of this user.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; standard output.")] = None,
+) -> None:
+    """Write daily sums by user, workflow, link, state and class of failure as CSV.
+
+    A transfer is in the sums when it is archived: `archive_hours` after it was complete, `resubmit_days` after it
+    failed.
+    """
+    from include.stageout.sums import export_csv
+
+    first = _day(since)
+    last = _day(until) if until else datetime.now(UTC)
+    with refusing():
+        lines = export_csv(open_site().ledger, since=first, until=last + timedelta(days=1), owner=owner)
+        if output is None:
+            for line in lines:
+                typer.echo(line, nl=False)
+            return
+        try:
+            with output.open("w", encoding="utf-8", newline="") as file:
+                file.writelines(lines)
+        except OSError as error:
+            raise typer.BadParameter(f"{output}: {error.strerror}") from None
+
+
+def _read(listed: str) -> tuple[list[ListedFile], list[ListFault]]:
+    """The files of a list, and what is wrong with its lines."""
+    from include.cli.transfers.file_lists import read_list
+
+    if listed == "-":
+        return read_list(sys.stdin)
+    try:
+        # bytes that are not UTF-8 are refused with their line, as part of a name
+        with Path(listed).open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:
+            return read_list(lines)
+    except OSError as error:
+        raise typer.BadParameter(f"{listed}: {error.strerror}") from None
+
+
+def _requests(owner: str, key: str | None, workflow: str, files: Sequence[ListedFile]) -> list[StageoutRequest]:
+    """The files, in as many requests as they need; the same files have the same keys."""
+    from include.stageout.files import MAX_FILES, StageoutRequest
+
+    found = []
+    for start in range(0, len(files), MAX_FILES):
+        piece = tuple(listed.file for listed in files[start : start + MAX_FILES])
+        request = StageoutRequest(owner, "", workflow, piece)
+        number = start // MAX_FILES
+        given = request.digest if key is None else f"{key}.{number}" if number else key
+        found.append(StageoutRequest(owner, given, workflow, piece))
+    return found
+
+
+def _check(site: Site, requests: Sequence[StageoutRequest], files: Sequence[ListedFile]) -> list[ListFault]:
+    """What is wrong with the files, by line. Raises StageoutError for what is wrong with all of them."""
+    from dataclasses import replace
+
+    from include.cli.transfers.file_lists import ListFault
+    from include.stageout.errors import StageoutError
+    from include.stageout.files import check_name_space, check_request
+
+    faults: list[ListFault] = []
+    first: dict[str, int] = {}
+    for listed in files:
+        line = first.setdefault(listed.file.place, listed.line)
+        if line != listed.line:
+            faults.append(ListFault(listed.line, f"it has the same destination as line {line}"))
+        alone = replace(requests[0], files=(listed.file,))
+        try:
+            check_request(alone, site.settings.sites)
+            check_name_space(alone, site.settings.stageout)
+        except StageoutError as error:
+            if error.subject != "file 0":
+                raise
+            faults.append(ListFault(listed.line, str(error).removeprefix("file 0: ")))
+    return faults
+
+
+def _refuse_list(faults: Sequence[ListFault], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"faults": [{"line": fault.line, "what": fault.what} for fault in faults]}, indent=1))
+    else:
+        for fault in faults[:SHOWN_FAULTS]:
+            typer.echo(printable(f"nightshift: {fault}"), err=True)
+        more = len(faults) - SHOWN_FAULTS
+        if more > 0:
+            typer.echo(f"nightshift: {more} more lines have faults; --json shows all", err=True)
+        what = f"{len(faults)} lines have faults" if faults else "the list has no files"
+        typer.echo(f"nightshift: {what}; nothing is recorded. Hint: correct the list and run it again.", err=True)
+    raise typer.Exit(REFUSED)
+
+
+def _show_transfer(site: Site, number: int, *, as_json: bool) -> None:
+    from include.stageout.archive import history
+    from include.stageout.errors import TRANSFER_UNKNOWN
+    from include.stageout.status import transfer_status
+
+    found = transfer_status(site.ledger, number)
+    if found is None:
+        raise TRANSFER_UNKNOWN(f"transfer {number}", "the ledger does not have it")
+    moves = history(site.ledger, number)
+    if as_json:
+        typer.echo(json.dumps(found.to_json() | {"history": [move.to_json() for move in moves]}, indent=1))
+        return
+    for name, value in found.to_json().items():
+        if value is not None:
+            typer.echo(printable(f"{name:17} {value}"))
+    for move in moves:
+        when = f"{move.moved_at:%Y-%m-%dT%H:%M:%SZ}"
+        typer.echo(printable(f"{when}  {move.before} -> {move.state}, by the {move.component}: {move.reason}"))
+
+
+def _show_list(site: Site, wanted: TransferFilter, after: int | None, limit: int, *, as_json: bool) -> None:
+    from include.stageout.status import list_transfers
+
+    page = list_transfers(site.ledger, wanted, after=after, limit=limit)
+    if as_json:
+        document = {"transfers": [row.to_json() for row in page.rows], "after": page.after}
+        typer.echo(json.dumps(document, indent=1))
+        return
+    for row in page.rows:
+        typer.echo(printable(_line(row)))
+    if page.after is not None:
+        typer.echo(f"there may be more: --after {page.after}")
+
+
+def _line(row: TransferStatus) -> str:
+    where = f"{row.source} -> {row.destination}:{row.destination_name}"
+    return f"{row.id:>10}  {row.state.value:16}  {row.owner}  {row.workflow}  {where}  {row.reason}"
+
+
+def _show_counts(site: Site, wanted: TransferFilter, *, as_json: bool) -> None:
+    from include.stageout.status import count_archived, count_transfers, sum_counts, workflow_status
+
+    live = sum_counts(count_transfers(site.ledger, wanted), lambda count: count.state.value)
+    archived = sum_counts(count_archived(site.ledger, wanted), lambda count: count.state.value)
+    whole = None
+    if wanted.owner is not None and wanted.workflow is not None:
+        whole = workflow_status(site.ledger, wanted.owner, wanted.workflow)
+    if as_json:
+        document: dict[str, Any] = {"transfers": live, "archived": archived}
+        typer.echo(json.dumps(document | ({"workflow": whole.to_json()} if whole else {}), indent=1))
+        return
+    if whole is not None:
+        closed = f"closed at {whole.closed_at:%Y-%m-%dT%H:%M:%SZ}" if whole.closed_at else "open"
+        typer.echo(printable(f"workflow {whole.name} of {whole.owner}: {whole.files} files, {closed}"))
+    for state in dict.fromkeys([*live, *archived]):
+        typer.echo(f"{state:16}  {live.get(state, 0):>10}  archived {archived.get(state, 0):>10}")
+    if not live and not archived:
+        typer.echo("there are no such transfers")
+
+
+def _finding(finding: CensusFinding) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {**asdict(finding), "kind": finding.kind.value, "outcome": finding.outcome.value}
+
+
+def _chosen(ids: Sequence[int] | None, workflow: str | None) -> list[int] | None:
+    """The ids that were given; None: the whole workflow."""
+    if bool(ids) == (workflow is not None):
+        raise typer.BadParameter("name transfers by their ids, or a workflow with --workflow")
+    return list(ids) if ids else None
+
+
+def _day(text: str) -> datetime:
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a date; write 2026-11-23") from None

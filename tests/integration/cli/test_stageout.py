@@ -1,0 +1,182 @@
+"""`nightshift stageout` with a ledger of its own: lists that are good and bad, status, kill, resubmit, close, sums."""
+
+from __future__ import annotations
+
+import csv
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, update
+from typer.testing import CliRunner, Result
+
+from include.cli.transfers.stageout import app
+from include.ledger.engine import open_ledger, writing
+from include.stageout.archive import archive_transfers
+from include.stageout.states import TransferState
+from include.stageout.tables import stageout_transfers
+
+SITE = """
+ledger: "sqlite:///{folder}/ledger.db"
+sites:
+  pisa: {{read: [{{prefix: /store, url: "davs://pisa.example.org/cms"}}]}}
+  bari: {{read: [{{prefix: /store, url: "davs://bari.example.org/cms"}}]}}
+"""
+HEAD = "source,source_name,destination,destination_name,size,dataset,user_job"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "site.yaml").write_text(SITE.format(folder=tmp_path))
+    monkeypatch.setenv("NIGHTSHIFT_CONFIG", str(tmp_path / "site.yaml"))
+    monkeypatch.delenv("NIGHTSHIFT_LEDGER_URL", raising=False)
+    monkeypatch.setattr("getpass.getuser", lambda: "ann")
+    monkeypatch.setenv("COLUMNS", "300")  # messages are not folded
+    return tmp_path
+
+
+@pytest.fixture
+def ledger(folder: Path) -> Engine:
+    return open_ledger(f"sqlite:///{folder}/ledger.db")
+
+
+def stageout(*words: str, code: int = 0, text: str | None = None) -> Result:
+    result = CliRunner().invoke(app, list(words), input=text, catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    return result
+
+
+def as_json(*words: str, code: int = 0, text: str | None = None) -> Any:
+    return json.loads(stageout(*words, "--json", code=code, text=text).stdout)
+
+
+def line(number: int, user: str = "ann", **fields: str) -> str:
+    plain = {
+        "source": "pisa", "source_name": f"/store/temp/user/{user}/{number}", "destination": "bari",
+        "destination_name": f"/store/user/{user}/{number}", "size": "7", "dataset": "", "user_job": str(number % 2),
+    }  # fmt: skip
+    return ",".join((plain | fields).values())
+
+
+@pytest.fixture
+def submitted() -> list[int]:
+    """The ids of three transfers of a workflow, the newest first."""
+    stageout("submit", "-", "-w", "w1", text="\n".join([HEAD, *map(line, range(3))]))
+    return [row["id"] for row in as_json("status", "--list")["transfers"]]
+
+
+def set_state(ledger: Engine, state: TransferState, at: datetime, ids: list[int] | None = None) -> None:
+    columns = stageout_transfers.c
+    where = columns.id.in_(ids) if ids is not None else columns.id > 0
+    values = {"state": state.value, "due_at": at, "moved_at": at}
+    writing(ledger, lambda connection: connection.execute(update(stageout_transfers).where(where).values(values)))
+
+
+def test_a_list_is_checked_then_recorded_and_recorded_once(folder: Path) -> None:
+    file = folder / "list.csv"
+    file.write_text("\n".join([HEAD, *map(line, range(3))]))
+    assert (
+        "3 files can be transferred; nothing is recorded"
+        in stageout("submit", str(file), "-w", "w1", "--dry-run").stdout
+    )
+    assert as_json("status") == {"transfers": {}, "archived": {}}
+    assert "3 files are recorded" in stageout("submit", str(file), "-w", "w1").stdout
+    assert "3 files were recorded before" in stageout("submit", str(file), "-w", "w1").stdout
+    assert as_json("status", "-w", "w1")["transfers"] == {"new": 3}
+    assert as_json("status", "--owner", "bob")["transfers"] == {}
+    assert as_json("status", "--all")["transfers"] == {"new": 3}
+
+
+def test_a_long_list_is_several_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("include.stageout.files.MAX_FILES", 2)
+    document = as_json("submit", "-", "-w", "w1", "--key", "k", text="\n".join([HEAD, *map(line, range(3))]))
+    assert [(row["key"], row["files"]) for row in document["requests"]] == [("k", 2), ("k.1", 1)]
+
+
+def test_each_fault_is_named_by_its_line_and_nothing_is_recorded() -> None:
+    lines = [
+        HEAD, line(0), line(1, source="rome"), line(0), line(2, destination_name="/store/user/bob/2"), "a,b",
+        line(3, size="-1"), line(4, source_name="davs://pisa.example.org/cms/4"),
+    ]  # fmt: skip
+    done = stageout("submit", "-", "-w", "w1", code=2, text="\n".join(lines))
+    shown = [text.removeprefix("nightshift: ") for text in done.stderr.splitlines()]
+    assert [text.partition(":")[0] for text in shown[:-1]] == [f"line {number}" for number in (3, 4, 5, 6, 7, 8)]
+    assert "the source site 'rome' is not in the configuration" in shown[0]
+    assert "it has the same destination as line 2" in shown[1]
+    assert "is not below /store/user/ann" in shown[2]
+    assert shown[-1].startswith("6 lines have faults; nothing is recorded")
+    assert as_json("status")["transfers"] == {}
+    faults = as_json("submit", "-", "-w", "w1", code=2, text="\n".join(lines))["faults"]
+    assert [fault["line"] for fault in faults] == [3, 4, 5, 6, 7, 8]
+
+
+def test_what_is_wrong_with_the_whole_request_is_named_once(folder: Path) -> None:
+    done = stageout("submit", "-", "-w", " ", code=2, text="\n".join([HEAD, line(0), line(1)]))
+    assert done.stderr.count("`workflow` is not a text") == 1
+    assert "the list has no files" in stageout("submit", "-", "-w", "w1", code=2, text="").stderr
+    assert "No such file" in stageout("submit", str(folder / "absent"), "-w", "w1", code=2).stderr
+
+
+def test_transfers_are_listed_by_page_and_shown_with_their_history(submitted: list[int], ledger: Engine) -> None:
+    first = as_json("status", "--list", "--limit", "2")
+    rest = as_json("status", "--list", "--limit", "2", "--after", str(first["after"]))
+    assert [row["id"] for row in first["transfers"] + rest["transfers"]] == submitted
+    assert rest["after"] is None
+    assert [row["user_job"] for row in as_json("status", "-w", "w1", "--job", "1")["transfers"]] == ["1"]
+    (named,) = as_json("status", "--name", "/store/user/ann/2")["transfers"]
+    assert named["id"] == submitted[0]
+    stageout("kill", str(submitted[0]))
+    shown = stageout("status", str(submitted[0])).stdout
+    assert "new -> killed, by the person: killed by ann@" in shown
+    assert as_json("status", str(submitted[0]))["history"][0]["state"] == "killed"
+    assert "list transfers with" in stageout("status", "999", code=2).stderr
+    assert "there is no state 'lost'" in stageout("status", "--state", "lost", code=2).stderr
+
+
+def test_transfers_are_killed_and_resubmitted_by_id_and_by_workflow(submitted: list[int]) -> None:
+    assert as_json("kill", str(submitted[0])) == {"killed": submitted[:1], "killing": []}
+    assert as_json("kill", "-w", "w1", "--owner", "bob") == {"killed": [], "killing": []}
+    assert as_json("kill", "-w", "w1")["killed"] == sorted(submitted[1:])
+    assert as_json("status")["transfers"] == {"killed": 3}
+    assert as_json("resubmit", str(submitted[1])) == {"resubmitted": [submitted[1]]}
+    assert "2 transfers of ann are new again" in stageout("resubmit", "-w", "w1").stdout
+    for command in ("kill", "resubmit"):
+        assert "name transfers by their ids, or a workflow" in stageout(command, code=2).stderr
+
+
+def test_a_closed_workflow_gets_no_further_files(submitted: list[int]) -> None:
+    assert stageout("close", "w1").stdout == "workflow w1 of ann is closed\n"
+    assert stageout("close", "w1").stdout == "workflow w1 of ann is already closed\n"
+    assert "closed at" in stageout("status", "-w", "w1").stdout
+    done = stageout("submit", "-", "-w", "w1", code=2, text="\n".join([HEAD, line(7)]))
+    assert "is not opened again" in done.stderr
+    assert "check owner and name" in stageout("close", "w2", code=2).stderr
+
+
+def test_archived_transfers_are_counted_and_exported(submitted: list[int], ledger: Engine, folder: Path) -> None:
+    ended = datetime(2026, 11, 23, 12, tzinfo=UTC)
+    set_state(ledger, TransferState.CLEANED, ended, submitted[:2])
+    archive_transfers(ledger, TransferState.CLEANED, before=ended, limit=10)
+    assert as_json("status") == {"transfers": {"new": 1}, "archived": {"cleaned": 2}}
+    words = ("export", "--since", "2026-11-01", "--until", "2026-11-23")
+    (row,) = csv.DictReader(stageout(*words).stdout.splitlines())
+    assert (row["day"], row["owner"], row["files"], row["bytes"]) == ("2026-11-23", "ann", "2", "14")
+    stageout(*words, "--output", str(folder / "sums.csv"))
+    assert (folder / "sums.csv").read_text() == stageout(*words).stdout
+    assert len(stageout("export", "--since", "2026-11-24").stdout.splitlines()) == 1
+    assert "is not a date" in stageout("export", "--since", "yesterday", code=2).stderr
+
+
+def test_a_job_that_the_ledger_does_not_have_is_not_declared_dead() -> None:
+    assert "the ledger has no such job" in stageout("dead", "no-such-job", code=2).stderr
+
+
+def test_a_census_names_what_is_stuck(submitted: list[int], ledger: Engine) -> None:
+    assert stageout("census").stdout == "nothing is stuck\n"
+    assert as_json("census", "--last") == []
+    set_state(ledger, TransferState.DONE, datetime.now(UTC) - timedelta(days=9), submitted[:1])
+    (found,) = [row for row in as_json("census", code=1) if row["kind"] == "old-state"]
+    assert (found["transfer"], found["outcome"]) == (submitted[0], "reported")
+    assert f"transfer {submitted[0]}: done since" in stageout("census", "--last", code=1).stdout
