@@ -63,6 +63,20 @@ class CollectionLogLink(BaseOperatorLink):
         return task if ti_key.map_index < 0 else f"{task}/mapped/{ti_key.map_index}"
 
 
+class BenchmarkReportLink(BaseOperatorLink):
+    """To the report of a benchmark campaign; the files are on the worker's machine."""
+
+    name = "Benchmark report"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:  # noqa: ARG002 - Airflow's signature
+        """The report; "" leaves the link out."""
+        from include.pages.registry import PREFIX
+        from operators.watch import airflow_url
+
+        campaign = operator.campaign
+        return f"{airflow_url()}{PREFIX}/benchmarks/{quote(campaign, safe='')}/report" if campaign else ""
+
+
 class QualityLink(BaseOperatorLink):
     """To the Data Docs of a run's quality gate; the files are on the worker's machine."""
 

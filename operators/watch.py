@@ -51,7 +51,7 @@ def airflow_url() -> str:
 
 
 def log_of(run: str) -> str:
-    """Where a run of the ledger is looked at in Airflow's pages."""
+    """The address of a run of the ledger in Airflow's pages."""
     dag_id, _, run_id = run.partition("/")
     return f"{airflow_url()}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}"
 

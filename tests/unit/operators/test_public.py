@@ -26,11 +26,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "ObjectCopyOperator": {"source_key": "a"},
     "ObjectDeleteOperator": {"keys": "a"},
     "ObjectPutOperator": {"key": "a", "data": "x"},
+    "FtsTransferOperator": {"files": []},
     "CvmfsPathSensor": {"fqrn": "a.example.org", "path": "/a"},
     "CvmfsRevisionSensor": {"fqrn": "a.example.org", "revision": "3"},
     "LeaseFreeSensor": {"fqrn": "a.example.org"},
     "PlaceSensor": {"fqrn": "a.example.org", "path": "/a"},
     "ObjectSensor": {"key": "a"},
+    "FtsJobSensor": {"job_ids": "a"},
 }
 
 
@@ -89,6 +91,7 @@ def test_templates_are_of_arguments_and_waiting_follows_airflows_default(
         ("ObjectSensor", {"store": "builds", "store_conn_id": "ours"}),
         ("ObjectDeleteOperator", {"store": "builds", "store_conn_id": "ours"}),
         ("PlaceSensor", {"until": "soon"}),
+        ("FtsTransferOperator", {"verify": "often"}),
     ],
 )
 def test_arguments_that_exclude_each_other_are_refused_when_the_dag_is_read(name: str, more: dict[str, Any]) -> None:

@@ -1,0 +1,1 @@
+"""Transfers by FTS: for others' DAGs, and the passes of stage-out."""

@@ -1,0 +1,225 @@
+"""Stage-out as tasks: the passes that run every minute, the census, and the figures of a day."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Param
+
+from hooks.retry import RetryByKind
+from include.settings.pools import STAGEOUT
+from operators.alerts import alert_failed_run
+from operators.base import NightshiftOperator, clock, holder_name
+from operators.lease import Killed
+from operators.publishing import default_args
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from include.settings.model import SiteSettings
+
+PRIORITY = 1
+"""Below that of every slot."""
+MOST_LINKS = 50
+"""Links of a day's figures; the others are added up."""
+_MOST_NAME = 128
+_GRACE = timedelta(minutes=5)
+"""What a batch that has begun may take beyond the time of its pass."""
+
+
+class StageoutPassOperator(NightshiftOperator):
+    """Runs batches of components of stage-out in turns, until nothing is due or the time of the pass is over.
+
+    What waits is a state in the ledger, never a task. Several such tasks work side by side: each claims what it takes.
+    A kill loses and doubles nothing: what was claimed is due again when its claim ends. A component that fails stops no
+    other, and fails the task in the end. Returns the counts of each component. Runs of a backfill are refused.
+
+    :param components: names of `include.stageout.tasks.passes.COMPONENTS`, in the order of their turns.
+    :param shard: which of the tasks with the same components it is; the first one also sends messages.
+    :param seconds: the time of a pass; None: `stageout.pass_s`.
+    :param batch: rows of one batch at most.
+    """
+
+    template_fields = ("seconds", "batch")
+    ui_color = "#dcfce7"
+
+    def __init__(
+        self,
+        *,
+        components: Sequence[str],
+        shard: int = 0,
+        seconds: float | str | None = "{{ params.seconds or '' }}",
+        batch: int | str = "{{ params.batch }}",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.components = components
+        self.shard = shard
+        self.seconds = seconds
+        self.batch = batch
+        self._at_work = False
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from include.stageout.opening import open_stageout
+        from include.stageout.tasks.passes import COMPONENTS, run_pass
+
+        require_no_backfill(context)
+        site = self.site()
+        end = time.monotonic() + float(self.seconds or site.settings.stageout.pass_s)
+        self._at_work = True
+        try:
+            account = run_pass(
+                open_stageout(site, claimer(context)),
+                {name: COMPONENTS[name] for name in self.components},
+                now=clock,
+                left=lambda: time.monotonic() < end,
+                limit=int(self.batch),
+                say=self._say,
+            )
+        finally:
+            self._at_work = False
+        for name, component in account.components.items():
+            if component.fault is not None:
+                self.log.error("%s ended early: %s", name, component.fault)
+        self.log.info("pass ended: %s", account.ended.value)
+        account.require_sound()
+        return account.to_json()
+
+    def on_kill(self) -> None:
+        if self._at_work:
+            raise Killed(f"{self.task_id} was killed; what it had claimed is due again when its claim ends")
+
+    def _say(self, component: str, counts: Mapping[str, int]) -> None:
+        self.log.info("%s: %s", component, ", ".join(f"{name} {count}" for name, count in counts.items()))
+
+
+class TakeCensusOperator(NightshiftOperator):
+    """Finds what is stuck or does not fit: ledger, FTS, destinations, temporary areas. Returns the counts by kind.
+
+    What is safe is due again at once; everything else is named in the ledger. Unknown files in temporary areas are
+    deleted only at sites with `clean_unknown: true`, and never if the run's parameter `dry_run` is set.
+    """
+
+    ui_color = "#e0e7ff"
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from include.stageout.components.census import take_census
+        from include.stageout.opening import open_stageout
+
+        require_no_backfill(context)
+        stageout = open_stageout(self.site(), claimer(context))
+        report = take_census(stageout, now=clock, deletes=not context["params"]["dry_run"])
+        found: dict[str, Any] = {}
+        for (kind, outcome), count in report.counts.items():
+            found.setdefault(kind.value, {})[outcome.value] = count
+            self.log.info("%s: %d %s", kind.value, count, outcome.value)
+        return found
+
+
+class SummariseTransfersOperator(NightshiftOperator):
+    """Adds up the last day whose complete transfers are archived. Returns its figures: all, by link, by failure."""
+
+    ui_color = "#e0e7ff"
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from include.stageout.components.analytics import summarise
+        from include.stageout.opening import open_stageout
+
+        require_no_backfill(context)
+        summary = summarise(open_stageout(self.site(), claimer(context)), now=clock, limit=MOST_LINKS)
+        for (source, destination), sums in summary.links.items():
+            self.log.info("%s to %s: %d files, %d bytes", source, destination, sums.files, sums.bytes)
+        return {
+            "day": summary.day.date().isoformat(),
+            "files": summary.complete.files,
+            "bytes": summary.complete.bytes,
+            "failed": dict(summary.failed),
+            "links": {
+                f"{source} to {destination}": sums.files for (source, destination), sums in summary.links.items()
+            },
+        }
+
+
+class RemindUsersOperator(NightshiftOperator):
+    """Sends a message for each user whose transfers wait for a credential, once within the window of `notify:`.
+
+    Returns what became of each message, by user.
+    """
+
+    ui_color = "#fef9c3"
+
+    def execute(self, context: Context) -> dict[str, str]:
+        from include.stageout.tasks.reminders import remind
+
+        require_no_backfill(context)
+        return {owner: said.value for owner, said in remind(self.site(), now=clock())}
+
+
+def claimer(context: Context) -> str:
+    """How the task is called in claims; the end of a long name tells tasks and tries apart."""
+    return holder_name(context)[-_MOST_NAME:]
+
+
+def require_no_backfill(context: Context) -> None:
+    """Raise STAGEOUT_RUN_REFUSED for a run of a backfill."""
+    from airflow.sdk.api.datamodels._generated import DagRunType
+
+    from include.stageout.errors import STAGEOUT_RUN_REFUSED
+
+    if context["dag_run"].run_type == DagRunType.BACKFILL:
+        what = "a pass takes what is due now, whatever its date: a backfill would do nothing more; nothing was changed"
+        raise STAGEOUT_RUN_REFUSED(f"run {context['run_id']}", what)
+
+
+def pass_params() -> dict[str, Param]:
+    """What a person may choose for a run by hand."""
+    return {
+        "seconds": Param(
+            None,
+            title="Seconds",
+            type=["null", "integer"],
+            minimum=1,
+            maximum=3600,
+            description="For how long batches are begun; empty: `stageout.pass_s` of the configuration.",
+        ),
+        "batch": Param(
+            1000,
+            title="Rows of a batch",
+            type="integer",
+            minimum=1,
+            maximum=10_000,
+            description="How many rows of the ledger one batch takes at most.",
+        ),
+    }
+
+
+def dag_settings(settings: SiteSettings, *, params: Mapping[str, Param] | None = None) -> dict[str, Any]:
+    """What the DAGs of stage-out share: one run at a time, none for the past, after tasks of nights."""
+    pass_s = settings.stageout.pass_s
+    return {
+        "start_date": datetime(2026, 1, 1, tzinfo=UTC),
+        "catchup": False,
+        "max_active_runs": 1,
+        "dagrun_timeout": timedelta(hours=1, seconds=2 * pass_s),
+        "on_failure_callback": alert_failed_run,
+        "default_args": {
+            **default_args(retries=1, priority=PRIORITY),
+            "pool": STAGEOUT,
+            "execution_timeout": timedelta(seconds=pass_s) + _GRACE,
+        },
+        "params": pass_params() if params is None else dict(params),
+        "tags": ["stage-out"],
+    }
+
+
+def passes(settings: SiteSettings, components: Sequence[str], **kwargs: Any) -> Any:
+    """The tasks of one pass, one for each shard."""
+    return StageoutPassOperator.partial(
+        components=list(components),
+        retry_policy=RetryByKind(),
+        map_index_template="shard {{ task.shard }}",
+        **kwargs,
+    ).expand(shard=list(range(settings.stageout.shards)))

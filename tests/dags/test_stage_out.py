@@ -1,0 +1,215 @@
+"""The DAGs of stage-out through whole runs: real copies by the embedded FTS between two folders, in a small ledger."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from include.fts.client.client import FtsClient
+from include.settings.load import load
+from include.settings.secrets import EnvSecrets
+from include.site.site import Site
+from include.stageout.files import FileToTransfer, StageoutRequest
+from include.stageout.opening import open_stageout
+from include.stageout.registration.blocks import close_workflow
+from include.stageout.requests import record_request
+from include.stageout.status import TransferFilter, TransferStatus, list_transfers
+from include.stageout.tables import stageout_jobs
+from operators.lease import Killed
+from operators.transfers import passes
+from operators.transfers.passes import StageoutPassOperator
+from tests.dags.conftest import MiniSite, read_dags, record
+from tests.fakes.ftsservice import FtsService
+from tests.fakes.taskcontext import task_context
+
+DAGS = ("stage_out_submit", "stage_out_monitor", "stage_out_finish", "stage_out_census", "stage_out_analytics")
+AREA, HOME = "/store/temp/user/ada", "/store/user/ada"
+
+
+@dataclass
+class StagedSite:
+    """Two folders as sites, an FTS that copies between them, and a clock that a test moves."""
+
+    mini: MiniSite
+    folder: Path
+    later: timedelta = field(default_factory=timedelta)
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.later
+
+    def path(self, site: str, name: str) -> Path:
+        return self.folder / "sites" / site / name.removeprefix("/store/")
+
+    def request(self, workflow: str, *names: str, absent: str = "", dataset: str | None = None) -> None:
+        """Leave files in the temporary area of the north, and request them in the south. `absent`: is not there."""
+        files = []
+        for name in names:
+            content, source = f"{workflow}/{name}".encode(), f"{AREA}/{workflow}/{name}"
+            if name != absent:
+                path = self.path("north", source)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            checksum = f"adler32:{zlib.adler32(content):08x}"
+            files.append(
+                FileToTransfer(
+                    "north", source, "south", f"{HOME}/{workflow}/{name}", size=len(content), checksum=checksum,
+                    dataset=dataset,
+                )
+            )  # fmt: skip
+        request = StageoutRequest("ada", workflow, workflow, tuple(files))
+        record_request(self.mini.opened.ledger, request, now=self.now())
+
+    def found(self, workflow: str) -> dict[str, TransferStatus]:
+        """The transfers of a workflow, by the last part of their names."""
+        rows = list_transfers(self.mini.opened.ledger, TransferFilter(workflow=workflow)).rows
+        return {row.destination_name.rpartition("/")[2]: row for row in rows}
+
+    def states(self, workflow: str) -> Counter[str]:
+        return Counter(row.state.value for row in self.found(workflow).values())
+
+    def run(self, dag_id: str) -> dict[str, str]:
+        """The states of the tasks of a run, a minute after what was before."""
+        self.later += timedelta(minutes=1)
+        return self.mini.run(dag_id).tasks
+
+    def client(self) -> FtsClient:
+        return open_stageout(self.mini.opened, "a test").fts("fts_default", "ada", "north", "south")
+
+    def await_fts(self) -> None:
+        """Wait until FTS has ended all jobs of the ledger that it knows."""
+        with self.mini.opened.ledger.connect() as connection:
+            job_ids = list(connection.scalars(select(stageout_jobs.c.fts_id)))
+        client = self.client()
+        while not all(job.job_state.terminal for job in client.status(job_ids, files=False).jobs.values()):
+            pass
+
+
+@pytest.fixture(scope="module")
+def _opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MiniSite, Path]]:
+    folder = tmp_path_factory.mktemp("staged")
+    with FtsService(folder, "--folder", str(folder / "sites")) as fts:
+        rules = {
+            site: [{"prefix": "/store", "url": f"file://{folder}/sites/{site}"}] for site in ("north", "south")
+        }  # fmt: skip
+        settings = {
+            "ledger": f"sqlite:///{folder}/ledger.db",
+            "paths": {"var": str(folder)},
+            "sites": {
+                site: {"read": rule, "write": rule, "third_party": rule, "temporary": "/store/temp", "clean": True}
+                for site, rule in rules.items()
+            },
+        }
+        (folder / "site.yaml").write_text(json.dumps(settings))
+        environment = {
+            "NIGHTSHIFT_CONFIG": str(folder / "site.yaml"),
+            "AIRFLOW_CONN_FTS_DEFAULT": json.dumps({"conn_type": "fts", "host": fts.url}),
+        }
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            opened, bag = Site(load(), EnvSecrets({**os.environ})), read_dags()
+        record(bag)
+        yield MiniSite(folder, opened, "", bag, environment), folder
+        opened.ledger.dispose()
+
+
+@pytest.fixture
+def staged(_opened: tuple[MiniSite, Path], monkeypatch: pytest.MonkeyPatch) -> StagedSite:
+    made = StagedSite(*_opened)
+    for name, value in made.mini.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(passes, "clock", made.now)
+    return made
+
+
+def test_only_the_dags_of_stage_out_are_there_without_repositories(staged: StagedSite) -> None:
+    assert {name for name in staged.mini.dags if name.startswith("stage_out")} == set(DAGS)
+
+
+def test_files_are_submitted_verified_registered_and_their_sources_removed(staged: StagedSite) -> None:
+    staged.request("whole", "a", "b", "c", absent="b", dataset="/ada/whole")
+    taken = staged.path("south", f"{HOME}/whole/c")
+    taken.parent.mkdir(parents=True)
+    taken.write_bytes(b"of another")
+    assert staged.run("stage_out_submit") == {"submit[0]": "success", "submit[1]": "success"}
+    assert staged.states("whole") == {"submitted": 3}
+    staged.await_fts()
+    assert set(staged.run("stage_out_monitor").values()) == {"success"}
+    found = staged.found("whole")
+    assert {name: row.state.value for name, row in found.items()} == {"a": "done", "b": "failed", "c": "failed"}
+    assert (found["b"].failure, found["c"].failure) == ("source-missing", "destination-exists")
+    assert taken.read_bytes() == b"of another"
+    staged.run("stage_out_finish")
+    assert staged.states("whole")["done"] == 1, "its block is open"
+    close_workflow(staged.mini.opened.ledger, "ada", "whole", now=staged.now())
+    assert set(staged.run("stage_out_finish").values()) == {"success"}
+    assert staged.states("whole") == {"cleaned": 1, "failed": 2}
+    assert staged.path("south", f"{HOME}/whole/a").read_bytes() == b"whole/a"
+    assert not staged.path("north", f"{AREA}/whole/a").exists()
+    assert staged.path("north", f"{AREA}/whole/c").exists(), "the source of a failed transfer stays"
+
+
+def test_a_run_with_nothing_to_do_changes_nothing(staged: StagedSite) -> None:
+    before = staged.found("whole")
+    for dag_id in DAGS:
+        tasks = staged.run(dag_id)
+        assert set(tasks.values()) == {"skipped" if name == "delete_runs" else "success" for name in tasks}
+    assert staged.found("whole") == before
+
+
+@pytest.mark.parametrize("dag_id", DAGS)
+def test_a_run_of_a_backfill_is_refused(staged: StagedSite, dag_id: str, capfd: pytest.CaptureFixture[str]) -> None:
+    staged.request(f"backfill-{dag_id}", "a")
+    run = staged.mini.backfill(dag_id, datetime(2026, 11, 4, tzinfo=UTC))
+    assert run.state == "failed"
+    assert set(run.tasks.values()) == {"failed"}
+    assert staged.states(f"backfill-{dag_id}") == {"new": 1}
+    assert "a backfill would do nothing more" in capfd.readouterr().out
+
+
+def test_a_killed_task_loses_and_doubles_nothing(staged: StagedSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged.request("killed", *"abcd")
+    operator = StageoutPassOperator(task_id="submit", components=["submit"], seconds=50, batch=100)
+    sent = FtsClient.submit
+
+    def killed(client: FtsClient, *arguments: Any) -> str:
+        job_id = sent(client, *arguments)
+        operator.on_kill()
+        return job_id
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FtsClient, "submit", killed)
+        with pytest.raises(Killed):
+            operator.execute(task_context())
+    assert staged.states("killed") == {"claimed": 4}
+    staged.later += timedelta(minutes=10)
+    staged.run("stage_out_submit")
+    staged.await_fts()
+    staged.run("stage_out_monitor")
+    staged.run("stage_out_finish")
+    assert staged.states("killed") == {"cleaned": 4}
+    with staged.mini.opened.ledger.connect() as connection:
+        job_ids = list(connection.scalars(select(stageout_jobs.c.fts_id)))
+    copies = Counter(
+        file.dest_surl for job in staged.client().status(job_ids).jobs.values() for file in job.files
+        if "/killed/" in file.dest_surl
+    )  # fmt: skip
+    assert sorted(copies.values()) == [1, 1, 1, 1]
+    assert operator.on_kill() is None  # type: ignore[func-returns-value]
+
+
+def test_a_pass_ends_with_its_time(staged: StagedSite) -> None:
+    staged.request("late", "a")
+    operator = StageoutPassOperator(task_id="submit", components=["submit"], seconds="0.000001", batch="1")
+    assert operator.execute(task_context())["ended"] == "the time is over"
+    assert staged.states("late") == {"new": 1}
