@@ -1,9 +1,9 @@
 """One part of the soak for a bounded time: `make soak`, PART=gateway SOAK_S=1200.
 
 `gateway`: the state machine of the gateway with fresh draws. `collection`: that of collections beside publications.
-`engine`: the property tests of the repository format with
-fresh draws, and damaged input to all readers. `airflow`: the drills of tests/soak/airflow on a whole deployment.
-`cases`: the tests that are marked `thorough`, which `make test` leaves out.
+`stageout`: twice the load of its source with an outage of FTS in the middle, then its state machine. `engine`: the
+property tests of the repository format with fresh draws, and damaged input to all readers. `airflow`: the drills of
+tests/soak/airflow on a whole deployment. `cases`: the tests that are marked `thorough`, which `make test` leaves out.
 
 A part makes at least one round, and another one if there is time for it. It ends with code 1 at the first round that
 fails; a failing example then becomes an explicit one of the tests. The result goes into bench/results/soak.json.
@@ -28,6 +28,10 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from tests.soak.results import ROOT, Result, commit, write
 
 EXAMPLES, STEPS = 10, 60
+OUTAGE_RATE = 28
+"""Files a second: twice the 1.2 million a day at which the source's queues grew."""
+OUTAGE_MINUTES, OUTAGE_SOAK_S = 30, 1200
+"""So long for that soak, a sixth of it without FTS; others in proportion."""
 FUZZ_S = 60
 
 
@@ -41,6 +45,21 @@ def collection() -> bool:
     from tests.faults.test_collection_machine import CollectionsBesidePublications
 
     return machine(CollectionsBesidePublications)
+
+
+def stageout() -> bool:
+    from tests.faults.test_stageout_machine import StageoutBesideTrouble
+
+    return machine(StageoutBesideTrouble)
+
+
+def outage(seconds: float) -> bool:
+    """Whether stage-out loses nothing in an outage, and recovers; the figures go into bench/results."""
+    minutes = OUTAGE_MINUTES * seconds / OUTAGE_SOAK_S
+    length = ("--minutes", f"{minutes:.2f}", "--outage", f"{minutes / 6:.2f}", "--rate", str(OUTAGE_RATE))
+    return python(
+        "bench/stageout.py", *length, "--random-rate", "0", "--name", "stageout-outage", "--kills", "0", script=True
+    )
 
 
 def machine(kind: type[RuleBasedStateMachine]) -> bool:
@@ -72,15 +91,23 @@ def cases() -> bool:
 
 
 PARTS: dict[str, Callable[[], bool]] = {
-    "gateway": gateway, "collection": collection, "engine": engine, "airflow": airflow, "cases": cases,
+    "gateway": gateway, "collection": collection, "stageout": stageout, "engine": engine, "airflow": airflow,
+    "cases": cases,
 }  # fmt: skip
 
 
-def python(module: str, *arguments: str, **environment: str) -> bool:
-    """Whether a module ends with code 0. It ends when this process is interrupted, and stops what it has started."""
+BEGINS: dict[str, Callable[[float], bool]] = {"stageout": outage}
+"""What a part does once, before its rounds; it takes the seconds of the soak."""
+
+
+def python(module: str, *arguments: str, script: bool = False, **environment: str) -> bool:
+    """Whether a module or script ends with code 0. It ends when this process is interrupted, and ends what it began."""
     others = {name: text for name, text in os.environ.items() if name != "CI"}  # with it, nothing is drawn afresh
     process = subprocess.Popen(
-        (sys.executable, "-m", module, *arguments), cwd=ROOT, env={**others, **environment}, process_group=0
+        (sys.executable, *(() if script else ("-m",)), module, *arguments),
+        cwd=ROOT,
+        env={**others, **environment},
+        process_group=0,
     )
     try:
         return process.wait() == 0
@@ -92,8 +119,10 @@ def python(module: str, *arguments: str, **environment: str) -> bool:
 
 def main() -> int:
     options = _options()
-    tried, began, start = commit(), datetime.now(UTC), time.monotonic()
-    rounds, took_s, passed = 0, 0.0, True
+    tried, began = commit(), datetime.now(UTC)
+    rounds, took_s = 0, 0.0
+    passed = BEGINS[options.part](options.seconds) if options.part in BEGINS else True
+    start = time.monotonic()
     while passed and (not rounds or time.monotonic() - start + took_s / rounds < options.seconds):
         passed = PARTS[options.part]()
         took_s = time.monotonic() - start
