@@ -1,0 +1,147 @@
+"""`storage_benchmark`: measure storage against its baseline, nightly or by hand. The file only declares."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG, CronTriggerTimetable, Param
+
+from include.benchmarks.scenarios.presets import PRESETS
+from include.settings.load import load
+from include.settings.storage_benchmark.blocks import BenchmarkSettings
+from operators.alerts import alert_failed_run
+from operators.publishing import choice, default_args
+from operators.storage.benchmark import (
+    APPROVE_TASK,
+    ApproveBenchmarkOperator,
+    JudgeBenchmarkOperator,
+    PlanBenchmarkOperator,
+    RemoveBenchmarkDataOperator,
+    StorageBenchmarkOperator,
+)
+
+DOC = """
+### Measure storage
+
+| task | what it does |
+|---|---|
+| `plan` | plans a campaign within the limits and marks of its target, and changes nothing |
+| `approve` | asks before a preset that fills a target, creates pools or stops servers; any other goes on at once |
+| `measure` | runs the steps; cleared or tried again, it goes on with the first step that has no result |
+| `judge` | compares the campaign with its baseline and requirements, and writes its report |
+| `remove_data` | removes what the plan lists, whatever became of the other tasks |
+
+`benchmarks:` of the configuration has the targets, with what campaigns may do to each. `nightly:` there begins one
+campaign by itself. One campaign runs at a time (pool `benchmark`).
+
+`judge` fails if a figure regressed, a requirement is missed or parts of the campaign are missing. Without a baseline,
+and with too few rounds for the noise of the target, the verdict is `inconclusive`, and the run succeeds. A baseline is
+accepted by `nightshift storage-benchmark accept`. More is in docs/storage-benchmarks.md.
+"""
+
+
+def storage_benchmark(settings: BenchmarkSettings) -> DAG:
+    """The DAG for the targets of a deployment."""
+    nightly = settings.nightly
+    target = choice(settings.targets, title="Target", description="A target of the configuration.")
+    if nightly is not None:
+        target = Param(
+            nightly.target, title="Target", type="string", enum=sorted(settings.targets),
+            description="A target of the configuration.",
+        )  # fmt: skip
+    dag = DAG(
+        dag_id="storage_benchmark",
+        dag_display_name="Storage benchmark",
+        description="Measure storage and compare it with its baseline",
+        doc_md=DOC,
+        schedule=CronTriggerTimetable(nightly.schedule, timezone="UTC") if nightly else None,
+        start_date=datetime(2026, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=4,
+        dagrun_timeout=timedelta(hours=36),
+        on_failure_callback=alert_failed_run,
+        default_args=default_args(priority=1),
+        params={
+            "target": target,
+            "preset": Param(
+                nightly.preset if nightly else "hlt2-uncontrolled",
+                title="Preset",
+                type="string",
+                enum=sorted(PRESETS),
+                description="What is measured: `nightshift storage-benchmark presets` describes them.",
+            ),
+            "scale": Param(
+                nightly.scale if nightly else 0.01,
+                title="Scale",
+                type="number",
+                exclusiveMinimum=0,
+                maximum=1,
+                description="One factor for streams and sizes; 1 is the size of the source.",
+            ),
+            "rounds": Param(
+                None,
+                title="Rounds",
+                type=["null", "integer"],
+                minimum=1,
+                maximum=50,
+                description="How often each step is repeated. Empty: as the configuration says.",
+            ),
+            "minutes": Param(
+                nightly.minutes if nightly else 15,
+                title="Minutes",
+                type="integer",
+                minimum=1,
+                maximum=1440,
+                description="For all steps together; the target's own limit holds as well.",
+            ),
+            "budget_gb": Param(
+                None,
+                title="Budget (GB)",
+                type=["null", "number"],
+                exclusiveMinimum=0,
+                description="To write at most in all steps together. Empty: the target's limit.",
+            ),
+        },
+        tags=["benchmarks"],
+    )
+    with dag:
+        plan = PlanBenchmarkOperator(
+            task_id="plan",
+            task_display_name="Plan the campaign",
+            doc_md="Plans the steps within limits and marks; the target is not changed.",
+        )
+        approve = ApproveBenchmarkOperator(
+            task_id=APPROVE_TASK,
+            task_display_name="Wait for approval",
+            campaign=plan.output,
+            doc_md="Asks before presets with marks of their own; any other goes on at once.",
+        )
+        measure = StorageBenchmarkOperator(
+            task_id="measure",
+            task_display_name="Run the steps",
+            campaign=plan.output,
+            pool="benchmark",
+            execution_timeout=timedelta(hours=25),
+            doc_md="Runs the steps that have no result yet.",
+        )
+        judge = JudgeBenchmarkOperator(
+            task_id="judge",
+            task_display_name="Judge and report",
+            campaign=plan.output,
+            doc_md="Compares the figures with the baseline and writes the report.",
+        )
+        remove_data = RemoveBenchmarkDataOperator(
+            task_id="remove_data",
+            task_display_name="Remove the data",
+            campaign=plan.output,
+            execution_timeout=timedelta(hours=2),
+            doc_md="Removes what the plan lists from the target, whatever became of the other tasks.",
+        )
+        approve >> measure >> judge
+        measure >> remove_data.as_teardown()
+    return dag
+
+
+_settings = load().benchmarks
+if _settings.targets:
+    storage_benchmark_dag = storage_benchmark(_settings)

@@ -1,0 +1,1 @@
+"""Storage benchmark campaigns: targets, runners, scenarios, campaigns, verdicts and reports."""

@@ -1,0 +1,1 @@
+"""Running a plan: step by step, kept in a folder, resumable after any kill."""

@@ -1,0 +1,145 @@
+"""The folder of a campaign: its plan, and a file for each step that has ended. A file is whole or does not exist."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from include.benchmarks.campaign.machine import MachineNoise
+from include.benchmarks.errors import CAMPAIGN_UNKNOWN
+from include.benchmarks.results import RunnerResult
+from include.benchmarks.scenarios.plan import CampaignPlan, PlannedStep
+from include.benchmarks.targets.base import TargetSpace
+
+FOLDER = "benchmarks"
+"""Below `paths.var`."""
+ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignRecord:
+    """What a campaign is, from before its first step on."""
+
+    id: str
+    plan: CampaignPlan
+    began_at: datetime
+    host: str
+    space: TargetSpace | None
+    """Of the target, when it was planned."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A step that has ended, with its result or with what went wrong."""
+
+    step: PlannedStep
+    began_at: datetime
+    seconds: float
+    """From its begin to its end, with all that is not measured."""
+    noise: MachineNoise
+    space: TargetSpace | None
+    """Of the target, before the step."""
+    result: RunnerResult | None = None
+    error: str | None = None
+    error_code: str | None = None
+
+
+_RECORD = TypeAdapter(CampaignRecord)
+_STEP = TypeAdapter(StepRecord)
+
+
+class CampaignFolder:
+    """Where a campaign is kept on this machine."""
+
+    def __init__(self, root: Path, campaign: str) -> None:
+        if not ID.fullmatch(campaign):
+            raise CAMPAIGN_UNKNOWN(campaign[:80], "this is not the id of a campaign")
+        self.id = campaign
+        self.path = root / campaign
+
+    def create(self, record: CampaignRecord) -> None:
+        """Keep a new campaign; one that exists stays as it is."""
+        (self.path / "steps").mkdir(parents=True, exist_ok=True)
+        if not self._record.exists():
+            _write(self._record, _RECORD.dump_json(record))
+
+    def record(self) -> CampaignRecord:
+        """The campaign. Raises BenchmarkError (CAMPAIGN_UNKNOWN)."""
+        return self._read(self._record, _RECORD)
+
+    def has(self, step: PlannedStep) -> bool:
+        """Whether the step has ended."""
+        return self._step(step.number).exists()
+
+    def store(self, record: StepRecord) -> None:
+        """Keep the record of a step."""
+        _write(self._step(record.step.number), _STEP.dump_json(record))
+
+    def steps(self) -> Iterator[StepRecord]:
+        """The steps that have ended, in their order."""
+        for path in sorted((self.path / "steps").glob("*.json")):
+            yield self._read(path, _STEP)
+
+    def scratch(self, step: PlannedStep) -> Path:
+        """An empty folder for files of the runner; what an interrupted try left there goes."""
+        folder = self.path / "output" / f"{step.number:04}"
+        folder.mkdir(parents=True, exist_ok=True)
+        for path in folder.iterdir():
+            path.unlink()
+        return folder
+
+    @property
+    def closed(self) -> bool:
+        """Whether its data on the target were removed."""
+        return self._closed.exists()
+
+    def close(self) -> None:
+        """Note that its data on the target were removed."""
+        self._closed.touch()
+
+    @property
+    def _record(self) -> Path:
+        return self.path / "campaign.json"
+
+    @property
+    def _closed(self) -> Path:
+        return self.path / "closed"
+
+    def _step(self, number: int) -> Path:
+        return self.path / "steps" / f"{number:04}.json"
+
+    def _read(self, path: Path, adapter: TypeAdapter[T]) -> T:
+        try:
+            return adapter.validate_json(path.read_bytes())
+        except FileNotFoundError:
+            raise CAMPAIGN_UNKNOWN(self.id, f"{path} does not exist") from None
+        except (OSError, ValidationError, RecursionError) as error:
+            raise CAMPAIGN_UNKNOWN(self.id, f"{path} cannot be read ({type(error).__name__})") from None
+
+
+def campaigns_in(root: Path) -> list[str]:
+    """The ids of the campaigns that are kept, the newest last."""
+    found = [path.parent for path in root.glob("*/campaign.json")]
+    return [path.name for path in sorted(found, key=lambda path: (path.stat().st_mtime, path.name))]
+
+
+def _write(path: Path, document: bytes) -> None:
+    part = path.with_suffix(".part")
+    with part.open("wb") as file:
+        file.write(document)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

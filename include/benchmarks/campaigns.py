@@ -1,0 +1,128 @@
+"""Campaigns of a deployment: begun, run, judged, reported and cleaned up, by the command and by the DAG alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+
+from include.benchmarks.campaign.execute import new_campaign, remove_data, run_campaign, utc_now
+from include.benchmarks.campaign.folder import FOLDER, CampaignFolder, StepRecord, campaigns_in
+from include.benchmarks.errors import TARGET_REFUSED
+from include.benchmarks.report.write import write_report
+from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, make_plan
+from include.benchmarks.targets.base import AreaRemoval, BenchmarkTarget
+from include.benchmarks.targets.bucket import BucketBenchmarkTarget
+from include.benchmarks.targets.path import PathBenchmarkTarget
+from include.benchmarks.targets.pool import PoolBenchmarkTarget
+from include.benchmarks.targets.remote import RemoteBenchmarkTarget
+from include.benchmarks.verdict.judge import JudgedCampaign
+from include.benchmarks.verdict.record import judge_campaign
+from include.settings.model import StoreSettings
+from include.settings.secrets import Secrets
+from include.settings.storage_benchmark.blocks import BucketTarget, Mark, PathTarget, PoolTarget, RemoteTarget
+from include.site.site import Site
+from include.site.stores import credentials_of, options_of
+from include.storage.open import open_store
+from include.storage.store import Store
+
+FORGOTTEN = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class ConcludedCampaign:
+    """A campaign with its verdict and report."""
+
+    judged: JudgedCampaign
+    report: Path
+
+
+def open_target(site: Site, name: str) -> BenchmarkTarget:
+    """The target of that name; nothing is sent to it yet. A new kind is a block of settings, a class and a case here.
+
+    Raises:
+        SettingsError: There is no such target.
+        BenchmarkError: TARGET_REFUSED if it is not marked `benchmark: allowed`.
+    """
+    settings = site.settings.benchmarks.target(name)
+    if settings.benchmark is not Mark.ALLOWED:
+        raise TARGET_REFUSED(name, "the target is not marked `benchmark: allowed`")
+    match settings:
+        case PathTarget():
+            return PathBenchmarkTarget(settings)
+        case BucketTarget():
+            open_bucket = partial(_open_bucket, site.settings.store(settings.store), site.secrets)
+            return BucketBenchmarkTarget(settings, open_bucket)
+        case PoolTarget():
+            return PoolBenchmarkTarget(settings)
+        case RemoteTarget():
+            return RemoteBenchmarkTarget(settings, site.secrets)
+
+
+def campaign_root(site: Site) -> Path:
+    """The folder of all campaigns of this deployment."""
+    return site.settings.paths.var / FOLDER
+
+
+def kept_campaigns(site: Site) -> list[str]:
+    """The ids of all campaigns that this machine keeps, the newest last."""
+    return campaigns_in(campaign_root(site))
+
+
+def find_campaign(site: Site, campaign: str) -> CampaignFolder:
+    """A campaign by its id. Raises BenchmarkError (CAMPAIGN_UNKNOWN)."""
+    folder = CampaignFolder(campaign_root(site), campaign)
+    folder.record()
+    return folder
+
+
+def plan_campaign(site: Site, wish: CampaignWish) -> CampaignPlan:
+    """What a campaign would do; nothing is kept. Raises SettingsError, BenchmarkError."""
+    target = open_target(site, wish.target)
+    target.check()
+    return make_plan(wish, target.settings, target.kind, target.space())
+
+
+def begin_campaign(site: Site, wish: CampaignWish, *, now: datetime) -> CampaignFolder:
+    """Plan a campaign and keep it; nothing of the target is changed. Raises SettingsError, BenchmarkError."""
+    return new_campaign(campaign_root(site), open_target(site, wish.target), wish, now=now)
+
+
+def measure(site: Site, folder: CampaignFolder, *, each: Callable[[StepRecord], None] | None = None) -> None:
+    """Run what is left of a campaign; see `run_campaign`."""
+    run_campaign(folder, open_target(site, folder.record().plan.wish.target), clock=utc_now, each=each)
+
+
+def conclude(site: Site, folder: CampaignFolder) -> ConcludedCampaign:
+    """Judge a campaign as far as it got, and write its report; again, both are replaced."""
+    judged = judge_campaign(site.ledger, folder, site.settings.benchmarks)
+    return ConcludedCampaign(judged, write_report(site.ledger, folder, judged))
+
+
+def clean_up_forgotten(site: Site, target: str, *, now: datetime) -> list[str]:
+    """Remove the data of campaigns on a target that nobody went on with for a day; which they were.
+
+    Raises:
+        BenchmarkError: TARGET_BUSY while a campaign measures the target.
+    """
+    cleaned = []
+    for campaign in kept_campaigns(site):
+        folder = find_campaign(site, campaign)
+        record = folder.record()
+        if record.plan.wish.target == target and not folder.closed and now - record.began_at > FORGOTTEN:
+            clean_up(site, folder)
+            cleaned.append(campaign)
+    return cleaned
+
+
+def clean_up(site: Site, folder: CampaignFolder) -> AreaRemoval:
+    """Remove the data of a campaign from its target; see `remove_data`."""
+    return remove_data(folder, open_target(site, folder.record().plan.wish.target))
+
+
+def _open_bucket(settings: StoreSettings, secrets: Secrets, connections: int) -> Store:
+    # a request that is repeated would hide a failure and count as one long operation
+    options = replace(options_of(settings), retries=0, connections=connections)
+    return open_store(settings.url, credentials=credentials_of(settings, secrets), options=options)

@@ -1,0 +1,101 @@
+"""What a step asks of a runner: streams that read, write, list or delete at the same time. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+BLOCK_UNIT = 4096
+"""Blocks are multiples of it, as direct I/O needs."""
+
+
+class LoadAccess(Enum):
+    """What streams do."""
+
+    WRITE = "write"
+    READ = "read"
+    MIXED = "mixed"
+    """Each stream reads and writes."""
+    DELETE = "delete"
+    LIST = "list"
+
+
+class DataPattern(Enum):
+    """What is written."""
+
+    ZEROS = "zeros"
+    """As of /dev/zero; a store that compresses writes next to nothing."""
+    RANDOM = "random"
+    """Cannot be compressed."""
+
+
+class RunnerKind(Enum):
+    """What makes the load."""
+
+    FIO = "fio"
+    DD = "dd"
+    RADOS = "rados"
+    OBJECTS = "objects"
+    """Our own driver for object stores."""
+    REMOTE = "remote"
+    """fio, on several hosts at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLoad:
+    """Streams of one kind. A stream has files of its own, or objects: `files` of `file_bytes` each."""
+
+    access: LoadAccess
+    dataset: str
+    """Names the files: what one step writes another reads."""
+    streams: int
+    file_bytes: int
+    block_bytes: int
+    files: int = 1
+    rate: int | None = None
+    """Bytes per second of each stream at most; None: as fast as it goes."""
+    read_share: float = 0.5
+    """Of mixed streams: the share of operations that read."""
+    pattern: DataPattern = DataPattern.RANDOM
+
+    @property
+    def writes(self) -> bool:
+        """Whether the dataset is created or changed."""
+        return self.access in {LoadAccess.WRITE, LoadAccess.MIXED}
+
+    @property
+    def needs_data(self) -> bool:
+        """Whether the dataset exists before."""
+        return self.access is not LoadAccess.WRITE
+
+    @property
+    def bytes(self) -> int:
+        """The size of the dataset."""
+        return self.streams * self.files * self.file_bytes
+
+    def names_of(self, stream: int) -> Iterator[str]:
+        """The names of a stream's files."""
+        return (file_name(self.dataset, stream, file) for file in range(self.files))
+
+    def names(self) -> Iterator[str]:
+        """The names of all files."""
+        return (name for stream in range(self.streams) for name in self.names_of(stream))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadStep:
+    """Loads that run at the same time, by one runner."""
+
+    name: str
+    runner: RunnerKind
+    loads: tuple[StreamLoad, ...]
+    seconds: int
+    """Reading and listing end after so long; all else when every file was worked on once, or after so long."""
+    ramp_s: int = 0
+    """The first seconds are not counted."""
+
+
+def file_name(dataset: str, stream: int, file: int) -> str:
+    """The name of a file or object; fio's `$jobnum` and `$filenum` count the same."""
+    return f"{dataset}.{stream}.{file}"

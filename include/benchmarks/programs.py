@@ -1,0 +1,108 @@
+"""Programs of others that campaigns call: found with their Debian package, killed with us, their output bounded.
+
+A program that is started here is killed by the kernel when the thread that waits for it ends, whatever that dies of.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from include.benchmarks.errors import RUNNER_FAILED, RUNNER_MISSING
+
+MOST_OUTPUT = 64 << 20
+_LAST = 400
+_PLACES = "/usr/local/sbin:/usr/sbin:/usr/local/bin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkProgram:
+    """A program and the Debian package that has it."""
+
+    name: str
+    package: str
+
+    def path(self) -> str:
+        """Where it is. Raises BenchmarkError (RUNNER_MISSING)."""
+        found = shutil.which(self.name) or shutil.which(self.name, path=_PLACES)
+        if found is None:
+            what = f"the program is not installed; apt-get install {self.package}"
+            raise RUNNER_MISSING(self.name, what)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramOutput:
+    """What a program wrote until it ended with `code`."""
+
+    command: tuple[str, ...]
+    code: int
+    stdout: str
+    stderr: str
+
+    def require_success(self, subject: str) -> ProgramOutput:
+        """Itself. Raises BenchmarkError (RUNNER_FAILED) with the end of what it wrote."""
+        if self.code:
+            last = (self.stderr.strip() or self.stdout.strip())[-_LAST:] or "it wrote nothing"
+            ended = f"was killed by signal {-self.code}" if self.code < 0 else f"ended with {self.code}"
+            raise RUNNER_FAILED(subject, f"{self.command[0]} {ended}: {last}")
+        return self
+
+
+FIO = BenchmarkProgram("fio", "fio")
+DD = BenchmarkProgram("dd", "coreutils")
+RADOS = BenchmarkProgram("rados", "ceph-common")
+CEPH = BenchmarkProgram("ceph", "ceph-common")
+_SETPRIV = BenchmarkProgram("setpriv", "util-linux")
+
+
+def run_program(
+    program: BenchmarkProgram, arguments: Sequence[str], *, subject: str, limit_s: float, folder: str | None = None
+) -> ProgramOutput:
+    """Run a program to its end.
+
+    Args:
+        program: Which.
+        arguments: Its command line, without its own name.
+        subject: What the errors are about.
+        limit_s: After so many seconds it is killed.
+        folder: Where it runs.
+
+    Raises:
+        BenchmarkError: RUNNER_MISSING, or RUNNER_FAILED if it takes too long or writes too much. Its exit code is
+            the caller's to judge.
+    """
+    command = (program.path(), *arguments)
+    guarded = (_SETPRIV.path(), "--pdeathsig", "KILL", "--", *command)
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            done = subprocess.run(  # noqa: S603 - an argument list, and no shell
+                guarded,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                timeout=limit_s,
+                cwd=folder,
+                env=_environment(),
+            )
+        except subprocess.TimeoutExpired:
+            raise RUNNER_FAILED(subject, f"{program.name} did not end within {limit_s:.0f} s and was killed") from None
+        except OSError as error:
+            raise RUNNER_FAILED(subject, f"{program.name} cannot be started: {error.strerror}") from error
+        texts = []
+        for file in (out, err):
+            if file.seek(0, os.SEEK_END) > MOST_OUTPUT:
+                raise RUNNER_FAILED(subject, f"{program.name} wrote more than {MOST_OUTPUT >> 20} MiB")
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+    return ProgramOutput(command, done.returncode, texts[0], texts[1])
+
+
+def _environment() -> dict[str, str]:
+    """What programs need of ours, and no secret: their messages are in English."""
+    kept = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
+    return {name: os.environ[name] for name in kept if name in os.environ} | {"LC_ALL": "C"}

@@ -1,0 +1,1 @@
+"""A campaign as a page and as pictures."""

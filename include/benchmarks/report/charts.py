@@ -1,0 +1,186 @@
+"""The charts of a campaign, as values that are drawn in a page and as PNG. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from include.benchmarks.campaign.folder import StepRecord
+from include.benchmarks.loads import LoadAccess
+from include.benchmarks.results import MeasuredLoad
+from include.benchmarks.verdict.figures import FigureName
+from include.benchmarks.verdict.judge import JudgedCampaign
+
+MB = 1e6
+LEAST_FILLED = 8
+"""Percent of a target."""
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ChartLine:
+    """A named line with a mark at each point; `text` labels the marks."""
+
+    name: str
+    points: tuple[Point, ...]
+    text: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkChart:
+    """A chart; `name` is that of its file."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    lines: tuple[ChartLine, ...]
+    log_x: bool = False
+    days: bool = False
+    """The values of x are Unix times."""
+
+
+def charts_of(
+    steps: Sequence[StepRecord], history: Sequence[JudgedCampaign], accepted: Iterable[str] = ()
+) -> tuple[BenchmarkChart, ...]:
+    """The charts that a campaign has data for.
+
+    Args:
+        steps: Those that have ended.
+        history: Campaigns with the same plan, this one among them.
+        accepted: The ids of those that were accepted as baselines.
+    """
+    counted = [ended for ended in steps if ended.step.counted and ended.result is not None]
+    found = (
+        _against(
+            counted, "streams", "Throughput against streams", "Streams",
+            lambda ended, load: _streams(ended, load.access),
+        ),
+        _against(
+            counted, "blocks", "Throughput against the size of blocks", "Block size (kB)",
+            lambda ended, _: ended.step.load.loads[0].block_bytes / 1000, log_x=True,
+        ),
+        _against(
+            _filled(counted), "occupancy", "Throughput against occupancy", "Occupancy of the target (%)",
+            lambda ended, _: round(ended.space.used_percent) if ended.space else None,
+        ),
+        _response(counted),
+        _rounds(counted),
+        _over_time(counted, "throughput-over-time", "Throughput over time", "Throughput (MB/s)",
+                   lambda load: [(point.second, point.bytes_per_s / MB) for point in load.series]),
+        _over_time(counted, "latency-over-time", "95th percentile of the latency over time", "Latency (ms)",
+                   lambda load: [(point.second, point.p95_ms) for point in load.series if point.p95_ms is not None]),
+        _history(history, frozenset(accepted)),
+    )  # fmt: skip
+    return tuple(chart for chart in found if chart is not None)
+
+
+def _against(
+    steps: Sequence[StepRecord],
+    name: str,
+    title: str,
+    x_label: str,
+    place: Callable[[StepRecord, MeasuredLoad], float | None],
+    *,
+    log_x: bool = False,
+) -> BenchmarkChart | None:
+    """Medians of the rounds over what differs between steps; None where nothing differs."""
+    values: defaultdict[LoadAccess, defaultdict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for ended, load in _loads(steps):
+        x = place(ended, load)
+        if x is not None and load.bytes:
+            values[load.access][x].append(load.throughput / MB)
+    lines = tuple(
+        ChartLine(access.value, tuple((x, median(speeds)) for x, speeds in sorted(found.items())))
+        for access, found in values.items()
+        if len(found) > 1
+    )
+    return BenchmarkChart(name, title, x_label, "Throughput (MB/s)", lines, log_x=log_x) if lines else None
+
+
+def _filled(steps: Sequence[StepRecord]) -> Sequence[StepRecord]:
+    """The steps, if the target became fuller between them by more than their own data."""
+    levels = [ended.space.used_percent for ended in steps if ended.space]
+    return steps if levels and max(levels) - min(levels) >= LEAST_FILLED else ()
+
+
+def _response(steps: Sequence[StepRecord]) -> BenchmarkChart | None:
+    """Latency over throughput, a point for each step: where more load brings only waiting."""
+    speeds: defaultdict[tuple[LoadAccess, str], list[Point]] = defaultdict(list)
+    for ended, load in _loads(steps):
+        p95 = load.percentiles().get("p95", load.mean_ms)
+        if p95 is not None and load.bytes:
+            speeds[load.access, ended.step.load.name].append((load.throughput / MB, p95))
+    lines: defaultdict[LoadAccess, list[tuple[Point, str]]] = defaultdict(list)
+    for (access, name), points in speeds.items():
+        middle = (median(x for x, _ in points), median(y for _, y in points))
+        lines[access].append((middle, name))
+    drawn = tuple(
+        ChartLine(access.value, tuple(point for point, _ in found), tuple(name for _, name in found))
+        for access, found in lines.items()
+    )
+    title = "Latency against throughput"
+    return BenchmarkChart("response", title, "Throughput (MB/s)", "p95 latency (ms)", drawn) if drawn else None
+
+
+def _rounds(steps: Sequence[StepRecord]) -> BenchmarkChart | None:
+    values: defaultdict[str, list[Point]] = defaultdict(list)
+    for ended, load in _loads(steps):
+        if load.bytes:
+            values[_name(ended, load)].append((ended.step.round, load.throughput / MB))
+    lines = tuple(ChartLine(name, tuple(points)) for name, points in values.items())
+    return BenchmarkChart("rounds", "Throughput of each round", "Round", "Throughput (MB/s)", lines) if lines else None
+
+
+def _over_time(
+    steps: Sequence[StepRecord],
+    name: str,
+    title: str,
+    y_label: str,
+    points_of: Callable[[MeasuredLoad], list[tuple[int, float]]],
+) -> BenchmarkChart | None:
+    """Of each step its last round."""
+    last: dict[str, list[tuple[int, float]]] = {}
+    for ended, load in _loads(steps):
+        last[_name(ended, load)] = points_of(load)
+    lines = tuple(ChartLine(step, tuple(points)) for step, points in last.items() if points)
+    return BenchmarkChart(name, title, "Second", y_label, lines) if lines else None
+
+
+def _history(campaigns: Sequence[JudgedCampaign], accepted: frozenset[str]) -> BenchmarkChart | None:
+    """Medians of campaigns with the same plan, labelled with their verdicts."""
+    if len(campaigns) < 2:
+        return None
+    lines: defaultdict[str, list[tuple[Point, str]]] = defaultdict(list)
+    for campaign in sorted(campaigns, key=lambda one: one.began_at):
+        mark = "baseline" if campaign.id in accepted else campaign.verdict.value
+        for judged in campaign.figures:
+            figure = judged.figure
+            if figure.name is FigureName.THROUGHPUT:
+                point = (campaign.began_at.timestamp(), figure.median / MB)
+                lines[f"{figure.step} {figure.access.value}"].append((point, mark))
+    drawn = tuple(
+        ChartLine(name, tuple(point for point, _ in found), tuple(mark for _, mark in found))
+        for name, found in lines.items()
+    )
+    title = "History"
+    return BenchmarkChart("history", title, "Day (UTC)", "Throughput (MB/s)", drawn, days=True) if drawn else None
+
+
+def _loads(steps: Iterable[StepRecord]) -> Iterator[tuple[StepRecord, MeasuredLoad]]:
+    for ended in steps:
+        if ended.result is not None:
+            for load in ended.result.loads:
+                yield ended, load
+
+
+def _streams(ended: StepRecord, access: LoadAccess) -> int:
+    both = LoadAccess.MIXED
+    return sum(load.streams for load in ended.step.load.loads if load.access in {access, both})
+
+
+def _name(ended: StepRecord, load: MeasuredLoad) -> str:
+    name = ended.step.load.name
+    return name if name.startswith(load.access.value) else f"{name} {load.access.value}"

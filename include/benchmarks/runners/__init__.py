@@ -1,0 +1,1 @@
+"""What makes the load: fio, dd, rados bench and the object driver."""

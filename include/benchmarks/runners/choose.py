@@ -1,0 +1,41 @@
+"""The runners by kind. A new one is a class and a row here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from include.benchmarks.loads import RunnerKind
+from include.benchmarks.programs import DD, FIO, RADOS, BenchmarkProgram
+from include.benchmarks.runners.base import Runner
+from include.benchmarks.runners.dd import DdRunner
+from include.benchmarks.runners.fio import FioRunner
+from include.benchmarks.runners.objects import ObjectRunner
+from include.benchmarks.runners.rados import RadosRunner
+from include.benchmarks.runners.remote import RemoteRunner
+from include.settings.storage_benchmark.blocks import TargetKind
+
+RUNNERS: Mapping[RunnerKind, Runner[Any]] = {
+    RunnerKind.FIO: FioRunner(),
+    RunnerKind.DD: DdRunner(),
+    RunnerKind.RADOS: RadosRunner(),
+    RunnerKind.OBJECTS: ObjectRunner(),
+    RunnerKind.REMOTE: RemoteRunner(),
+}
+TARGETS_OF: Mapping[RunnerKind, TargetKind] = {
+    RunnerKind.FIO: TargetKind.PATH,
+    RunnerKind.DD: TargetKind.PATH,
+    RunnerKind.RADOS: TargetKind.POOL,
+    RunnerKind.OBJECTS: TargetKind.BUCKET,
+    RunnerKind.REMOTE: TargetKind.REMOTE,
+}
+"""The kind of target that each runner works on."""
+PROGRAMS: Mapping[RunnerKind, BenchmarkProgram] = {RunnerKind.FIO: FIO, RunnerKind.DD: DD, RunnerKind.RADOS: RADOS}
+"""What has to be installed."""
+USUAL: Mapping[TargetKind, RunnerKind] = {
+    TargetKind.PATH: RunnerKind.FIO,
+    TargetKind.BUCKET: RunnerKind.OBJECTS,
+    TargetKind.POOL: RunnerKind.RADOS,
+    TargetKind.REMOTE: RunnerKind.REMOTE,
+}
+"""The runner of a kind of target, where a plan names none."""

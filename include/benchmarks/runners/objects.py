@@ -1,0 +1,233 @@
+"""Our driver for object stores: streams are threads, each with one request in flight, through the store of nights.
+
+Each operation is timed by itself; a failed one counts as failed and its bytes do not. obstore's calls release the
+interpreter, so that threads do not wait for each other.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from array import array
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from itertools import cycle
+from pathlib import Path
+
+from include.benchmarks.errors import RUNNER_FAILED
+from include.benchmarks.latencies import LatencyHistogram
+from include.benchmarks.loads import DataPattern, LoadAccess, LoadStep, StreamLoad
+from include.benchmarks.results import MeasuredLoad, RunnerResult, SeriesPoint
+from include.benchmarks.runners.base import Runner, RunnerAbilities
+from include.benchmarks.targets.bucket import ObjectArea
+from include.storage.errors import StoreError
+from include.storage.store import Store
+
+NS = 1_000_000_000
+START_NS = NS // 10
+"""From the start of the threads to the first request."""
+STAMP_BYTES = 16
+"""Of each object's beginning: they make every object another one."""
+STAMPED_BYTES = 1 << 20
+"""Larger objects of one stream are all the same."""
+
+
+@dataclass(slots=True)
+class OperationLog:
+    """The operations of one stream in one direction: when each ended, how long it took, and its bytes."""
+
+    ends: array[int] = field(default_factory=lambda: array("q"))
+    durations: array[int] = field(default_factory=lambda: array("q"))
+    sizes: array[int] = field(default_factory=lambda: array("q"))
+    failures: Counter[str] = field(default_factory=Counter)
+    failed_at: array[int] = field(default_factory=lambda: array("q"))
+    done: int = 0
+    """When the stream had ended."""
+
+
+def measured_objects(access: LoadAccess, logs: Sequence[OperationLog], begin: int, ramp_s: int) -> MeasuredLoad:
+    """What streams did after the ramp, in one direction. `begin`: when they began, in nanoseconds of their clock."""
+    start = begin + ramp_s * NS
+    sizes: Counter[int] = Counter()
+    by_second: defaultdict[int, list[int]] = defaultdict(list)
+    durations: list[int] = []
+    total = operations = 0
+    for log in logs:
+        for end, duration, size in zip(log.ends, log.durations, log.sizes, strict=True):
+            if end < start:
+                continue
+            second = (end - start) // NS
+            sizes[second] += size
+            by_second[second].append(duration)
+            durations.append(duration)
+            operations += 1
+            total += size
+    histogram = LatencyHistogram.of(durations)
+    ends = [max(0, log.done - start) / NS for log in logs]
+    series = tuple(
+        SeriesPoint(second, float(sizes[second]), LatencyHistogram.of(taken).percentile_ms(95))
+        for second, taken in sorted(by_second.items())
+    )
+    failed = sum(1 for log in logs for at in log.failed_at if at >= start)
+    return MeasuredLoad(access, total, operations, failed, max(ends), min(ends), histogram, histogram.mean_ms(), series)
+
+
+class ObjectStream:
+    """One stream: does one operation after the other until its objects or its time are at an end."""
+
+    def __init__(self, store: Store, load: StreamLoad, stream: int, body: bytes) -> None:
+        """`body`: what objects have after their stamp."""
+        self.logs: defaultdict[LoadAccess, OperationLog] = defaultdict(OperationLog)
+        self._store = store
+        self._load = load
+        self._stream = stream
+        self._body = body
+        # one for all objects of the stream, where making one for each would take the memory and the time of the store
+        self._large = self._stamped() if load.writes and load.file_bytes > STAMPED_BYTES else None
+
+    def run(self, begin: int, deadline: int) -> None:
+        """Work from one moment to another, of the monotonic clock in nanoseconds."""
+        _sleep_until(begin)
+        pause = self._load.file_bytes * NS // self._load.rate if self._load.rate else 0
+        due = begin
+        for access, operation in self._operations():
+            if time.monotonic_ns() >= deadline:
+                break
+            if pause:
+                _sleep_until(min(due, deadline))
+                due += pause
+            self._timed(self.logs[access], operation)
+        now = time.monotonic_ns()
+        for access in self.accesses():
+            self.logs[access].done = now
+
+    def accesses(self) -> tuple[LoadAccess, ...]:
+        """What it does, each with a log."""
+        mixed = self._load.access is LoadAccess.MIXED
+        return (LoadAccess.READ, LoadAccess.WRITE) if mixed else (self._load.access,)
+
+    def _operations(self) -> Iterator[tuple[LoadAccess, Callable[[], int]]]:
+        match self._load.access:
+            case LoadAccess.WRITE:
+                return ((LoadAccess.WRITE, self._put(name)) for name in self._names())
+            case LoadAccess.READ:
+                return ((LoadAccess.READ, self._get(name)) for name in cycle(self._names()))
+            case LoadAccess.MIXED:
+                return self._mixed()
+            case LoadAccess.LIST:
+                return ((LoadAccess.LIST, operation) for operation in cycle([self._list]))
+            case LoadAccess.DELETE:
+                return ((LoadAccess.DELETE, self._delete(name)) for name in self._names())
+
+    def _names(self) -> Iterator[str]:
+        return self._load.names_of(self._stream)
+
+    def _mixed(self) -> Iterator[tuple[LoadAccess, Callable[[], int]]]:
+        reads = 0
+        for number, name in enumerate(self._names(), start=1):
+            if reads < self._load.read_share * number:
+                reads += 1
+                yield LoadAccess.READ, self._get(name)
+            else:
+                yield LoadAccess.WRITE, self._put(name)
+
+    def _put(self, name: str) -> Callable[[], int]:
+        # before the clock runs: making the body is not the store's work
+        body = self._large or self._stamped()
+
+        def put() -> int:
+            self._store.put(name, body)
+            return len(body)
+
+        return put
+
+    def _stamped(self) -> bytes:
+        stamp = os.urandom(STAMP_BYTES) if self._load.pattern is DataPattern.RANDOM else bytes(STAMP_BYTES)
+        return stamp[: self._load.file_bytes] + self._body
+
+    def _get(self, name: str) -> Callable[[], int]:
+        return lambda: len(self._store.get(name))
+
+    def _list(self) -> int:
+        # all objects of the run, whose bytes are not sent
+        deque(self._store.list(), maxlen=0)
+        return 0
+
+    def _delete(self, name: str) -> Callable[[], int]:
+        def delete() -> int:
+            self._store.delete([name])
+            return 0
+
+        return delete
+
+    def _timed(self, log: OperationLog, operation: Callable[[], int]) -> None:
+        begin = time.perf_counter_ns()
+        try:
+            size = operation()
+        except StoreError as error:
+            log.failures[error.code] += 1
+            log.failed_at.append(time.monotonic_ns())
+            return
+        log.durations.append(time.perf_counter_ns() - begin)
+        log.ends.append(time.monotonic_ns())
+        log.sizes.append(size)
+
+
+class ObjectRunner(Runner[ObjectArea]):
+    """Whole objects: put, get, a mix of both, single deletes and listings."""
+
+    abilities = RunnerAbilities(frozenset(LoadAccess), limits_rates=True, takes_ramp=True)
+
+    def run(self, step: LoadStep, area: ObjectArea, scratch: Path) -> RunnerResult:
+        streams = sum(load.streams for load in step.loads)
+        store = area.store(streams)
+        running = [
+            (load, [ObjectStream(store, load, number, body) for number in range(load.streams)])
+            for load in step.loads
+            for body in [_body(load)]
+        ]
+        # bodies take time to make: the clock starts after them. Connections are opened by the first requests of the
+        # streams: the ramp is for that
+        begin = time.monotonic_ns() + START_NS
+        deadline = begin + (step.ramp_s + step.seconds) * NS
+        with ThreadPoolExecutor(streams) as pool:
+            works = [pool.submit(stream.run, begin, deadline) for _, theirs in running for stream in theirs]
+        for work in works:
+            work.result()
+        loads = tuple(
+            measured_objects(access, [stream.logs[access] for stream in theirs], begin, step.ramp_s)
+            for _, theirs in running
+            for access in theirs[0].accesses()
+        )
+        failures: Counter[str] = Counter()
+        for _, theirs in running:
+            for stream in theirs:
+                for log in stream.logs.values():
+                    failures.update(log.failures)
+        if not any(load.operations for load in loads):
+            code = next(iter(failures), None)
+            why = (
+                f"every request failed, most with {code}"
+                if code
+                else "no request ended after the ramp and within its time"
+            )
+            raise RUNNER_FAILED(step.name, why)
+        notes = tuple(f"{count} requests failed with {code}" for code, count in sorted(failures.items()))
+        (scratch / "failures.txt").write_text("\n".join(notes))
+        what = f"objects {','.join(load.access.value for load in step.loads)} {store.url}"
+        return RunnerResult(f"obstore {version('obstore')}", ((what,),), loads, notes)
+
+
+def _body(load: StreamLoad) -> bytes:
+    """What objects have after their stamp: the same for all, so that making it costs nothing while it is measured."""
+    size = max(0, load.file_bytes - STAMP_BYTES)
+    return os.urandom(size) if load.writes and load.pattern is DataPattern.RANDOM else bytes(size)
+
+
+def _sleep_until(moment: int) -> None:
+    left = moment - time.monotonic_ns()
+    if left > 0:
+        time.sleep(left / NS)

@@ -1,0 +1,188 @@
+"""fio on several hosts at the same time: each has its share of the streams, and begins at the agreed moment."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from include.benchmarks.errors import HOST_UNREACHABLE, RESULT_UNREADABLE, RUNNER_FAILED, RUNNER_MISSING, BenchmarkError
+from include.benchmarks.hosts import BenchmarkHost, HostClock
+from include.benchmarks.latencies import LatencyHistogram
+from include.benchmarks.loads import LoadAccess, LoadStep
+from include.benchmarks.programs import FIO
+from include.benchmarks.results import MeasuredLoad, RunnerResult, SeriesPoint
+from include.benchmarks.runners.base import Runner, longest_s
+from include.benchmarks.runners.files import up_to
+from include.benchmarks.runners.fio import CACHED, LOGS, RESULT, FioRunner, fio_arguments
+from include.benchmarks.runners.fio_output import parse_fio
+from include.benchmarks.targets.remote import RemoteArea, each
+
+LEAD_S = 2.0
+"""From the agreement to the start, for all hosts to be ready."""
+LATE_S = 0.5
+NO_FIO = 127
+_FILE = "== "
+_BEGAN = "began "
+_SIZES = 'cd -- "$1" && shift && stat -c %s -- "$@"'
+_DIRECT = """cd -- "$1" || exit 1
+dd if=/dev/zero of=.direct-io bs=4096 count=1 oflag=direct 2>/dev/null && echo direct
+rm -f .direct-io"""
+# what stays of it is bounded: fio is ended by the host itself, and its files go with the shell
+_RUN = f"""at=$1 limit=$2; shift 2
+command -v {FIO.name} >/dev/null || exit {NO_FIO}
+place=$(mktemp -d) && cd -- "$place" || exit 1
+trap 'rm -rf -- "$place"' EXIT
+sleep "$(awk -v at="$at" -v now="$(date +%s.%N)" 'BEGIN {{print (at > now) ? at - now : 0}}')"
+echo "{_BEGAN}$(date +%s.%N)"
+timeout -k 5 "$limit" {FIO.name} "$@"; code=$?
+for file in {RESULT} {LOGS}_bw.*.log; do [ -f "$file" ] && echo "{_FILE}$file" && cat "$file" && echo; done
+exit $code"""
+
+
+@dataclass(frozen=True, slots=True)
+class HostShare:
+    """What one host will do, and what was found there before."""
+
+    step: LoadStep
+    direct: bool
+    clock: HostClock
+
+
+@dataclass(frozen=True, slots=True)
+class HostPart:
+    """What one host measured, by dataset and direction; `late_s`: how long after the agreed moment it began."""
+
+    version: str
+    command: tuple[str, ...]
+    loads: Mapping[tuple[str, LoadAccess], MeasuredLoad]
+    notes: tuple[str, ...]
+    late_s: float
+
+
+class RemoteRunner(Runner[RemoteArea]):
+    """Streams on files of several hosts. No percentiles over time: their log is too long for a terminal."""
+
+    abilities = FioRunner.abilities
+
+    def run(self, step: LoadStep, area: RemoteArea, scratch: Path) -> RunnerResult:
+        count = len(area.hosts)
+        shares = {host: share for index, host in enumerate(area.hosts) if (share := share_of(step, index, count))}
+        ready = each(shares, lambda host: _prepare(host, shares[host], area.folder(host)))
+        start = time.time() + LEAD_S
+
+        def measure(host: BenchmarkHost) -> HostPart:
+            share = ready[host]
+            if isinstance(share, BenchmarkError):
+                raise share
+            return _measure(host, share, area.folder(host), start, scratch)
+
+        parts = each(shares, measure)
+        good = {host.name: part for host, part in parts.items() if isinstance(part, HostPart)}
+        missing = tuple(f"host {host.name}: {part}" for host, part in parts.items() if isinstance(part, BenchmarkError))
+        if not good:
+            raise RUNNER_FAILED(step.name, f"no host has a result; {'; '.join(missing)[:400]}")
+        notes = tuple(f"host {name}: {note}" for name, part in good.items() for note in part.notes)
+        version = ", ".join(sorted({part.version for part in good.values()}))
+        commands = tuple(part.command for part in good.values())
+        return RunnerResult(version, commands, merged_loads(list(good.values())), notes, missing)
+
+
+def share_of(step: LoadStep, index: int, hosts: int) -> LoadStep | None:
+    """The step with the streams of one of several hosts; None where it has none."""
+    streams = [load.streams // hosts + (index < load.streams % hosts) for load in step.loads]
+    loads = tuple(replace(load, streams=count) for load, count in zip(step.loads, streams, strict=True) if count)
+    return replace(step, loads=loads) if loads else None
+
+
+def merged_loads(parts: Sequence[HostPart]) -> tuple[MeasuredLoad, ...]:
+    """The loads of all hosts together, each from the agreed moment to the end of the last stream."""
+    theirs: defaultdict[tuple[str, LoadAccess], list[tuple[MeasuredLoad, float]]] = defaultdict(list)
+    for part in parts:
+        for key, load in part.loads.items():
+            theirs[key].append((load, part.late_s))
+    return tuple(map(_merged, theirs.values()))
+
+
+def _merged(late: Sequence[tuple[MeasuredLoad, float]]) -> MeasuredLoad:
+    loads = [load for load, _ in late]
+    histogram = LatencyHistogram.merged(load.latencies for load in loads if load.latencies)
+    speeds: defaultdict[int, float] = defaultdict(float)
+    for load, late_s in late:
+        for point in load.series:
+            speeds[point.second + round(late_s)] += point.bytes_per_s
+    return MeasuredLoad(
+        access=loads[0].access,
+        bytes=sum(load.bytes for load in loads),
+        operations=sum(load.operations for load in loads),
+        failed=sum(load.failed for load in loads),
+        seconds=max(load.seconds + late_s for load, late_s in late),
+        first_done_s=min(load.first_done_s + late_s for load, late_s in late),
+        latencies=histogram,
+        mean_ms=histogram.mean_ms(),
+        series=tuple(SeriesPoint(second, speed) for second, speed in sorted(speeds.items())),
+    )
+
+
+def _prepare(host: BenchmarkHost, step: LoadStep, folder: str) -> HostShare:
+    loads = tuple(
+        up_to(step, load, _shortest(host, folder, list(load.names()))) if load.needs_data else load
+        for load in step.loads
+    )
+    direct = host.require(_DIRECT, folder) == ("direct",)
+    return HostShare(replace(step, loads=loads), direct, host.clock())
+
+
+def _measure(host: BenchmarkHost, share: HostShare, folder: str, start: float, scratch: Path) -> HostPart:
+    step, clock = share.step, share.clock
+    arguments = [
+        argument
+        for argument in fio_arguments(step, Path(folder), direct=share.direct)
+        if not argument.startswith(("--write_hist_log", "--log_hist_msec"))
+    ]
+    limit = longest_s(step)
+    done = host.script(_RUN, f"{start + clock.offset_s:.6f}", f"{limit:.0f}", *arguments, limit_s=limit + LEAD_S)
+    (scratch / f"{host.name}.txt").write_text("\n".join(done.lines))
+    if done.code == NO_FIO:
+        raise RUNNER_MISSING(host.name, f"{FIO.name} is not installed there; apt-get install {FIO.package}")
+    began, files = read_output(done.lines)
+    if RESULT not in files or began is None:
+        last = " | ".join(done.lines[-3:])[-200:]
+        raise HOST_UNREACHABLE(host.name, f"fio ended there with {done.code} and no result: {last}")
+    version, measured, errors = parse_fio(files[RESULT], files, step)
+    if not any(load.operations for load in measured):
+        raise RESULT_UNREADABLE(host.name, f"fio ended there with {done.code} and did nothing")
+    keys = [
+        (load.dataset, access)
+        for load in step.loads
+        for access in ((LoadAccess.READ, LoadAccess.WRITE) if load.access is LoadAccess.MIXED else (load.access,))
+    ]
+    late = max(0.0, began - clock.offset_s - start)
+    notes = [f"its clock is {clock.offset_s * 1000:+.1f} ms beside ours, within {clock.error_s * 1000:.1f} ms", *errors]
+    notes += [f"it began {late:.1f} s after the agreed moment"] if late > LATE_S else []
+    notes += [] if share.direct else [CACHED]
+    loads = dict(zip(keys, measured, strict=True))
+    return HostPart(version, (FIO.name, *arguments), loads, tuple(notes), late)
+
+
+def read_output(lines: Sequence[str]) -> tuple[float | None, Mapping[str, str]]:
+    """When fio began, by the host's clock, and the files that it wrote."""
+    began, name = None, ""
+    files: defaultdict[str, list[str]] = defaultdict(list)
+    for line in lines:
+        if line.startswith(_FILE):
+            name = line.removeprefix(_FILE)
+        elif name:
+            files[name].append(line)
+        elif line.startswith(_BEGAN) and line.removeprefix(_BEGAN).replace(".", "", 1).isdigit():
+            began = float(line.removeprefix(_BEGAN))
+    return began, {name: "\n".join(text) for name, text in files.items()}
+
+
+def _shortest(host: BenchmarkHost, folder: str, names: Sequence[str]) -> int:
+    sizes = host.require(_SIZES, folder, *names)
+    if len(sizes) != len(names) or not all(size.isdigit() for size in sizes):
+        raise RUNNER_FAILED(host.name, "files that are to be read were not written before")
+    return min(map(int, sizes))

@@ -1,0 +1,252 @@
+"""What a campaign will do, with its bytes and seconds, before anything is changed. Pure."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+
+from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN
+from include.benchmarks.loads import BLOCK_UNIT, LoadAccess, LoadStep, RunnerKind, StreamLoad
+from include.benchmarks.runners.choose import RUNNERS, TARGETS_OF, USUAL
+from include.benchmarks.scenarios.preset import MIB, Preset, PresetLoad, PresetStep
+from include.benchmarks.scenarios.presets import PRESETS
+from include.benchmarks.targets.base import TargetSpace
+from include.settings.storage_benchmark.blocks import Mark, TargetKind, TargetSettings
+
+FILL_BLOCK = 4 * MIB
+FILL_STREAMS = 8
+FILL_S = 300
+MOST_ROUNDS = 50
+KILO = 1000
+SHORTEST_S = 1
+RAMP_SHARE = 0.1
+LONGEST_RAMP_S = 10
+LOAD_SHARE = 0.75
+"""Of the time of a campaign: what its loads take."""
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignWish:
+    """What a person or a schedule asks for."""
+
+    target: str
+    preset: str
+    scale: float = 1.0
+    rounds: int = 5
+    minutes: int | None = None
+    """For all steps together; None: what the target's limits allow."""
+    budget_bytes: int | None = None
+    """To write in all steps together; None: what the target's limits allow."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """A step of a campaign. `round` 0: it prepares, and is not counted."""
+
+    number: int
+    round: int
+    load: LoadStep
+
+    @property
+    def counted(self) -> bool:
+        """Whether its figures are compared."""
+        return self.round > 0
+
+    @property
+    def bytes(self) -> int:
+        """What it writes at most."""
+        return sum(load.bytes for load in self.load.loads if load.writes)
+
+
+@dataclass(frozen=True, slots=True)
+class CampaignPlan:
+    """Steps in their order, and what they take of the target."""
+
+    wish: CampaignWish
+    kind: TargetKind
+    steps: tuple[PlannedStep, ...]
+
+    @property
+    def datasets(self) -> Mapping[str, StreamLoad]:
+        """What the run creates, by name: each written load at its largest."""
+        found: dict[str, StreamLoad] = {}
+        for step in self.steps:
+            for load in step.load.loads:
+                if load.access is LoadAccess.WRITE:
+                    found[load.dataset] = load
+        return found
+
+    @property
+    def bytes(self) -> int:
+        """What all steps write together, at most."""
+        return sum(step.bytes for step in self.steps)
+
+    @property
+    def peak_bytes(self) -> int:
+        """What the run has on the target at the same time, at most."""
+        return sum(load.bytes for load in self.datasets.values())
+
+    @property
+    def seconds(self) -> int:
+        """What all steps take together, at most."""
+        return sum(step.load.seconds + step.load.ramp_s for step in self.steps)
+
+
+def find_preset(name: str) -> Preset:
+    """The preset of that name. Raises BenchmarkError (PRESET_UNKNOWN)."""
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=1)
+        meant = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(PRESETS))}"
+        raise PRESET_UNKNOWN(name, f"no preset has this name; {meant}")
+    return PRESETS[name]
+
+
+def make_plan(
+    wish: CampaignWish, settings: TargetSettings, kind: TargetKind, space: TargetSpace | None
+) -> CampaignPlan:
+    """What the campaign will do.
+
+    Args:
+        wish: What is asked for.
+        settings: Of the target.
+        kind: Of the target.
+        space: How full the target is; None where it does not say.
+
+    Raises:
+        BenchmarkError: PRESET_UNKNOWN, or PLAN_REFUSED with all that is wrong at once.
+    """
+    preset = find_preset(wish.preset)
+    wrong = [*_wrong_wish(wish), *_wrong_target(preset, settings, kind, space)]
+    if not wrong:
+        plan = CampaignPlan(wish, kind, tuple(_planned(wish, settings, preset, kind, space)))
+        wrong = [*_over_limits(plan, settings, space), *_wrong_steps(plan)]
+    if wrong:
+        raise PLAN_REFUSED(f"{wish.preset} on {wish.target}", "; ".join(wrong))
+    return plan
+
+
+def _wrong_wish(wish: CampaignWish) -> Iterator[str]:
+    if not 0 < wish.scale <= 1:
+        yield f"the scale {wish.scale:g} is not above 0 and at most 1"
+    if not 1 <= wish.rounds <= MOST_ROUNDS:
+        yield f"{wish.rounds} rounds are not 1 to {MOST_ROUNDS}"
+    for name, value in (("minutes", wish.minutes), ("budget", wish.budget_bytes)):
+        if value is not None and value <= 0:
+            yield f"{name}: {value} is not positive"
+
+
+def _wrong_target(
+    preset: Preset, settings: TargetSettings, kind: TargetKind, space: TargetSpace | None
+) -> Iterator[str]:
+    if kind not in preset.targets:
+        takes = " or ".join(sorted(one.value for one in preset.targets))
+        yield f"the preset is for a {takes}, not a {kind.value}"
+    missing = [mark for mark in preset.marks if getattr(settings, mark) is not Mark.ALLOWED]
+    if missing:
+        yield "the target is not marked " + " and ".join(f"`{mark}: allowed`" for mark in missing)
+    for percent in sorted({phase.fill_percent for phase in preset.phases if phase.fill_percent is not None}):
+        if space is None:
+            yield f"the target does not say how full it is, so it cannot be filled to {percent} %"
+        elif percent > settings.limits.fill_percent:
+            yield f"it would be filled to {percent} %, over its limit of {settings.limits.fill_percent} %"
+
+
+def _planned(
+    wish: CampaignWish, settings: TargetSettings, preset: Preset, kind: TargetKind, space: TargetSpace | None
+) -> Iterator[PlannedStep]:
+    minutes = min(wish.minutes or settings.limits.minutes, settings.limits.minutes)
+    asked = sum(
+        (FILL_S if phase.fill_percent is not None else 0)
+        + sum(step.seconds for step in phase.prepare)
+        + wish.rounds * sum(step.seconds for step in phase.steps)
+        for phase in preset.phases
+    )
+    # a ramp comes on top of each step, and files are opened, flushed and removed between them
+    pace = min(1.0, LOAD_SHARE * minutes * 60 / asked)
+    numbers = count(1)
+    filled = 0
+    for phase in preset.phases:
+        if phase.fill_percent is not None and space is not None:
+            wanted = int(space.total * phase.fill_percent / 100) - (space.total - space.free) - filled
+            fill = _fill(phase.fill_percent, wanted, kind, max(SHORTEST_S, int(FILL_S * pace)))
+            if fill is not None:
+                filled += sum(load.bytes for load in fill.loads)
+                yield PlannedStep(next(numbers), 0, fill)
+        for step in phase.prepare:
+            yield PlannedStep(next(numbers), 0, _scaled(step, wish.scale, kind, pace))
+        for number in range(1, wish.rounds + 1):
+            for step in phase.steps:
+                yield PlannedStep(next(numbers), number, _scaled(step, wish.scale, kind, pace))
+
+
+def _scaled(step: PresetStep, scale: float, kind: TargetKind, pace: float) -> LoadStep:
+    runner = step.runner or USUAL[kind]
+    seconds = max(SHORTEST_S, int(step.seconds * pace))
+    loads = tuple(_sized(load, scale, runner, seconds) for load in step.loads)
+    # what writes may end within its ramp: it has only so much to write
+    endless = all(load.access in {LoadAccess.READ, LoadAccess.LIST} for load in loads)
+    ramp = min(LONGEST_RAMP_S, int(seconds * RAMP_SHARE)) if endless and RUNNERS[runner].abilities.takes_ramp else 0
+    return LoadStep(step.name, runner, loads, seconds, ramp)
+
+
+def _sized(load: PresetLoad, scale: float, runner: RunnerKind, seconds: int) -> StreamLoad:
+    if load.rate is None:
+        return load.scaled(scale, runner)
+    # as much as the rate lets through
+    limited = replace(load, file_bytes=round(load.rate * seconds / scale))
+    return limited.scaled(scale, runner)
+
+
+def _fill(percent: int, size: int, kind: TargetKind, seconds: int) -> LoadStep | None:
+    runner = USUAL[kind]
+    each = size // FILL_STREAMS // FILL_BLOCK * FILL_BLOCK
+    if each <= 0:
+        return None
+    load = PresetLoad(LoadAccess.WRITE, f"fill-{percent}", FILL_STREAMS, each, FILL_BLOCK).scaled(1, runner)
+    return LoadStep(f"fill-to-{percent}", runner, (load,), seconds)
+
+
+def _over_limits(plan: CampaignPlan, settings: TargetSettings, space: TargetSpace | None) -> Iterator[str]:
+    limits, wish = settings.limits, plan.wish
+    allowed = min(int(limits.bytes), wish.budget_bytes or int(limits.bytes))
+    if plan.bytes > allowed:
+        yield f"it would write {shown_bytes(plan.bytes)}, over {shown_bytes(allowed)}; lower the scale or the rounds"
+    minutes = min(limits.minutes, wish.minutes or limits.minutes)
+    if plan.seconds > minutes * 60:
+        yield f"it would take {plan.seconds / 60:.0f} minutes, over {minutes}; lower the rounds"
+    if space is not None:
+        level = 100 - 100 * (space.free - plan.peak_bytes) / space.total if space.total else 100.0
+        if level > limits.fill_percent:
+            yield f"the target would be {level:.0f} % full, over its limit of {limits.fill_percent} %"
+
+
+def _wrong_steps(plan: CampaignPlan) -> Iterator[str]:
+    written: dict[str, StreamLoad] = {}
+    for step in plan.steps:
+        load_step = step.load
+        abilities = RUNNERS[load_step.runner].abilities
+        if TARGETS_OF[load_step.runner] is not plan.kind:
+            yield f"{load_step.name}: {load_step.runner.value} does not work on a {plan.kind.value}"
+        for load in load_step.loads:
+            if load.access not in abilities.accesses:
+                yield f"{load_step.name}: {load_step.runner.value} cannot do {load.access.value}"
+            if load.rate is not None and not abilities.limits_rates:
+                yield f"{load_step.name}: {load_step.runner.value} cannot limit rates"
+            if load.block_bytes % BLOCK_UNIT or load.file_bytes % load.block_bytes:
+                yield f"{load_step.name}: blocks are multiples of {BLOCK_UNIT} bytes, files of blocks"
+            before = written.get(load.dataset)
+            if load.needs_data and (before is None or before.streams < load.streams or before.files < load.files):
+                yield f"{load_step.name}: no step before writes all of {load.dataset}"
+            if load.access is LoadAccess.WRITE:
+                written[load.dataset] = load
+
+
+def shown_bytes(size: float) -> str:
+    """A size for people."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if size < KILO:
+            return f"{size:.3g} {unit}"
+        size /= KILO
+    return f"{size:.4g} PB"

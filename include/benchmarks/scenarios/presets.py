@@ -1,0 +1,135 @@
+"""The presets. Those named `hlt2-*` carry the parameters of the LHCb HLT2 storage tests of 2022.
+
+There, 12 servers wrote and read with 16 streams each, `dd bs=64M`, without control; about 2,000 clients wrote and read
+at 32 MB/s each. One factor scales streams and files to the target at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from include.benchmarks.loads import DataPattern, LoadAccess, RunnerKind
+from include.benchmarks.scenarios.preset import (
+    MIB,
+    Preset,
+    PresetLoad,
+    PresetPhase,
+    PresetStep,
+    by_name,
+)
+from include.settings.storage_benchmark.blocks import TargetKind
+
+SERVERS, STREAMS_PER_SERVER, CLIENTS = 12, 16, 2000
+CLIENT_RATE = 32_000_000
+BLOCK = 64 * MIB
+FILE = 64 * 1024 * MIB
+"""The source names no size of files; a stream of 64 GiB takes five minutes at its highest speed."""
+
+_WRITE = PresetLoad(LoadAccess.WRITE, "data", SERVERS * STREAMS_PER_SERVER, FILE, BLOCK)
+_HALF = replace(_WRITE, streams=_WRITE.streams // 2)
+_CLIENT = replace(_WRITE, dataset="clients", streams=CLIENTS, rate=CLIENT_RATE, file_bytes=300 * CLIENT_RATE)
+
+
+def _write_and_read(load: PresetLoad, suffix: str = "") -> tuple[PresetStep, PresetStep]:
+    return (
+        PresetStep(f"write{suffix}", (load,)),
+        PresetStep(f"read{suffix}", (load.reading(),)),
+    )
+
+
+def _streams() -> tuple[PresetStep, ...]:
+    return tuple(
+        step
+        for streams in (1, 2, 4, 8, 16)
+        for step in _write_and_read(
+            replace(_WRITE, dataset=f"streams-{streams}", streams=SERVERS, each=streams), f"-{streams:02}"
+        )
+    )
+
+
+def _blocks() -> tuple[PresetStep, ...]:
+    return tuple(
+        step
+        for kib in (64, 1024, 4096, 16384, 65536)
+        for step in _write_and_read(replace(_WRITE, dataset=f"blocks-{kib}", block_bytes=kib << 10), f"-{kib:05}k")
+    )
+
+
+def _objects() -> tuple[PresetStep, ...]:
+    def steps(kib: int, streams: int, files: int) -> tuple[PresetStep, ...]:
+        name = f"{kib:05}k-{streams:03}"
+        load = PresetLoad(LoadAccess.WRITE, f"objects-{name}", streams, kib << 10, kib << 10, files=files)
+        accesses = (LoadAccess.WRITE, LoadAccess.READ, LoadAccess.MIXED, LoadAccess.LIST, LoadAccess.DELETE)
+        return tuple(
+            PresetStep(f"{access.value}-{name}", (replace(load, access=access),), seconds=60) for access in accesses
+        )
+
+    sizes = ((4, 64, 16384), (1024, 64, 64), (65536, 16, 4))
+    return tuple(step for kib, streams, files in sizes for step in steps(kib, streams, files))
+
+
+PRESETS: Mapping[str, Preset] = by_name(
+    Preset(
+        "hlt2-uncontrolled",
+        "100 % writing, then 100 % reading, 16 streams of each of 12 servers, as fast as it goes",
+        (PresetPhase(_write_and_read(_WRITE)),),
+    ),
+    Preset(
+        "hlt2-mixed",
+        "Writing from 6 servers and reading from 6 others at the same time, 16 streams each",
+        (
+            PresetPhase(
+                (PresetStep("mixed", (replace(_HALF, dataset="new"), _HALF.reading())),),
+                prepare=(PresetStep("prepare", (_HALF,)),),
+            ),
+        ),
+    ),
+    Preset(
+        "hlt2-ratio",
+        "Each stream reads and writes in equal shares",
+        (
+            PresetPhase(
+                (PresetStep("mixed-50", (replace(_WRITE, access=LoadAccess.MIXED),)),),
+                prepare=(PresetStep("prepare", (_WRITE,)),),
+            ),
+        ),
+        targets=frozenset({TargetKind.PATH, TargetKind.BUCKET, TargetKind.REMOTE}),
+    ),
+    Preset(
+        "hlt2-controlled",
+        "About 2,000 clients, each limited to 32 MB/s: writing, then reading",
+        (PresetPhase(_write_and_read(_CLIENT, "-controlled")),),
+        targets=frozenset({TargetKind.PATH, TargetKind.BUCKET, TargetKind.REMOTE}),
+    ),
+    Preset("hlt2-streams", "Throughput against the number of streams", (PresetPhase(_streams()),)),
+    Preset("hlt2-blocks", "Throughput against the size of blocks", (PresetPhase(_blocks()),)),
+    Preset(
+        "hlt2-dd",
+        "dd with zeros, as the source measured, beside fio with data that cannot be compressed",
+        (
+            PresetPhase(
+                (
+                    PresetStep("write-dd", (replace(_WRITE, dataset="dd"),), runner=RunnerKind.DD),
+                    PresetStep("read-dd", (replace(_WRITE, dataset="dd").reading(),), runner=RunnerKind.DD),
+                    PresetStep("write-zeros", (replace(_WRITE, dataset="zeros", pattern=DataPattern.ZEROS),)),
+                    PresetStep("write-random", (replace(_WRITE, dataset="random"),)),
+                )
+            ),
+        ),
+        targets=frozenset({TargetKind.PATH}),
+    ),
+    Preset(
+        "hlt2-occupancy",
+        "Writing, as the target fills",
+        tuple(
+            PresetPhase((PresetStep(f"write-at-{percent}", (_WRITE,)),), fill_percent=percent)
+            for percent in (20, 40, 60, 80)
+        ),
+        targets=frozenset({TargetKind.PATH, TargetKind.POOL}),
+        marks=("fill",),
+    ),
+    Preset("objects", "Objects of 4 kB, 1 MB and 64 MB: put, get, mixed, list, delete", (PresetPhase(_objects()),),
+           targets=frozenset({TargetKind.BUCKET})),
+)  # fmt: skip
+"""By name."""

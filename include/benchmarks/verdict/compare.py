@@ -1,0 +1,110 @@
+"""One figure compared with its baseline, by a rule that is stated with the answer. Pure.
+
+The ratio of the two is estimated by the median of all pairs (Hodges and Lehmann). Its interval is that of the test of
+Mann and Whitney at 95 %, which assumes no distribution. With a margin of 10 %:
+
+* pass: the whole interval is above 0.9,
+* improved: the whole interval is above 1 / 0.9,
+* regressed: the whole interval is below 0.9,
+* inconclusive: the interval contains 0.9, or there are too few rounds.
+
+Figures of which less is better are compared by their reciprocals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from statistics import median
+
+CONFIDENCE = 0.95
+
+
+class BenchmarkVerdict(Enum):
+    """What a comparison found."""
+
+    PASS = "pass"  # noqa: S105 - not a password
+    IMPROVED = "improved"
+    REGRESSED = "regressed"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A figure beside its baseline. `ratio` above 1 is better; None where nothing can be estimated."""
+
+    verdict: BenchmarkVerdict
+    reason: str
+    ratio: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+def compare(
+    baseline: Sequence[float], measured: Sequence[float], *, margin: float, more_is_better: bool = True
+) -> Comparison:
+    """Compare the values of a figure in the rounds of two campaigns.
+
+    Args:
+        baseline: Of the campaign that is the baseline.
+        measured: Of the campaign that is judged.
+        margin: The share by which the figure may be worse and still pass.
+        more_is_better: False for latencies.
+    """
+    if any(not math.isfinite(value) or value <= 0 for value in (*baseline, *measured)):
+        return Comparison(BenchmarkVerdict.INCONCLUSIVE, "a round measured nothing")
+    rank = _rank(len(baseline), len(measured))
+    if rank is None:
+        rounds = f"{len(baseline)} rounds of the baseline and {len(measured)} of the campaign"
+        return Comparison(BenchmarkVerdict.INCONCLUSIVE, f"{rounds} are too few for an interval")
+    sign = 1 if more_is_better else -1
+    pairs = sorted(sign * (math.log(new) - math.log(old)) for new in measured for old in baseline)
+    ratio, low, high = (math.exp(value) for value in (median(pairs), pairs[rank], pairs[-1 - rank]))
+    worst = 1 - margin
+    found = f"{ratio:.3f} of the baseline, {low:.3f} to {high:.3f}"
+    if high < worst:
+        verdict, why = BenchmarkVerdict.REGRESSED, f"all of it is below {worst:.3g}"
+    elif low > 1 / worst:
+        verdict, why = BenchmarkVerdict.IMPROVED, f"all of it is above {1 / worst:.3g}"
+    elif low > worst:
+        verdict, why = BenchmarkVerdict.PASS, f"all of it is above {worst:.3g}"
+    else:
+        verdict, why = BenchmarkVerdict.INCONCLUSIVE, f"{worst:.3g} is within it; more rounds make it narrower"
+    return Comparison(verdict, f"{found}: {why}", ratio, low, high)
+
+
+def overall(verdicts: Sequence[BenchmarkVerdict]) -> BenchmarkVerdict:
+    """The verdict on several figures: the worst of them, where one that is inconclusive is worse than a pass."""
+    order = (
+        BenchmarkVerdict.REGRESSED,
+        BenchmarkVerdict.INCONCLUSIVE,
+        BenchmarkVerdict.PASS,
+        BenchmarkVerdict.IMPROVED,
+    )
+    return min(verdicts, key=order.index, default=BenchmarkVerdict.INCONCLUSIVE)
+
+
+@cache
+def _rank(first: int, second: int) -> int | None:
+    """How many of the sorted pairs lie outside of the interval at each end; None if there are too few for one."""
+    total, outside, rank = math.comb(first + second, first), 0, None
+    for wins, orders in enumerate(_orders(first, second)):
+        outside += orders
+        if 2 * outside > (1 - CONFIDENCE) * total:
+            break
+        rank = wins
+    return rank
+
+
+def _orders(first: int, second: int) -> list[int]:
+    """In how many orders of two groups 0, 1, 2 … pairs are won by the first: the Gaussian binomial coefficients."""
+    counts = [1] + [0] * (first * second)
+    for number in range(1, first + 1):
+        for wins in range(len(counts) - 1, second + number - 1, -1):
+            counts[wins] -= counts[wins - second - number]
+        for wins in range(number, len(counts)):
+            counts[wins] += counts[wins - number]
+    return counts

@@ -1,0 +1,127 @@
+"""The figures of a campaign, each with its values in all rounds, and the parts that are missing. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from statistics import median
+
+from pydantic import TypeAdapter
+
+from include.benchmarks.campaign.folder import CampaignRecord, StepRecord
+from include.benchmarks.loads import LoadAccess, LoadStep
+from include.benchmarks.results import MeasuredLoad
+from include.benchmarks.scenarios.plan import CampaignPlan
+
+
+class FigureName(Enum):
+    """What is compared of a load."""
+
+    THROUGHPUT = "throughput"
+    """Bytes per second of all streams together."""
+    OPERATIONS = "operations"
+    """Per second, of all streams together: of loads without bytes."""
+    P95_MS = "p95_ms"
+    MEAN_MS = "mean_ms"
+    """Where the runner reports no percentiles."""
+
+    @property
+    def more_is_better(self) -> bool:
+        """False for latencies."""
+        return self in {FigureName.THROUGHPUT, FigureName.OPERATIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class StepFigure:
+    """A figure of one direction of a step. `judged`: it counts for the verdict of the campaign."""
+
+    step: str
+    access: LoadAccess
+    name: FigureName
+    values: tuple[float, ...]
+    judged: bool
+    failed: int = 0
+    """Operations that failed, in all rounds."""
+
+    @property
+    def key(self) -> tuple[str, LoadAccess, FigureName]:
+        """By which it is found in another campaign."""
+        return self.step, self.access, self.name
+
+    @property
+    def median(self) -> float:
+        """Of the rounds."""
+        return median(self.values)
+
+    @property
+    def spread(self) -> float:
+        """The range of the rounds as a share of their median."""
+        middle = self.median
+        return (max(self.values) - min(self.values)) / middle if middle else 0.0
+
+
+def figures_of(steps: Iterable[StepRecord]) -> tuple[StepFigure, ...]:
+    """The figures of all steps that are counted and have a result.
+
+    A load is judged by its throughput. One whose rate is limited has the throughput of its limit, and is judged by its
+    latency.
+    """
+    values: defaultdict[tuple[str, LoadAccess, FigureName], list[float]] = defaultdict(list)
+    failed: defaultdict[tuple[str, LoadAccess], int] = defaultdict(int)
+    limited: set[str] = set()
+    for ended in steps:
+        if not ended.step.counted or ended.result is None or ended.result.missing:
+            continue
+        name = ended.step.load.name
+        if any(load.rate is not None for load in ended.step.load.loads):
+            limited.add(name)
+        for load in ended.result.loads:
+            failed[name, load.access] += load.failed
+            for figure, value in _of(load):
+                values[name, load.access, figure].append(value)
+    return tuple(
+        StepFigure(step, access, name, tuple(found), name.more_is_better is not (step in limited), failed[step, access])
+        for (step, access, name), found in values.items()
+    )
+
+
+def missing_parts(record: CampaignRecord, steps: Sequence[StepRecord]) -> tuple[str, ...]:
+    """What the campaign should have measured and has not, with the reason."""
+    ended = {one.step.number: one for one in steps}
+    return tuple(_missing(record, ended))
+
+
+def plan_digest(plan: CampaignPlan) -> str:
+    """Stands for what is measured: only campaigns with the same are compared."""
+    loads = {step.load.name: step.load for step in plan.steps if step.counted}
+    return hashlib.sha256(_STEPS.dump_json(tuple(loads.values()))).hexdigest()
+
+
+_STEPS = TypeAdapter(tuple[LoadStep, ...])
+
+
+def _missing(record: CampaignRecord, ended: dict[int, StepRecord]) -> Iterator[str]:
+    for step in record.plan.steps:
+        found = ended.get(step.number)
+        name = f"{step.load.name}, round {step.round}" if step.counted else f"{step.load.name} (preparation)"
+        if found is None:
+            yield f"{name}: not run"
+        elif found.result is None:
+            yield f"{name}: {found.error or 'no result'}"
+        else:
+            yield from (f"{name}: {host}" for host in found.result.missing)
+
+
+def _of(load: MeasuredLoad) -> Iterator[tuple[FigureName, float]]:
+    if load.access in {LoadAccess.READ, LoadAccess.WRITE}:
+        yield FigureName.THROUGHPUT, load.throughput
+    else:
+        yield FigureName.OPERATIONS, load.rate
+    p95 = load.percentiles().get("p95")
+    if p95 is not None:
+        yield FigureName.P95_MS, p95
+    elif load.mean_ms is not None:
+        yield FigureName.MEAN_MS, load.mean_ms

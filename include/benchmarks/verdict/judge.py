@@ -1,0 +1,171 @@
+"""The verdict on a campaign: its figures beside the baseline's, requirements, missing parts and cost. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from fnmatch import fnmatchcase
+
+from include.benchmarks.campaign.folder import CampaignRecord, StepRecord
+from include.benchmarks.loads import LoadAccess
+from include.benchmarks.scenarios.plan import shown_bytes
+from include.benchmarks.verdict.compare import BenchmarkVerdict, Comparison, compare, overall
+from include.benchmarks.verdict.figures import FigureName, StepFigure, figures_of, missing_parts, plan_digest
+from include.settings.storage_benchmark.blocks import BenchmarkSettings, RequirementLine
+
+TB = 10**12
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedFigure:
+    """A figure and what the comparison found; None without a baseline for it."""
+
+    figure: StepFigure
+    comparison: Comparison | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RequirementCheck:
+    """A requirement beside what was measured; `measured` is None where the part is missing."""
+
+    step: str
+    text: str
+    measured: float | None
+    met: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TargetCost:
+    """What the target holds and costs; None where nobody has said."""
+
+    raw_bytes: int | None
+    usable_bytes: int | None
+    per_usable_tb: float | None
+    currency: str
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedCampaign:
+    """A campaign with its verdict, as the ledger keeps it."""
+
+    id: str
+    target: str
+    preset: str
+    scale: float
+    digest: str
+    began_at: datetime
+    baseline: str | None
+    """The id of the campaign that it was compared with."""
+    verdict: BenchmarkVerdict
+    reason: str
+    figures: tuple[JudgedFigure, ...]
+    requirements: tuple[RequirementCheck, ...]
+    missing: tuple[str, ...]
+    cost: TargetCost
+
+    @property
+    def requirements_met(self) -> bool:
+        """Whether every requirement is met; True where there are none."""
+        return all(check.met for check in self.requirements)
+
+
+def judge(
+    record: CampaignRecord, steps: Sequence[StepRecord], baseline: JudgedCampaign | None, settings: BenchmarkSettings
+) -> JudgedCampaign:
+    """Judge a campaign.
+
+    Args:
+        record: Of the campaign.
+        steps: Those of its steps that have ended.
+        baseline: The accepted campaign with the same plan; None if there is none.
+        settings: Requirements, margin and prices.
+    """
+    wish = record.plan.wish
+    before = {judged.figure.key: judged.figure for judged in baseline.figures} if baseline else {}
+    figures = tuple(_judged(figure, before, settings.margin) for figure in figures_of(steps))
+    missing = missing_parts(record, steps)
+    verdict, reason = _verdict(figures, missing, baseline)
+    lines = [line for line in settings.requirements if line.target == wish.target]
+    return JudgedCampaign(
+        id=record.id,
+        target=wish.target,
+        preset=wish.preset,
+        scale=wish.scale,
+        digest=plan_digest(record.plan),
+        began_at=record.began_at,
+        baseline=baseline.id if baseline else None,
+        verdict=verdict,
+        reason=reason,
+        figures=figures,
+        requirements=tuple(check for line in lines for check in _checks(line, record, figures)),
+        missing=missing,
+        cost=_cost(record, settings),
+    )
+
+
+def _judged(
+    figure: StepFigure, before: Mapping[tuple[str, LoadAccess, FigureName], StepFigure], margin: float
+) -> JudgedFigure:
+    old = before.get(figure.key)
+    if old is None:
+        return JudgedFigure(figure)
+    found = compare(old.values, figure.values, margin=margin, more_is_better=figure.name.more_is_better)
+    if figure.failed > old.failed and found.verdict is not BenchmarkVerdict.REGRESSED:
+        # what fails soon may even be fast
+        what = f"{figure.failed} operations failed, {old.failed} of the baseline"
+        found = replace(found, verdict=BenchmarkVerdict.INCONCLUSIVE, reason=what)
+    return JudgedFigure(figure, found)
+
+
+def _verdict(
+    figures: Sequence[JudgedFigure], missing: Sequence[str], baseline: JudgedCampaign | None
+) -> tuple[BenchmarkVerdict, str]:
+    if baseline is None:
+        return BenchmarkVerdict.INCONCLUSIVE, "no baseline with the same plan is accepted"
+    judged = [one for one in figures if one.figure.judged]
+    verdict = overall([one.comparison.verdict for one in judged if one.comparison])
+    names = [_name(one.figure) for one in judged if one.comparison and one.comparison.verdict is verdict]
+    incomplete = missing or any(one.comparison is None for one in judged)
+    if incomplete and verdict is not BenchmarkVerdict.REGRESSED:
+        parts = f"{len(missing)} parts are missing" if missing else "the baseline has other figures"
+        return BenchmarkVerdict.INCONCLUSIVE, parts
+    return verdict, ", ".join(names)
+
+
+def _checks(
+    line: RequirementLine, record: CampaignRecord, figures: Sequence[JudgedFigure]
+) -> Iterator[RequirementCheck]:
+    names = {step.load.name for step in record.plan.steps if step.counted}
+    for step in sorted(name for name in names if fnmatchcase(name, line.step)):
+        found = [one.figure for one in figures if one.figure.step == step]
+        if line.throughput is not None:
+            # of both directions together, as people state it
+            speeds = [one.median for one in found if one.name is FigureName.THROUGHPUT]
+            speed = sum(speeds) if speeds else None
+            text = f"at least {shown_bytes(line.throughput)}/s"
+            yield RequirementCheck(step, text, speed, speed is not None and speed >= line.throughput)
+        if line.p95_ms is not None:
+            latencies = [one.median for one in found if one.name is FigureName.P95_MS]
+            latency = max(latencies, default=None)
+            text = f"p95 at most {line.p95_ms:g} ms"
+            yield RequirementCheck(step, text, latency, latency is not None and latency <= line.p95_ms)
+
+
+def _cost(record: CampaignRecord, settings: BenchmarkSettings) -> TargetCost:
+    target = settings.targets.get(record.plan.wish.target)
+    reported = record.space.total if record.space else None
+    if target is None:
+        return TargetCost(None, reported, None, settings.currency)
+    size = reported if target.usable_bytes is None else int(target.usable_bytes)
+    price = target.price
+    return TargetCost(
+        raw_bytes=None if target.raw_bytes is None else int(target.raw_bytes),
+        usable_bytes=size,
+        per_usable_tb=price / (size / TB) if price is not None and size else None,
+        currency=settings.currency,
+    )
+
+
+def _name(figure: StepFigure) -> str:
+    return f"{figure.step} {figure.access.value} {figure.name.value}"

@@ -1,0 +1,156 @@
+"""Runners on real targets: what was written is measured, read again and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from include.benchmarks.errors import RUNNER_FAILED
+from include.benchmarks.loads import LoadAccess, LoadStep, RunnerKind, StreamLoad
+from include.benchmarks.results import RunnerResult
+from include.benchmarks.runners.choose import RUNNERS
+from include.benchmarks.targets.base import RunArea
+from include.benchmarks.targets.bucket import BucketBenchmarkTarget
+from include.benchmarks.targets.path import PathBenchmarkTarget
+from include.benchmarks.targets.pool import PoolBenchmarkTarget
+from include.lab.servers.ceph import CephCluster, ObjectStore
+from include.lab.servers.weed import WeedServer
+from include.settings.storage_benchmark.blocks import BucketTarget, PathTarget, PoolTarget
+from include.storage.open import open_store
+from include.storage.store import Store
+from tests.fakes.refused import refused
+from tests.integration.conftest import BUCKET
+
+MIB = 1 << 20
+WRITE = StreamLoad(LoadAccess.WRITE, "data", streams=2, file_bytes=4 * MIB, block_bytes=MIB)
+OBJECTS = StreamLoad(LoadAccess.WRITE, "data", streams=4, file_bytes=4096, block_bytes=4096, files=25)
+
+
+def run(area: RunArea, runner: RunnerKind, scratch: Path, *loads: StreamLoad, seconds: int = 1) -> RunnerResult:
+    folder = scratch / f"step-{len(list(scratch.iterdir()))}"
+    folder.mkdir()
+    return RUNNERS[runner].run(LoadStep("step", runner, loads, seconds), area, folder)
+
+
+def reading(load: StreamLoad) -> StreamLoad:
+    return replace(load, access=LoadAccess.READ)
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunArea:
+    (tmp_path / "target").mkdir()
+    settings = PathTarget.model_validate({"kind": "path", "name": "t", "path": tmp_path / "target"})
+    target = PathBenchmarkTarget(settings)
+    target.check()
+    area = target.area("run-1")
+    area.create()
+    return area
+
+
+@pytest.fixture
+def bucket(weed: WeedServer, s3_prefix: str) -> RunArea:
+    def opened(connections: int) -> Store:
+        options = weed.options(retries=0, connections=connections)
+        return open_store(f"s3://{BUCKET}/{s3_prefix}", credentials=weed.credentials, options=options)
+
+    settings = BucketTarget.model_validate({"kind": "bucket", "name": "t", "store": "s"})
+    target = BucketBenchmarkTarget(settings, opened)
+    target.check()
+    area = target.area("run-1")
+    area.create()
+    return area
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> Iterator[RunArea]:
+    with CephCluster(tmp_path / "c", objectstore=ObjectStore.MEMSTORE) as cluster:
+        cluster.ceph("osd", "pool", "create", "bench", "8", "8", "replicated")
+        settings = {"kind": "pool", "name": "t", "pool": "bench", "conf": cluster.conf}
+        target = PoolBenchmarkTarget(PoolTarget.model_validate(settings))
+        target.check()
+        yield target.area("run-1")
+
+
+def removed(area: RunArea, *loads: StreamLoad) -> bool:
+    for load in loads:
+        area.remove_files(load.names())
+    return area.remove().left == ()
+
+
+@pytest.mark.server("fio")
+def test_fio_writes_then_reads_what_was_written(folder: RunArea, scratch: Path) -> None:
+    written = run(folder, RunnerKind.FIO, scratch, WRITE)
+    assert (written.loads[0].bytes, written.loads[0].operations, written.loads[0].failed) == (8 * MIB, 8, 0)
+    assert written.commands[0][0].endswith("fio")
+    assert {"p50", "p95", "p99.9"} <= written.loads[0].percentiles().keys()
+    both = run(folder, RunnerKind.FIO, scratch, reading(WRITE), replace(WRITE, dataset="more"))
+    assert [load.access for load in both.loads] == [LoadAccess.READ, LoadAccess.WRITE]
+    assert both.loads[0].bytes > 0
+    assert removed(folder, WRITE, replace(WRITE, dataset="more"))
+
+
+@pytest.mark.server("fio")
+def test_fio_reads_no_further_than_files_go_and_creates_none(folder: RunArea, scratch: Path) -> None:
+    run(folder, RunnerKind.FIO, scratch, WRITE)
+    read = run(folder, RunnerKind.FIO, scratch, replace(reading(WRITE), file_bytes=64 * MIB))
+    assert (read.loads[0].failed, len(read.notes)) == (0, 1)
+    with refused(RUNNER_FAILED, subject="step"):
+        run(folder, RunnerKind.FIO, scratch, reading(replace(WRITE, dataset="missing")))
+    assert removed(folder, WRITE)
+
+
+def test_dd_writes_zeros_and_reads_them(folder: RunArea, scratch: Path) -> None:
+    written = run(folder, RunnerKind.DD, scratch, WRITE)
+    assert (written.loads[0].bytes, len(written.commands)) == (8 * MIB, 2)
+    read = run(folder, RunnerKind.DD, scratch, reading(WRITE))
+    assert (read.loads[0].bytes, read.loads[0].percentiles()) == (8 * MIB, {})
+    assert removed(folder, WRITE)
+
+
+@pytest.mark.server("weed")
+def test_objects_are_put_read_mixed_listed_and_deleted(bucket: RunArea, scratch: Path) -> None:
+    put = run(bucket, RunnerKind.OBJECTS, scratch, OBJECTS, seconds=60).loads[0]
+    assert (put.operations, put.bytes, put.failed) == (100, 100 * 4096, 0)
+    got, listed = run(
+        bucket, RunnerKind.OBJECTS, scratch, reading(OBJECTS), replace(OBJECTS, access=LoadAccess.LIST, streams=1)
+    ).loads
+    assert (got.failed, listed.failed, got.bytes) == (0, 0, got.operations * 4096)
+    mixed = run(bucket, RunnerKind.OBJECTS, scratch, replace(OBJECTS, access=LoadAccess.MIXED)).loads
+    assert [load.access for load in mixed] == [LoadAccess.READ, LoadAccess.WRITE]
+    assert all(load.operations for load in mixed)
+    deleted = run(bucket, RunnerKind.OBJECTS, scratch, replace(OBJECTS, access=LoadAccess.DELETE), seconds=60).loads[0]
+    assert deleted.operations == 100
+    assert removed(bucket)
+
+
+@pytest.mark.server("weed")
+def test_failed_requests_are_counted_and_a_step_of_them_fails(bucket: RunArea, scratch: Path) -> None:
+    run(bucket, RunnerKind.OBJECTS, scratch, replace(OBJECTS, streams=1), seconds=60)
+    partly = run(bucket, RunnerKind.OBJECTS, scratch, reading(replace(OBJECTS, streams=2)))
+    assert partly.loads[0].failed > 0
+    assert partly.loads[0].bytes == partly.loads[0].operations * 4096
+    with refused(RUNNER_FAILED, subject="step"):
+        run(bucket, RunnerKind.OBJECTS, scratch, reading(replace(OBJECTS, dataset="missing")))
+    assert removed(bucket, OBJECTS)
+
+
+@pytest.mark.server("radosgw")
+def test_rados_bench_measures_a_pool_in_namespaces_of_the_run(pool: RunArea, scratch: Path) -> None:
+    load = replace(WRITE, files=10)
+    written = run(pool, RunnerKind.RADOS, scratch, load, seconds=5).loads[0]
+    assert 0 < written.operations <= 80
+    assert written.mean_ms is not None
+    read = run(pool, RunnerKind.RADOS, scratch, reading(load)).loads[0]
+    assert read.bytes == read.operations * MIB
+    assert len(pool.remove().left) > 1
+    assert removed(pool, load)

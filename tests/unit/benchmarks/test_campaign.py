@@ -1,0 +1,183 @@
+"""Campaigns: each step once, whatever interrupts them, and nothing of them left on the target."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from include.benchmarks.campaign import execute
+from include.benchmarks.campaign.execute import OVER_TIME, new_campaign, remove_data, run_campaign, target_lock
+from include.benchmarks.campaign.folder import CampaignFolder, campaigns_in
+from include.benchmarks.campaign.machine import CpuTicks, MachineNoise
+from include.benchmarks.campaigns import open_target
+from include.benchmarks.errors import (
+    CAMPAIGN_CLOSED,
+    CAMPAIGN_UNKNOWN,
+    LIMIT_REACHED,
+    PLAN_REFUSED,
+    RESULT_UNREADABLE,
+    TARGET_BUSY,
+    TARGET_UNUSABLE,
+)
+from include.benchmarks.loads import RunnerKind
+from include.benchmarks.runners.choose import RUNNERS
+from include.benchmarks.scenarios.plan import CampaignWish
+from include.benchmarks.targets.base import TargetSpace
+from include.benchmarks.targets.path import PathBenchmarkTarget
+from tests.fakes.benchmarking import START, MeasuringRunner, begin_campaign, benchmark_site, campaigns_of, ticking
+from tests.fakes.refused import refused
+
+
+@pytest.fixture
+def site(tmp_path):
+    return benchmark_site(tmp_path)
+
+
+@pytest.fixture
+def target(site):
+    return open_target(site, "scratch")
+
+
+@pytest.fixture
+def runner(monkeypatch):
+    """Stands for fio, which does not have to be installed."""
+    fake = MeasuringRunner()
+    monkeypatch.setitem(RUNNERS, RunnerKind.FIO, fake)
+    monkeypatch.delitem(execute.PROGRAMS, RunnerKind.FIO)
+    return fake
+
+
+@pytest.fixture
+def campaign(site, runner):
+    return begin_campaign(site)
+
+
+def run(campaign, target):
+    run_campaign(campaign, target, clock=ticking())
+
+
+def test_steps_run_in_their_order_and_are_kept(campaign, target, runner):
+    run(campaign, target)
+    assert runner.steps == ["write", "read", "write", "read"]
+    steps = list(campaign.steps())
+    assert [(ended.step.load.name, ended.step.round) for ended in steps] == [
+        ("write", 1), ("read", 1), ("write", 2), ("read", 2),
+    ]  # fmt: skip
+    assert all(ended.result.loads[0].percentiles() and ended.error is None for ended in steps)
+    assert (campaign.scratch(replace(steps[0].step, number=99)).name, campaign.record().began_at) == ("0099", START)
+
+
+def test_an_interrupted_campaign_goes_on_where_it_was(campaign, target, runner):
+    first = MeasuringRunner.run
+
+    def killed(self, step, area, scratch):
+        if len(self.steps) == 2:
+            raise KeyboardInterrupt
+        return first(self, step, area, scratch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MeasuringRunner, "run", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(campaign, target)
+    before = list(campaign.steps())
+    run(CampaignFolder(campaign.path.parent, campaign.id), target)
+    assert runner.steps == ["write", "read", "write", "read"]
+    assert list(campaign.steps())[:2] == before
+    run(campaign, target)
+    assert len(runner.steps) == 4, "all steps have ended"
+
+
+def test_only_what_the_plan_lists_is_removed_and_the_campaign_is_closed_then(campaign, target, tmp_path):
+    run(campaign, target)
+    area = target.area(campaign.id)
+    (area.folder / "of-a-person").touch()
+    assert remove_data(campaign, target).left == ("of-a-person",)
+    (area.folder / "of-a-person").unlink()
+    assert remove_data(campaign, target).left == ()
+    assert list((tmp_path / "target").iterdir()) == []
+    assert remove_data(campaign, target).removed == 0
+    with refused(CAMPAIGN_CLOSED, subject=campaign.id):
+        run(campaign, target)
+
+
+def test_a_step_that_fails_is_kept_with_its_error_and_the_others_run(campaign, target, runner, monkeypatch):
+    first = MeasuringRunner.run
+
+    def failing(self, step, area, scratch):
+        if step.name == "write":
+            raise RESULT_UNREADABLE(step.name, "damaged")
+        return first(self, step, area, scratch)
+
+    monkeypatch.setattr(MeasuringRunner, "run", failing)
+    run(campaign, target)
+    assert [(ended.error_code, ended.result is None) for ended in campaign.steps()] == [
+        (RESULT_UNREADABLE.code, True), (None, False), (RESULT_UNREADABLE.code, True), (None, False),
+    ]  # fmt: skip
+
+
+def test_a_target_that_vanishes_ends_the_campaign_and_leaves_no_record_of_the_step(
+    campaign, target, monkeypatch, tmp_path
+):
+    def vanishing(self, step, area, scratch):
+        shutil.rmtree(tmp_path / "target")
+        raise RESULT_UNREADABLE(step.name, "no file")
+
+    monkeypatch.setattr(MeasuringRunner, "run", vanishing)
+    with refused(TARGET_UNUSABLE, subject="scratch"):
+        run(campaign, target)
+    assert list(campaign.steps()) == []
+
+
+def test_a_target_that_others_fill_ends_the_campaign(campaign, target, monkeypatch):
+    monkeypatch.setattr(PathBenchmarkTarget, "space", lambda _: TargetSpace(1 << 30, 1 << 20))
+    with refused(LIMIT_REACHED, subject="scratch"):
+        run(campaign, target)
+
+
+def test_steps_over_the_time_limit_are_named_and_not_run(site, runner, monkeypatch):
+    campaign = begin_campaign(site)
+    short = open_target(site, "scratch")
+    limits = short.settings.limits.model_copy(update={"minutes": 0})
+    short.settings = short.settings.model_copy(update={"limits": limits})
+    run(campaign, short)
+    assert {ended.error_code for ended in campaign.steps()} == {OVER_TIME}
+    assert runner.steps == []
+
+
+def test_one_campaign_measures_a_target_at_a_time(campaign, target):
+    with target_lock(campaign.path.parent, "scratch"):
+        for work in (run, remove_data):
+            with refused(TARGET_BUSY, subject="scratch", retryable=True):
+                work(campaign, target)
+    run(campaign, target)
+
+
+def test_nothing_is_kept_of_a_plan_that_is_refused(site, runner):
+    wish = CampaignWish("scratch", "hlt2-uncontrolled", scale=1)
+    with refused(PLAN_REFUSED):
+        new_campaign(campaigns_of(site), open_target(site, "scratch"), wish, now=START)
+    assert campaigns_in(campaigns_of(site)) == []
+
+
+@pytest.mark.parametrize("name", ["../x", "", "a/b", ".locks"])
+def test_what_is_no_id_of_a_campaign_is_refused(tmp_path, name):
+    with refused(CAMPAIGN_UNKNOWN):
+        CampaignFolder(tmp_path, name)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1", '{"id": 1}'])
+def test_damaged_and_missing_campaigns_are_refused(campaign, text):
+    (campaign.path / "campaign.json").write_text(text)
+    with refused(CAMPAIGN_UNKNOWN, subject=campaign.id):
+        campaign.record()
+    with refused(CAMPAIGN_UNKNOWN, subject="other"):
+        CampaignFolder(campaign.path.parent, "other").record()
+
+
+def test_the_machine_says_how_busy_it_was_with_other_things():
+    before = CpuTicks.parse("cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 1\n")
+    after = CpuTicks.parse("cpu  150 0 100 720 110 0 0 20 0 0\ncpu0 1\n")
+    assert MachineNoise.between(before, after, 1.5) == MachineNoise(20.0, 70.0, 1.5)
+    assert MachineNoise.between(after, CpuTicks.parse("damaged"), 0) == MachineNoise(0, 0, 0)

@@ -1,0 +1,86 @@
+"""What a Ceph cluster reports: reasons to stop, and how full a pool is by its fullest OSD."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from include.benchmarks.errors import TARGET_UNUSABLE
+from include.benchmarks.targets import pool as pools
+from include.benchmarks.targets.ceph import CephHealth, pool_space
+from include.benchmarks.targets.pool import PoolBenchmarkTarget
+from include.settings.storage_benchmark.blocks import PoolTarget
+from tests.fakes.refused import refused
+
+GIB = 1 << 30
+
+
+def status(*checks, groups=(("active+clean", 8),)):
+    found = {name: {"severity": "HEALTH_WARN", "summary": {"message": f"about {name}"}} for name in checks}
+    states = [{"state_name": name, "count": count} for name, count in groups]
+    return json.dumps({"health": {"status": "HEALTH_WARN", "checks": found}, "pgmap": {"pgs_by_state": states}})
+
+
+def tree(*levels, hosts=1):
+    osds = [{"type": "osd", "kb": 1 << 20, "utilization": level} for level in levels]
+    return json.dumps({"nodes": [*osds, *({"type": "host", "children": [1]} for _ in range(hosts))]})
+
+
+def usage(max_avail=None, raw=300 * GIB, available=300 * GIB):
+    listed = [] if max_avail is None else [{"name": "bench", "stats": {"max_avail": max_avail}}]
+    return json.dumps({"stats": {"total_bytes": raw, "total_avail_bytes": available}, "pools": listed})
+
+
+def test_slow_operations_inactive_groups_and_full_osds_stop_and_others_do_not():
+    assert CephHealth.parse(status("MGR_MODULE_ERROR", "POOL_NO_REDUNDANCY"), "t").stopping == ()
+    found = CephHealth.parse(status("SLOW_OPS", "OSD_NEARFULL", "PG_AVAILABILITY"), "t")
+    assert [line.partition(":")[0] for line in found.stopping] == ["OSD_NEARFULL", "PG_AVAILABILITY", "SLOW_OPS"]
+
+
+def test_groups_that_are_scrubbed_are_clean():
+    groups = (("active+clean", 5), ("active+clean+scrubbing+deep", 1), ("active+undersized+degraded", 2))
+    assert CephHealth.parse(status(groups=groups), "t").unclean == 2
+
+
+def test_a_pool_is_as_full_as_its_fullest_osd_in_usable_bytes():
+    space = pool_space(tree(10, 40, 20), usage(max_avail=100 * GIB), "bench", "t")
+    assert (space.total, round(space.used_percent)) == (100 * GIB, 40)
+
+
+def test_there_is_room_for_the_data_of_one_lost_host():
+    assert round(pool_space(tree(40, hosts=4), usage(100 * GIB), "bench", "t").used_percent) == 53
+    assert pool_space(tree(60, hosts=2), usage(100 * GIB), "bench", "t").free == 0
+
+
+def test_a_pool_without_figures_counts_as_three_replicas():
+    assert pool_space(tree(0), usage(), "bench", "t").total == 100 * GIB
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"health": 1}', '{"nodes": [{"type": "osd"}]}', '{"nodes": []}'])
+def test_damaged_reports_are_refused(text):
+    with refused(TARGET_UNUSABLE, subject="t"):
+        CephHealth.parse(text, "t")
+    with refused(TARGET_UNUSABLE, subject="t"):
+        pool_space(text, usage(), "bench", "t")
+    with refused(TARGET_UNUSABLE, subject="t"):
+        pool_space(tree(1), text, "bench", "t")
+
+
+@pytest.mark.parametrize(
+    ("reply", "degrade", "why"),
+    [
+        (status("SLOW_OPS"), "allowed", "SLOW_OPS"),
+        (status(groups=(("active+degraded", 3),)), "refused", "3 placement groups"),
+        ("damaged", "allowed", "cannot be read"),
+    ],
+)
+def test_a_cluster_that_is_not_healthy_is_refused(monkeypatch, reply, degrade, why):
+    def run(_settings, program, _arguments, _limit_s):
+        return "bench\n" if program.name == "rados" else reply
+
+    monkeypatch.setattr(pools, "_run", run)
+    settings = {"kind": "pool", "name": "t", "pool": "bench", "degrade": degrade}
+    with refused(TARGET_UNUSABLE, subject="t") as error:
+        PoolBenchmarkTarget(PoolTarget.model_validate(settings)).check()
+    assert why in str(error.value)

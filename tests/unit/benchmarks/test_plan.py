@@ -1,0 +1,155 @@
+"""Plans: presets scaled to a target, within its limits and marks, or refused before anything is changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from include.benchmarks.errors import PLAN_REFUSED, PRESET_UNKNOWN, BenchmarkError
+from include.benchmarks.loads import DataPattern, LoadAccess, RunnerKind
+from include.benchmarks.scenarios.plan import CampaignWish, make_plan, shown_bytes
+from include.benchmarks.scenarios.presets import BLOCK, CLIENT_RATE, PRESETS
+from include.benchmarks.targets.base import TargetSpace
+from include.settings.storage_benchmark.blocks import BenchmarkSettings, TargetKind
+from tests.fakes.refused import refused
+
+GIB = 1 << 30
+SPACE = TargetSpace(total=1000 * GIB, free=900 * GIB)
+WISH = CampaignWish("t", "hlt2-uncontrolled", scale=0.01, rounds=3)
+LOGIN = {"host": "h.example.org", "user": "u", "known_hosts": "/k", "agent": True}
+PLACES = {
+    TargetKind.PATH: {"path": "/t"}, TargetKind.BUCKET: {"store": "s"}, TargetKind.POOL: {"pool": "p"},
+    TargetKind.REMOTE: {"path": "/t", "hosts": {"h": LOGIN}},
+}  # fmt: skip
+
+
+def settings(kind=TargetKind.PATH, **changes):
+    target = {"kind": kind.value, "benchmark": "allowed", "limits": {"bytes": "100GiB"}, **PLACES[kind], **changes}
+    return BenchmarkSettings.model_validate({"targets": {"t": target}}).target("t")
+
+
+def plan(wish=WISH, kind=TargetKind.PATH, space=SPACE, **changes):
+    return make_plan(wish, settings(kind, **changes), kind, space)
+
+
+def test_the_source_is_planned_at_its_own_size_and_scaled_by_one_factor():
+    whole = plan(replace(WISH, scale=1, rounds=1), space=None, limits={"bytes": "100PB"})
+    write = whole.steps[0].load.loads[0]
+    assert (write.streams, write.block_bytes, write.access) == (192, BLOCK, LoadAccess.WRITE)
+    small = plan().steps[0].load.loads[0]
+    assert (small.streams, small.block_bytes, small.file_bytes) == (2, BLOCK, 10 * BLOCK)
+
+
+def test_rounds_are_interleaved_and_what_is_read_was_written():
+    steps = plan().steps
+    assert [(step.load.name, step.round) for step in steps] == [
+        (name, n) for n in (1, 2, 3) for name in ("write", "read")
+    ]
+    assert plan().bytes == 3 * plan().peak_bytes == 3 * 2 * 10 * BLOCK
+
+
+def test_preparations_are_not_counted():
+    steps = plan(replace(WISH, preset="hlt2-mixed")).steps
+    assert [step.counted for step in steps] == [False, True, True, True]
+    assert {load.access for load in steps[1].load.loads} == {LoadAccess.WRITE, LoadAccess.READ}
+
+
+def test_streams_keep_their_rate_and_write_what_it_lets_through():
+    load = plan(replace(WISH, preset="hlt2-controlled", minutes=1)).steps[0].load
+    (client,) = load.loads
+    assert (client.rate, client.streams) == (CLIENT_RATE, 20)
+    assert client.file_bytes <= max(BLOCK, CLIENT_RATE * load.seconds)
+
+
+def test_files_become_objects_where_runners_work_on_whole_objects():
+    for kind in (TargetKind.BUCKET, TargetKind.POOL):
+        load = plan(kind=kind, space=None).steps[0].load.loads[0]
+        assert (load.files, load.file_bytes) == (10, BLOCK)
+
+
+def test_dd_writes_zeros_and_no_others_do_unless_they_are_asked_to():
+    steps = {step.load.name: step.load for step in plan(replace(WISH, preset="hlt2-dd")).steps}
+    assert steps["write-dd"].runner is RunnerKind.DD
+    assert {name: steps[name].loads[0].pattern for name in ("write-dd", "write-zeros", "write-random")} == {
+        "write-dd": DataPattern.ZEROS, "write-zeros": DataPattern.ZEROS, "write-random": DataPattern.RANDOM,
+    }  # fmt: skip
+
+
+def test_an_occupancy_preset_fills_what_is_missing_to_each_level():
+    wish = CampaignWish("t", "hlt2-occupancy", scale=0.01, rounds=1)
+    limits = {"bytes": "2TB", "fill_percent": 85}
+    made = plan(wish, fill="allowed", limits=limits)
+    fills = [step.load for step in made.steps if not step.counted]
+    assert [fill.name for fill in fills] == ["fill-to-20", "fill-to-40", "fill-to-60", "fill-to-80"]
+    assert [round(sum(load.bytes for load in fill.loads) / GIB) for fill in fills] == [100, 200, 200, 200]
+    full = plan(wish, fill="allowed", limits=limits, space=replace(SPACE, free=700 * GIB))
+    assert next(step.load.name for step in full.steps) == "write-at-20", "more is in it already"
+
+
+@pytest.mark.parametrize(
+    ("wish", "changes", "why"),
+    [
+        (replace(WISH, scale=0), {}, "scale"),
+        (replace(WISH, scale=2), {}, "scale"),
+        (replace(WISH, rounds=0), {}, "rounds"),
+        (replace(WISH, minutes=0), {}, "minutes"),
+        (replace(WISH, budget_bytes=GIB), {}, "would write 4.03 GB, over 1.07 GB"),
+        (replace(WISH, scale=0.5), {}, "would write"),
+        (replace(WISH, preset="objects"), {}, "is for a bucket"),
+        (replace(WISH, preset="hlt2-occupancy"), {}, "`fill: allowed`"),
+        (replace(WISH, preset="hlt2-occupancy"), {"fill": "allowed"}, "filled to 80 %"),
+        (replace(WISH, preset="hlt2-occupancy"), {"fill": "allowed", "space": None}, "does not say"),
+        (WISH, {"space": TargetSpace(10 * GIB, 4 * GIB)}, "72 % full"),
+        (replace(WISH, preset="hlt2-blocks", rounds=50, minutes=1), {"limits": {"bytes": "10TB"}}, "minutes"),
+    ],
+)
+def test_what_is_over_limits_or_not_marked_is_refused(wish, changes, why):
+    with refused(PLAN_REFUSED, subject=f"{wish.preset} on t") as error:
+        plan(wish, **changes)
+    assert why in str(error.value)
+
+
+def test_all_that_is_wrong_is_named_at_once():
+    with refused(PLAN_REFUSED) as error:
+        plan(CampaignWish("t", "hlt2-occupancy", scale=0, rounds=0))
+    assert all(word in str(error.value) for word in ("scale", "rounds", "fill"))
+
+
+def test_an_unknown_preset_is_named_with_the_nearest():
+    with refused(PRESET_UNKNOWN, subject="hlt2-mixd") as error:
+        plan(replace(WISH, preset="hlt2-mixd"))
+    assert "did you mean hlt2-mixed?" in str(error.value)
+
+
+@given(
+    st.sampled_from(sorted(PRESETS)), st.sampled_from(list(TargetKind)), st.floats(0.001, 1), st.integers(1, 5),
+    st.integers(1, 60),
+)  # fmt: skip
+def test_no_plan_exceeds_its_limits(preset, kind, scale, rounds, minutes):
+    wish = CampaignWish("t", preset, scale, rounds, minutes)
+    try:
+        made = plan(wish, kind, fill="allowed", limits={"bytes": "500GiB", "fill_percent": 85})
+    except BenchmarkError:
+        return
+    assert made.bytes <= 500 * GIB
+    assert made.seconds <= minutes * 60
+    assert SPACE.total - SPACE.free + made.peak_bytes <= 0.85 * SPACE.total
+    assert [step.number for step in made.steps] == list(range(1, len(made.steps) + 1))
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_every_preset_is_possible_on_a_small_machine(name):
+    preset = PRESETS[name]
+    for kind in preset.targets:
+        wish = CampaignWish("t", name, scale=0.005, rounds=2, minutes=10)
+        made = plan(wish, kind, fill="allowed", limits={"bytes": "5TB", "fill_percent": 90})
+        assert made.steps
+        counted = {(step.load.name, step.round) for step in made.steps if step.counted}
+        assert len(counted) == sum(step.counted for step in made.steps), "names of steps are unique in a round"
+
+
+def test_sizes_are_shown_for_people():
+    assert [shown_bytes(size) for size in (5, 1500, 20e9, 8.8e15)] == ["5 B", "1.5 kB", "20 GB", "8.8 PB"]
