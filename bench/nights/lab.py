@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -104,14 +104,17 @@ class BenchLab:
 
 
 @contextmanager
-def bench_lab() -> Iterator[BenchLab]:
-    """Start it, found its stores and its repository; at the end all of it goes away."""
+def bench_lab(change: Callable[[dict[str, Any]], None] = lambda _: None) -> Iterator[BenchLab]:
+    """Start it, found its stores and its repository; at the end all of it goes away.
+
+    `change` may change the configuration before that.
+    """
     # what is started here ends with us, also when it is `kill` that ends us
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     folder = Path(tempfile.mkdtemp(prefix="nightshift-bench-night-"))
     folder.chmod(0o755)  # the database's server runs as a user of its own
     os.environ.update({"NIGHTSHIFT_VAR": str(folder), **Ports.unused().to_environment()})
-    os.environ["NIGHTSHIFT_CONFIG"] = str(_configuration(folder))
+    os.environ["NIGHTSHIFT_CONFIG"] = str(_configuration(folder, change))
     lab = Lab.from_environment()
     lab.place.make()
     os.environ.update(lab.settings(os.environ))
@@ -130,11 +133,12 @@ def bench_lab() -> Iterator[BenchLab]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _configuration(folder: Path) -> Path:
+def _configuration(folder: Path, change: Callable[[dict[str, Any]], None]) -> Path:
     """The configuration of the embedded services, whose slot has links here."""
     document = yaml.safe_load((ROOT / "config" / "site.yaml").read_text())
     for slot in document["slots"].values():
         slot["links"] = {}
+    change(document)
     file = folder / "site.yaml"
     file.write_text(yaml.safe_dump(document))
     return file

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from include.cli.repo_open import AsJson, holder, open_site, printable, refusing, span
+from include.cli.repository.open import AsJson, holder, open_site, printable, refusing, span
 
 if TYPE_CHECKING:
     from include.care.freezes.freezes import FreezeState

@@ -12,22 +12,23 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from include.cli.lab_ceph import NOT_RUNNING, ceph
 from include.gateway.protocol import API
 from include.lab import lifecycle
 from include.lab.environment import ADMIN, MARK, Lab, of_a_lab
+from include.lab.stageout.account import StageoutAccount
 
 app = typer.Typer(no_args_is_help=True)
+app.add_typer(ceph, name="ceph")
 console = Console(highlight=False, soft_wrap=True)
 if not console.is_terminal:
     console.width = 160  # a table in a log is not folded
-
-NOT_RUNNING = 3
 
 
 @app.command()
 def up(
     airflow: Annotated[
-        bool, typer.Option(help="Airflow and its database too, or the store and the gateway only.")
+        bool, typer.Option(help="Airflow and its database too, or the store, the gateway and FTS only.")
     ] = True,
 ) -> None:
     """Start what does not run yet; return when everything answers as itself."""
@@ -52,7 +53,7 @@ def down() -> None:
 
 @app.command()
 def restart() -> None:
-    """Start Airflow and the gateway anew, after code or settings changed; stores and databases stay up."""
+    """Restart Airflow, the gateway and FTS, after code or settings changed; stores and databases stay up."""
     lab = Lab.from_environment()
     began = time.monotonic()
     lifecycle.restart(lab, say=console.print)
@@ -81,6 +82,31 @@ def retain(
     taken = remove_logs(lab.place.airflow_home / "logs", before, dry_run=dry_run)
     verb = "would go" if dry_run else "removed"
     console.print(f"{verb}: {taken.files} log files, {taken.bytes / 1e6:.1f} MB, of before {before:%Y-%m-%d %H:%M} UTC")
+
+
+@app.command()
+def stageout(
+    files: Annotated[int, typer.Option(min=5, max=10_000, help="How many files are transferred.")] = 1000,
+) -> None:
+    """Start the services, transfer files of five users between the lab's sites with 5 % faults, print the account.
+
+    The services stay up; stop them with `make down`.
+    """
+    from include.lab.environment import adopt
+    from include.lab.stageout.run import run_stageout
+    from include.settings.load import load
+    from include.settings.secrets import EnvSecrets
+
+    lab = Lab.from_environment()
+    adopt()  # the first start has only now made the secrets
+    account = run_stageout(lab, load(), EnvSecrets(), files=files, say=lambda text: console.print(text, markup=False))
+    path = lab.place.var / "last-stageout.json"
+    account.write(path)
+    show_stageout(account)
+    console.print(f"\nThe same in {path}. Page: {lab.airflow_url}/plugin/nightshift-transfers", markup=False)
+    console.print("The services stay up; make down stops them.")
+    if account.problems:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -129,6 +155,25 @@ def env() -> None:
     print(f'export PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"')
 
 
+def show_stageout(account: StageoutAccount) -> None:
+    """Prints what became of the files of a workflow."""
+    table = Table("link", "state", "files", box=None, pad_edge=False)
+    for (link, state), count in account.links.items():
+        table.add_row(link, state, str(count))
+    console.print(table)
+    for kind, (count, reason) in account.failures.items():
+        console.print(f"{count} failed, {kind}; one of them: {reason}", markup=False)
+    states = ", ".join(f"{count} {state}" for state, count in account.states.items())
+    (copied, late_copied), (ended, late_ended) = account.copied_s, account.ended_s
+    console.print(f"{account.files} files: {states}; {account.bytes / 1e6:.1f} MB copied in {account.wall_s:.0f} s")
+    console.print(f"seconds from the request to the copy: median {copied:.0f}, 95 % within {late_copied:.0f}")
+    console.print(f"seconds from the request to the last state: median {ended:.0f}, 95 % within {late_ended:.0f}")
+    for problem in account.problems[:20]:
+        console.print(f"problem: {problem}", markup=False)
+    if not account.problems:
+        console.print("Each copy has its content, each removed source has a copy, and no file was replaced.")
+
+
 def show_places(lab: Lab, *, airflow: bool) -> None:
     """Prints where the services are and how to log in."""
     table = Table(box=None, show_header=False, pad_edge=False)
@@ -136,6 +181,7 @@ def show_places(lab: Lab, *, airflow: bool) -> None:
         table.add_row("Airflow", f"{lab.airflow_url}  login {ADMIN}, password {lab.secrets.admin_password}")
     table.add_row("S3 store", f"{lab.s3_url}  keys in {lab.place.secrets}")
     table.add_row("gateway", f"{lab.gateway_url}{API}")
+    table.add_row("FTS", lab.fts_url)
     table.add_row("logs", str(lab.place.log))
     table.add_row("stop", "make down, or nightshift lab down")
     console.print(table)

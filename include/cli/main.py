@@ -9,13 +9,16 @@ import typer
 
 from include.errors import NightshiftError
 
-# group -> what it is for; each is `app` in the module of its name in this package
+# group -> the module of this package that has it as `app`, and what it is for
 GROUPS = {
-    "settings": "Check the site configuration and the stores it names.",
-    "repo": "Create, read, change and check repositories.",
-    "gateway": "Serve the lease protocol; look at leases.",
-    "lab": "Bring the embedded services up and down.",
-    "nightly": "Pack a build and run a night.",
+    "settings": ("settings", "Check the site configuration and the stores it names."),
+    "repo": ("repo", "Create, read, change and check repositories."),
+    "gateway": ("gateway", "Serve the lease protocol; look at leases."),
+    "fts": ("transfers.fts", "Serve the embedded FTS."),
+    "lab": ("lab", "Bring the embedded services up and down."),
+    "nightly": ("nightly", "Pack a build and run a night."),
+    "stageout": ("transfers.stageout", "Transfer users' files between sites."),
+    "storage-benchmark": ("storage_benchmark", "Measure storage against its baseline."),
 }
 # commands without a group -> the module of this package that has the function of their name
 COMMANDS = {
@@ -42,12 +45,12 @@ def assemble(words: Sequence[str]) -> typer.Typer:
         help="Operate nightly software publication to CernVM-FS.", no_args_is_help=True, pretty_exceptions_enable=False
     )
     chosen = next((word for word in words if not word.startswith("-")), None)
-    for name, purpose in GROUPS.items():
-        if importlib.util.find_spec(f"include.cli.{name}") is None:
+    for name, (module, purpose) in GROUPS.items():
+        if importlib.util.find_spec(f"include.cli.{module}") is None:
             continue
         if name == chosen:
             _adopt_lab()
-            app.add_typer(importlib.import_module(f"include.cli.{name}").app, name=name, help=purpose)
+            app.add_typer(importlib.import_module(f"include.cli.{module}").app, name=name, help=purpose)
         else:
             app.command(name, help=purpose)(_another)
     for name, (module, purpose) in COMMANDS.items():

@@ -79,7 +79,7 @@ def summary(
     """Say what became of a night, as the ledger has it now. Exit code 1 if something required is missing."""
     from include.care.watch.records import read_summary, store_summary
     from include.care.watch.render import to_text
-    from include.cli.repo_open import open_site, refusing
+    from include.cli.repository.open import open_site, refusing
 
     now = datetime.now(UTC)
     with refusing():

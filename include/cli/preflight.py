@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from include.cli.repo_open import AsJson, open_site, refusing
+from include.cli.repository.open import AsJson, open_site, refusing
 
 if TYPE_CHECKING:
     from include.care.preflight.findings import PreflightReport

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from include.cli.repo_open import AsJson, open_site, printable, refusing
+from include.cli.repository.open import AsJson, open_site, printable, refusing
 
 if TYPE_CHECKING:
     from include.care.provenance.query import PathProvenance

@@ -3,6 +3,7 @@
 import time
 from datetime import datetime
 from typing import Any
+from urllib.parse import quote
 
 import requests
 
@@ -59,7 +60,10 @@ class AirflowApi:
         return {one["dag_id"]: one["is_paused"] for one in found}
 
     def unpause(self, dag_id: str) -> None:
-        self._call("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": False})
+        self.pause(dag_id, paused=False)
+
+    def pause(self, dag_id: str, *, paused: bool = True) -> None:
+        self._call("PATCH", f"/api/v2/dags/{dag_id}", json={"is_paused": paused})
 
     def runs(self, dag_id: str, *, prefix: str) -> list[dict[str, Any]]:
         """The newest runs whose id begins with a prefix."""
@@ -74,6 +78,16 @@ class AirflowApi:
             f"/api/v2/dags/{dag_id}/dagRuns",
             json={"dag_run_id": run_id, "logical_date": logical_date, "conf": conf},
         )
+
+    def old_runs(self, dag_id: str, *, state: str, before: datetime) -> list[str]:
+        """The ids of the oldest scheduled runs of a state that ended before a time, one page of them."""
+        ended = {"end_date_lte": before.isoformat(), "order_by": "id", "limit": PAGE}
+        wanted = {"state": state, "run_type": "scheduled", **ended}
+        return [str(run["dag_run_id"]) for run in self._json("GET", _runs(dag_id), params=wanted)["dag_runs"]]
+
+    def delete_run(self, dag_id: str, run_id: str) -> None:
+        """Deletes a run with its tasks; one that is gone already is no error."""
+        self._call("DELETE", f"{_runs(dag_id)}/{quote(run_id, safe='')}", accept=(404,))
 
     def run_state(self, dag_id: str, run_id: str) -> str:
         return str(self._json("GET", f"/api/v2/dags/{dag_id}/dagRuns/{run_id}")["state"])
@@ -122,3 +136,7 @@ class AirflowApi:
             return self._session.request(method, self.url + path, timeout=TIMEOUT_S, **arguments)
         except requests.RequestException as error:
             raise LabError(f"Airflow at {self.url} does not answer {method} {path}: {error}") from error
+
+
+def _runs(dag_id: str) -> str:
+    return f"/api/v2/dags/{quote(dag_id, safe='')}/dagRuns"

@@ -22,6 +22,7 @@ DAG_PROCESSOR = Component("dag-processor", ("airflow", "dag-processor"))
 TRIGGERER = Component("triggerer", ("airflow", "triggerer"), on_one_disk=("--skip-serve-logs",))
 WORKER = Component("worker", ("airflow", "celery", "worker"))
 GATEWAY = Component("gateway", ("nightshift", "gateway", "serve"))
+FTS = Component("fts", ("nightshift", "fts", "serve"))
 
 AIRFLOW = (API_SERVER, SCHEDULER, DAG_PROCESSOR, TRIGGERER)
 

@@ -22,6 +22,9 @@ ADMIN = "admin"
 VIEWER = "viewer"  # whom `nightshift preflight` asks as: it may look at everything, and change nothing
 AIRFLOW_CONNECTION = "airflow_api"
 METRICS_CONNECTION = "metrics"
+KEEPER = "keeper"  # deletes old runs of the DAGs that run every minute
+RUNS_CONNECTION = "airflow_runs"
+FTS_CONNECTION = "fts_default"
 DATABASE, DATABASE_USER = "airflow", "nightshift"
 OF_THE_API = frozenset({"AIRFLOW__API__SECRET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET"})
 NOBODY = 1  # a port that only root may take, and that nothing uses
@@ -66,6 +69,19 @@ class LabFolders:
     @property
     def weed(self) -> Path:
         return self.var / "weed"
+
+    @property
+    def fts(self) -> Path:
+        return self.var / "fts"
+
+    @property
+    def sites(self) -> Path:
+        """Whose folders are sites of stage-out."""
+        return self.var / "sites"
+
+    @property
+    def fts_tokens(self) -> Path:
+        return self.fts / "tokens"
 
     def socket(self, name: str) -> Path:
         """A unix socket's path: in the run folder, or in a private temporary one if that is too deep for the kernel."""
@@ -114,8 +130,13 @@ class Lab:
     def gateway_url(self) -> str:
         return f"http://{LOOPBACK}:{self.ports.gateway}"
 
+    @property
+    def fts_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.ports.fts}"
+
     def connections(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The connections of these services, as Airflow reads them: `store_<name>`, `gateway_<name>`, `gateway_admin`.
+        """The connections of these services, as Airflow reads them: `store_<name>`, `gateway_<name>`, `gateway_admin`,
+        `fts_default`.
 
         `store`, `gateway` and ids that the file names more than once are made too; any other may be mistyped. Those
         that the environment defines itself, for real services, are left to it.
@@ -133,10 +154,15 @@ class Lab:
                  "password": self.secrets.gateway_admin_secret}  # fmt: skip
         if any(one.gateway_admin for one in settings.repositories.values()):
             found["gateway_admin"] = admin
+        found[FTS_CONNECTION] = {"conn_type": "fts", "host": LOOPBACK, "port": self.ports.fts, "schema": "http",
+                                 "password": self.secrets.fts_token}  # fmt: skip
         if settings.airflow_connection:
             found[settings.airflow_connection] = {"conn_type": "http", "host": LOOPBACK, "port": self.ports.airflow,
                                               "schema": "http", "login": VIEWER,
                                               "password": self.secrets.viewer_password}  # fmt: skip
+        if keeper := settings.stageout.runs_connection:
+            found[keeper] = {"conn_type": "http", "host": LOOPBACK, "port": self.ports.airflow, "schema": "http",
+                             "login": KEEPER, "password": self.secrets.keeper_password}  # fmt: skip
         if settings.metrics_connection:
             found[settings.metrics_connection] = {"conn_type": "generic", "password": self.secrets.metrics_token}
         named = {connection_variable(name): json.dumps(value) for name, value in found.items()}
@@ -149,6 +175,7 @@ class Lab:
             "NIGHTSHIFT_GATEWAY_HOST": LOOPBACK,
             "NIGHTSHIFT_AIRFLOW_CONNECTION": AIRFLOW_CONNECTION,
             "NIGHTSHIFT_METRICS_CONNECTION": METRICS_CONNECTION,
+            "NIGHTSHIFT_RUNS_CONNECTION": RUNS_CONNECTION,
             **self.ports.to_environment(),
         }
 
@@ -168,7 +195,7 @@ class Lab:
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
             "AIRFLOW__CORE__FERNET_KEY": secrets.fernet_key,
             "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{ADMIN}:admin,{VIEWER}:viewer",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{ADMIN}:admin,{KEEPER}:user,{VIEWER}:viewer",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(place.airflow_passwords),
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"postgresql+psycopg2://{address}",
             "AIRFLOW__API__PORT": str(ports.airflow),

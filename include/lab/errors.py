@@ -26,3 +26,7 @@ class ServiceFailed(LabError):
 
 SUPERVISOR_FAILED = ErrorRow(LabError, "lab-supervisor-failed", retryable=True)
 """The process manager does not start or answer."""
+CEPH_LAB_MISSING = ErrorRow(LabError, "lab-ceph-missing", "run nightshift lab ceph up")
+"""There is no Ceph lab, or it does not run."""
+OSD_UNKNOWN = ErrorRow(LabError, "lab-osd-unknown", "nightshift lab ceph status lists the OSDs")
+"""The Ceph lab has no OSD of this number."""

@@ -21,7 +21,7 @@ from include.care.preflight.findings import Finding, Severity
 from include.care.preflight.folders import room, written
 from include.lab import components
 from include.lab.airflow_api import AirflowApi
-from include.lab.environment import ADMIN, VIEWER, Lab
+from include.lab.environment import ADMIN, KEEPER, VIEWER, Lab
 from include.lab.errors import LabError, ServiceFailed
 from include.lab.ports import check_free
 from include.lab.readiness import ServiceNotReady, Wrong, wait
@@ -96,10 +96,12 @@ def _up(lab: Lab, airflow: bool, say: Say) -> Timings:
         environment = lab.environment() | _only(os.environ, "AIRFLOW_CONN_")
         with timings.measure("process manager"):
             supervisor.start(programs, environment)
+    _write_fts_tokens(lab)
     by_name = {one.name: one for one in wanted}
-    with ThreadPoolExecutor(max_workers=3) as pool:
+    with ThreadPoolExecutor(max_workers=4) as pool:
         chains = [
-            pool.submit(_start, supervisor, [by_name[name]], STORAGE_READY_S, timings) for name in ("weed", "gateway")
+            pool.submit(_start, supervisor, [by_name[name]], STORAGE_READY_S, timings)
+            for name in ("weed", "gateway", "fts")
         ]
         if airflow:
             chains.append(pool.submit(_start_airflow, lab, supervisor, by_name, timings, say))
@@ -120,7 +122,7 @@ def down(lab: Lab, *, say: Say) -> int:
 
 
 def restart(lab: Lab, *, say: Say) -> Timings:
-    """Starts Airflow and the gateway anew, with the code and settings that are there now; stores and database stay up.
+    """Restarts Airflow, the gateway and FTS with the present code and settings; stores and database stay up.
 
     A task that runs is ended, and its retry goes on from what is stored; what waits in the triggerer waits on.
     Raises as `up`.
@@ -259,7 +261,17 @@ def _write_passwords(lab: Lab) -> None:
     path = lab.place.airflow_passwords
     path.touch(mode=0o600)
     path.chmod(0o600)
-    path.write_text(json.dumps({ADMIN: lab.secrets.admin_password, VIEWER: lab.secrets.viewer_password}))
+    secrets = lab.secrets
+    passwords = {ADMIN: secrets.admin_password, KEEPER: secrets.keeper_password, VIEWER: secrets.viewer_password}
+    path.write_text(json.dumps(passwords))
+
+
+def _write_fts_tokens(lab: Lab) -> None:
+    lab.place.fts.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = lab.place.fts_tokens
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_text(f"{lab.secrets.fts_token} lab admin\n")
 
 
 def _recover(lab: Lab, supervisor: Supervisor, say: Say) -> None:

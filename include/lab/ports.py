@@ -36,6 +36,7 @@ class Ports:
     weed_admin: int = _moved_by("WEED_ADMIN", 21646)
     weed_admin_grpc: int = _moved_by("WEED_ADMIN_GRPC", 31646)
     gateway: int = _moved_by("GATEWAY", 4929)
+    fts: int = _moved_by("FTS", 8446)
     postgres: int = _moved_by("POSTGRES", 15432)
     airflow: int = _moved_by("AIRFLOW", 8080)
 

@@ -94,6 +94,18 @@ def gateway_answers(url: str) -> str | None:
     return None
 
 
+def fts_answers(url: str) -> str | None:
+    """The embedded FTS says who it is."""
+    answer = _get(f"{url}/")
+    if isinstance(answer, str):
+        return answer
+    try:
+        found = answer.json().get("service")
+    except (ValueError, AttributeError):
+        found = None
+    return None if answer.ok and found == "nightshift-fts" else f"another server answers: {answer.text[:40]!r}"
+
+
 def airflow_answers(url: str, version: str) -> str | None:
     """Airflow of this version, with all four components healthy."""
     answer = _get(f"{url}/api/v2/monitor/health")

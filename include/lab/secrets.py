@@ -45,9 +45,19 @@ class LabSecrets:
         return self._derived(b"airflow viewer")
 
     @property
+    def keeper_password(self) -> str:
+        """Of the user of Airflow who deletes old runs."""
+        return self._derived(b"airflow keeper")
+
+    @property
     def metrics_token(self) -> str:
         """With which Prometheus reads the figures."""
         return self._derived(b"metrics")
+
+    @property
+    def fts_token(self) -> str:
+        """The bearer token of the lab's user at its FTS."""
+        return self._derived(b"fts")
 
     def _derived(self, what: bytes) -> str:
         return hmac.new(self.api_secret_key.encode(), what, hashlib.sha256).hexdigest()

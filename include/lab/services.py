@@ -12,7 +12,7 @@ from include.lab.components import Component
 from include.lab.environment import Lab
 from include.lab.ports import LOOPBACK, Ports
 from include.lab.postgres import Postgres
-from include.lab.readiness import airflow_answers, gateway_answers, weed_answers
+from include.lab.readiness import airflow_answers, fts_answers, gateway_answers, weed_answers
 from include.lab.servers.weed_command import WeedPorts, weed_command
 from include.lab.supervise import Program
 
@@ -35,7 +35,7 @@ class Service:
 
 def services(lab: Lab, *, airflow: bool) -> tuple[Service, ...]:
     """The services of a lab, in the order in which they are listed; Airflow brings its database."""
-    storage = (weed(lab), gateway(lab))
+    storage = (weed(lab), gateway(lab), fts(lab))
     return (*storage, postgres(lab), *airflow_services(lab)) if airflow else storage
 
 
@@ -73,6 +73,16 @@ def gateway(lab: Lab) -> Service:
     """The repository gateway."""
     program = Program(components.GATEWAY.name, resolved(components.GATEWAY))
     return Service(program, ("gateway",), lambda: gateway_answers(lab.gateway_url), f"{lab.gateway_url}{API}")
+
+
+def fts(lab: Lab) -> Service:
+    """The embedded FTS, whose caller is the lab's user."""
+    program = Program(
+        components.FTS.name,
+        (*resolved(components.FTS), "--folder", str(lab.place.sites)),
+        environment={"NIGHTSHIFT_FTS_TOKENS": str(lab.place.fts_tokens), "NIGHTSHIFT_FTS_S3_ENDPOINT": lab.s3_url},
+    )
+    return Service(program, ("fts",), lambda: fts_answers(lab.fts_url), lab.fts_url)
 
 
 def postgres(lab: Lab) -> Service:

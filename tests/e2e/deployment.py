@@ -269,4 +269,8 @@ slots:
   faults: {{repository: {FQRN}, store: builds}}
   machine: {{repository: {FQRN}, store: builds, schedule: "0 3 * * *", projects: [typer, rich]}}
   early: {{repository: {FQRN}, store: builds, begins: artifact, poll_s: 600, gather_s: 0.5}}
-{slot_text("dev", FQRN)}"""
+{slot_text("dev", FQRN)}
+sites:
+  pisa: {{read: &pisa [{{prefix: /store, url: "davs://pisa.example.org/cms"}}], write: *pisa, third_party: *pisa}}
+  bari: {{read: &bari [{{prefix: /store, url: "davs://bari.example.org/cms"}}], write: *bari, third_party: *bari}}
+"""

@@ -19,7 +19,9 @@ import pytest
 import requests
 from selenium.webdriver.common.by import By
 
-from include.pages.registry import PAGES, PREFIX
+from include.lab.airflow_api import AirflowApi
+from include.lab.environment import ADMIN, VIEWER
+from include.pages.registry import PAGES, PREFIX, STAGEOUT_API
 from tests.e2e.browser import Browser
 from tests.e2e.deployment import FQRN, Deployment
 from tests.e2e.kills import build_of_victims, upload_of
@@ -118,6 +120,8 @@ def test_without_a_login_airflow_answers_401(deployment: Deployment) -> None:
         for path in (page.name, f"{page.name}/live", "static/shell.js"):
             answer = requests.get(f"{deployment.lab.airflow_url}{PREFIX}/{path}", timeout=60)
             assert answer.status_code == 401, path
+    for path in ("transfers", "summary", "openapi.json"):
+        assert requests.get(f"{deployment.lab.airflow_url}{STAGEOUT_API}/{path}", timeout=60).status_code == 401, path
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
@@ -266,4 +270,36 @@ def test_repositories_and_publications_show_the_night_that_ended(
             assert faults_of_axe(browser) == []
             assert loaded(browser) == {urlsplit(deployment.lab.airflow_url).netloc}
         kept(browser, f"{name}-{colours}")
+    assert errors_of_console(browser) == []
+
+
+def test_transfers_are_submitted_by_rest_and_seen_by_operators_with_their_history(
+    deployment: Deployment, browser: Browser
+) -> None:
+    files = [
+        {"source": "pisa", "source_name": f"/store/temp/{number}.root", "size": 1000,
+         "destination": "bari", "destination_name": f"/store/user/{ADMIN}/{number}.root"}
+        for number in range(3)
+    ]  # fmt: skip
+    request = {"key": "e2e", "workflow": "browser", "files": files}
+    assert deployment.api._call("POST", f"{STAGEOUT_API}/requests", json=request).json()["files"] == 3
+    viewer = AirflowApi(deployment.lab.airflow_url, VIEWER, deployment.lab.secrets.viewer_password)
+    assert viewer._call("GET", f"{STAGEOUT_API}/transfers").json()["rows"] == []
+    browser.driver.get_log("browser")
+    browser.open("/plugin/nightshift-transfers/nightshift/transfers?workflow=browser")
+    with framed(browser, "iframe[title=Transfers]"):
+        browser.wait_for_text("h1", "Transfers")
+        assert faults_of_axe(browser) == []
+        browser.click("#user-1-1")
+        browser.wait_for_text("div[aria-label='Files']", f"/store/user/{ADMIN}/2.root")
+        kept(browser, "transfers")
+        browser.click("a[aria-label^='history of transfer']")
+        browser.wait_for_text("div[aria-label='History']", "requested")
+        browser.wait_for_text("dl.facts", "pisa to bari")
+        assert faults_of_axe(browser) == []
+        assert loaded(browser) == {urlsplit(deployment.lab.airflow_url).netloc}
+    kept(browser, "transfer")
+    browser.open("/nightshift/transfers")
+    browser.see(".chart .main-svg")
+    assert faults_of_axe(browser) == []
     assert errors_of_console(browser) == []

@@ -40,7 +40,11 @@ def find_ceph(program: str = "ceph-mon") -> str | None:
 
 
 class CephCluster:
-    """A cluster with all its files in `directory`, which must not exist yet. Started once."""
+    """A cluster with all its files in `directory`, which must not exist yet. Started once.
+
+    `modules`: the manager loads its modules, seconds of Python, without which the cluster's health is an error.
+    `sockets`: a folder with a short path that is kept; None: a temporary one.
+    """
 
     def __init__(
         self,
@@ -50,14 +54,18 @@ class CephCluster:
         objectstore: ObjectStore = ObjectStore.BLUESTORE,
         osd_bytes: int = 8 * _GIB,
         mds: bool = False,
+        modules: bool = False,
+        sockets: Path | None = None,
     ) -> None:
         self.directory = directory
         self.osd_count = osds
         self.objectstore = objectstore
         self.osd_bytes = osd_bytes
         self.with_mds = mds
+        self._modules = modules
         self.daemons: dict[str, ServerProcess] = {}
-        self._sockets: Path | None = None
+        self._sockets = sockets
+        self._keeps_sockets = sockets is not None
 
     def start(self) -> None:
         """Make the cluster's files and start its daemons; ServerStartError, with nothing left running, if one fails."""
@@ -78,7 +86,7 @@ class CephCluster:
         """Stop all daemons, those last that the others need; the files stay."""
         for name in reversed(list(self.daemons)):
             self.daemons[name].stop()
-        if self._sockets is not None:
+        if self._sockets is not None and not self._keeps_sockets:
             shutil.rmtree(self._sockets, ignore_errors=True)
 
     def ceph(self, *arguments: str) -> str:
@@ -101,7 +109,7 @@ class CephCluster:
         self, name: str, program: str, *arguments: str, ready_timeout_s: float = 60, wait: bool = True
     ) -> ServerProcess:
         """Start a daemon in the foreground; unless `wait` is False it then says that it is active."""
-        ready = (lambda: self._active(name)) if wait else (lambda: True)
+        ready = (lambda: self.active(name)) if wait else (lambda: True)
         daemon = ServerProcess(
             name,
             [_program(program), *arguments, "-f", "--conf", str(self.conf)],
@@ -146,6 +154,7 @@ class CephCluster:
                 "ceph", f"the programs are missing; apt-get install --no-install-recommends {PACKAGES}"
             )
         self.directory.mkdir(parents=True)
+        (self.directory / "no-modules").mkdir()
         port, fsid = free_port(), str(uuid.uuid4())
         self.conf.write_text("".join(_section(name, keys) for name, keys in self._settings(port, fsid).items()))
         self._write_keys()
@@ -193,8 +202,10 @@ class CephCluster:
         (self.directory / "mds.a").mkdir()
         self.start_daemon("mds.a", "ceph-mds", "-i", "a")
 
-    def _active(self, name: str) -> bool:
+    def active(self, name: str) -> bool:
         """Whether a daemon says of itself that it does its work."""
+        if name.startswith("mgr."):
+            return bool(json.loads(self.ceph("mgr", "stat", "-f", "json")).get("available"))
         if name.startswith("mon."):
             return self._ask(name, "mon_status").get("state") == "leader"
         return self._ask(name, "status").get("state") in ("active", "up:active")
@@ -245,8 +256,11 @@ class CephCluster:
             },
             "client": {"log_file": ""},
             "mon": {"mon_data": place / "mon", "admin_socket": self.socket_of("mon.a")},
-            # it need not load its modules, seconds of Python: nothing here asks them, and a missing folder has none
-            "mgr": {"mgr_data": place / "mgr", "mgr_initial_modules": "", "mgr_module_path": place / "no-modules"},
+            "mgr": {
+                "mgr_data": place / "mgr",
+                "mgr_initial_modules": "",
+                **({} if self._modules else {"mgr_module_path": place / "no-modules"}),
+            },
             "osd": {
                 "osd_data": f"{place}/osd.$id",
                 "admin_socket": self.socket_of("osd.$id"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from include.lab.servers.ceph import PACKAGES, CephCluster, ObjectStore, find_ceph
@@ -28,8 +29,12 @@ class RadosgwServer(S3Server):
         osds: int = 1,
         objectstore: ObjectStore = ObjectStore.BLUESTORE,
         port: int | None = None,
+        cluster: CephCluster | None = None,
+        prepare: Callable[[CephCluster], object] | None = None,
     ) -> None:
-        self.cluster = CephCluster(directory, osds=osds, objectstore=objectstore)
+        """``cluster``: in place of one below ``directory``; ``prepare``: makes pools, before the gateway does."""
+        self.cluster = cluster or CephCluster(directory, osds=osds, objectstore=objectstore)
+        self._prepare = prepare
         self.credentials = credentials
         self.port = port or free_port()
 
@@ -56,6 +61,8 @@ class RadosgwServer(S3Server):
         """Start cluster and gateway, and make the user; ServerStartError, with nothing left running, if that fails."""
         self.cluster.start()
         try:
+            if self._prepare is not None:
+                self._prepare(self.cluster)
             self.cluster.add_section(NAME, {
                 "log_file": self.cluster.directory / f"{NAME}.log",
                 "keyring": self.cluster.keyring_of(NAME),
@@ -66,7 +73,7 @@ class RadosgwServer(S3Server):
                 "rgw_thread_pool_size": 128,
             })  # fmt: skip
             gateway = ServerProcess(
-                NAME, self._command(), log=self.cluster.directory / f"{NAME}.out", ready=self._answers,
+                NAME, self.command(), log=self.cluster.directory / f"{NAME}.out", ready=self.answers,
                 env=self.cluster.environment(), ready_timeout_s=120, stop_timeout_s=5,
             )  # fmt: skip
             gateway.start()
@@ -80,7 +87,8 @@ class RadosgwServer(S3Server):
         """Stop gateway and cluster; the files stay."""
         self.cluster.stop()
 
-    def _command(self) -> list[str]:
+    def command(self) -> list[str]:
+        """What runs the gateway of a cluster that is made."""
         program = find_ceph("radosgw")
         if program is None:
             raise ServerStartError(
@@ -88,7 +96,7 @@ class RadosgwServer(S3Server):
             )
         return [program, "-n", NAME, "-f", "--conf", str(self.cluster.conf)]
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         """Whether it says that there is no such bucket: it has read its own pools by then."""
         store = open_store("s3://nightshift-ready", options=self.options(retries=0, timeout_s=10))
         try:

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from include.lab.errors import CEPH_LAB_MISSING, OSD_UNKNOWN
 from include.lab.servers import ceph
 from include.lab.servers.ceph import CephCluster, ObjectStore
+from include.lab.servers.ceph_lab import CephLab
 from include.lab.servers.process import ServerStartError
 from include.lab.servers.radosgw import RadosgwServer
-from include.storage.options import Credentials
+from include.storage.open import open_store
+from include.storage.options import Credentials, StoreOptions
+from tests.fakes.refused import refused
 
 KEYS = Credentials("nightshift", "not-a-secret")
 
@@ -62,3 +66,40 @@ def test_without_the_programs_it_says_which_packages_to_install(
     with pytest.raises(ServerStartError, match=r"apt-get install .*ceph-mon ceph-mgr ceph-osd radosgw"):
         RadosgwServer(tmp_path / "c", credentials=KEYS).start()
     assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.server("radosgw")
+def test_a_cluster_that_stays_is_read_and_written_while_an_osd_is_stopped(tmp_path: Path) -> None:
+    from include.storage.buckets import ensure_bucket
+
+    lab, lines = CephLab(tmp_path / "ceph"), list[str]()
+    try:
+        lab.up(osd_gib=2, say=lines.append)
+        options = StoreOptions(endpoint=lab.status().endpoint)
+        ensure_bucket("s3://kept", lab.credentials, options)
+        store = open_store("s3://kept/", credentials=lab.credentials, options=options)
+        store.put("before", b"x" * 100_000)
+        lab.stop_osd(1)
+        assert lab.status().osds == {0: True, 1: False, 2: True}
+        assert store.get("before") == b"x" * 100_000
+        store.put("while", b"y" * 100_000)
+        lab.start_osd(1)
+        lab.down(say=lines.append)
+        assert lab.status().health is None
+        lab.up(say=lines.append)  # the same cluster
+        assert store.get("while") == b"y" * 100_000
+    finally:
+        lab.down(purge=True, say=lines.append)
+    assert not (tmp_path / "ceph").exists()
+
+
+def test_without_a_cluster_every_command_says_how_to_make_one(tmp_path: Path) -> None:
+    lab = CephLab(tmp_path / "ceph")
+    for command in (lab.status, lambda: lab.stop_osd(0), lambda: lab.start_osd(0)):
+        with refused(CEPH_LAB_MISSING):
+            command()
+    with refused(OSD_UNKNOWN):
+        lab.stop_osd(7)
+    lab.down(say=print)

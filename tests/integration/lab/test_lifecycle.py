@@ -48,7 +48,7 @@ def pids(lab: Lab) -> dict[str, int]:
 @pytest.mark.server("weed")
 def test_store_and_gateway_come_up_are_restored_after_kills_and_go_down_without_a_trace(lab: Lab) -> None:
     lifecycle.up(lab, airflow=False, say=silent)
-    assert good(lab) == {"weed", "gateway"}
+    assert good(lab) == {"weed", "gateway", "fts"}
     first = pids(lab)
     groups = {os.getpgid(pid) for pid in first.values()}
     assert groups == set(first.values()), "each is the leader of a process group of its own"
@@ -63,7 +63,7 @@ def test_store_and_gateway_come_up_are_restored_after_kills_and_go_down_without_
 
     os.kill(first["gateway"], signal.SIGKILL)
     lifecycle.up(lab, airflow=False, say=silent)
-    assert good(lab) == {"weed", "gateway"}
+    assert good(lab) == {"weed", "gateway", "fts"}
     assert pids(lab)["weed"] == first["weed"]
 
     orphans = pids(lab)
@@ -71,10 +71,10 @@ def test_store_and_gateway_come_up_are_restored_after_kills_and_go_down_without_
     told: list[str] = []
     lifecycle.up(lab, airflow=False, say=told.append)
     assert "ending services that an earlier start left behind" in told
-    assert good(lab) == {"weed", "gateway"}
+    assert good(lab) == {"weed", "gateway", "fts"}
     assert not set(orphans.values()) & set(pids(lab).values())
 
-    assert lifecycle.down(lab, say=silent) == 2
+    assert lifecycle.down(lab, say=silent) == 3
     assert not marked_processes(lab.place)
     assert lifecycle.down(lab, say=silent) == 0
 

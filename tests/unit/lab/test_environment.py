@@ -33,6 +33,8 @@ OTHERS = {
     "AIRFLOW_CONN_GATEWAY_NIGHTLIES",
     "AIRFLOW_CONN_GATEWAY_ADMIN",
     "AIRFLOW_CONN_AIRFLOW_API",
+    "AIRFLOW_CONN_AIRFLOW_RUNS",
+    "AIRFLOW_CONN_FTS_DEFAULT",
 }
 
 
@@ -52,7 +54,9 @@ def test_no_secret_is_on_a_command_line_or_in_the_process_manager_s_file(lab: La
 
 def test_connections_follow_the_site_configuration_and_leave_real_ones_alone(lab: Lab) -> None:
     made = lab.connections({})
-    assert made.keys() == {"AIRFLOW_CONN_STORE_CVMFS", "AIRFLOW_CONN_STORE_BUILDS"} | OTHERS
+    assert (
+        made.keys() == {"AIRFLOW_CONN_STORE_CVMFS", "AIRFLOW_CONN_STORE_BUILDS", "AIRFLOW_CONN_STORE_STAGEOUT"} | OTHERS
+    )
     gateway = json.loads(made["AIRFLOW_CONN_GATEWAY_NIGHTLIES"])
     assert (gateway["port"], gateway["login"]) == (lab.ports.gateway, lab.secrets.gateway_key_id)
     assert "AIRFLOW_CONN_STORE_CVMFS" not in lab.connections({"AIRFLOW_CONN_STORE_CVMFS": "s3://real"})

@@ -1,0 +1,238 @@
+"""A Ceph cluster that stays up: monitor, manager, OSDs on files, MDS and radosgw on one machine, under supervisord.
+
+Data pools are erasure-coded, 2+1 over the OSDs, metadata is replicated: with one OSD stopped, everything is still read
+and written. The lab of `nightshift lab up` is another one; neither knows of the other.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from include.lab.environment import MARK, LabFolders
+from include.lab.errors import CEPH_LAB_MISSING, OSD_UNKNOWN, LabError, ServiceFailed
+from include.lab.readiness import ServiceNotReady, wait
+from include.lab.secrets import load_or_create
+from include.lab.servers.ceph import CephCluster, ObjectStore, find_ceph
+from include.lab.servers.process import free_port
+from include.lab.servers.radosgw import NAME as RADOSGW
+from include.lab.servers.radosgw import RadosgwServer
+from include.lab.supervise import Program, Supervisor, end_marked
+from include.storage.options import Credentials
+
+OSDS = 3
+PROFILE = "k2m1"
+POOL = "bench"
+"""The erasure-coded pool for RADOS."""
+REPLICATED = "bench-replicated"
+FUSE = "cephfs"
+"""The program that mounts CephFS; only where ceph-fuse is installed."""
+READY_S = 120.0
+STOP_S = 30.0
+_GIB = 1 << 30
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CephLabStatus:
+    """How the cluster is.
+
+    Attributes:
+        health: `HEALTH_OK` and so on; None: no answer.
+        osds: Whether each OSD is up, by its number.
+        clean: Whether all placement groups are active and clean.
+        endpoint: The S3 URL.
+        mount: Where CephFS is mounted; None: it is not.
+    """
+
+    health: str | None
+    osds: Mapping[int, bool]
+    clean: bool
+    endpoint: str
+    mount: Path | None
+
+
+class CephLab:
+    """The cluster below the folder `var`."""
+
+    def __init__(self, var: Path) -> None:
+        self.place = LabFolders(var.resolve())
+        self._made = self.place.var / "made.json"
+
+    @property
+    def conf(self) -> Path:
+        """What `ceph --conf` takes."""
+        return self._cluster().conf
+
+    @property
+    def credentials(self) -> Credentials:
+        """The key pair of the S3 user."""
+        known = load_or_create(self.place.secrets)
+        return Credentials(known.s3_access_key, known.s3_secret_key)
+
+    @property
+    def mountpoint(self) -> Path:
+        """Where CephFS is mounted."""
+        return self.place.var / "mnt"
+
+    def up(self, *, osd_gib: int = 8, say: Say) -> None:
+        """Make the cluster where there is none, and start what does not run.
+
+        Args:
+            osd_gib: The size of each OSD's file in GiB; files are sparse. It counts when the cluster is made.
+            say: Takes lines about progress.
+
+        Raises:
+            LabError: A program is missing, or an earlier start left an unfinished cluster.
+            ServiceFailed: A daemon ended or does not answer.
+        """
+        self.place.make()
+        if not self._made.exists():
+            self._make(osd_gib, say)
+        supervisor = Supervisor(self.place)
+        programs = self._programs()
+        if not supervisor.running():
+            end_marked(self.place)
+            self.mountpoint.mkdir(exist_ok=True)
+            supervisor.start(programs, {**self._cluster().environment(), MARK: str(self.place.var)})
+        for program in programs:
+            supervisor.start_program(program.name)
+        for program in programs:
+            self._await(supervisor, program.name)
+        say(f"Ceph is up: S3 at {self._server().endpoint}, configuration in {self.conf}")
+
+    def down(self, *, purge: bool = False, say: Say) -> None:
+        """Stop all daemons; with `purge`, remove the cluster and all that it holds."""
+        supervisor = Supervisor(self.place)
+        if supervisor.running():
+            running = [info.name for info in supervisor.processes().values() if info.state.alive]
+            clients = [name for name in running if name in (FUSE, RADOSGW)]
+            osds = [name for name in running if name.startswith(("osd.", "mds."))]
+            for names in (clients, osds, [name for name in running if name not in (*clients, *osds)]):
+                supervisor.stop_programs(names, timeout_s=STOP_S)
+            supervisor.shutdown(timeout_s=STOP_S)
+            say(f"stopped {len(running)} daemons")
+        end_marked(self.place)
+        if purge:
+            if self.mountpoint.is_mount():
+                raise LabError(f"{self.mountpoint} is still mounted; unmount it and run it again")
+            shutil.rmtree(self.place.var, ignore_errors=True)
+            say(f"removed {self.place.var}")
+
+    def stop_osd(self, number: int) -> None:
+        """Stop an OSD; it stays stopped until `start_osd`, also if supervisord would start it again."""
+        Supervisor(self.place).stop_programs([self._osd(number)], timeout_s=STOP_S)
+
+    def start_osd(self, number: int) -> None:
+        """Start an OSD that was stopped, and wait until it is up; ServiceFailed if it is not."""
+        supervisor, name = Supervisor(self.place), self._osd(number)
+        supervisor.start_program(name)
+        self._await(supervisor, name)
+
+    def status(self) -> CephLabStatus:
+        """How the cluster is; it is asked."""
+        mount = self.mountpoint if self.mountpoint.is_mount() else None
+        endpoint = self._server().endpoint
+        if not Supervisor(self.place).running():
+            return CephLabStatus(None, dict.fromkeys(range(OSDS), False), False, endpoint, mount)
+        status: dict[str, Any] = json.loads(self._cluster().ceph("status", "-f", "json"))
+        dump = json.loads(self._cluster().ceph("osd", "dump", "-f", "json"))
+        osds = {int(osd["osd"]): bool(osd["up"]) for osd in dump["osds"]}
+        groups = status["pgmap"].get("pgs_by_state", [])
+        clean = all(group["state_name"].startswith("active+clean") for group in groups)
+        return CephLabStatus(status["health"]["status"], osds, clean, endpoint, mount)
+
+    def _make(self, osd_gib: int, say: Say) -> None:
+        if self._directory.exists():
+            raise LabError(f"{self._directory} is unfinished; run nightshift lab ceph down --purge, then up again")
+        say(f"making a cluster of {OSDS} OSDs, {osd_gib} GiB each, below {self.place.var}")
+        port = free_port()
+        with self._server(port, osd_gib * _GIB):
+            pass  # made and tried once; from here on supervisord runs it
+        self._made.write_text(json.dumps({"port": port, "osd_gib": osd_gib}))
+
+    def _cluster(self, osd_bytes: int = 8 * _GIB) -> CephCluster:
+        sockets = self.place.socket("x").parent
+        return CephCluster(
+            self._directory, osds=OSDS, objectstore=ObjectStore.BLUESTORE, osd_bytes=osd_bytes, mds=True,
+            modules=True, sockets=sockets,
+        )  # fmt: skip
+
+    def _server(self, port: int | None = None, osd_bytes: int = 8 * _GIB) -> RadosgwServer:
+        if port is None:
+            try:
+                port = int(json.loads(self._made.read_text())["port"])
+            except FileNotFoundError:
+                raise CEPH_LAB_MISSING(f"there is no Ceph lab in {self.place.var}; {CEPH_LAB_MISSING.hint}") from None
+        cluster = self._cluster(osd_bytes)
+        return RadosgwServer(
+            self._directory, credentials=self.credentials, port=port, cluster=cluster, prepare=make_pools
+        )
+
+    def _programs(self) -> tuple[Program, ...]:
+        conf = str(self.conf)
+        daemons = [("mon.a", "ceph-mon"), ("mgr.a", "ceph-mgr")]
+        daemons += [(f"osd.{number}", "ceph-osd") for number in range(OSDS)]
+        daemons += [("mds.a", "ceph-mds")]
+        programs = [
+            Program(name, (_found(program), "-i", name.partition(".")[2], "-f", "--conf", conf))
+            for name, program in daemons
+        ]
+        programs.append(Program(RADOSGW, tuple(self._server().command())))
+        fuse = find_ceph("ceph-fuse")
+        if fuse is not None and Path("/dev/fuse").exists():
+            command = (fuse, "-f", "--conf", conf, "-n", "client.admin", str(self.mountpoint))
+            programs.append(Program(FUSE, command))
+        return tuple(programs)
+
+    def _await(self, supervisor: Supervisor, name: str) -> None:
+        cluster, server = self._cluster(), self._server()
+        ready: dict[str, Callable[[], bool]] = {RADOSGW: server.answers, FUSE: self.mountpoint.is_mount}
+        question = ready.get(name, lambda: cluster.active(name))
+        try:
+            wait(
+                lambda: None if question() else "it does not answer yet",
+                alive=lambda: None if supervisor.process(name).state.alive else supervisor.process(name).detail,
+                timeout_s=READY_S,
+            )
+        except ServiceNotReady as why:
+            raise ServiceFailed(name, str(why), str(self.place.log / f"{name}.log")) from None
+
+    @property
+    def _directory(self) -> Path:
+        return self.place.var / "cluster"
+
+    def _osd(self, number: int) -> str:
+        if number not in range(OSDS):
+            raise OSD_UNKNOWN(f"there is no OSD {number}, only 0 to {OSDS - 1}; {OSD_UNKNOWN.hint}")
+        if not Supervisor(self.place).running():
+            raise CEPH_LAB_MISSING(f"the Ceph lab in {self.place.var} is not up; {CEPH_LAB_MISSING.hint}")
+        return f"osd.{number}"
+
+
+def make_pools(cluster: CephCluster) -> None:
+    """Pools of a cluster of three OSDs: data 2+1, metadata twice."""
+    ceph = cluster.ceph
+    ceph("osd", "erasure-code-profile", "set", PROFILE, "k=2", "m=1", "crush-failure-domain=osd")
+    for name, application, groups in ((POOL, "lab", 16), ("default.rgw.buckets.data", "rgw", 16)):
+        ceph("osd", "pool", "create", name, str(groups), str(groups), "erasure", PROFILE)
+        ceph("osd", "pool", "set", name, "min_size", "2")
+        ceph("osd", "pool", "application", "enable", name, application)
+    ceph("osd", "pool", "create", REPLICATED, "8")
+    ceph("osd", "pool", "application", "enable", REPLICATED, "lab")
+    ceph("osd", "pool", "create", "cephfs.data.ec", "16", "16", "erasure", PROFILE)
+    ceph("osd", "pool", "set", "cephfs.data.ec", "min_size", "2")
+    ceph("osd", "pool", "set", "cephfs.data.ec", "allow_ec_overwrites", "true")
+    ceph("fs", "add_data_pool", "labfs", "cephfs.data.ec")
+
+
+def _found(program: str) -> str:
+    path = find_ceph(program)
+    if path is None:
+        raise LabError(f"{program} is missing; apt-get install --no-install-recommends {program}")
+    return path
