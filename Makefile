@@ -22,7 +22,7 @@ SLOT ?=
 unexport PYTHONDONTWRITEBYTECODE
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly up down status docs structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages
+.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly stageout up down status docs structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages bench-stageout bench-together storage-benchmark bench-harness bench-verdict
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,9 +94,18 @@ test-busy: $(STAMP) servers  ## test-full beside four busy loops, PASSES times i
 
 servers:
 	@tests/install-servers.sh
+	@tests/install-fts3-client.sh
 
 nightly: $(STAMP)  ## pack a real build and install it: make nightly [DATE=YYYY-MM-DD] [SLOT=name]
 	@$(BIN)/nightshift nightly run $(NIGHTLY_OPTIONS)
+
+FILES_STAGED ?= 1000
+
+stageout: $(STAMP)  ## transfer 1,000 files of 5 users between the lab's 4 sites, with 5 % faults, under the scheduler [FILES_STAGED=1000]
+	@$(BIN)/nightshift lab stageout --files $(FILES_STAGED)
+
+storage-benchmark: $(STAMP)  ## small campaigns on a folder and on the embedded S3, under the scheduler; needs Debian's fio
+	@$(BIN)/nightshift storage-benchmark demonstrate
 
 up: $(STAMP)  ## start all services and Airflow; prints URL and login
 	@$(BIN)/nightshift lab up
@@ -126,7 +135,7 @@ SEED ?= 1
 PART ?= gateway
 SOAK_S ?= 1200
 
-soak: $(STAMP)  ## a part of what takes long, drawn afresh, for SOAK_S seconds [PART=gateway|collection|engine|airflow|cases SOAK_S=1200]
+soak: $(STAMP)  ## a part of what takes long, drawn afresh, for SOAK_S seconds [PART=gateway|collection|stageout|engine|airflow|cases SOAK_S=1200]
 	@$(BIN)/python -m tests.soak.run --part $(PART) --seconds $(SOAK_S)
 
 soak-status: $(STAMP)  ## the last result of each part of the soak; fails if one failed, is missing or older than 14 days
@@ -187,10 +196,36 @@ bench-gc: $(STAMP)  ## collections against plain deletions, and beside publisher
 	@$(BIN)/python bench/gc.py --objects $(OBJECTS) --garbage $(GARBAGE) --store $(STORE) --curve $(CURVE)
 
 PUBLICATIONS ?= 1000000
+TRANSFERS ?= 200000
 LEDGER ?= sqlite
 
-bench-pages: $(STAMP)  ## response times of the pages over a large ledger [PUBLICATIONS=1000000 LEDGER=sqlite|mariadb]
-	@$(BIN)/python bench/pages.py --publications $(PUBLICATIONS) --ledger $(LEDGER)
+bench-pages: $(STAMP)  ## response times of the pages over a large ledger [PUBLICATIONS=1000000 TRANSFERS=200000 LEDGER=sqlite|mariadb]
+	@$(BIN)/python bench/pages.py --publications $(PUBLICATIONS) --transfers $(TRANSFERS) --ledger $(LEDGER)
+
+SERVERS ?= weed,radosgw
+
+bench-harness: ROUNDS = 6
+bench-harness: $(STAMP)  ## what the harness of storage benchmarks costs [SERVERS=weed,radosgw ROUNDS=6]
+	@$(BIN)/python bench/harness.py --servers $(SERVERS) --rounds $(ROUNDS)
+
+TRIALS ?= 20
+
+bench-verdict: $(STAMP)  ## verdicts on targets that are slowed by 20 % and on unchanged ones [TRIALS=20]
+	@$(BIN)/python bench/verdict.py --trials $(TRIALS)
+
+MINUTES ?= 15
+RATE ?= 300
+HISTORY ?= $(if $(FULL),50000000,5000000)
+
+AIRFLOW ?=
+
+bench-stageout: $(STAMP) servers  ## stage-out under the load of its source, over HISTORY finished rows, and by its DAGs [MINUTES=15 RATE=300 HISTORY=5000000 FULL=1 AIRFLOW=1]
+	@$(BIN)/python bench/stageout.py --minutes $(MINUTES) --rate $(RATE) --history $(HISTORY) $(if $(AIRFLOW),--airflow-rate 150)
+
+bench-together: ARTIFACTS = 600
+bench-together: RATE = 140
+bench-together: $(STAMP) servers  ## a night alone, and beside stage-out and a collection [ARTIFACTS=600 RATE=140 ORDER=ABBA]
+	@$(BIN)/python bench/together.py --artifacts $(ARTIFACTS) --rate $(RATE) --order $(ORDER)
 
 clean:  ## stop the services; remove the environment, state and caches
 	@if [ -x $(BIN)/nightshift ]; then $(BIN)/nightshift lab down; fi
