@@ -2,37 +2,75 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import Any
+from collections.abc import Callable
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
 
 from airflow.plugins_manager import AirflowPlugin
 
 from hooks import run_notes
 from hooks.priority import NightFirst
-from include.pages.registry import PREFIX, external_views
+from include.pages.registry import PREFIX, STAGEOUT_API, external_views
+
+if TYPE_CHECKING:
+    from include.stageout.rest.users import StageoutUser
 
 
-class LazyPages:
-    """The app of the pages, `/health` and `/metrics`, made at the first request: only the API server pays for it."""
+class LazyApp:
+    """A web application that is made at the first request: only the API server pays for it."""
+
+    def __init__(self, made: Callable[[], Any]) -> None:
+        self._made = made
 
     @cached_property
     def app(self) -> Any:
-        from airflow.api_fastapi.core_api.security import get_user
-
-        from hooks.secrets import AirflowSecrets
-        from hooks.site import open_site
-        from include.care.metrics.routes import routes
-        from include.pages.app import create_app
-        from include.pages.asked import OpenSite
-
-        site = OpenSite(lambda: open_site(AirflowSecrets()))
-        app = create_app(get_user, site)
-        # these judge a request by themselves: a token is enough for them
-        app.router.routes.extend(routes(site, logged_in))
-        return app
+        return self._made()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self.app(scope, receive, send)
+
+
+def pages() -> Any:
+    """The pages, `/health` and `/metrics`."""
+    from include.care.metrics.routes import routes
+    from include.pages.app import create_app
+
+    app = create_app(caller(), site())
+    # these judge a request by themselves: a token is enough for them
+    app.router.routes.extend(routes(site(), logged_in))
+    return app
+
+
+def stageout_api() -> Any:
+    """The REST API of stage-out."""
+    from include.stageout.rest.app import create_api
+
+    return create_api(caller(), site())
+
+
+@cache
+def site() -> Any:
+    """Gives the deployment to the applications."""
+    from hooks.secrets import AirflowSecrets
+    from hooks.site import open_site
+    from include.pages.asked import OpenSite
+
+    return OpenSite(lambda: open_site(AirflowSecrets()))
+
+
+@cache
+def caller() -> Callable[..., StageoutUser]:
+    """A dependency of FastAPI: the user of Airflow who asks. Who may edit pools is an operator of stage-out."""
+    from airflow.api_fastapi.app import get_auth_manager
+    from airflow.api_fastapi.core_api.security import get_user
+    from fastapi import Depends
+
+    from include.stageout.rest.users import StageoutUser
+
+    def found(user: Any = Depends(get_user)) -> StageoutUser:  # noqa: B008 - FastAPI's form
+        return StageoutUser(user.get_name(), get_auth_manager().is_authorized_pool(method="PUT", user=user))
+
+    return found
 
 
 async def logged_in(request: Any) -> bool:
@@ -54,7 +92,8 @@ class NightshiftPlugin(AirflowPlugin):
     priority_weight_strategies: list[Any] = [NightFirst]  # noqa: RUF012 (Airflow declares it so)
     # the first that fits answers: what has a prefix below ours comes before it
     fastapi_apps: list[Any] = [  # noqa: RUF012
-        {"app": LazyPages(), "url_prefix": PREFIX, "name": "Nightshift"}
+        {"app": LazyApp(stageout_api), "url_prefix": STAGEOUT_API, "name": "Nightshift stage-out"},
+        {"app": LazyApp(pages), "url_prefix": PREFIX, "name": "Nightshift"},
     ]
     external_views: list[Any] = external_views()
     listeners: list[Any] = [run_notes]  # noqa: RUF012

@@ -4,12 +4,16 @@ set -eu
 
 # package:program that shows it is there
 SERVERS="mariadb-server:mariadbd chromium:chromium chromium-driver:chromedriver openssh-server:sshd"
-SERVERS="$SERVERS ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd radosgw:radosgw ceph-mds:ceph-mds ceph-common:ceph"
+SERVERS="$SERVERS ceph-mon:ceph-mon ceph-mgr:ceph-mgr ceph-osd:ceph-osd radosgw:radosgw ceph-mds:ceph-mds ceph-common:ceph fio:fio"
+SERVERS="$SERVERS xrootd-server:xrootd xrootd-client:xrdfs"
 
 missing=""
 for server in $SERVERS; do
     PATH="$PATH:/usr/sbin:/usr/local/sbin" command -v "${server#*:}" >/dev/null || missing="$missing ${server%%:*}"
 done
+# the client of FTS3 is built
+command -v gcc >/dev/null || missing="$missing gcc libc6-dev"
+[ -e /usr/include/openssl/ssl.h ] || missing="$missing libssl-dev"
 [ -n "$missing" ] || exit 0
 
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then

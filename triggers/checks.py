@@ -142,6 +142,28 @@ def replica_job_ended(connect: Connect, repository: str, replica: str, verb: str
     return Observation(seen.stage is not Stage.RUNNING, reason, seen.to_json())
 
 
+def fts_jobs_ended(connect: Connect, fts_conn_id: str, job_ids: list[str]) -> Observation:
+    """All jobs of an FTS server have ended; the result is the state of each, None of one that FTS does not know."""
+    from include.fts.client.open import connected_client
+    from include.fts.errors import JobUnknown
+
+    states: dict[str, str | None] = {}
+    with connected_client(connect().secrets.get(fts_conn_id)) as client:
+        answers = client.status(job_ids, files=False)
+        ended = {job_id: job.job_state.value for job_id, job in answers.jobs.items() if job.job_state.terminal}
+        for job_id, error in answers.errors.items():
+            if not isinstance(error, JobUnknown):
+                raise error
+            try:
+                states[job_id] = client.archived(job_id).job_state.value
+            except JobUnknown:
+                states[job_id] = None
+    states |= ended
+    left = len(answers.jobs) - len(ended)
+    reason = f"{left} of {left + len(states)} FTS jobs have not ended" if left else f"{len(states)} FTS jobs have ended"
+    return Observation(not left, reason, states)
+
+
 def paused(connect: Connect) -> Observation:  # noqa: ARG001
     """Nothing shows when it is over: the deadline ends the wait, and the task looks itself."""
     return Observation(False, "the pause is over")
@@ -166,5 +188,6 @@ CHECKS: Mapping[str, WaitCheck] = {
     "replicas-in-sync": WaitCheck(replicas_in_sync, 60.0),
     "replicas-quiet": WaitCheck(replicas_quiet, 60.0),
     "replica-job": WaitCheck(replica_job_ended, 60.0),
+    "fts-jobs": WaitCheck(fts_jobs_ended, 30.0),
 }
 """By the key that Airflow's database stores for a deferred task: keys and the names of arguments never change."""

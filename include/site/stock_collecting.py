@@ -1,8 +1,8 @@
 """Collections that the stock tools run: behind a stock gateway by its ``/gc``, and on a node without any gateway.
 
-A stock gateway keeps commits out while it collects, and not leases: a publisher whose object is there already is told
-so, loses it to the collection, and then commits. So everything is leased meanwhile. Where that is refused, the gateway
-gives out no leases at all while it collects (docs/publishers.md, collections by stock tools).
+A stock gateway keeps commits out while it collects, and not leases: a publisher does not send an object that is there
+already, loses it to the collection, and then commits. So everything is leased meanwhile. Where that is refused, the
+gateway gives out no leases at all while it collects (docs/publishers.md, collections by stock tools).
 """
 
 from __future__ import annotations

@@ -33,6 +33,12 @@ IDS = (
     "preflight",
     "repository_care",
     "rollback",
+    "stage_out_analytics",
+    "stage_out_census",
+    "stage_out_finish",
+    "stage_out_monitor",
+    "stage_out_submit",
+    "storage_benchmark",
     "undo_build",
 )
 

@@ -18,6 +18,7 @@ from sensors.base import NightshiftSensor
 from tests.dags.conftest import BUNDLE, FQRN, KEY, MiniSite, record
 from tests.fakes import airflowhome
 from tests.fakes.builds import tree
+from tests.fakes.ftsserver import FtsServer
 
 pytestmark = pytest.mark.server("weed")
 FOLDER = airflowhome.ROOT / "examples"
@@ -143,6 +144,17 @@ def test_an_old_folder_is_removed_with_provenance_and_an_absent_one_is_no_failur
     assert examples.run("remove_old_folder", fqrn=FQRN, day="2026-10-31", keep_days=30).state == "success"
     assert examples.revision() == before
     assert examples.leases() == []
+
+
+def test_files_are_copied_by_an_fts_server(examples: MiniSite) -> None:
+    with FtsServer(copies=True) as fts:
+        connection = {"AIRFLOW_CONN_FTS_DEFAULT": json.dumps({"conn_type": "fts", "host": fts.url})}
+        site = dataclasses.replace(examples, environment={**examples.environment, **connection})
+        files = [{"source": "davs://there.example.org/a", "destination": "davs://here.example.org/a"}]
+        run = site.run("transfer_files", files=files)
+    assert run.state == "success", run
+    (job,) = fts.jobs.values()
+    assert [file["dest_surl"] for file in job["files"]] == ["davs://here.example.org/a"]
 
 
 def test_the_page_shows_the_examples_as_they_are() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import sysconfig
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +17,22 @@ CURES = {
     "chromium": "run tests/install-servers.sh, or install Debian's chromium",
     "chromedriver": "run tests/install-servers.sh, or install Debian's chromium-driver",
     "radosgw": "run tests/install-servers.sh, or install Debian's ceph-mon ceph-mgr ceph-osd radosgw ceph-common",
+    "fio": "run tests/install-servers.sh, or install Debian's fio",
     "ceph-mds": "run tests/install-servers.sh, or install Debian's ceph-mds",
+    "fts3": "run tests/install-fts3-client.sh; it needs gcc and OpenSSL's headers (Debian: libssl-dev)",
+    "xrootd": "run tests/install-servers.sh, or install Debian's xrootd-server and xrootd-server-plugins",
+    "xrdfs": "run tests/install-servers.sh, or install Debian's xrootd-client",
 }
+
+
+CLIENTS = {"fts3": Path(sys.prefix) / "fts3" / "bin" / "python"}
+"""Clients with a Python environment of their own, made by tests/install-fts3-client.sh."""
 
 
 def find(program: str) -> str | None:
     """The program in this Python environment, in PATH or among the system's servers."""
+    if program in CLIENTS:
+        return str(CLIENTS[program]) if (CLIENTS[program].parents[1] / ".installed").exists() else None
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"])
     return shutil.which(program, path=path)
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told, read from the ledger at each scrape: no process counts anything itself.
+"""What Prometheus reads, taken from the ledger at each scrape: no process counts anything itself.
 
 Publications come and go between states, so their figures are of the last 24 hours and not sums of all time.
 """
@@ -22,6 +22,9 @@ from include.care.replicas.tables import replicas
 from include.care.watch.watch import lease_key
 from include.nightlies.records.tables import collections, damaged, publications
 from include.nightlies.rules.states import State
+from include.stageout.states import TransferState
+from include.stageout.status import waiting_since
+from include.stageout.tables import stageout_transfers
 
 WINDOW = timedelta(hours=24)
 NEWEST = 20_000
@@ -46,7 +49,7 @@ def of_health(health: Health) -> Iterator[Metric]:
 def of_leases(connection: Connection, health: Health, now: datetime) -> Iterator[Metric]:
     """How many leases are held, and for how long; the DAG `night_watch` notes when it saw each first."""
     held = _gauge("leases", "Leases that the gateway lists", "repository")
-    oldest = _gauge("lease_oldest_seconds", "Since when night_watch has seen the oldest lease", "repository")
+    oldest = _gauge("lease_oldest_seconds", "Seconds since night_watch first saw the oldest lease", "repository")
     for fqrn, leases in sorted(health.leases.items()):
         seen = first_seen(connection, map(lease_key, leases))
         held.add_metric([fqrn], len(leases))
@@ -129,9 +132,9 @@ def of_collections(connection: Connection) -> Iterator[Metric]:
 def of_replicas(connection: Connection, now: datetime) -> Iterator[Metric]:
     """How far replicas are, by the last look at each."""
     labels = ("repository", "replica")
-    lag = _gauge("replica_lag_seconds", "For how long the replica's revision has been superseded", *labels)
+    lag = _gauge("replica_lag_seconds", "Seconds since the revision of the replica was superseded", *labels)
     trusted = _gauge("replica_trusted", "Whether readers of the replica get a revision of the repository", *labels)
-    looked = _gauge("replica_look_age_seconds", "Since when the replica was not looked at", *labels)
+    looked = _gauge("replica_look_age_seconds", "Seconds since the replica was checked", *labels)
     for row in connection.execute(select(replicas)).mappings():
         look = ReplicaLook.from_row(row)
         names = [look.repository, look.replica]
@@ -152,6 +155,22 @@ def of_trouble(connection: Connection, now: datetime) -> Iterator[Metric]:
     failed = _gauge("notifications_failed", "Causes of the last 24 hours of which no message could be sent")
     failed.add_metric([], connection.scalar(unsent) or 0)
     yield from (lost, failed)
+
+
+def of_transfers(connection: Connection, now: datetime) -> Iterator[Metric]:
+    """Transfers that are not complete, by state; how long one of them is due; failures of the last day by class."""
+    columns = stageout_transfers.c
+    complete = (TransferState.CLEANED, TransferState.KEPT)
+    states = [state.value for state in TransferState if state not in complete]
+    counts = dict.fromkeys(states, 0)
+    query = select(columns.state, func.count().label("files")).where(columns.state.in_(states))
+    counts |= {row.state: row.files for row in connection.execute(query.group_by(columns.state))}
+    yield _filled("transfers", "Transfers that are not complete, by state", ("state",), counts)
+    ages = {state.value: max(0.0, (now - due).total_seconds()) for state, due in waiting_since(connection).items()}
+    yield _filled("transfer_due_seconds", "For how long a transfer of the state is due at most", ("state",), ages)
+    newest = select(columns.failure).where(columns.state == TransferState.FAILED.value, columns.due_at >= now - WINDOW)
+    classes = Counter(row.failure or "unknown" for row in connection.execute(newest.limit(NEWEST)))
+    yield _filled("transfer_failures", "Transfers that failed in the last 24 hours", ("failure",), classes)
 
 
 def _gauge(name: str, text: str, *labels: str) -> GaugeMetricFamily:

@@ -9,6 +9,7 @@ from functools import partial
 from include.care.preflight.findings import Finding, PreflightReport, Severity
 from include.care.preflight.run import Check, run
 from include.care.preflight.stores import look_at_store
+from include.fts.client.open import connected_credential, open_client, server_url
 from include.gateway.client.client import GatewayClient
 from include.gateway.client.values import LeaseInfo
 from include.ledger.engine import shown
@@ -25,7 +26,8 @@ class Health:
     """What one look found.
 
     Attributes:
-        report: A finding for each part: `ledger`, `store` or `gateway`. A gateway is named by its connection.
+        report: A finding for each part: `ledger`, `store`, `gateway` or, where there are storage sites, `fts`. Gateways
+            and FTS servers are named by their connections.
         leases: Those that are held now, by repository, where the gateway answered.
     """
 
@@ -56,6 +58,10 @@ def look_at_health(site: Site, *, limit_s: float = LIMIT_S) -> Health:
             Check("gateway", name, partial(_gateway, site, name, fqrns, leases), "Check that the gateway runs.")
             for name, fqrns in sorted(gateways.items())
         ),
+        *(
+            Check("fts", name, partial(_fts, site, name), "Check that the FTS server runs; *Test* of its connection.")
+            for name in (settings.stageout.fts if settings.sites else ())
+        ),
     ]
     report = run(checks, limit_s=limit_s)
     # a gateway that answers later than the limit still writes into its own dictionary
@@ -74,3 +80,10 @@ def _gateway(site: Site, name: str, fqrns: list[str], leases: dict[str, list[Lea
     for fqrn in fqrns:
         leases[fqrn] = [one for one in held if one.repository == fqrn]
     yield Finding("gateway", name, Severity.OK, f"{url} answers")
+
+
+def _fts(site: Site, name: str) -> Iterator[Finding]:
+    connection = site.secrets.get(name)
+    with open_client(connection, connected_credential(connection), timeout_s=LIMIT_S, retries=0) as client:
+        client.whoami()
+    yield Finding("fts", name, Severity.OK, f"{server_url(connection)} answers")

@@ -19,7 +19,7 @@ from include.ledger.engine import reading
 from include.site.site import Site
 
 REMEMBERED_S = 10.0
-"""However many ask, the parts are looked at and the ledger is read no more often."""
+"""However many ask, the parts are checked and the ledger is read no more often."""
 
 T = TypeVar("T")
 
@@ -57,6 +57,7 @@ class SiteFigures(Collector):
             yield from figures.of_collections(connection)
             yield from figures.of_replicas(connection, self._now)
             yield from figures.of_trouble(connection, self._now)
+            yield from figures.of_transfers(connection, self._now)
 
 
 class Scrape:

@@ -20,6 +20,8 @@ class NotifyEvent(Enum):
     APPROVAL = "approval"
     PREFLIGHT = "preflight"
     SUMMARY = "summary"
+    CREDENTIAL = "credential"
+    """Transfers of a user wait for a credential."""
 
 
 @dataclass(frozen=True, slots=True)

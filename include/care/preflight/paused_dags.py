@@ -31,6 +31,12 @@ def needed(settings: SiteSettings, slots: Iterable[str] | None = None) -> dict[s
     if settings.repositories:
         found["leases"] = "leases of dead tasks are not ended"
         found["repository_care"] = "no alert is sent for damage or for a whitelist that ends"
+    if settings.sites:
+        found["stage_out_submit"] = "no file is handed to FTS"
+        found["stage_out_monitor"] = "no transfer is verified or tried again"
+        found["stage_out_finish"] = "no file is registered and no source is removed"
+        found["stage_out_census"] = "nothing finds what is stuck, and runs of every minute stay"
+        found["stage_out_analytics"] = "no figures of transfers are kept"
     return found
 
 

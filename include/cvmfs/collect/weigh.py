@@ -86,20 +86,20 @@ class Weighing:
         self._require_preserved()
 
     def _once(self) -> Index | None:
-        """What was condemned once. A list that is lost only delays what is on it: it is condemned anew."""
+        """What was condemned once. A list that is lost only delays what is on it: its waiting time begins again."""
         if self._record.once is None:
             return None
         try:
             return read_index(self._store, self._record.once)
         except _UNREADABLE as fault:
-            self._report.notes.append(f"what was condemned once is condemned anew: {fault}")
+            self._report.notes.append(f"objects that were condemned once wait from the start again: {fault}")
             return None
 
     def _before(self, once: Index, number: int) -> set[bytes]:
         try:
             return split(read_shard(self._store, once, number))
         except _UNREADABLE as fault:
-            self._report.notes.append(f"what was condemned once is condemned anew: {fault}")
+            self._report.notes.append(f"objects that were condemned once wait from the start again: {fault}")
             return set()
 
     def spare(self, newer: Shards, folder: Path) -> int:

@@ -19,7 +19,7 @@ from include.settings.quality import QualityMode, QualitySettings, Suite
 _REASON_LENGTH = 4000
 _GOOD = [state.value for state in State if state.good]
 LOOKED_AT = 60
-"""How many earlier builds are looked at for those that count: some were refused or undone."""
+"""How many earlier builds are searched for those that count: some were refused or undone."""
 
 
 class QualityVerdict(Enum):

@@ -36,7 +36,7 @@ Progress = Callable[[Item, PrepareProgress], None]
 log = logging.getLogger(__name__)
 
 PROGRESS_EVERY = timedelta(seconds=2)
-"""How often the ledger is told how far a preparation is; a shorter one leaves no row."""
+"""How often the progress of a preparation is written to the ledger; a shorter one leaves no row."""
 
 
 def prepare_batch(site: Site, attempt: Attempt, batch: Batch, *, progress: Progress | None = None) -> BatchOutcome:

@@ -88,7 +88,7 @@ class JobLook:
         if first in (Stage.RUNNING.value, Stage.LOST.value):
             return cls(Stage(first), lines=lines)
         if not first.isdigit() or len(first) > 3:
-            raise FormatError("state of a job", f"{first[:80]!r} is none")
+            raise FormatError("state of a job", f"{first[:80]!r} is no state of a job")
         return cls(Stage.ENDED, int(first), lines)
 
 

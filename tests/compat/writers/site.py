@@ -131,7 +131,7 @@ def _policies(urls: list[str]) -> bytes:
 def _pools(slots: int) -> bytes:
     from types import SimpleNamespace
 
-    site: Any = SimpleNamespace(repositories=dict.fromkeys(range(slots)))
+    site: Any = SimpleNamespace(repositories=dict.fromkeys(range(slots)), sites={})
     return as_text(shape(to_import(pools(site, cores=8))))
 
 
@@ -174,5 +174,6 @@ def documents() -> dict[str, Document]:
             Ports(),
             lambda value: as_text(value.to_environment()),
             lambda data: Ports.from_environment(json.loads(data)),
+            grows=True,
         ),
     }

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from sqlalchemy import insert
+from sqlalchemy import insert, update
 
+from include.care.metrics.health import look_at_health
 from include.care.metrics.scrape import Scrape
 from include.care.notify.message import Message, NotifyEvent
 from include.care.notify.records import claim, not_told, seen_since
+from include.care.preflight.findings import Severity
 from include.care.replicas.look import record
 from include.care.replicas.states import ReplicaLook, ReplicaState
 from include.care.watch.watch import lease_key
-from include.cli.repo_open import open_site as of_environment
+from include.cli.repository.open import open_site as of_environment
 from include.cvmfs.collect.report import CollectionReport, LostObject
 from include.gateway.client.client import GatewayClient
 from include.ledger.engine import writing
@@ -23,9 +27,14 @@ from include.nightlies.records.collections import note_collection
 from include.nightlies.records.publications import new_row
 from include.nightlies.records.tables import publications
 from include.nightlies.rules.publication import Planned, PublicationKey
+from include.settings.secrets import EnvSecrets
 from include.site.site import Site
+from include.stageout.tables import stageout_transfers
+from tests.fakes.ftsserver import FtsServer
 from tests.fakes.orders import KEY_ID, SECRET
 from tests.fakes.site import FQRN
+from tests.fakes.transfers import recorded
+from tests.fakes.transfers_site import transfers_site
 from tests.integration.cli.conftest import Commands, repo
 
 __all__ = ["repo"]
@@ -118,3 +127,31 @@ def test_replicas_and_messages_that_were_not_sent_are_on_the_page(site: Site) ->
     assert found["nightshift_replica_trusted", "east", FQRN] == 1
     assert 3600 <= found["nightshift_replica_look_age_seconds", "east", FQRN] < 7200
     assert found["nightshift_notifications_failed",] == 1
+
+
+def test_transfers_are_counted_by_state_and_the_oldest_due_one_has_its_age(site: Site) -> None:
+    ids = recorded(site.ledger, 4, now=NOW - 2 * HOUR)
+    values = {"state": "failed", "failure": "quota", "due_at": NOW - HOUR}
+    where = stageout_transfers.c.id.in_(ids[:1])
+    writing(site.ledger, lambda connection: connection.execute(update(stageout_transfers).where(where).values(values)))
+    found = figures(site)
+    assert (found["nightshift_transfers", "new"], found["nightshift_transfers", "failed"]) == (3, 1)
+    assert found["nightshift_transfers", "active"] == 0
+    assert 7200 <= found["nightshift_transfer_due_seconds", "new"] < 10_800
+    assert found["nightshift_transfer_failures", "quota"] == 1
+
+
+def test_an_fts_server_is_a_part_where_there_are_storage_sites(tmp_path: Path) -> None:
+    with FtsServer() as server, transfers_site(tmp_path) as plain:
+        port = int(server.url.rpartition(":")[2])
+        connection = {"conn_type": "fts", "host": "127.0.0.1", "port": port, "schema": "http"}
+        site = Site(plain.settings, EnvSecrets({"AIRFLOW_CONN_FTS_DEFAULT": json.dumps(connection)}))
+        assert fts_of(site) is Severity.OK
+    assert fts_of(site) is Severity.ERROR
+    site.ledger.dispose()
+
+
+def fts_of(site: Site) -> Severity:
+    (finding,) = [one for one in look_at_health(site).report.findings if one.check == "fts"]
+    assert finding.subject == "fts_default"
+    return finding.severity

@@ -15,7 +15,7 @@ import pytest
 from include.care.preflight import folders
 from include.care.watch.alerts import Runs, Tick, ticks
 from include.care.watch.watch import Watched, watch
-from include.cli.repo_open import open_site as of_environment
+from include.cli.repository.open import open_site as of_environment
 from include.gateway.client.client import GatewayClient
 from include.nightlies.records import builds
 from include.nightlies.records import publications as records

@@ -73,7 +73,7 @@ def test_what_was_condemned_once_on_a_list_that_is_lost_waits_a_whole_day_again(
     place.pass_time(hours=20)
     second = place.collect(CAREFUL)
     assert (second.deleted, second.once) == (0, once)
-    assert any("condemned anew" in note for note in second.notes)
+    assert any("wait from the start again" in note for note in second.notes)
     place.pass_time(hours=20)
     assert place.collect(CAREFUL).deleted == 0
     assert place.store.exists(old.root.key)

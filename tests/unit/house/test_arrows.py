@@ -19,6 +19,7 @@ RANKS = (
         "include.nightlies.undo",
         "include.nightlies.retention",
         "include.stageout",
+        "include.benchmarks",
     ),
     ("include.nightlies.steps",),
     ("include.nightlies.attempt",),

@@ -25,10 +25,12 @@ SMALL = {
     "include.nightlies.rules.batching": "a rule is pure and has a module",
     "include.nightlies.undo.approval": "imports the steps of an approval, which the rest of undo does not need",
     "include.site.path_state": "asks store and gateway; a check of the triggerer only calls it",
+    "include.stageout.components.analytics": "a component of stage-out is one module",
     "operators.preflight": STORED,
     "operators.reserve": STORED,
     "operators.verify": STORED,
     "triggers.begin": STORED,
+    "triggers.fts": STORED,
     "triggers.replicas": STORED,
 }
 

@@ -119,7 +119,7 @@ def test_the_command_lists_orphans_and_deletes_them_only_with_yes(
     site: StockSite, on_site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = site.orphan()
-    monkeypatch.setattr("include.cli.repo_repair.open_site", lambda: on_site)
+    monkeypatch.setattr("include.cli.repository.repair.open_site", lambda: on_site)
 
     def gc(*words: str, code: int = 0) -> str:
         done = CliRunner().invoke(app, ["gc", FQRN, *words], catch_exceptions=False)
