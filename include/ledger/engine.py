@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +19,8 @@ Bind = Engine | Connection
 """An engine (the function is a transaction of its own) or a connection (it joins the caller's transaction)."""
 
 BUSY_TIMEOUT_S = 60
-ATTEMPTS = 5
+ATTEMPTS = 8
+_RETRY_S = 0.01
 _WRITE = "nightshift_write"
 _DEADLOCK, _LOCK_WAIT = 1213, 1205
 
@@ -82,13 +85,15 @@ def writing(bind: Bind, work: Callable[[Connection], T]) -> T:
     if isinstance(bind, Connection):
         return work(bind)
     with _translated(bind):
-        for _ in range(ATTEMPTS - 1):
+        for attempt in range(1, ATTEMPTS):
             try:
                 return _once(bind, work)
             except OperationalError as error:
                 # InnoDB has rolled the victim back: the same work may simply be done again
                 if _code(error) not in {_DEADLOCK, _LOCK_WAIT}:
                     raise
+                # at once, several victims would meet again and again
+                time.sleep(_RETRY_S * random.random() * 2**attempt)
         return _once(bind, work)
 
 

@@ -96,9 +96,10 @@ def archive_transfers(bind: Bind, state: TransferState, *, before: datetime, lim
             rows, moves = _archived(connection, ids)
             documents = [{**row, "history": json.dumps([move.to_json() for move in moves[row["id"]]])} for row in rows]
             connection.execute(insert(stageout_archive), documents)
-            add_sums(connection, (sums_of(row, *_steps(moves[row["id"]])) for row in rows))
             connection.execute(delete(stageout_moves).where(stageout_moves.c.transfer.in_(ids)))
             connection.execute(delete(stageout_transfers).where(stageout_transfers.c.id.in_(ids)))
+            # last: every archivist adds to the same few rows and waits for who has them
+            add_sums(connection, (sums_of(row, *_steps(moves[row["id"]])) for row in rows))
         return len(ids)
 
     return writing(bind, work)

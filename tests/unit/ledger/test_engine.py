@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError
 
-from include.ledger.engine import open_ledger, reading, shown, writing
+from include.ledger.engine import ATTEMPTS, open_ledger, reading, shown, writing
 from include.ledger.errors import LedgerError, LedgerUnavailable
 from include.ledger.metadata import UtcTime
 from include.ledger.migrate import migrate, version
@@ -68,17 +68,26 @@ def test_a_ledger_of_a_newer_version_is_left_alone(engine):
     assert version(engine) == "9999"
 
 
-def test_a_deadlocked_transaction_is_done_again(engine):
-    calls = []
+def test_a_deadlocked_transaction_is_done_again_after_a_wait_that_grows(engine, monkeypatch):
+    calls, waits = [], []
+    monkeypatch.setattr("include.ledger.engine.time.sleep", waits.append)
+    monkeypatch.setattr("include.ledger.engine.random.random", lambda: 1.0)
 
     def work(connection):
         calls.append(1)
-        if len(calls) < 3:
+        if len(calls) < needed:
             raise OperationalError("x", {}, Exception(1213, "Deadlock found"))
         return "done"
 
+    needed = ATTEMPTS
     assert writing(engine, work) == "done"
-    assert len(calls) == 3
+    assert len(calls) == ATTEMPTS
+    assert waits == sorted(waits)
+    assert len(set(waits)) == ATTEMPTS - 1
+    needed = 2 * ATTEMPTS + 1
+    with refused(LedgerUnavailable):
+        writing(engine, work)
+    assert len(calls) == 2 * ATTEMPTS
 
 
 def test_a_failed_transaction_leaves_nothing(engine):
