@@ -93,7 +93,7 @@ def writing(bind: Bind, work: Callable[[Connection], T]) -> T:
                 if _code(error) not in {_DEADLOCK, _LOCK_WAIT}:
                     raise
                 # at once, several victims would meet again and again
-                time.sleep(_RETRY_S * random.random() * 2**attempt)
+                time.sleep(_RETRY_S * random.random() * 2**attempt)  # noqa: S311  (no secret)
         return _once(bind, work)
 
 
