@@ -1,4 +1,4 @@
-"""`index_events_<slot>`: what happens when somebody wrote a slot's index. One small DAG a slot; it only declares."""
+"""`index_events_<slot>`: reacts to a slot's index that was written. One small DAG a slot; it only declares."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from operators.publishing import default_args
 DOC = """
 ### React to index events
 
-A run for each event of the asset `index_{slot}`, or for several that come at once. Whoever writes the index may emit
-one, by `POST /api/v2/assets/events` with `{{"asset_id": …, "extra": {{"date": "2026-11-21"}}}}`: a pass of
-`nightly_install_{slot}` that waits then looks at the index at once, and not at its next look after `poll_s`. An event
-changes nothing else: what is published says the index, and without events it is looked at as often as before.
+A run for each event of the asset `index_{slot}`, or for several that come at once. The program that writes the index
+may emit one, by `POST /api/v2/assets/events` with `{{"asset_id": …, "extra": {{"date": "2026-11-21"}}}}`: a pass of
+`nightly_install_{slot}` that waits then checks the index at once, and not after `poll_s`. Events only shorten the wait:
+the index decides what is published, and is still polled every `poll_s`.
 
 {begins}
 """
 BEGINS = {
     False: "Nights of this slot begin by their schedule, or by hand.",
-    True: """Nights of this slot begin with their first artifact (`begins: {begins}`): a watcher in the triggerer looks
+    True: """Nights of this slot begin with their first artifact (`begins: {begins}`): a watcher in the triggerer checks
 for it every {poll_s:g} s and emits an event, too, and `begin` starts the run `night__<date>__first`, once. The
 scheduled run of a date whose night has begun so is skipped.""",
 }

@@ -19,19 +19,19 @@ DOC = """
 
 A task that is killed may leave its lease at the gateway, where it blocks the path until it expires.
 
-| a lease | what is done |
+| lease | action |
 |---|---|
-| of a task of ours that is dead (ended, failed, or waiting for its next try) | it is ended |
+| of a task of ours that is dead (ended, failed, or waiting for its next try) | ended |
 | of a task of ours that runs, waits or is about to | nothing, ever |
 | taken with our key, but by no task that this Airflow knows | reported |
-| of anybody else | reported, with key, holder and time |
+| of another program | reported, with key, holder and time |
 
-Whose a lease is says its holder's name, `<DAG>/<run>/<task>[<index>] try <n>`, and Airflow says how that task is. A
+The lease's holder identifies the task, `<DAG>/<run>/<task>[<index>] try <n>`; the task's state is read from Airflow. A
 lease is ended by its path, with the administrator's key of the connection `gateway_admin` of the repository, only if
-nobody else's would end with it, and only if it still is the very one that was judged. `dry_run` only says which.
+no other lease would end with it, and only if it still is the one that was checked. `dry_run` only lists them.
 
 The run is green and the task `end` skipped when nothing was ended; it fails when a gateway did not answer, or when a
-dead task's lease could not be ended for want of an administrator's key.
+dead task's lease could not be ended because there is no administrator's key.
 """
 
 ENDED = Asset(name="leases_ended", uri="nightshift://leases/ended", group="cvmfs")

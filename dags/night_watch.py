@@ -17,7 +17,7 @@ from operators.watch import WatchNightsOperator
 DOC = """
 ### Watch the nights
 
-| what people are told | when |
+| message | when |
 |---|---|
 | an artifact failed | a pass of a night is done with it: within minutes, not at the night's end |
 | a run failed | and no artifact of it did, such as a pass that could not be planned |
@@ -28,12 +28,12 @@ DOC = """
 | a disk is nearly full | less than 2 GiB are free where logs, ledger, state, spool or a store are written |
 | a lease is stuck | it has been held for `notify.stuck_lease_minutes` |
 
-Each cause once within `notify.window_hours`, with a hint, by mail and webhook as `notify:` says; the ledger has all.
+Each cause once within `notify.window_hours`, with a hint, by mail and webhook as in `notify:`; the ledger has all.
 Artifacts that failed in the same way are one message, with their reasons, what was skipped because of them, and links
-to the logs. A store or gateway that is away is one cause whatever it hits; an artifact whose own fault it is comes in a
-message of its own if it fails later. That a later pass mended it, the summary says.
+to the logs. A store or gateway that does not respond is one cause for all that it hits; an artifact that fails later by
+its own fault comes in a separate message. The summary shows what a later pass repaired.
 A skipped or paused schedule is silent in Airflow: this DAG compares each slot's schedule with the runs that there are.
-It watches nothing while the scheduler stands still: look at `/api/v2/monitor/health` from outside.
+It watches nothing while the scheduler is down: check `/api/v2/monitor/health` from outside.
 
 At a slot's `summary_at` the night's summary is made from the ledger, sent, and kept below `summaries/` of `paths.var`
 as HTML, text and JSON. The same at any time: `nightshift nightly summary --date YYYY-MM-DD`.

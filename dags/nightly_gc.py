@@ -35,7 +35,7 @@ DOC = """
 |---|---|---|
 | `replicas` | waits for replicas in the middle of a snapshot, each as long as its longest snapshot takes | |
 | `prune_tags` | removes the tags that `care.tags` does not keep; with `apply: false` lists them | there is no rule |
-| `plan` | says which builds expired by the `retention:` of their slots, and why | none did |
+| `plan` | lists the builds that expired by the `retention:` of their slots, and why | none did |
 | `approve` | asks, if a slot loses more builds than its `approve_above` | |
 | `remove` | removes these builds, those of a slot in one revision | the answer is not a yes |
 | `collect` | deletes what no kept revision needs, while others publish | nothing became deletable |
@@ -47,7 +47,7 @@ gateway's machine. Repositories with `garbage_collectable: false` are left out. 
 stock tools collect, and publications wait meanwhile (docs/publishers.md).
 
 One collection at a time, in the pool `collect`, after tasks of nights; before each 20,000 deletions it waits while a
-lease is held in the repository, at most a minute, and a quarter of an hour in all. Whatever happens is in
+lease is held in the repository, at most a minute, and a quarter of an hour in all. The details are in
 docs/operations.md, collection: when a collection is refused, careful mode, reports.
 """
 
@@ -91,7 +91,7 @@ def nightly_gc(settings: SiteSettings, repositories: list[str]) -> DAG:
                 False,
                 title="All orphans",
                 type="boolean",
-                description="Look for orphans in the whole store, not in a seventh of it.",
+                description="Search for orphans in the whole store, not in a seventh of it.",
             ),
             "accept": Param(
                 None,
@@ -137,14 +137,14 @@ def collection_of(settings: SiteSettings, repository: str) -> TaskGroup:
             repository=repository,
             only_by_rule=True,
             pool="publish",
-            doc_md="Removes the tags that the repository's rule does not keep, or says which would go.",
+            doc_md="Removes the tags that the repository's rule does not keep, or lists them.",
         )
         plan = PlanRetentionOperator(
             task_id="plan",
             task_display_name="Find expired builds",
             repository=repository,
             trigger_rule=go_on,
-            doc_md="Says which builds expired, and why; changes nothing, and asks again when cleared.",
+            doc_md="Lists the builds that expired, with the reasons; changes nothing, and asks again when cleared.",
         )
         remove = RemoveExpiredOperator(
             task_id="remove",

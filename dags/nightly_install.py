@@ -52,14 +52,14 @@ Finds the build of the run's date, and publishes each of its artifacts to {repos
 
 Where the repository asks for approval, all of a pass is prepared first, then `ask` records one question and `approve`
 waits for its answer (docs/operations.md, approval); nothing of it is in the repository before a yes. Without an answer
-by the deadline, or after a no, it is *skipped* with that reason, and `gate` says so.
+by the deadline, or after a no, it is *skipped* with that reason, and `gate` reports it.
 
 Where the slot has `quality`, `check_index` judges the index before anything is published, and `check_build` the build
-before links move (docs/quality.md). A suite that blocks fails its task, with what it found; `gate` says it again, and
+before links move (docs/quality.md). A suite that blocks fails its task, with what it found; `gate` repeats it, and
 links stay. `accept_quality` with a reason lets the build pass all the same; the reason is recorded.
 
-A night begins by the slot's schedule, with its first artifact (`night__<date>__first`), or with either, as `begins:` of
-the slot says. It stays open until its index is complete, or until the slot's `cutoff`. What the index lists is
+A night begins by the slot's schedule, with its first artifact (`night__<date>__first`), or with either, by `begins:` of
+the slot. It stays open until its index is complete, or until the slot's `cutoff`. What the index lists is
 published as it comes, by one pass after the other: each is a run, `night__<date>__<time>__pass<n>`, that takes what is
 new. Only the last one takes all, also what failed before, and goes on through `links` and `announce`; in one before it,
 `gate` fails if something required did that this pass took, and the night goes on all the same. Cleared, failed or
@@ -73,8 +73,8 @@ The build date is the parameter `build_date`; else the run's partition key; else
 One that is later than today in the slot's time zone is refused unless `allow_future` is on. In a backfill `build_date`
 is refused: each of its runs has its own date.
 `without` lists artifacts that may be missing in this run: `gate` only reports them, and links move without them.
-A second run of the same build publishes nothing and makes no revision. `dry_run` says what would be published and how
-much of it is stored already, and writes to no store, gateway or repository.
+A second run of the same build publishes nothing and makes no revision. `dry_run` reports what would be published and
+how much of it is stored already, and writes to no store, gateway or repository.
 {backfill}"""
 
 BACKFILL = """
@@ -82,7 +82,7 @@ Older dates:
 
     nightshift lab airflow backfill create --dag-id {dag_id} --from-date 2026-11-02 --to-date 2026-11-04T23:59
 
-installs the builds of three dates, and with `--reprocess-behavior completed` looks at them again. Both ends are
+installs the builds of three dates, and with `--reprocess-behavior completed` checks them again. Both ends are
 moments, in UTC unless they carry a zone: a bare `--to-date` is its midnight and may miss the run of that day. One
 backfill at a time; Airflow calls one complete up to half a minute after its last run.
 """

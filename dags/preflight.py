@@ -18,7 +18,7 @@ from operators.publishing import default_args
 DOC = """
 ### Could a night run now?
 
-| what is looked at | an error if | a warning if |
+| check | an error if | a warning if |
 |---|---|---|
 | connections | one that is named is not defined | |
 | ledger | it does not answer, or is of a newer version | |
@@ -32,7 +32,7 @@ DOC = """
 | pools | one is missing | one is smaller than meant, or Airflow cannot be asked |
 | DAGs | | one that has to run by itself is paused: a slot's, `night_watch`, `leases`, `preflight`, `repository_care`, `nightly_gc` |
 
-All findings come at once, each with a hint; an error fails the run and sends a notification as `notify:` says. The same by
+All findings come at once, each with a hint; an error fails the run and sends a notification as in `notify:`. The same by
 hand: `nightshift preflight`.
 """  # noqa: E501 - a row of a table is one line
 

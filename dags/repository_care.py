@@ -21,24 +21,24 @@ from operators.care import (
 from operators.publishing import choose_repositories, default_args
 
 DOC = """
-### Look after the repositories
+### Maintain the repositories
 
 | task, for each repository | what it does | when it fails |
 |---|---|---|
-| `whitelist` | looks how long the whitelist lasts that readers see | fewer days are left than `care.whitelist_days` |
+| `whitelist` | checks how long the readers' whitelist is valid | fewer days are left than `care.whitelist_days` |
 | `prune_tags` | takes tags away by the rule `care.tags` | the signing key is not on the worker |
 | `unfinished` | removes files that killed writers left in a folder over a day ago | it may not write there |
 | `check` | checks manifest, tags, reflog and every catalog | something is wrong; what is lost comes into the ledger |
 | `replicas` | notes in the ledger how far each replica is behind | one is away, not to be trusted, or lags too long |
 
-Nothing is signed again here: the master key is on no worker. Whoever holds it runs `nightshift repo resign`.
+Nothing is signed again here: the master key is on no worker. Its owner runs `nightshift repo resign`.
 
-Tags go only if the rule says `apply: true`, or a run by hand says `dry_run` *false*; otherwise the log says which would
-go, and why each of the others stays. It needs the repository's signing key, and so a worker on the gateway's machine;
+Tags are removed only if the rule has `apply: true`, or a run by hand has `dry_run` *false*; otherwise the log lists
+them and why each of the others stays. It needs the repository's signing key, and so a worker on the gateway's machine;
 elsewhere run `nightshift repo tag prune` there.
 
 What `check` finds lost is sent again by the next preparation that has it, or by `nightshift repo repair --objects`.
-Data objects are looked for by `nightshift repo check` without `--quick`.
+`nightshift repo check` without `--quick` checks data objects too.
 """
 
 _site = load()
@@ -62,7 +62,7 @@ if _site.repositories:
                 None,
                 title="Dry run",
                 type=["null", "boolean"],
-                description="Only report which tags and files would go; empty: tags as each repository's rule says.",
+                description="Only report the tags and files to remove; empty: for tags each repository's rule decides.",
             ),
         },
         tags=["cvmfs", "care"],
@@ -76,7 +76,7 @@ if _site.repositories:
                 task_display_name="Check the whitelist",
                 repository=repository,
                 map_index_template="{{ task.repository }}",
-                doc_md="Looks how long the whitelist lasts that readers see; signs nothing.",
+                doc_md="Checks how long the whitelist that readers see is valid; signs nothing.",
             )
             PruneTagsOperator(
                 task_id="prune_tags",
@@ -84,14 +84,14 @@ if _site.repositories:
                 repository=repository,
                 pool="publish",
                 map_index_template="{{ task.repository }}",
-                doc_md="Takes tags away by the repository's rule, or says which would go.",
+                doc_md="Removes tags by the repository's rule, or lists them.",
             )
             RemoveUnfinishedWritesOperator(
                 task_id="unfinished",
                 task_display_name="Remove unfinished writes",
                 repository=repository,
                 map_index_template="{{ task.repository }}",
-                doc_md="Removes files that killed writers left in a store in a folder, or says which would go.",
+                doc_md="Removes files that killed writers left in a store in a folder, or lists them.",
             )
             CheckRepositoryOperator(
                 task_id="check",
@@ -107,7 +107,7 @@ if _site.repositories:
                 task_display_name="Check replicas",
                 repository=repository,
                 map_index_template="{{ task.repository }}",
-                doc_md="Looks how far each replica is behind stratum 0, and notes it in the ledger.",
+                doc_md="Checks how far each replica is behind stratum 0, and records it in the ledger.",
             )
 
         care.expand(repository=names)

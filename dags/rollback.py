@@ -24,11 +24,11 @@ DOC = """
 
 | task | what it does |
 |---|---|
-| `preview` | says what changes for readers: builds, links, other paths, tags, files and bytes |
+| `preview` | lists what changes for readers: builds, links, other paths, tags, files and bytes |
 | `approve` | shows that list and waits for a yes or no, at most until the deadline (docs/operations.md) |
 | `roll_back` | makes the revision; skipped while `dry_run` is on, which it is by default |
-| `record` | tells the ledger: what went counts as undone, what is back no longer does, links lead where they lead now |
-| `report` | says what was done, and which revision readers get |
+| `record` | updates the ledger: removed builds count as undone, restored ones no longer do, links as they are now |
+| `report` | reports what was done, and which revision readers get |
 
 It goes forward only: a new revision with the content of the old one. Nothing is deleted; what was published since can
 be read by its tag or root hash until a collection, and tags of revisions after that one go, as with the stock tools.
@@ -89,7 +89,7 @@ def rollback(settings: SiteSettings) -> DAG:
         preview = PreviewRollbackOperator(
             task_id="preview",
             task_display_name="Preview the rollback",
-            doc_md="Says what would change for readers; changes nothing, and asks again when cleared.",
+            doc_md="Lists what would change for readers; changes nothing, and asks again when cleared.",
             execution_timeout=timedelta(hours=2),
         )
         roll_back = RollBackOperator(
@@ -103,14 +103,14 @@ def rollback(settings: SiteSettings) -> DAG:
             task_id="record",
             task_display_name="Record in the ledger",
             done=roll_back.output,
-            doc_md="Tells the ledger what went and what is back: builds, links and tags.",
+            doc_md="Updates the ledger: what was removed and what was restored of builds, links and tags.",
         )
         report = ReportRollbackOperator(
             task_id="report",
             task_display_name="Report",
             done=roll_back.output,
             told=record.output,
-            doc_md="Says what was done, and which revision readers get at the public URL.",
+            doc_md="Reports what was done, and which revision readers get at the public URL.",
         )
         approve_each(preview.output) >> roll_back >> record >> report
     return dag

@@ -21,19 +21,19 @@ DOC = """
 
 | task | what it does |
 |---|---|
-| `look` | says what would go or be replaced, which links lead there, and what speaks against it |
-| `approve` | shows that list to somebody and waits for a yes or no, at most until the deadline (docs/operations.md) |
+| `look` | lists what would be removed or replaced, which links lead there, and what prevents it |
+| `approve` | shows that list and waits for a yes or no, at most until the deadline (docs/operations.md) |
 | `undo` | does it in one revision, and records it; skipped while `dry_run` is on, which it is by default |
 
 `instead` *nothing* takes the trees away; *predecessor* puts the tree of the newest earlier build of the slot in the
-place of each, by its catalogs alone: no data is sent. All else in the repository stays, whatever was published since.
+place of each, by its catalogs alone: no data is sent. All else in the repository stays, also what was published since.
 
 Links that lead to a build that goes are refused, unless `move_links` lets them lead to the newest earlier build that is
 whole (a weekday's to one of that day), or go where there is none. Trees that no run published, and trees that links of
 partial builds lead to, are refused always.
 
-The yes is for exactly what was listed: if something else stands there by the time of `undo`, it is refused, and `look`
-is to be cleared, with what follows it. Somebody is asked unless `approval` is off; a repository may insist on it.
+The yes is for exactly what was listed: if something else is there by the time of `undo`, it is refused; clear `look`
+with what follows it. Approval is asked for unless `approval` is off; a repository may insist on it.
 
 What is undone is not installed again by itself, but for artifacts that are rebuilt; `nightshift nightly redo` lets it.
 The bytes stay in the store until a collection, and the revision before can be read by its tag or root hash.

@@ -43,9 +43,9 @@ def first_cause(context: Context) -> str | None:
 
 def why_no_build(context: Context) -> str:
     """Why there is no night to work on."""
-    return first_cause(context) or f"task {FIND_BUILD} found no build; its log says why"
+    return first_cause(context) or f"task {FIND_BUILD} found no build; see its log"
 
 
 def why_no_plan(context: Context) -> str:
     """Why there is nothing to work on."""
-    return first_cause(context) or f"task {PLAN} planned nothing; its log says why"
+    return first_cause(context) or f"task {PLAN} planned nothing; see its log"

@@ -27,7 +27,7 @@ def note_failure(context: Context) -> None:
         subject = getattr(error, "repository", None) or getattr(error, "fqrn", None)
         fault = Fault.of(ti.task_id, error, f"{task}: {error}", subject)
     else:
-        fault = Fault(ti.task_id, "", f"{task}: {error or 'it ended without an error of its own'}")
+        fault = Fault(ti.task_id, "", f"{task}: {error or 'it ended without its own error'}")
     note_fault(OnSite().site(), run_name(context), fault, now=clock())
 
 
@@ -56,7 +56,7 @@ def alert_late_run(context: Mapping[str, Any], hours: float) -> None:
     run = context["dag_run"]
     dag_id, run_id = str(run["dag_id"]), str(run["dag_run_id"])
     text = f"Run {run_id} of {dag_id} was queued {hours:g} hours ago and is not over."
-    cure = "Look which of its tasks runs or waits, and for what; its log says so."
+    cure = "Check which of its tasks runs or waits, and for what; see its log."
     message = Message(
         f"run-late:{dag_id}:{run_id}", NotifyEvent.DEADLINE, "warning", f"{dag_id} takes longer than {hours:g} hours",
         text, cure, {"run": log_of(f"{dag_id}/{run_id}")},

@@ -172,7 +172,7 @@ def questions_to_map(
 
 def _named(user: Any) -> str:
     if user is None:
-        return "somebody"
+        return "unknown user"
     given = user if isinstance(user, dict) else {"id": getattr(user, "id", ""), "name": getattr(user, "name", "")}
     return str(given["name"]) if given["name"] == given["id"] else f"{given['name']} ({given['id']})"
 

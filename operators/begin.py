@@ -75,7 +75,7 @@ class ReadIndexEventsOperator(NightshiftOperator):
             try:
                 found.add(date.fromisoformat(said) if said else today)
             except (TypeError, ValueError):
-                self.log.warning("an event names the date %r, which is none; write YYYY-MM-DD", said)
+                self.log.warning("an event has an invalid date %r; write YYYY-MM-DD", said)
         return found
 
     def _is_there(self, context: Context, tick: Any) -> bool:

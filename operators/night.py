@@ -114,13 +114,13 @@ class CheckCompletenessOperator(NightshiftOperator):
             site = self.site()
             slot = site.settings.slot(night.slot)
             gate_of_pass(site.ledger, run, slot, planned=planned, cause=first_cause(context))
-            raise AirflowSkipException(f"the night goes on after pass {night.number}; its last pass looks at all of it")
+            raise AirflowSkipException(f"the night goes on after pass {night.number}; its last pass checks all of it")
         dry_run = bool(context["params"].get("dry_run"))
         cause = first_cause(context)
         passed = gate(self.site(), attempt_of(context), night=night, dry_run=dry_run, cause=cause)
         self.log.info("passed: %s", passed.to_json())
         if passed.dry_run:
-            raise AirflowSkipException("dry run: nothing was published, and nobody is told")
+            raise AirflowSkipException("dry run: nothing was published, and no message is sent")
         return passed.to_json()
 
 
@@ -179,7 +179,7 @@ class CheckBuildOperator(NightshiftOperator):
         if not night.last or night.dry_run:
             raise AirflowSkipException("dry run" if night.dry_run else "the night's last pass judges the build")
         if context["ti"].xcom_pull(task_ids=PLAN, key="return_value") is None:
-            raise AirflowSkipException(first_cause(context) or "nothing was planned; the log of task plan says why")
+            raise AirflowSkipException(first_cause(context) or "nothing was planned; see the log of task plan")
         site, this_try = self.site(), attempt_of(context)
         accepted = reason_given(context)
         return verdicts(self.outlasting(site, lambda: check_build(site, this_try, night, accepted=accepted)))
@@ -254,7 +254,7 @@ class AnnounceBuildOperator(NightshiftOperator):
                 events[outlet].extra = told
             elif isinstance(outlet, AssetAlias):
                 events[outlet].add(slot_asset(slot), extra=told)
-        self.log.info("told: %s", told)
+        self.log.info("event emitted: %s", told)
         return told
 
 

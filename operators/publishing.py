@@ -119,7 +119,7 @@ def _with_approval(
             batches=batches,
             night=night,
             trigger_rule=TriggerRule.ALL_DONE,
-            doc_md="Records what there is to approve; cleared with what follows it, it asks anew.",
+            doc_md="Records what there is to approve; cleared with what follows it, it asks again.",
         )
         approve = approve_each(ask.output)
         reserve = _reserve(batches)

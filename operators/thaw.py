@@ -93,7 +93,7 @@ def _redo(site: Site, params: Mapping[str, Any], who: str) -> str:
     projects, platforms = (tuple(params.get(name) or ()) for name in ("projects", "platforms"))
     slot, build_id = _required(params, "slot"), _required(params, "build_id")
     count = redo(site, Wish(slot, build_id, params.get("reason") or "", projects, platforms), now=clock())
-    return f"{count} artifacts of build {build_id} may be installed again, said {who}; run nightly_install for its date"
+    return f"{count} artifacts of build {build_id} may be installed again, by {who}; run nightly_install for its date"
 
 
 _ACTIONS = {

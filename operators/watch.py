@@ -35,7 +35,7 @@ class WatchNightsOperator(NightshiftOperator):
         for message, said in done.told:
             self.log.info("%s: %s", said.value, message.title)
         for fault in done.faults:
-            self.log.warning("could not be looked at: %s", fault)
+            self.log.warning("could not be checked: %s", fault)
         return {
             "told": [message.key for message, said in done.told if said.name == "TOLD"],
             "summaries": done.summaries,

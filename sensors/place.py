@@ -45,7 +45,7 @@ class PlaceSensor(WaitSensor):
         **kwargs: Any,
     ) -> None:
         if until not in ("reserved", "free"):
-            raise ValueError(f"until is {until!r}: say 'reserved' or 'free'")
+            raise ValueError(f"until is {until!r}: write 'reserved' or 'free'")
         super().__init__(timeout=timeout, **kwargs)
         self.fqrn = former_fqrn(fqrn, repository)
         self.path = path

@@ -98,16 +98,14 @@ class NightTrigger(BaseTrigger):
         try:
             return await asyncio.to_thread(RuntimeTaskInstance.get_dr_count, dag_id=self.listen)
         except Exception as error:  # noqa: BLE001 - events only spare time: without them the index is looked at as well
-            self.log.debug("events of the index are not heard: %s", error)
+            self.log.debug("events of the index are not received: %s", error)
             return None
 
     async def _rest(self, after: datetime | None) -> None:
         if after is not None:
             left_s = (after - datetime.now(UTC)).total_seconds()
             if left_s > 0:
-                self.log.info(
-                    "the pass before came to nothing; looking again after %s", after.isoformat(" ", "seconds")
-                )
+                self.log.info("the pass before failed; checking again after %s", after.isoformat(" ", "seconds"))
                 await asyncio.sleep(left_s)
 
     def _watch(self, turn: Pass) -> Watch:

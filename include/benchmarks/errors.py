@@ -29,7 +29,7 @@ TARGET_UNUSABLE = ErrorRow(
 )
 """The target does not exist, vanished, cannot be written to, or is not of a kind that may be measured."""
 AREA_FOREIGN = ErrorRow(
-    BenchmarkError, "benchmark-area-foreign", "look at what is there; a run changes only what it has created itself"
+    BenchmarkError, "benchmark-area-foreign", "check what is there; a run changes only what it has created itself"
 )
 """What a run would write to or remove was not created by it."""
 PRESET_UNKNOWN = ErrorRow(

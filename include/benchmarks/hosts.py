@@ -66,7 +66,7 @@ class BenchmarkHost:
             try:
                 yield before, float(lines[-1]), after
             except (IndexError, ValueError):
-                raise HOST_UNREACHABLE(self.name, "the host does not say what time it is") from None
+                raise HOST_UNREACHABLE(self.name, "the host does not report its time") from None
 
     @contextmanager
     def _reached(self) -> Iterator[None]:

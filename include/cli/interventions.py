@@ -23,13 +23,13 @@ _FROZEN_BUT_UNKNOWN = 1
 
 def freeze(
     fqrn: Repository = None,
-    reason: Annotated[str | None, typer.Option("--reason", "-m", help="Why; whoever waits is shown it.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", "-m", help="Why; shown to everyone who waits.")] = None,
     until: Annotated[
         str | None,
         typer.Option("--until", metavar="WHEN", help="When it ends by itself: 4h, 2d, or 2026-11-22T06:00+01:00."),
     ] = None,
-    listed: Annotated[bool, typer.Option("--list", help="Say which repositories are frozen, and by whom.")] = False,
-    history: Annotated[bool, typer.Option("--history", help="Say who froze and thawed, the newest first.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the frozen repositories, and who froze them.")] = False,
+    history: Annotated[bool, typer.Option("--history", help="List who froze and thawed, the newest first.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Let nobody change a repository: no publication, reservation, link, tag, undo or collection begins.
@@ -41,7 +41,7 @@ def freeze(
         _show(fqrn, as_json=as_json, history=history)
         return
     if fqrn is None or reason is None:
-        raise typer.BadParameter("say which repository and why: nightshift freeze FQRN --reason TEXT; or --list")
+        raise typer.BadParameter("name the repository and the reason: nightshift freeze FQRN --reason TEXT; or --list")
     from include.care.freezes import freezes
     from include.ledger.errors import LedgerError
 
@@ -129,7 +129,7 @@ def _moment(text: str, now: datetime) -> datetime:
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no time; write 4h, 2d, or 2026-11-22T06:00+01:00") from None
     if moment.tzinfo is None:
-        raise typer.BadParameter(f"{text!r} does not say its time zone; write {text}Z, {text}+01:00, or a span as 4h")
+        raise typer.BadParameter(f"{text!r} has no time zone; write {text}Z, {text}+01:00, or a span as 4h")
     if moment - now > timedelta(days=366):
         raise typer.BadParameter(f"{text!r} is more than a year away")
     return moment.astimezone(UTC)

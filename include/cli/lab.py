@@ -63,7 +63,7 @@ def restart() -> None:
 @app.command()
 def retain(
     days: Annotated[int, typer.Option(min=1, help="How many days of runs, XComs and logs stay.")] = 60,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Report what would be removed; change nothing.")] = False,
 ) -> None:
     """Take away what Airflow keeps of old runs: rows of its database, and log files. The ledger stays as it is.
 

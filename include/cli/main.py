@@ -13,7 +13,7 @@ from include.errors import NightshiftError
 GROUPS = {
     "settings": ("settings", "Check the site configuration and the stores it names."),
     "repo": ("repo", "Create, read, change and check repositories."),
-    "gateway": ("gateway", "Serve the lease protocol; look at leases."),
+    "gateway": ("gateway", "Serve the lease protocol; list leases."),
     "fts": ("transfers.fts", "Serve the embedded FTS."),
     "lab": ("lab", "Bring the embedded services up and down."),
     "nightly": ("nightly", "Pack a build and run a night."),
@@ -22,7 +22,7 @@ GROUPS = {
 }
 # commands without a group -> the module of this package that has the function of their name
 COMMANDS = {
-    "freeze": ("interventions", "Let nobody change a repository for a while."),
+    "freeze": ("interventions", "Stop all changes of a repository for a while."),
     "thaw": ("interventions", "End a freeze; what waits goes on."),
     "preflight": ("preflight", "Could a night run now? All that is wrong, with a hint."),
     "who": ("who", "Who and what published a path."),

@@ -32,7 +32,7 @@ def undo(
     move_links: Annotated[
         bool, typer.Option("--move-links", help="Let links that lead to what goes lead to an earlier build.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only said what would be done.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this option the plan is only reported.")] = False,
 ) -> None:
     """Take a build back, or some of it, in one revision; what others published since stays.
 
@@ -57,7 +57,7 @@ def undo(
             typer.echo(line)
         if plan.refused:
             raise UndoRefused(build, plan.refused)
-        typer.echo("nothing was changed; say --yes to do it")
+        typer.echo("nothing was changed; add --yes to do it")
         return
     plan, revision = do_it(site, Attempt(f"by hand/{holder()}", holder(), 1, _now), wish)
     for line in plan.lines():
@@ -102,7 +102,7 @@ def retention(
         return
     _show(plan)
     if done is None:
-        typer.echo("nothing was changed; say --apply to do it" if plan.expired else "nothing goes")
+        typer.echo("nothing was changed; add --apply to do it" if plan.expired else "nothing goes")
         return
     for directory, why in done.kept.items():
         typer.echo(printable(f"{directory} stays: {why}"))

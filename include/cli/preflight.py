@@ -56,4 +56,4 @@ def _print(report: PreflightReport) -> None:
     console.print(table)
     errors, warnings = (len(report.of_severity(one)) for one in (Severity.ERROR, Severity.WARNING))
     verdict = "a night can run" if report.ready else "a night would fail"
-    console.print(f"{verdict}: {errors} errors, {warnings} warnings, {len(report.findings)} things looked at")
+    console.print(f"{verdict}: {errors} errors, {warnings} warnings, {len(report.findings)} things checked")

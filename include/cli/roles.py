@@ -75,5 +75,5 @@ def notes(server: PolicyServer) -> tuple[str, ...]:
                 "an object belongs to whom wrote it last: the bucket's owner reads it by the readers' rule only",
             )
         case PolicyServer.SEAWEEDFS:
-            return ("a user with any action of the file has them beside the policy: leave them empty",)
+            return ("a user with any action of the file has them in addition to the policy: leave them empty",)
     return ()

@@ -113,7 +113,7 @@ def pools(
     if as_json:
         typer.echo(json.dumps(to_import(found), indent=1))
         return
-    table = Table("pool", "slots", "what for", box=None, pad_edge=False)
+    table = Table("pool", "slots", "purpose", box=None, pad_edge=False)
     for pool in found:
         table.add_row(pool.name, str(pool.slots), pool.description)
     Console(highlight=False, soft_wrap=True).print(table)

@@ -54,10 +54,10 @@ def who(
 def _nobody(asked: Sequence[PathProvenance], path: str) -> str:
     there = ", ".join(one.repository for one in asked if one.stands)
     unread = ", ".join(one.repository for one in asked if one.stands is None)
-    said = f"nobody is known to have published {path} or anything above it"
-    said += f"; it stands in {there} all the same: not by Nightshift, or before it kept this" if there else ""
+    said = f"no publisher is known for {path} or anything above it"
+    said += f"; it is in {there} all the same: not by Nightshift, or before it kept this" if there else ""
     said += f"; {unread} cannot be read" if unread else ""
-    return said if there or unread else f"{said}; nothing stands there"
+    return said if there or unread else f"{said}; the path does not exist"
 
 
 def _place(site: Site, where: str) -> tuple[list[str], str]:

@@ -346,7 +346,7 @@ class CollectionRefused(CvmfsError):
     code = "collection-refused"
     concern = Concern.REPOSITORY
 
-    def __init__(self, fqrn: str, detail: str, *, hint: str = "look at what is named, then run it again") -> None:
+    def __init__(self, fqrn: str, detail: str, *, hint: str = "check what is named, then run it again") -> None:
         super().__init__(f"repository {fqrn}: {detail}; nothing was deleted; {hint}")
         self.fqrn = fqrn
         self.hint = hint

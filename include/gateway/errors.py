@@ -159,7 +159,7 @@ class CollectionFailed(GatewayError):
     """The gateway does not say why: an active lease, a repository that is not collectable, a run that failed."""
 
     code = "gateway-collection-failed"
-    hint = "run `cvmfs_server gc -f` on the gateway's machine by hand, and see what it says"
+    hint = "run `cvmfs_server gc -f` on the gateway's machine by hand, and read its output"
     concern = Concern.GATEWAY
 
 
@@ -202,7 +202,7 @@ COLLECTION_UNCLEAR = ErrorRow(
 )  # fmt: skip
 """The reply to a collection was lost, and it did not come to its end in time."""
 STATE_FAILED = ErrorRow(
-    GatewayError, "gateway-state-failed", "try again; if it stays, look at the disk and the log of the gateway",
+    GatewayError, "gateway-state-failed", "try again; if it stays, check the disk and the log of the gateway",
     retryable=True, outage=True, concern=Concern.GATEWAY,
 )  # fmt: skip
 """Its own database is locked or broken."""
@@ -257,7 +257,7 @@ RECEIVER_FAILED = ErrorRow(
     retryable=True, concern=Concern.GATEWAY,
 )  # fmt: skip
 STORAGE_FAILED = ErrorRow(
-    CommitFailed, "commit-storage-failed", "look at the repository's store, then try again",
+    CommitFailed, "commit-storage-failed", "check the repository's store, then try again",
     retryable=True, concern=Concern.GATEWAY,
 )  # fmt: skip
 

@@ -81,6 +81,6 @@ def follow(
         if seen.ended:
             return seen
         if time.monotonic() > deadline:
-            raise LabError(f"run {run_id} of {dag_id} has not ended after {timeout_s:.0f} s: look at it in Airflow")
+            raise LabError(f"run {run_id} of {dag_id} has not ended after {timeout_s:.0f} s: check it in Airflow")
         # Airflow offers no event stream for a run's tasks.
         time.sleep(poll_s)

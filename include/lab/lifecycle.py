@@ -234,7 +234,7 @@ def _last_words(supervisor: Supervisor, service: Service) -> str:
     except OSError:
         return "no log"
     said = [line.strip() for line in lines if line.strip()]
-    return f"it last said: {said[-1][:300]}" if said else "it said nothing"
+    return f"its last line: {said[-1][:300]}" if said else "it logged nothing"
 
 
 def _migrate(lab: Lab, timings: Timings, say: Say) -> None:
@@ -289,7 +289,7 @@ def _end_leftovers(lab: Lab) -> int:
     if pid := server.server_pid():
         _end_postgres(pid)
         if server.server_pid():
-            raise LabError(f"PostgreSQL (pid {pid}) does not end: look at {lab.place.log / 'postgres.log'}")
+            raise LabError(f"PostgreSQL (pid {pid}) does not end: check {lab.place.log / 'postgres.log'}")
     end_marked(lab.place)
     return len(left)
 

@@ -92,14 +92,14 @@ class LabSecrets:
             found = {one.name: values[one.metadata[_VARIABLE]] for one in fields(cls)}
         except KeyError as missing:
             raise LabError(
-                f"{name} lacks {missing.args[0]}: restore the file, or remove it together with the state beside it"
+                f"{name} lacks {missing.args[0]}: restore the file, or remove it together with the state next to it"
             ) from missing
         if empty := [one.metadata[_VARIABLE] for one in fields(cls) if not found[one.name]]:
             raise LabError(f"{name} has no value for {', '.join(empty)}: restore the file")
         return cls(**found)
 
     def format(self) -> str:
-        lines = ["# Made by `nightshift lab up`. The state beside this file needs these secrets: keep both or neither."]
+        lines = ["# Made by `nightshift lab up`. The state next to it needs these secrets: keep both or neither."]
         lines += [f"{one.metadata[_VARIABLE]}={getattr(self, one.name)}" for one in fields(self)]
         return "\n".join(lines) + "\n"
 

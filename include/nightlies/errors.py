@@ -104,7 +104,7 @@ class BuildMoved(NightlyError):
         self.given = given
         super().__init__(
             f"build {build_id} of slot {slot} is recorded for {recorded} and now claims {given}. "
-            "Give every build an id of its own; correct the index."
+            "Give every build a unique id; correct the index."
         )
 
 

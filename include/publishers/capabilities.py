@@ -37,7 +37,7 @@ class Operation(Enum):
     PARALLEL = "publish at several destinations at once"
     RENEW = "renew a lease"
     PUBLISH_TAGGED = "name the new revision in the same step"
-    TAG_ADD = "name a revision that stands"
+    TAG_ADD = "name an existing revision"
     TAG_REMOVE = "take a name away"
     TAG_LIST = "list the names"
     ROLLBACK = "go back to an earlier revision"
@@ -133,7 +133,7 @@ _GATEWAY_TAGS = _no(
     "tags go with a commit only", "name the revision when it is published, or work on the gateway's machine"
 )
 _GATEWAY_ONLY = _no("only the gateway's machine may write there", "run cvmfs_server on the gateway's machine")
-_GATEWAY_REFLOG = _no("its receiver compares the reflog with a file of its own", "run `cvmfs_server check -r` there")
+_GATEWAY_REFLOG = _no("its receiver compares the reflog with its own file", "run `cvmfs_server check -r` there")
 _WITHOUT_NS = "use publisher: native through Nightshift's gateway, or remove `prepare.mtime_ns`"
 _NO_NS = _no("stock publishers up to 2.11 write no nanoseconds", _WITHOUT_NS)
 _STOCK_ENTRIES = "the stock receiver merges single entries, and"

@@ -37,7 +37,7 @@ def missing_directories(view: Revision, destinations: Sequence[str]) -> list[str
             elif not entry.is_directory:
                 raise DestinationError(destination, f"{path} is a file; remove it or choose another destination")
             elif path == destination and not entry.mountpoint:
-                raise DestinationError(path, "a directory that is no nested catalog stands there; remove it first")
+                raise DestinationError(path, "a directory that is no nested catalog is there; remove it first")
     return list(missing)
 
 

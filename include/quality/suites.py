@@ -149,7 +149,7 @@ def _published_row(one: PublishedArtifact) -> Row:
         "files_prepared": one.files, "bytes_prepared": one.bytes,
     }  # fmt: skip
     if one.now is None:
-        return row | {"missing": "the ledger has it as published, and nothing stands at its destination"}
+        return row | {"missing": "the ledger has it as published, and its destination does not exist"}
     before = one.before or TreeFacts(0, 0, 0, frozenset(), frozenset(), frozenset())
     # what the build before had already is known, and no fault of this one
     empty = one.now.empty_libraries - before.empty_libraries

@@ -94,7 +94,7 @@ class TagRule(_Block):
     @model_validator(mode="after")
     def _something_stays(self) -> TagRule:
         if self.keep == 0 and self.older_than_days is None:
-            raise fault("a rule for tags by which none stays", "Say `keep:`, `older_than_days:`, or both.")
+            raise fault("a rule for tags by which none stays", "Set `keep:`, `older_than_days:`, or both.")
         return self
 
 
@@ -206,7 +206,7 @@ class RepositorySettings(_Block):
             cure = "Add `server:` with host, user, known_hosts, behind, and key or agent (docs/publishers.md)."
             raise fault("publisher cvmfs-server without a node", cure)
         if self.server is not None and not on_node:
-            raise fault("a node that nothing is published with", "Say `publisher: cvmfs-server`, or remove `server:`.")
+            raise fault("a node that nothing is published with", "Set `publisher: cvmfs-server`, or remove `server:`.")
         if self.server is not None:
             self._node_can(self.server)
         if self.prepare.mtime_ns and (on_node or self.gateway_kind is GatewayKind.STOCK):
@@ -220,9 +220,9 @@ class RepositorySettings(_Block):
             cure = "Remove `dirtab` and `autocatalogs` here, and set them in the repository's server.conf on the node."
             raise fault("catalogs are cut by the node, not here", cure)
         if (wanted.owner or wanted.uid_map or wanted.gid_map) and not node.keep_owners:
-            raise fault("owners that the node does not keep", "Say `keep_owners: true` in `server:`, or remove them.")
+            raise fault("owners that the node does not keep", "Set `keep_owners: true` in `server:`, or remove them.")
         if wanted.xattrs and node.install == "ingest":
-            raise fault("ingest takes no extended attributes", "Say `install: transaction`, or remove `xattrs`.")
+            raise fault("ingest takes no extended attributes", "Set `install: transaction`, or remove `xattrs`.")
 
     @property
     def fqrn(self) -> str:
@@ -240,7 +240,7 @@ class Links(_Block):
     @model_validator(mode="after")
     def _some(self) -> Links:
         if not self.latest and not self.weekdays:
-            raise fault("links of which none is wanted", "Say `latest: true` or `weekdays: true`, or remove `links:`.")
+            raise fault("links of which none is wanted", "Set `latest: true` or `weekdays: true`, or remove `links:`.")
         return self
 
 
@@ -318,11 +318,11 @@ class Slot(_Block):
     @model_validator(mode="after")
     def _something_begins_it(self) -> Slot:
         if self.begins is Begins.ARTIFACT and self.schedule is not None:
-            cure = "Say `begins: either`, or remove `schedule`."
+            cure = "Set `begins: either`, or remove `schedule`."
             raise fault("a schedule of nights that begin with their first artifact", cure)
         if self.begins is Begins.EITHER and self.schedule is None:
             raise fault(
-                "nights that begin by a schedule that there is not", "Add `schedule`, or say `begins: artifact`."
+                "nights that begin by a schedule that there is not", "Add `schedule`, or set `begins: artifact`."
             )
         return self
 

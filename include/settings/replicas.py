@@ -37,7 +37,7 @@ def named_once(replicas: tuple[ReplicaSettings, ...]) -> tuple[ReplicaSettings, 
     """A validator: no two replicas of a repository have one name."""
     twice = ", ".join(name for name, count in Counter(one.name for one in replicas).items() if count > 1)
     if twice:
-        raise fault(f"replicas of the same name: {twice}", "Give each a name of its own.")
+        raise fault(f"replicas of the same name: {twice}", "Give each a unique name.")
     return replicas
 
 

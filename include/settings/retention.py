@@ -41,7 +41,7 @@ class Retention(Block):
     @model_validator(mode="after")
     def _something_stays(self) -> Retention:
         if not self.keep_last and self.keep_days is None and self.keep_weekdays is None:
-            raise fault("retention without a rule", "Say `keep_last:`, `keep_days:` or `keep_weekdays:`.")
+            raise fault("retention without a rule", "Set `keep_last:`, `keep_days:` or `keep_weekdays:`.")
         return self
 
 

@@ -31,7 +31,7 @@ class SshLogin(Block):
     def _one_way_to_log_in(self) -> SshLogin:
         if (self.key is None) != self.agent:
             what = "no way to log in" if self.key is None else "a key file and an agent"
-            raise fault(what, "Name a `key` file, or say `agent: true`; one of them.")
+            raise fault(what, "Name a `key` file, or set `agent: true`; one of them.")
         if self.connection and not self.key:
             raise fault("a passphrase without a key file", "Remove `connection`, or name the `key` that it opens.")
         return self

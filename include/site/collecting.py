@@ -108,7 +108,7 @@ def collect(site: Site, fqrn: str, how: Collecting) -> CollectionReport | NotDue
         if store.versioning():
             report.notes.append("the bucket keeps old versions: deleted objects still take up space")
     except StoreError as fault:
-        report.notes.append(f"whether the bucket keeps old versions cannot be told: {fault}")
+        report.notes.append(f"whether the bucket keeps old versions is not known: {fault}")
     return report
 
 
@@ -168,10 +168,10 @@ def require_collectable(site: Site, fqrn: str) -> None:
     """What settings, manifest and the store's record say; nothing is tried. Raises CollectionRefused, StoreError."""
     settings = site.settings.repository(fqrn)
     if not settings.garbage_collectable:
-        what = "its settings say that it is not garbage-collectable"
+        what = "its settings do not allow garbage collection"
         raise CollectionRefused(fqrn, what, hint="set `garbage_collectable: true` if it is to be collected")
     if not site.head(fqrn).manifest.garbage_collectable:
-        what = "its manifest says that it is not garbage-collectable"
+        what = "its manifest does not allow garbage collection"
         raise CollectionRefused(fqrn, what, hint="create it with `garbage_collectable: true`")
     if site.way_of_switching(fqrn) is not Way.NATIVE_OURS or site.repository_store(fqrn).is_local:
         return

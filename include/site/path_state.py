@@ -51,4 +51,4 @@ def look_at(site: Site, fqrn: str, path: str, wanted: WantedPlace, *, replaces: 
         return SeenPlace(path, True, f"revision {revision} has it", revision)
     if wanted is WantedPlace.FREE:
         return SeenPlace(path, True, f"does not exist in revision {revision}", revision)
-    return SeenPlace(path, False, f"{missing[0]} is not there in revision {revision}: nobody has reserved it", revision)
+    return SeenPlace(path, False, f"{missing[0]} is not there in revision {revision}: it is not reserved", revision)

@@ -241,7 +241,7 @@ def _ordinary(path: str) -> str:
     """A destination that is no marker of a catalog: those come and go with their catalogs."""
     place = checked_destination(path.rstrip("/") or "/")
     if name_of(place) in (MARKER, AUTO_MARKER):
-        raise DestinationError(place, "is the marker of a nested catalog; change the directory that it stands in")
+        raise DestinationError(place, "is the marker of a nested catalog; change the directory that it is in")
     return place
 
 
@@ -254,7 +254,7 @@ def _require_mountpoint(head: Repository, path: str) -> None:
     entry = head.revision.entry(path)
     if not entry.mountpoint:
         kind = "directory that is no nested catalog" if entry.is_directory else "file"
-        raise DestinationError(path, f"a {kind} stands there; remove it first, or choose another place")
+        raise DestinationError(path, f"a {kind} is there; remove it first, or choose another path")
 
 
 def _require_empty(head: Repository, path: str) -> None:
@@ -262,7 +262,7 @@ def _require_empty(head: Repository, path: str) -> None:
         return
     _require_mountpoint(head, path)
     if head.revision.catalog_at(path).statistics.total.entries > 2:
-        raise DestinationError(path, "holds something already; say --replace to put this in its place")
+        raise DestinationError(path, "holds something already; add --replace to replace it")
 
 
 def _neighbours(head: Repository, path: str) -> list[str]:

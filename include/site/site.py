@@ -171,7 +171,7 @@ class Site:
         settings = self.settings.repository(fqrn)
         if settings.server is None:
             raise NotSupported(
-                fqrn, "has no publisher node; say `publisher: cvmfs-server` and `server:` in the settings"
+                fqrn, "has no publisher node; set `publisher: cvmfs-server` and `server:` in the settings"
             )
         from include.publishers.server.open import open_server
 

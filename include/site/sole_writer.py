@@ -75,7 +75,7 @@ def _by_another_gateway(site: Site, settings: RepositorySettings, store: Store) 
     try:
         with site.gateway(settings.fqrn) as client:
             if not client.judges_bases():
-                yield f"{client.url} is a stock gateway, whatever `gateway_kind` says"
+                yield f"{client.url} is a stock gateway, in spite of `gateway_kind`"
     except NightshiftError as fault:  # one that does not answer lets nobody publish
         log.info("%s: the gateway was not asked for its kind: %s", settings.fqrn, fault)
     there = store.head(ownership.KEY)

@@ -137,7 +137,7 @@ def _whose(lease: LeaseInfo, key_id: str, state_of: StateOf) -> tuple[Whose, str
         return Whose.FOREIGN, f"its key {lease.key_id} is not ours"
     task = TaskName.parse(lease.hostname)
     if task is None:
-        return Whose.UNKNOWN, "its holder is no task: somebody at a command line, or another program with our key"
+        return Whose.UNKNOWN, "its holder is no task: a user at a command line, or another program with our key"
     state = state_of(task)
     if state is None:
         return Whose.UNKNOWN, "this Airflow does not know the task: its run was deleted, or it is of another Airflow"

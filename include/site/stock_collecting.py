@@ -200,7 +200,7 @@ class _Run:
             renews = self._renews(lease)
             left_s = self.client.left_s(lease)
             if left_s is None:
-                what = "the gateway does not say how long its leases last"
+                what = "the gateway does not report how long its leases last"
                 raise CollectionRefused(self.fqrn, what, hint="see whether GET /leases of the gateway works")
             self._lease_s = left_s
             needed_s = 2 * (self.memory.seconds or 0)
@@ -359,7 +359,7 @@ class _Run:
         try:
             note_collection(self.site.gateway_store(self.fqrn), datetime.now(UTC))
         except StoreError as error:
-            log.error("%s: publishers cannot be told that orphans were deleted: %s", self.fqrn, error)
+            log.error("%s: publishers cannot be notified that orphans were deleted: %s", self.fqrn, error)
 
 
 def _revisions(site: Site, fqrn: str, grace: timedelta) -> int:

@@ -38,7 +38,7 @@ def ensure_bucket(url: str, credentials: Credentials, options: StoreOptions = DE
         if error.response["Error"].get("Code") == "BucketAlreadyOwnedByYou":
             return False
         if error.response["Error"].get("Code") == "BucketAlreadyExists":
-            raise Forbidden(f"bucket {bucket}: it belongs to somebody else; choose another name", key="") from None
+            raise Forbidden(f"bucket {bucket}: it belongs to another account; choose another name", key="") from None
         raise _translate(error, bucket) from None
     except BotoCoreError as error:
         raise _unreachable(error, bucket) from None

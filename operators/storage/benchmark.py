@@ -45,7 +45,7 @@ class PlanBenchmarkOperator(NightshiftOperator):
         params, site = context["params"], self.site()
         run_type = context["dag_run"].run_type
         if str(getattr(run_type, "value", run_type)) != BY_HAND and find_preset(params["preset"]).marks:
-            raise PLAN_REFUSED(params["preset"], "it needs a mark of its own, and runs by hand only")
+            raise PLAN_REFUSED(params["preset"], "it needs its own mark, and runs by hand only")
         usual, budget = site.settings.benchmarks.rounds, params.get("budget_gb")
         wish = CampaignWish(
             target=params["target"],

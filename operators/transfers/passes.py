@@ -170,7 +170,7 @@ def require_no_backfill(context: Context) -> None:
     from include.stageout.errors import STAGEOUT_RUN_REFUSED
 
     if context["dag_run"].run_type == DagRunType.BACKFILL:
-        what = "a pass takes what is due now, whatever its date: a backfill would do nothing more; nothing was changed"
+        what = "a pass takes what is due now, of any date: a backfill would do nothing more; nothing was changed"
         raise STAGEOUT_RUN_REFUSED(f"run {context['run_id']}", what)
 
 

@@ -160,7 +160,7 @@ def _measure(host: BenchmarkHost, share: HostShare, folder: str, start: float, s
         for access in ((LoadAccess.READ, LoadAccess.WRITE) if load.access is LoadAccess.MIXED else (load.access,))
     ]
     late = max(0.0, began - clock.offset_s - start)
-    notes = [f"its clock is {clock.offset_s * 1000:+.1f} ms beside ours, within {clock.error_s * 1000:.1f} ms", *errors]
+    notes = [f"its clock is {clock.offset_s * 1000:+.1f} ms from ours, within {clock.error_s * 1000:.1f} ms", *errors]
     notes += [f"it began {late:.1f} s after the agreed moment"] if late > LATE_S else []
     notes += [] if share.direct else [CACHED]
     loads = dict(zip(keys, measured, strict=True))

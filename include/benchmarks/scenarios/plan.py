@@ -148,7 +148,7 @@ def _wrong_target(
         yield "the target is not marked " + " and ".join(f"`{mark}: allowed`" for mark in missing)
     for percent in sorted({phase.fill_percent for phase in preset.phases if phase.fill_percent is not None}):
         if space is None:
-            yield f"the target does not say how full it is, so it cannot be filled to {percent} %"
+            yield f"the target does not report how full it is, so it cannot be filled to {percent} %"
         elif percent > settings.limits.fill_percent:
             yield f"it would be filled to {percent} %, over its limit of {settings.limits.fill_percent} %"
 

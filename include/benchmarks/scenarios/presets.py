@@ -106,7 +106,7 @@ PRESETS: Mapping[str, Preset] = by_name(
     Preset("hlt2-blocks", "Throughput against the size of blocks", (PresetPhase(_blocks()),)),
     Preset(
         "hlt2-dd",
-        "dd with zeros, as the source measured, beside fio with data that cannot be compressed",
+        "dd with zeros, as the source measured, and fio with data that cannot be compressed",
         (
             PresetPhase(
                 (

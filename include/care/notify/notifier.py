@@ -80,7 +80,7 @@ class Notifier:
             if not records.claim(self.ledger, message, now=now, window=window):
                 return Said.KNOWN
         except LedgerError as error:
-            log.warning("not known whether anybody was told already, so they are told: %s", error)
+            log.warning("not known whether it was sent already, so it is sent again: %s", error)
         log.warning("%s: %s", message.event.value, message.title)
         if not self.ways:
             return Said.NOBODY
@@ -90,7 +90,7 @@ class Notifier:
                 tell(message, now)
             except (NotifyError, SettingsError) as error:
                 faults[name] = str(error)
-                log.error("nobody was told by %s: %s", name, error)
+                log.error("not sent by %s: %s", name, error)
         if len(faults) < len(self.ways):
             return Said.TOLD
         try:

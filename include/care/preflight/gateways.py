@@ -66,7 +66,7 @@ def leases(site: Site, fqrn: str) -> Iterator[Finding]:
 
 def judged_lease(lease: LeaseInfo, now: datetime, longest_s: float) -> Finding:
     """Whose a lease is, and what that means. A lease is not told when it was taken, only how long it lasts yet."""
-    whose = "a task of ours" if TaskName.parse(lease.hostname) else "somebody else"
+    whose = "a task of ours" if TaskName.parse(lease.hostname) else "another user"
     left_s = (lease.expires - now).total_seconds()
     renewed_s = max(0.0, longest_s - left_s)
     seen = f"held by {whose}, {lease.hostname!r} with key {lease.key_id}, renewed about {renewed_s:.0f} s ago"

@@ -25,7 +25,7 @@ def needed(settings: SiteSettings, slots: Iterable[str] | None = None) -> dict[s
             found[f"index_events_{name}"] = f"no artifact begins a night of slot {name}"
     if settings.slots:
         found["night_watch"] = "no alert is sent for a night that is late or did not start"
-        found["preflight"] = "nobody looks before a night whether it could run"
+        found["preflight"] = "no check before a night whether it could run"
     if settings.collection_schedule and any(one.garbage_collectable for one in settings.repositories.values()):
         found["nightly_gc"] = "no build expires and no garbage is collected"
     if settings.repositories:

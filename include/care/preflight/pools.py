@@ -18,7 +18,7 @@ def look_at_pools(settings: SiteSettings, secrets: Secrets) -> Iterator[Finding]
     """Compare the pools of the site with those that Airflow has."""
     if settings.airflow_connection is None:
         cure = "Name a connection to Airflow's API in `airflow_connection`."
-        yield Finding("pools", "", Severity.WARNING, "not looked at: no way to ask Airflow is configured", cure)
+        yield Finding("pools", "", Severity.WARNING, "not checked: no access to Airflow is configured", cure)
         return
     reply = ask_airflow(settings, secrets, "pools", {"limit": 100})
     yield from judged_pools(pools_of(settings), {str(one["name"]): int(one["slots"]) for one in reply["pools"]})

@@ -28,7 +28,7 @@ def look_at_repository(site: Site, fqrn: str) -> Iterator[Finding]:
     head = Repository.open(opened(site, settings.store).child(fqrn), fqrn=fqrn, public_keys=keys, now=now)
     theirs, ours = readers.manifest.revision, head.manifest.revision
     if theirs < ours:
-        cure = "Wait a minute and look again; if it stays, look at the caches in front of the store."
+        cure = "Wait a minute and check again; if it stays, check the caches in front of the store."
         seen = f"readers see revision {theirs}, the store has {ours}"
         yield Finding("repository", fqrn, Severity.WARNING, seen, cure)
     elif theirs > ours or readers.manifest.root != head.manifest.root:

@@ -93,7 +93,7 @@ def skew(what: str, subject: str, url: str) -> Iterator[Finding]:
     try:
         theirs = parsedate_to_datetime(reply.headers["Date"]).astimezone(UTC)
     except (KeyError, ValueError, TypeError):
-        yield Finding("clock", name, Severity.OK, "does not say its time")
+        yield Finding("clock", name, Severity.OK, "does not report its time")
         return
     yield judged_skew(name, (theirs - (before + (after - before) / 2)).total_seconds())
 

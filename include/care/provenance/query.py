@@ -126,7 +126,7 @@ def _now(head: Repository, record: ProvenanceRecord) -> str:
     except (CvmfsError, StoreError) as error:
         return f"not known: {error}"
     if record.kind is ChangeKind.REMOVED:
-        return "nothing, as it was left" if entry is None else "something stands there again"
+        return "nothing, as it was left" if entry is None else "the path exists again"
     if record.kind is ChangeKind.LINK:
         if entry is None:
             return "no such link any more"
@@ -139,7 +139,7 @@ def _now(head: Repository, record: ProvenanceRecord) -> str:
     if there is None and (record.nested_hash is not None or entry is None):
         return "no such tree any more"
     if there is None:
-        return "something stands there"  # a file or directory that was moved has no hash to compare
+        return "the path exists"  # a file or directory that was moved has no hash to compare
     return "this very tree" if str(there.hash) == record.nested_hash else "another tree"
 
 

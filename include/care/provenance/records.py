@@ -163,7 +163,7 @@ def check(site: Site, record: ProvenanceRecord, key: str | None) -> CheckedRecor
     try:
         sealed = Sealed.parse(site.repository_store(record.repository).get(key))
         if sealed.record != record:
-            return CheckedRecord(False, "the document in the store says otherwise than the ledger")
+            return CheckedRecord(False, "the document in the store differs from the ledger")
     except NotFound:
         return CheckedRecord(False, "the document is gone from the store")
     except FormatError as error:

@@ -29,12 +29,12 @@ SUBJECTS = (cvmfs, fts, gateway, ledger, node, settings, stageout, storage)
 """Where errors are defined that concern a part of the site."""
 
 _CURES: Mapping[Concern, str] = {
-    Concern.STORE: "Look at the stores: `nightshift preflight` says what is wrong with them.",
-    Concern.GATEWAY: "Look at the gateway: `nightshift preflight` says what is wrong with it.",
-    Concern.REPOSITORY: "Look at the repository: `nightshift preflight`, then `nightshift repo check`.",
-    Concern.FTS: "Look at the FTS server: *Test* of its connection says what is wrong.",
-    Concern.NODE: "Look at the publisher node: `nightshift preflight` says whether we can log in.",
-    Concern.CONFIGURATION: "Look at the configuration: `nightshift settings check`.",
+    Concern.STORE: "Check the stores: `nightshift preflight` reports what is wrong with them.",
+    Concern.GATEWAY: "Check the gateway: `nightshift preflight` reports what is wrong with it.",
+    Concern.REPOSITORY: "Check the repository: `nightshift preflight`, then `nightshift repo check`.",
+    Concern.FTS: "Check the FTS server: *Test* of its connection reports what is wrong.",
+    Concern.NODE: "Check the publisher node: `nightshift preflight` reports whether we can log in.",
+    Concern.CONFIGURATION: "Check the configuration: `nightshift settings check`.",
 }
 
 

@@ -156,7 +156,7 @@ def _send(
         html=to_html(seen),
     )
     said = tell(message, timedelta(0))  # who may send it is settled by the ledger's row of summaries
-    note_made(site.ledger, seen, file, now=now, fault="nobody could be told" if said is Said.FAILED else None)
+    note_made(site.ledger, seen, file, now=now, fault="no message could be sent" if said is Said.FAILED else None)
     done.summaries.append(seen.headline)
 
 
@@ -207,12 +207,12 @@ def lease_key(lease: LeaseInfo) -> str:
 
 def stuck(lease: LeaseInfo, since: datetime, now: datetime) -> Message:
     """A lease that is held for longer than any should be."""
-    whose = "a task of ours" if TaskName.parse(lease.hostname) else "somebody else"
+    whose = "a task of ours" if TaskName.parse(lease.hostname) else "another user"
     minutes = (now - since).total_seconds() / 60
     return Message(
         f"stuck-lease:{lease.full_path}:{lease.key_id}:{lease.hostname}", NotifyEvent.STUCK_LEASE, "warning",
         f"{lease.full_path} has been leased for {minutes:.0f} minutes",
-        f"Held by {whose}, {lease.hostname!r} with key {lease.key_id}. Nobody else can publish there.",
+        f"Held by {whose}, {lease.hostname!r} with key {lease.key_id}. No one else can publish there.",
         "See whether its holder still works. Of a dead task the DAG `leases` ends it; else let an administrator of the "
         "gateway end it.",
     )  # fmt: skip

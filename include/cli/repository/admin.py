@@ -92,7 +92,7 @@ def repair(
         _remove_unfinished(fqrn, dry_run=dry_run)
     if not (reflog or metadata or unfinished) and objects is None:
         choices = "--reflog, --metadata, --unfinished, --catalog-layout, or --objects SOURCE"
-        raise typer.BadParameter(f"say what to repair: {choices}")
+        raise typer.BadParameter(f"name what to repair: {choices}")
     if not (reflog or metadata):
         return
     with refusing(), switching(open_site(), fqrn, Operation.REPAIR) as (store, signer):
@@ -126,7 +126,7 @@ def resign(
     ] = None,
     certificate: Annotated[
         list[Path] | None,
-        typer.Option("--certificate", metavar="FILE", help="A certificate to list beside the others."),
+        typer.Option("--certificate", metavar="FILE", help="A certificate to add to the others."),
     ] = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,

@@ -33,7 +33,7 @@ Keys = Annotated[
 ]
 Fqrn = Annotated[str | None, typer.Option("--fqrn", help="The name that the repository at a URL must have.")]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Report what would be done; change nothing.")]
 TagName = Annotated[str | None, typer.Option("--tag", "-n", help="The revision of this tag instead of the newest.")]
 InRepository = Annotated[str, typer.Argument(metavar="PATH", help="Absolute path inside the repository.")]
 _SPAN = re.compile(r"([0-9]+)([hdw]?)")

@@ -114,7 +114,7 @@ def prune(
     from include.publishers.capabilities import Operation
 
     if keep == 0 and older_than is None:
-        raise typer.BadParameter("say what stays: --keep N, --older-than SPAN, or both")
+        raise typer.BadParameter("name what to keep: --keep N, --older-than SPAN, or both")
     older = span(older_than) if older_than else None
     with refusing():
         site = open_site()

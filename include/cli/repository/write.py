@@ -44,7 +44,7 @@ def publish(
     ] = False,
     special_bits: Annotated[
         Literal["strip", "keep"] | None,
-        typer.Option("--special-bits", help="Set-uid, set-gid and sticky bits; default: as the settings say."),
+        typer.Option("--special-bits", help="Set-uid, set-gid and sticky bits; default: from the settings."),
     ] = None,
     tag: Tag = None,
     message: Message = "",
@@ -140,7 +140,7 @@ def rename(
 def symlink(
     fqrn: Configured,
     path: Place,
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="Where the link leads; not looked at.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Where the link leads; not checked.")],
     tag: Tag = None,
     message: Message = "",
     dry_run: DryRun = False,

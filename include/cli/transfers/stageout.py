@@ -196,7 +196,7 @@ def census(
     deletes: Annotated[
         bool, typer.Option("--delete", help="Delete old unknown files at sites with `clean_unknown`.")
     ] = False,
-    last: Annotated[bool, typer.Option("--last", help="Show what the last census found; ask nobody.")] = False,
+    last: Annotated[bool, typer.Option("--last", help="Show what the last census found; check nothing.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Find what is stuck or does not fit between ledger, FTS and storages, and repair what is safe.

@@ -218,7 +218,7 @@ def _judged_reflog(store: Store, manifest: Manifest) -> tuple[list[str], str | N
         return [f"{reflogs.KEY} is not there, but the manifest names it"] if named is not None else [], None
     wrong = []
     if named is None:
-        wrong.append(f"{reflogs.KEY} is there, but the manifest does not say its hash (field Y)")
+        wrong.append(f"{reflogs.KEY} exists, but the manifest does not have its hash (field Y)")
     try:
         reflog = Reflog.load(data)
         reflog.refs()

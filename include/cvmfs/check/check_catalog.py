@@ -279,7 +279,7 @@ class _Audit:
         number, name = self.db.execute(below, path_digest(path)).fetchone()
         if number:
             self.seen += number
-            what = f"{number} entries below the mountpoint stand in the catalog above it, as {name!r}"
+            what = f"{number} entries below the mountpoint are in the catalog above it, as {name!r}"
             self.problem(Subject.TRANSITION, path, what)
 
     def _is_marker(self, directory: str, path: str, entry: Dirent) -> None:

@@ -47,7 +47,7 @@ def type_fault(entry: Dirent, flags: int) -> str | None:
     typed = 0x1 if entry.is_directory else 0x4 | (0x8 if entry.is_symlink else 0x10 if entry.is_special else 0)
     if flags & _TYPE_FLAGS == typed:
         return None
-    return f"flags {flags:#x} and mode {entry.mode:#o} tell different types"
+    return f"flags {flags:#x} and mode {entry.mode:#o} have different types"
 
 
 def transition_faults(above: Dirent, root: Dirent) -> tuple[list[str], list[str]]:

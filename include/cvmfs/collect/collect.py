@@ -322,7 +322,7 @@ class GarbageCollection:
         if there is not None and abs(there.modified - now) > CLOCK_SKEW + timedelta(minutes=1):
             self.abandon()
             what = (
-                f"the store's clock says {there.modified:%Y-%m-%d %H:%M} UTC, this machine's {now:%Y-%m-%d %H:%M} UTC"
+                f"the store's clock is at {there.modified:%Y-%m-%d %H:%M} UTC, this machine's {now:%Y-%m-%d %H:%M} UTC"
             )
             raise CollectionRefused(self.fqrn, what, hint="set the clock that is wrong, then run it again")
 

@@ -70,7 +70,7 @@ def take_output(report: CollectionReport, lines: Sequence[str], log: TextIO | No
         report.deleted += report.condemned
     if not done:
         last = next((line for line in reversed(lines) if line.strip()), "nothing")
-        report.notes.append(f"the stock collection did not say that it came to its end; it said last: {last[:200]}")
+        report.notes.append(f"the stock collection did not report its end; its last line: {last[:200]}")
 
 
 def preceding(head: Repository) -> Iterator[tuple[ObjectHash, ObjectHash]]:

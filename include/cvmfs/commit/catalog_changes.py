@@ -215,6 +215,6 @@ class _Changes:
             if "/" in name:  # it would be read as a deeper path
                 raise MergeError(path, str(name_fault(name)))
             if path_hash(path) != key[1:]:
-                raise CatalogError(path, "its row is not where its parent and name say")
+                raise CatalogError(path, "its row does not match its parent and name")
             self._paths[key] = path
         return path

@@ -41,7 +41,7 @@ def true_base(
         at = before
     raise BaseChanged(
         "",
-        f"the new root catalog was derived from {at}, not from {told} as the request says, and that is no revision of "
+        f"the new root catalog was derived from {at}, not from {told} as in the request, and that is no revision of "
         "this repository; derive the change from the current revision",
     )
 

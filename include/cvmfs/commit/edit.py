@@ -161,7 +161,7 @@ class Edit(EditableRevision):
         there = self.row(path)
         if there is not None and not there.mountpoint:
             kind = "directory" if there.is_directory else "file"
-            raise DestinationError(path, f"a {kind} that is no nested catalog stands there; remove it first")
+            raise DestinationError(path, f"a {kind} that is no nested catalog exists there; remove it first")
         if there is None:
             self._require_free(path)
             before = Counts()
@@ -231,7 +231,7 @@ class Edit(EditableRevision):
         if there is not None:
             if not there.is_symlink:
                 kind = "directory" if there.is_directory else "file"
-                raise DestinationError(path, f"a {kind} stands there and is not replaced by a link; remove it first")
+                raise DestinationError(path, f"a {kind} exists there and is not replaced by a link; remove it first")
             if there.symlink == target:
                 return False
             self.remove(path)
@@ -347,7 +347,7 @@ class Edit(EditableRevision):
             here, there = pending.pop()
             entry = old.lookup(here)
             if entry is None:
-                raise CatalogError(here, "its row is not where its parent and name say")
+                raise CatalogError(here, "its row does not match its parent and name")
             if entry.hardlink_group:
                 group = groups.setdefault(entry.hardlink_group, next_group + len(groups))
                 entry = entry.changed(hardlink_group=group)
@@ -380,7 +380,7 @@ class Edit(EditableRevision):
             )
             raise DestinationError(path, f"its parent {parent_of(path) or '/'} {what}")
         if self.row(path) is not None:
-            raise DestinationError(path, "something stands there already")
+            raise DestinationError(path, "it exists already")
 
     def _mount(self, parent: OpenCatalog, path: str, entry: Dirent) -> None:
         parent.catalog.add(path, _mountpoint(path, entry))

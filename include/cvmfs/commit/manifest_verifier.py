@@ -70,7 +70,7 @@ class Voucher:
             raise
         except (CvmfsError, NotFound) as fault:
             raise self._foreign(
-                store, signed, f"is signed with certificate {name}, and nobody vouches for it: {fault}"
+                store, signed, f"is signed with certificate {name}, which cannot be verified: {fault}"
             ) from None
         return certificate
 

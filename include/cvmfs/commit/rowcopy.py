@@ -95,7 +95,7 @@ class RowCopy:
             if (fault := name_fault(str(name))) is not None:
                 raise MergeError(path, fault)
             if type(name) is not str or (first, second) != path_hash(path):
-                raise CatalogError(path, "its row is not where its parent and name say")
+                raise CatalogError(path, "its row does not match its parent and name")
             regular = type(mode) is int and mode >> 12 == _REGULAR
             clean = flags_of.get((flags, digest is None)) if regular else _SLOW
             if clean is None:

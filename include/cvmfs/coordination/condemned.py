@@ -160,7 +160,7 @@ def read_shard(store: Store, index: Index, number: int) -> bytes:
     found = _cache.get(name)
     records = found if isinstance(found, bytes) else _read_shard(store, name, count)
     if len(records) != count * RECORD_BYTES or {records[0], records[-RECORD_BYTES]} != {number}:
-        raise FormatError(_WHAT, f"{key_of(name)} is not shard {number} with {count} objects, as its index says")
+        raise FormatError(_WHAT, f"{key_of(name)} is not shard {number} with {count} objects, as in its index")
     _cache.keep(name, records, len(records))
     return records
 
@@ -268,13 +268,13 @@ def _read_shard(store: Store, name: str, count: int) -> bytes:
     for piece in _verified(store, name):
         data += piece
         if len(data) > size:
-            raise FormatError(_WHAT, f"{key_of(name)} is longer than its index says")
+            raise FormatError(_WHAT, f"{key_of(name)} is longer than in its index")
     if not data.startswith(_HEAD):
         raise FormatError(_WHAT, f"{key_of(name)} does not begin as one")
     records = bytes(memoryview(data)[len(_HEAD) :])
     _require_form(records, key_of(name))
     if len(records) != count * RECORD_BYTES:
-        raise FormatError(_WHAT, f"{key_of(name)} is shorter than its index says")
+        raise FormatError(_WHAT, f"{key_of(name)} is shorter than in its index")
     return records
 
 

@@ -58,7 +58,7 @@ class CollectionStep(Enum):
     SWEEP = "sweep"
     END = "end"
     ABANDON = "abandon"
-    BEGIN_ANEW = "begin anew"
+    BEGIN_ANEW = "begin again"
 
 
 # Nothing is deleted before SWEEPING: until then a collection may be abandoned, or begun anew by another collector. A

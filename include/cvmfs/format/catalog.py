@@ -358,7 +358,7 @@ class Catalog(CatalogFile):
                 if is_directory:
                     here = f"{above}/{name}"
                     if (*old,) != path_hash(here):  # a row that stands in itself would have no end
-                        raise CatalogError(here, "its row is not where its parent and name say")
+                        raise CatalogError(here, "its row does not match its parent and name")
                     pending.append((here, new, *old))
         where = "WHERE md5path_1=?1 AND md5path_2=?2"
         self._run("BEGIN")

@@ -28,7 +28,7 @@ class Algorithm(Enum):
         try:
             return cls[word.upper()]
         except KeyError:
-            raise FormatError("hash algorithm", f"{word!r} is none of sha1, rmd160, shake128") from None
+            raise FormatError("hash algorithm", f"{word!r} is not sha1, rmd160 or shake128") from None
 
 
 SHA1 = Algorithm.SHA1

@@ -51,7 +51,7 @@ class Manifest:
     def letter(self) -> bytes:
         """The lines that are signed, in the order of the stock tools. Raises FormatError for what no line can hold."""
         if not self.fqrn.isprintable():
-            raise FormatError(_WHAT, f"repository name {self.fqrn!r} cannot stand in a line")
+            raise FormatError(_WHAT, f"repository name {self.fqrn!r} cannot be in a line")
         lines = [
             f"C{self.root}",
             f"B{self.root_size}",

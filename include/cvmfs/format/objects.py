@@ -46,7 +46,7 @@ def stream(store: Store, name: ObjectHash, how: Compression, *, size: int, block
             for piece in unpack.feed(stored, block):
                 total += len(piece)
                 if total > size:
-                    raise ObjectDamaged(name.key, f"holds more than the {size} bytes that its catalog says")
+                    raise ObjectDamaged(name.key, f"holds more than the {size} bytes in its catalog")
                 if held:
                     yield held
                 held = piece
@@ -59,7 +59,7 @@ def stream(store: Store, name: ObjectHash, how: Compression, *, size: int, block
     if not unpack.complete:
         raise ObjectDamaged(name.key, "its compressed stream is cut short or followed by other bytes")
     if total != size:
-        raise ObjectDamaged(name.key, f"holds {total} bytes where its catalog says {size}")
+        raise ObjectDamaged(name.key, f"holds {total} bytes, its catalog has {size}")
     if held:
         yield held
 

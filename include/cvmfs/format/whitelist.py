@@ -34,13 +34,13 @@ class Whitelist:
     def letter(self) -> bytes:
         """The lines that are signed. Raises FormatError for what they cannot hold."""
         if not self.fqrn.isprintable() or not self.fqrn:
-            raise FormatError(_WHAT, f"repository name {self.fqrn!r} cannot stand in a line")
+            raise FormatError(_WHAT, f"repository name {self.fqrn!r} cannot be in a line")
         if not self.fingerprints:
             raise FormatError(_WHAT, "lists no certificate; give at least one fingerprint")
         lines = [_time_text(self.issued), f"E{_time_text(self.expires)}", f"N{self.fqrn}"]
         for listed in self.fingerprints:
             if listed.comment and not listed.comment.isprintable():
-                raise FormatError(_WHAT, f"comment {listed.comment!r} cannot stand in a line")
+                raise FormatError(_WHAT, f"comment {listed.comment!r} cannot be in a line")
             lines.append(f"{listed} # {listed.comment}" if listed.comment else str(listed))
         return "".join(f"{line}\n" for line in lines).encode()
 
@@ -132,7 +132,7 @@ def _hour(moment: datetime) -> datetime:
 
 def _time_text(moment: datetime) -> str:
     if moment.tzinfo is None:
-        raise ValueError("a time without a zone cannot stand in a whitelist")
+        raise ValueError("a time without a zone cannot be in a whitelist")
     utc = moment.astimezone(UTC)
     return f"{utc.year:04}{utc:%m%d%H%M%S}"
 

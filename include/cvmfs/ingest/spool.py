@@ -312,7 +312,7 @@ class Spool:
             problem = f"is a hard link to {printable(entry.hardlink_to)!r}, which {what}"
             raise refused(self._source, entry.path, f"{problem}; pack the tree again")
         if key[parent + 1 :] == MARKER.encode() and (not stat.S_ISREG(found.mode) or found.external):
-            problem = "a regular file of its own" if found.external else "a regular file"
+            problem = "a separate regular file" if found.external else "a regular file"
             raise refused(self._source, entry.path, f"{MARKER} must be {problem}; replace or remove it")
         linked = int(stat.S_ISREG(found.mode))
         if linked and not found.linked:

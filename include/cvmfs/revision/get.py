@@ -198,7 +198,7 @@ class _Getting:
                 os.mkdir(place, 0o700)  # noqa: PTH102
             elif not stat.S_ISDIR(there.st_mode):
                 kind = "symlink, which could lead out of the target," if stat.S_ISLNK(there.st_mode) else "file"
-                raise CvmfsError(f"{os.fsdecode(place)}: a {kind} stands where a directory belongs; remove it")
+                raise CvmfsError(f"{os.fsdecode(place)}: a {kind} is where a directory belongs; remove it")
             elif there.st_mode & 0o700 != 0o700:
                 os.chmod(place, 0o700)  # noqa: PTH101 - of an earlier run; its own mode comes last
         except OSError as fault:
@@ -351,7 +351,7 @@ def _only(place: bytes, kind: int) -> os.stat_result | None:
     if there is None or stat.S_IFMT(there.st_mode) == kind:
         return there
     if stat.S_ISDIR(there.st_mode):
-        raise CvmfsError(f"{os.fsdecode(place)}: a directory stands where something else belongs; remove it")
+        raise CvmfsError(f"{os.fsdecode(place)}: a directory is where something else belongs; remove it")
     os.unlink(place)  # noqa: PTH108
     return None
 

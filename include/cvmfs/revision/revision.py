@@ -216,7 +216,7 @@ class Revision:
                 end += chunk.size
                 yield from objects.stream(store, chunk.hash, entry.compression, size=chunk.size, block=block)
             if end != entry.size:
-                raise CatalogError(path, f"its chunks hold {end} bytes, its entry says {entry.size}")
+                raise CatalogError(path, f"its chunks hold {end} bytes, its entry has {entry.size}")
         except ObjectMissing as fault:
             raise ObjectMissing(fault.key, f"not in the store; it is content of {path}") from None
         except ObjectDamaged as fault:

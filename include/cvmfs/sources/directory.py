@@ -109,7 +109,7 @@ class DirectorySource:
                 try:
                     inner = os.open(name, _DIRECTORY, dir_fd=handle)
                 except NotADirectoryError:
-                    problem = "was a directory and is none any more; let the tree rest and try again"
+                    problem = "is no directory any more; wait until the tree does not change, then try again"
                     raise refused(self.name, path, problem) from None
                 except OSError as fault:
                     raise _unreadable(self.name, path, fault) from fault

@@ -259,7 +259,7 @@ class TarSource:
         whole, _, fraction = value.partition(b".")
         digits = whole.removeprefix(b"-")
         if not digits.isdigit() or len(digits) > 20 or (fraction and not fraction.isdigit()):
-            raise self._bytes.damaged(f"is damaged: an extended header says {printable(key + b'=' + value[:40])}")
+            raise self._bytes.damaged(f"is damaged: invalid extended header {printable(key + b'=' + value[:40])}")
         # Digits beyond the ninth are cut off; what is before 1970 is counted from the second below.
         number, billionths = int(digits), int(fraction[:9].ljust(9, b"0"))
         if not whole.startswith(b"-"):

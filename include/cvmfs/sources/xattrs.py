@@ -22,7 +22,7 @@ def pack_xattrs(attributes: Mapping[bytes, bytes]) -> bytes | None:
     if not attributes:
         return None
     if len(attributes) > MOST:
-        raise _bad(f"{len(attributes)} of one entry, at most {MOST} can be told")
+        raise _bad(f"{len(attributes)} of one entry, at most {MOST} are possible")
     parts = [bytes((VERSION, len(attributes)))]
     for key in sorted(attributes):
         value = attributes[key]

@@ -129,7 +129,7 @@ class ZipSource:
         plain = EntryKind.DIRECTORY if closed else EntryKind.FILE
         kind = _KINDS.get(stat.S_IFMT(mode)) if stat.S_IFMT(mode) else plain
         if kind is None:
-            raise refused(self.name, path, "is a device, whose number a zip cannot tell; pack it again without it")
+            raise refused(self.name, path, "is a device, whose number a zip cannot hold; pack it again without it")
         if closed is not (kind is EntryKind.DIRECTORY) and path:
             problem = f"is a {kind.value} by its attributes, but not by its name"
             raise refused(self.name, path, f"{problem}; pack the archive again")

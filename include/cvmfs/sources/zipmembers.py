@@ -86,7 +86,7 @@ class ZipMembers:
             inside = begin + member.packed <= self._start
             if same and inside and self.at(begin - name_length - extra_length, name_length) == member.raw:
                 return MemberContent(self, member, begin)
-        problem = "is not where the archive's directory says, or not as it says; pack it again"
+        problem = "does not match the archive's directory; pack it again"
         raise self.refused(member.raw, problem)
 
     def at(self, offset: int, length: int) -> bytes:
@@ -204,7 +204,7 @@ class MemberContent:
                 raise self._damaged("cannot be unpacked") from fault
             self._buffer = self._inflater.unconsumed_tail
         if not data and (not stored or (self._inflater and self._inflater.eof)):
-            raise self._damaged("is shorter than the archive tells")
+            raise self._damaged("is shorter than the archive's directory has it")
         return data
 
     def _stored(self, size: int) -> bytes:
@@ -216,7 +216,7 @@ class MemberContent:
 
     def _finish(self) -> None:
         if self._crc != self._member.crc or self._more():
-            raise self._damaged("does not have the length and checksum that the archive tells")
+            raise self._damaged("does not have the length and checksum of the archive's directory")
 
     def _more(self) -> bool:
         """Whether something comes after the last byte that was told of."""

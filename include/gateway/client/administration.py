@@ -47,7 +47,7 @@ class Administration(ABC):
             self._send(Call("POST", path, what, signed=body, body=body, repeatable=True)), what, place
         )
         if not any(one.name == repository and one.enabled is enabled for one in self.repositories()):
-            raise NOT_SWITCHED(f"{what}: the gateway said ok and did not do it; {NOT_SWITCHED.hint}")
+            raise NOT_SWITCHED(f"{what}: the gateway replied ok and did not do it; {NOT_SWITCHED.hint}")
 
     def collect_garbage(
         self, repository: str, *, timeout_s: float, revisions: int = 0, dry_run: bool = False

@@ -100,7 +100,7 @@ def _follow(ledger: Engine, workflow: str, files: int, say: Say) -> None:
         if sum(count for state, count in states.items() if state in TRANSFER_ENDED) >= files:
             return
         if time.monotonic() > deadline:
-            raise LabError(f"the files of {workflow} did not end within {LONGEST_S:.0f} s: look at their reasons")
+            raise LabError(f"the files of {workflow} did not end within {LONGEST_S:.0f} s: check their reasons")
         time.sleep(POLL_S)
 
 

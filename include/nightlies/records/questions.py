@@ -59,7 +59,7 @@ class Question:
             case Answer.EXPIRED:
                 return f"question {self.number} had no answer by its deadline, {self.deadline:%Y-%m-%d %H:%M} UTC"
             case Answer.REPLACED:
-                return f"question {self.number} was asked anew before anybody answered it"
+                return f"question {self.number} was asked again before it was answered"
             case _:
                 return f"{self.answer.value} by {self.answered_by} at {when}{said}"
 

@@ -14,7 +14,7 @@ from include.nightlies.records.tables import artifacts, undone
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """One artifact that was taken back. `predecessor`: the build whose tree stands there instead, None: nothing."""
+    """One artifact that was taken back. `predecessor`: the build whose tree is there instead, None: nothing."""
 
     artifact: int
     artifact_sha256: str
@@ -28,7 +28,7 @@ class Undone:
     undone_at: datetime
 
     def __str__(self) -> str:
-        instead = f", {self.predecessor} stands there instead" if self.predecessor else ""
+        instead = f", {self.predecessor} is there instead" if self.predecessor else ""
         return f"undone at {self.undone_at:%Y-%m-%d %H:%M} UTC by {self.run_id}{instead}: {self.reason}"
 
 

@@ -124,7 +124,7 @@ class BuildReader:
                 rebuilt.append(build.changed_at)
             rebuilt += [one.published_at for one in found if not self._by_a_night(one, build)]
         if not ours:
-            return replace(build, protected=f"no record in the store says that slot {self.slot.name} published it")
+            return replace(build, protected=f"no record in the store shows that slot {self.slot.name} published it")
         return replace(build, rebuilt_at=max(rebuilt, default=None))
 
     # -- private

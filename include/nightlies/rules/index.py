@@ -255,11 +255,11 @@ def _document(data: bytes, file: str) -> Mapping[str, Any]:
     try:
         document = json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
     except UnicodeDecodeError as error:
-        raise BadIndex(file, f"is not UTF-8 at byte {error.start}", "Write it anew; it may be truncated.") from None
+        raise BadIndex(file, f"is not UTF-8 at byte {error.start}", "Write it again; it may be truncated.") from None
     except RecursionError:
-        raise BadIndex(file, "is nested too deeply", "Write it as docs/formats.md says, build index.") from None
+        raise BadIndex(file, "is nested too deeply", "Write it as in docs/formats.md, build index.") from None
     except ValueError as error:
-        raise BadIndex(file, f"is not JSON: {error}", "Write it anew; it may be truncated.") from None
+        raise BadIndex(file, f"is not JSON: {error}", "Write it again; it may be truncated.") from None
     if not isinstance(document, dict):
         raise BadIndex(file, f"is {_kind(document)}, not an object", "See docs/formats.md, build index.")
     return document

@@ -45,7 +45,7 @@ def compared(index: BuildIndex, before: BuildRecord | None) -> Compared:
         return Compared(kept, (note,))
     index, notes = _still_told(index, before), []
     if before.complete and not index.complete:
-        notes.append("the index said complete before and does not any more; it counts as complete")
+        notes.append("the index was complete before and is not any more; it counts as complete")
         index = replace(index, complete=True)
     listed = {one.name for one in index.artifacts} | {one.name for one in index.rejected}
     notes += [
@@ -54,7 +54,7 @@ def compared(index: BuildIndex, before: BuildRecord | None) -> Compared:
     ]  # fmt: skip
     if before.base is not None and index.base != before.base:
         now = f"on {index.base}" if index.base else "on none"
-        notes.append(f"the build stood on {before.base} before and stands {now} now")
+        notes.append(f"the build was based on {before.base} before and {now} now")
     return Compared(index, tuple(notes))
 
 

@@ -79,7 +79,7 @@ def decide(path: str, wanted: BuildKey, target: str, present: Present) -> LinkDe
         return LinkDecision(path, target, state, reason)
 
     if present.there and present.target is None:
-        return found(LinkState.STAYED, "something that is no symbolic link stands there; remove it, and run again")
+        return found(LinkState.STAYED, "the path exists and is no symbolic link; remove it, and run again")
     if not present.there:
         if present.key is not None and wanted < present.key:
             return found(LinkState.STAYED, f"it led to {present.key}, which is later, when it was taken away")

@@ -147,7 +147,7 @@ def decide(
     if seen.problem:
         return PassDecision(Turn.WAIT, f"{seen.problem} (checked again until {_minute(until)})")
     if seen.complete:
-        return PassDecision(Turn.LAST, f"the index says that it is complete: {seen.said}")
+        return PassDecision(Turn.LAST, f"the index is complete: {seen.said}")
     if seen.fresh and fresh_since is not None and gather is not None and now - fresh_since >= gather:
         return PassDecision(Turn.GO, f"there is something to publish: {seen.said}")
     return PassDecision(Turn.WAIT, f"the index is not complete; more is waited for until {_minute(until)}: {seen.said}")

@@ -60,7 +60,7 @@ def _from_base64(text: bytes) -> bytes | None:
 
 def _wrong(file: str) -> BadIndex:
     cure = (
-        "If it stays so, somebody else wrote the index, or the slot's `index_signature` names another key than the "
+        "If it stays so, another program wrote the index, or the slot's `index_signature` names another key than the "
         "builder's. Nothing of it is taken."
     )
     return BadIndex(file, "is not what its signature is over", cure)

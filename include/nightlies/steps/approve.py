@@ -121,7 +121,7 @@ def require_answer(ledger: Bind, run: str, name: str, digest: str) -> None:
     """Raises NotApproved unless the last answer of the run about exactly this is a yes."""
     last = questions.newest(ledger, [run], [digest]).get(digest)
     if last is None:
-        raise NotApproved(name, f"nobody was asked about what there is now, {digest[:16]}")
+        raise NotApproved(name, f"no one was asked about the present state, {digest[:16]}")
     if last.answer is not Answer.APPROVED:
         raise NotApproved(name, last.said, last.answer)
 
@@ -154,7 +154,7 @@ def tell_refused(site: Site, question: Question, *, url: str | None, now: dateti
     message = Message(
         f"approval-{question.answer.value}:{question.run_id}:{question.number}:{question.turn}", NotifyEvent.APPROVAL,
         "error" if missed else "warning",
-        f"{'nobody answered' if missed else 'rejected'}: {question.subject}",
+        f"{'no answer' if missed else 'rejected'}: {question.subject}",
         f"Run {question.run_id}: {question.said}. Nothing of it was done.",
         "To be asked again, clear the task of that run that asks (`ask`, `look` of undo_build, `preview` of rollback, "
         "`plan` of nightly_gc) and what follows it.",

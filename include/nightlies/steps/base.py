@@ -44,7 +44,7 @@ def inherited(
     if base.date != index.base.date:
         raise BaseUnusable(index.build_id, str(index.base), f"the ledger has for {base.date}")
     if not base.complete:
-        raise BaseUnusable(index.build_id, str(index.base), "is not complete: its index said that more would come")
+        raise BaseUnusable(index.build_id, str(index.base), "is not complete: its index expects more artifacts")
     own = {(one.project, one.platform) for one in index.artifacts}
     own |= {(one.project, one.platform) for one in index.rejected if one.project and one.platform}
     if before is not None:
@@ -115,5 +115,5 @@ def _why(ledger: Bind, base: BuildRecord, artifact: Artifact) -> str:
     for one in records.publications_of_build(ledger, base.id):
         if (one.project, one.platform) == (artifact.project, artifact.platform):
             said = f"{one.state.value}: {one.reason}"
-            return f"{said}, and it does not stand there any more" if one.state.good else said
+            return f"{said}, and it is not there any more" if one.state.good else said
     return "no run has published it"

@@ -35,11 +35,11 @@ class Completeness:
         gone = []
         for pair, (where, recorded) in self._wanted.items():
             if not _stands(tree, where, recorded):
-                what = "nothing stands" if standing(tree, where) is None else "another tree stands"
+                what = "nothing is" if standing(tree, where) is None else "another tree is"
                 gone.append(f"{'/'.join(pair)}: was published, and now {what} at {where}")
         if not (self._wanted or self._faults or any(_stands(tree, *one) for one in self._others)):
             # nothing is required, and yet no link may lead to what is not there
-            return ["nothing of it stands in the repository"]
+            return ["nothing of it is in the repository"]
         return self._faults + gone
 
     def _look_at_ledger(self) -> None:

@@ -53,7 +53,7 @@ class ArtifactSize(StepError):
     def __init__(self, artifact: str, where: str, found: int, expected: int) -> None:
         self.artifact = artifact
         super().__init__(
-            f"artifact {artifact}: {where} has {found} bytes, the index says {expected}; truncated or replaced. "
+            f"artifact {artifact}: {where} has {found} bytes, in the index {expected}; truncated or replaced. "
             "Upload it again, or correct the index."
         )
 
@@ -102,7 +102,7 @@ class PreparedTooLongAgo(StepError):
     def __init__(self, run: str, expires: datetime) -> None:
         super().__init__(
             f"run {run}: what it prepared was to be approved by {expires:%Y-%m-%d %H:%M} UTC, before it is too old "
-            "to be published. Clear the run from its plan on: then it is prepared again, and somebody is asked."
+            "to be published. Clear the run from its plan on: then it is prepared again, and approval is asked for."
         )
 
 
@@ -169,7 +169,7 @@ class NotVerified(StepError):
         shown = "\n".join(self.problems[:SHOWN])
         super().__init__(
             f"run {run}: {len(self.problems)} problems when reading back through the public URL. "
-            f"Look at the store and at caches in front of it:\n{shown}"
+            f"Check the store and the caches in front of it:\n{shown}"
         )
 
 

@@ -84,7 +84,7 @@ def gate(
             lines += quality_of_run(site.ledger, run, slot)
     if not publications and not lines:
         nothing = None if build is None else f"build {build.build_id}: its index lists nothing that the run takes"
-        lines.append(nothing or "nothing was planned; the log of task plan says why")
+        lines.append(nothing or "nothing was planned; see the log of task plan")
     if lines:
         closed = GateClosed(run, lines)
         if night is not None and build is not None and not dry_run:
@@ -157,7 +157,7 @@ def quality_of_run(ledger: Bind, run: str, slot: Slot) -> list[str]:
         if slot.quality.mode(suite) is not QualityMode.BLOCK:
             continue
         if suite not in found:
-            lines.append(f"quality, suite {suite.value}: it was not judged; the log of its task says why")
+            lines.append(f"quality, suite {suite.value}: it was not checked; see the log of its task")
         elif found[suite].verdict is QualityVerdict.BLOCKED:
             lines.append(str(found[suite]))
     return lines

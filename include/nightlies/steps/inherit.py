@@ -101,11 +101,11 @@ def _link(site: Site, attempt: Attempt, batch: Batch, outcome: PublishOutcome) -
             source = items[place].inherits or ""
             entry, there = view.lookup(place), view.nested_at(source)
             if there is None:
-                refused[place] = DestinationError(source, "nothing stands there (any more) that a link could lead to")
+                refused[place] = DestinationError(source, "the path does not exist; a link cannot lead there")
             elif (unasked := _not_approved(site, batch, items[place], str(there.hash))) is not None:
                 refused[place] = unasked
             elif entry is not None and not entry.is_symlink:
-                refused[place] = DestinationError(place, "something that is no link stands there; remove it first")
+                refused[place] = DestinationError(place, "the path exists and is no link; remove it first")
             elif entry is None or link_target(place, entry.symlink) != source:
                 targets[place] = source
         return targets

@@ -33,7 +33,7 @@ def rebased_changeset(
     require_native(site, fqrn, item.destination)
     there = repository.revision.nested_at(source)
     if there is None:
-        raise DestinationError(source, f"nothing stands there (any more) that {item.name} could be taken from")
+        raise DestinationError(source, f"the source tree no longer exists; {item.name} cannot be inherited from it")
     packed: list[tuple[str, bytes]] = []
 
     def keep(one: PackedCatalog) -> None:

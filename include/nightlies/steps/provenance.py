@@ -74,7 +74,7 @@ def vouch_links(site: Site, attempt: Attempt, slot: Slot, links: Iterable[SetLin
             last = newest(site.ledger, fqrn, one.path)
             if last is not None and last.leads_to == one.target:
                 continue
-            reason = "found so; who moved it did not come to say it"
+            reason = "found in this state; the task that changed it did not record it"
         record = begun(site, fqrn, revision=one.revision, run_id=attempt.run, holder=attempt.holder, at=now)
         note(
             site,

@@ -47,7 +47,7 @@ class Predecessor:
     tag: str | None = None
 
     def __str__(self) -> str:
-        return self.path if self.tag is None else f"what stood there in revision {self.tag}, before the rebuild,"
+        return self.path if self.tag is None else f"what was there in revision {self.tag}, before the rebuild,"
 
 
 @dataclass(frozen=True, slots=True)

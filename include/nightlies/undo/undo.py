@@ -148,10 +148,10 @@ def _look(
     where = destination_of(slot, build, record.artifact)
     entry = head.revision.lookup(where)
     if entry is None and replacing is None:
-        return _Left(f"{artifact.name}: nothing stands at {where}", absent=True)
+        return _Left(f"{artifact.name}: nothing is at {where}", absent=True)
     reference = head.revision.nested_at(where)
     if entry is not None and reference is None and not entry.is_symlink:
-        return _Left(f"{artifact.name}: what stands at {where} is no tree of a night; remove it by hand", refused=True)
+        return _Left(f"{artifact.name}: what is at {where} is no tree of a night; remove it by hand", refused=True)
     held = str(reference.hash) if reference else ""
     reserved = reference is not None and is_reserved(head.revision, where)
     if held and not reserved and held not in records.known_hashes(ledger, slot.repository, where):
@@ -167,7 +167,7 @@ def _look(
             return _Left(f"{artifact.name}: {before.build_id} has the very same artifact")
         known = records.recorded_nested_hash(ledger, slot.repository, where, before.sha256)
         if held and held == known:
-            said = f"{artifact.name}: the tree of {before.build_id} stands there already"
+            said = f"{artifact.name}: the tree of {before.build_id} is there already"
             return _Left(said, absent=True, before=before)
     inside = contents_of(head.revision, where) if reference else None
     return UndoneDestination(record, where, held, inside.files if inside else 0, inside.bytes if inside else 0, before)
@@ -243,7 +243,7 @@ def _change(site: Site, attempt: Attempt, plan: UndoPlan) -> Published:
                 edit.remove(link.path)
                 continue
             if Completeness(site.ledger, slot, link.build).lacking(edit):
-                raise DestinationError(link.target, "was whole when it was looked at; undo the build again")
+                raise DestinationError(link.target, "was whole when it was checked; undo the build again")
             edit.symlink(link.path, relative(link.path, link.target), now=int(now.timestamp()))
         if plan.wish.instead is Instead.NOTHING:
             _require_unneeded(site.ledger, slot, plan, edit, top)
@@ -264,7 +264,7 @@ def _require_unneeded(ledger: Bind, slot: Slot, plan: UndoPlan, edit: Edit, top:
     for path in leading_to(slot, edit, top):
         raise DestinationError(path, f"was moved to {top} meanwhile; undo the build again")
     for line in leading_into(ledger, slot, plan.build, edit, gone):
-        raise DestinationError(top, f"is needed since it was looked at: {line}; undo the build again")
+        raise DestinationError(top, f"is needed since it was checked: {line}; undo the build again")
 
 
 def _replace(edit: Edit, one: UndoneDestination, before: Predecessor, tree: Rebased) -> None:

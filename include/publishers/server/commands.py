@@ -96,7 +96,7 @@ class Record:
             began = datetime.fromisoformat(fields["began"])
             return cls(str(fields["token"]), str(fields["owner"]), str(fields["path"]), began.astimezone(UTC))
         except (ValueError, KeyError, TypeError) as fault:
-            raise FormatError("record of a transaction", f"{text[:80]!r} is none ({fault})") from None
+            raise FormatError("record of a transaction", f"{text[:80]!r} is invalid ({fault})") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class SeenNode:
     def parse(cls, lines: Sequence[str]) -> SeenNode:
         """The output of :meth:`Commands.look`. A record of another transaction than the open one is ``stale``."""
         if not lines or lines[0] not in ("open", "closed"):
-            raise FormatError("the node's state", f"{' '.join(lines)[:80]!r} is none")
+            raise FormatError("the node's state", f"{' '.join(lines)[:80]!r} is invalid")
         identity = lines[1] if len(lines) > 1 else ""
         if len(lines) < 4:
             return cls(lines[0] == "open", stale=len(lines) > 2)

@@ -46,7 +46,7 @@ class NodeUnreachable(NodeConnectionError):
 class NodeLost(NodeConnectionError):
     code = "node-connection-lost"
     retryable = True
-    hint = "the next try looks at what the node did, before it does anything again"
+    hint = "the next try checks what the node did, before it does anything again"
 
 
 class NodeBusy(PathBusy):
@@ -81,7 +81,7 @@ LOGIN_REFUSED = ErrorRow(
 )  # fmt: skip
 COMMAND_HUNG = ErrorRow(
     NodeError, "node-command-timeout",
-    "look at what the node waits for, or raise `time_limit_s`", retryable=True, concern=Concern.NODE,
+    "check what the node waits for, or raise `time_limit_s`", retryable=True, concern=Concern.NODE,
 )  # fmt: skip
 """It took longer than the settings allow, and was ended."""
 COMMAND_MISSING = ErrorRow(
@@ -91,7 +91,7 @@ NODE_FULL = ErrorRow(
     NodeError, "node-full", "free space in the spool folder of the node", retryable=True, concern=Concern.NODE
 )
 PLACE_REFUSED = ErrorRow(
-    NodeError, "node-place-mismatch", "look at the mount on the node; it is not as the repository's catalogs say"
+    NodeError, "node-place-mismatch", "check the mount on the node; it differs from the repository's catalogs"
 )
 """The destination on the node is not what the catalogs say."""
 PATH_REFUSED = ErrorRow(NodeError, "node-path-refused", "reserve the destination first, or choose another one")
@@ -99,7 +99,7 @@ PATH_REFUSED = ErrorRow(NodeError, "node-path-refused", "reserve the destination
 INPUT_REFUSED = ErrorRow(NodeError, "node-request-refused", "correct the repository's configuration on the node")
 """The node refuses the request: layout, template, whitelist."""
 OPEN_FAILED = ErrorRow(
-    NodeError, "node-transaction-failed", "look at the mount and the gateway from the node", retryable=True
+    NodeError, "node-transaction-failed", "check the mount and the gateway from the node", retryable=True
 )
 LEASE_NOT_DROPPED = ErrorRow(
     NodeError, "node-lease-not-dropped",
@@ -119,7 +119,7 @@ WHITELIST_EXPIRED = ErrorRow(
 )
 REPOSITORY_UNAVAILABLE = ErrorRow(
     NodeError, "node-repository-unavailable",
-    "look at the web server of the repository", retryable=True, concern=Concern.NODE,
+    "check the web server of the repository", retryable=True, concern=Concern.NODE,
 )  # fmt: skip
 UNKNOWN_REPOSITORY = ErrorRow(
     NodeError, "node-repository-unknown",
@@ -135,13 +135,13 @@ KEY_REFUSED = ErrorRow(
     NodeError, "node-key-refused", "compare the node's .gw key file with the gateway's", concern=Concern.NODE
 )
 """The gateway does not take the node's key."""
-SYNC_FAILED = ErrorRow(NodeError, "node-sync-failed", "see what the node says of its storage", retryable=True)
+SYNC_FAILED = ErrorRow(NodeError, "node-sync-failed", "check the node's messages on its storage", retryable=True)
 """The node could not make the revision."""
 SIGNING_FAILED = ErrorRow(
-    NodeError, "node-signing-failed", "look at the repository's keys on the node", concern=Concern.NODE
+    NodeError, "node-signing-failed", "check the repository's keys on the node", concern=Concern.NODE
 )
 NOT_SEEN = ErrorRow(
-    NodeError, "node-revision-not-visible", "look at the web server, and at caches in front of it", retryable=True
+    NodeError, "node-revision-not-visible", "check the web server, and the caches in front of it", retryable=True
 )
 """Published, and readers do not see it yet."""
 COMMAND_FAILED = ErrorRow(NodeError, "node-command-failed", retryable=True)

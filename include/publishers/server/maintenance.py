@@ -120,7 +120,7 @@ class NodeUpkeep:
             try:
                 return attempt()
             except NodeLost as lost:
-                log.warning("%s; looking at the node again", lost)
+                log.warning("%s; checking the node again", lost)
                 threading.Event().wait(_PAUSE_S * (number - 1))
         return attempt()
 

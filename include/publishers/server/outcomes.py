@@ -24,7 +24,7 @@ class Verb(Enum):
     """What was being done; the value is the word that messages use."""
 
     LOCK = "taking the lock"
-    LOOK = "looking at the node"
+    LOOK = "checking the node"
     TRANSACTION = "transaction"
     PLACE = "making room"
     UNPACK = "unpacking"
@@ -114,7 +114,7 @@ def failure(
         return kinds.COMMAND_MISSING(fqrn, detail, path=path)
     kind = _kind(verb, code, "\n".join(lines))
     if kind is PathBusy:
-        text = f"{fqrn}{path or '/'} is leased by somebody"
+        text = f"{fqrn}{path or '/'} is leased by another writer"
         return PathBusy(text, time_remaining_s=_remaining_s(lines), repository=fqrn, path=path, reason="path_busy")
     if isinstance(kind, type):
         return busy(TransactionOpen, fqrn, path, f"another user has a transaction open on the node{said}", limit_s)

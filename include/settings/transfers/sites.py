@@ -79,7 +79,7 @@ def _prefix(text: str) -> str:
 
 def _area(text: str) -> str:
     if text == "/":
-        raise fault("the temporary area is everything", 'Name a folder of its own, as "/store/temp".')
+        raise fault("the temporary area is everything", 'Name a separate folder, such as "/store/temp".')
     return _prefix(text)
 
 

@@ -84,7 +84,7 @@ class SimulatedStorage:
     def look(self, urls: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]:
         def answers(batch: Sequence[str], value: Any) -> dict[str, FileAnswer]:
             found = _Found.model_validate(value).files
-            unasked = failed(errno.EPROTO, "the simulated storage says nothing of this file")
+            unasked = failed(errno.EPROTO, "the simulated storage does not know this file")
             return {url: _answer(found[url], checksum) if url in found else unasked for url in batch}
 
         sources = [url for url in urls if self._area is not None and is_below(url, self._area)]

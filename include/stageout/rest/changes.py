@@ -24,7 +24,7 @@ class ChosenDocument(SentDocument):
 
     ids: tuple[Annotated[int, Field(ge=1, le=2**62)], ...] | None = Field(None, max_length=MAX_FILES)
     workflow: str | None = Field(None, max_length=128)
-    user: str | None = Field(None, max_length=128, description="Whose workflow, for operators; default: one's own")
+    user: str | None = Field(None, max_length=128, description="The workflow's owner, for operators; default: yourself")
 
 
 class KilledDocument(BaseModel):

@@ -132,7 +132,7 @@ def transfer(ledger: Engine, user: StageoutUser, number: int) -> TransferHistory
     """One transfer with its history. Raises StageoutError, UNKNOWN."""
     found = transfer_status(ledger, number)
     if found is None or not user.may_see(found.owner):
-        raise UNKNOWN(f"transfer {number}", "there is none of yours with this number")
+        raise UNKNOWN(f"transfer {number}", "you have none with this number")
     return TransferHistory(found, history(ledger, number))
 
 
@@ -149,7 +149,7 @@ def workflow(ledger: Engine, owner: str, name: str) -> WorkflowSummary:
     """A workflow of a user. Raises StageoutError, UNKNOWN."""
     found = workflow_status(ledger, owner, name)
     if found is None:
-        raise UNKNOWN(f"workflow {name[:200]!r} of {owner}", "there is none of this name")
+        raise UNKNOWN(f"workflow {name[:200]!r} of {owner}", "no such name")
     wanted = TransferFilter(owner=owner, workflow=name)
     counts = [*count_transfers(ledger, wanted), *count_archived(ledger, wanted)]
     return WorkflowSummary(found, sum_counts(counts, lambda count: count.state.value))

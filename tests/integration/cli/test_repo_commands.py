@@ -40,7 +40,7 @@ def test_a_tree_is_published_read_back_and_taken_away(repo: Commands) -> None:
     assert (done["objects_new"], done["unchanged"]) == (dry["objects_new"], False)
     assert repo.json("publish", FQRN, "/sw/app/v1", tree, "--replace")["unchanged"]
     refused = repo("publish", FQRN, "/sw/app/v1", tree, code=2)
-    assert "holds something already; say --replace" in refused.stderr
+    assert "holds something already; add --replace" in refused.stderr
     out = repo.site.folder / "out"
     got = repo.json("get", FQRN, "/sw/app/v1", str(out))
     assert got["files"] == 4
@@ -140,7 +140,7 @@ def test_tags_come_go_and_lead_back(repo: Commands) -> None:
     assert {tag["name"] for tag in repo.json("tags", FQRN)} == {
         "release", "night-3", "night-4", "trunk", "trunk-previous",
     }  # fmt: skip
-    assert "say what stays" in repo("tag", "prune", FQRN, code=2).output
+    assert "name what to keep" in repo("tag", "prune", FQRN, code=2).output
     assert "would be removed" in repo("tag", "remove", FQRN, "night-3", "--dry-run").stdout
     repo("tag", "remove", FQRN, "night-3")
     before = repo.json("info", FQRN)["revision"]

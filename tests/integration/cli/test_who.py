@@ -29,7 +29,7 @@ def test_the_nearest_published_path_above_is_found_and_vouched_for(repo: Command
         assert (one["key_id"], one["publisher"], one["now"]) == (KEY_ID, "native", "this very tree")
         assert one["checked"] == "signed by the repository's own key"
         assert one["document"] in documents(repo)
-    assert "nobody is known" in nightshift("who", f"{FQRN}:/sw/app", code=1).stdout
+    assert "no publisher is known" in nightshift("who", f"{FQRN}:/sw/app", code=1).stdout
 
 
 def test_what_was_replaced_is_said_to_be_and_its_history_stays(repo: Commands) -> None:
@@ -59,7 +59,7 @@ def test_a_document_that_was_changed_is_found_out(repo: Commands) -> None:
     sealed = Sealed.parse(repo.site.store.get(key))
     forged = Sealed(sealed.document.replace(b"native", b"nobody"), sealed.signatures, sealed.key_id)
     repo.site.store.put(key, forged.format())
-    assert "says otherwise than the ledger" in nightshift("who", "/sw/app/v1").stdout
+    assert "differs from the ledger" in nightshift("who", "/sw/app/v1").stdout
     repo.site.store.delete([key])
     assert "is gone from the store" in nightshift("who", "/sw/app/v1").stdout
 
@@ -87,7 +87,7 @@ def test_what_was_moved_by_hand_is_told_at_both_places_and_traced_to_who_publish
     assert (there["kind"], there["path"], there["came_from"]) == ("moved", "/sw/other", "/sw/app")
     assert (there["revision"], there["holder"], there["good"]) == (moved["revision"], holder(), True)
     assert (there["origin"]["path"], there["origin"]["revision"]) == ("/sw/app/v1", done["revision"])
-    assert there["now"] == "something stands there"
+    assert there["now"] == "the path exists"
     (gone,) = as_json("who", "/sw/app/v1")
     assert (gone["kind"], gone["leads_to"], gone["now"]) == ("removed", "/sw/other", "nothing, as it was left")
     repo("rename", FQRN, "/sw/other/v1", "/v1")
@@ -106,7 +106,7 @@ def test_what_was_removed_with_what_is_above_it_says_by_whom_and_what_came_after
     repo("publish", FQRN, "/sw/app/v1", repo.tree("again", new="content"))
     history = as_json("who", "/sw/app/v1", "-n", "9")
     assert [one["kind"] for one in history] == ["tree", "removed", "tree"]
-    assert [one["now"] for one in history] == ["this very tree", "something stands there again", "another tree"]
+    assert [one["now"] for one in history] == ["this very tree", "the path exists again", "another tree"]
     assert all(one["good"] for one in history)
 
 
@@ -141,11 +141,11 @@ def test_a_dry_run_and_a_change_that_changes_nothing_are_no_deeds(repo: Commands
 
 def test_what_nobody_of_ours_published_is_told_apart_from_what_is_not_there(repo: Commands) -> None:
     repo("publish", FQRN, "/sw/app/v1", repo.tree())
-    assert f"it stands in {FQRN} all the same" in nightshift("who", "/sw/app", code=1).stdout
-    assert "nothing stands there" in nightshift("who", "/elsewhere", code=1).stdout
+    assert f"it is in {FQRN} all the same" in nightshift("who", "/sw/app", code=1).stdout
+    assert "the path does not exist" in nightshift("who", "/elsewhere", code=1).stdout
     refused = nightshift("who", "/elsewhere", "--json", code=1)
     assert json.loads(refused.stdout) == []
-    assert "nobody is known" in refused.stderr
+    assert "no publisher is known" in refused.stderr
 
 
 def test_a_document_without_signatures_or_none_at_all_is_told(repo: Commands) -> None:

@@ -61,7 +61,7 @@ def bad_ones() -> dict[str, Bad]:
         "Missing": Bad(GOOD, r"there is no \S+/b20261101/Missing-x86_64.tar.gz", "Upload it again"),
         "Truncated": Bad(
             GOOD[:-20],
-            f"has {len(GOOD) - 20} bytes, the index says {len(GOOD)}; truncated",
+            f"has {len(GOOD) - 20} bytes, in the index {len(GOOD)}; truncated",
             "Upload it again, or correct the index",
             change=(("size", len(GOOD)),),
         ),

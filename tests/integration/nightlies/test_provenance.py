@@ -182,7 +182,7 @@ def test_a_link_that_a_try_moved_and_died_is_not_claimed_by_the_next(
         set_links(slots, night_of(2))
     (latest,) = [one for one in who(slots, f"{FOLDER}/latest", 9) if one["kind"] == "link"]
     assert (latest["leads_to"], latest["reason"]) == (
-        f"{FOLDER}/b20261102", "found so; who moved it did not come to say it",
+        f"{FOLDER}/b20261102", "found in this state; the task that changed it did not record it",
     )  # fmt: skip
 
 

@@ -152,7 +152,7 @@ def test_what_was_undone_is_neither_judged_nor_history(nights: Nights, tmp_path:
 def test_a_suite_that_blocks_and_was_not_applied_closes_the_gate(nights: Nights, tmp_path: Path) -> None:
     nights = judged_by(nights, tmp_path, "index: off")
     night = installed(nights, 2, *GOOD)
-    missing = "quality, suite published: it was not judged; the log of its task says why"
+    missing = "quality, suite published: it was not checked; see the log of its task"
     with refused(GateClosed, missing=(missing,)):
         gate(nights.site, attempt(night.run), night=night)
     dry = Night(night.run, "main", night.date, "test", dry_run=True)

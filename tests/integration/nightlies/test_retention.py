@@ -266,7 +266,7 @@ def test_a_directory_that_no_record_says_is_a_build_stays(slots: Nights) -> None
         install(slots, later, {"A": b"later"})
     plan = planned(slots, datetime.now(UTC) + timedelta(days=300))
     assert expired(plan) == [f"b2026110{day}" for day in (2, 3, 4, 5)]
-    assert reason(plan, "tools") == "no record in the store says that slot main published it"
+    assert reason(plan, "tools") == "no record in the store shows that slot main published it"
 
 
 def test_a_link_that_comes_to_lead_to_an_expired_build_keeps_it_and_the_others_go(slots: Nights) -> None:
@@ -353,7 +353,7 @@ def test_the_command_lists_and_changes_nothing_until_it_is_asked_to(slots: Night
     assert listed.exit_code == 0, listed.output
     for part in ("BUILD", "MB", "b20261102", "remove", "link /nightlies/main/latest leads to it", "2 of 4 builds go"):
         assert part in listed.output
-    assert "say --apply" in listed.output
+    assert "add --apply" in listed.output
     document = json.loads(run(app, ["retention", "main", "--json"]).output)
     assert (document["remove"], document["applied"], revision(slots)) == (2, None, before)
     assert {one["build_id"]: one["remove"] for one in document["builds"]} == {

@@ -242,7 +242,7 @@ def test_the_command_says_what_it_would_do_refuses_does_it_and_lets_it_be_done_a
     said = runner.invoke(app, [*words, "--move-links"])
     assert said.exit_code == 0, said.output
     assert "A/x86_64: /nightlies/main/b20261103/A/x86_64 (2 files, 2 bytes): goes" in said.output
-    assert "say --yes to do it" in said.output
+    assert "add --yes to do it" in said.output
     assert revision(slots) == before
     refused = runner.invoke(app, [*words, "--yes"])
     assert isinstance(refused.exception, UndoRefused)

@@ -146,7 +146,7 @@ def test_a_rebuilt_tree_is_replaced_by_what_stood_there_before_and_nothing_is_se
     stored = data_objects(slots)
     wanted = wish(projects=("A",), instead=Instead.PREDECESSOR)
     plan, made = taken_back(slots, wanted)
-    assert "what stood there in revision main-b20261103, before the rebuild, takes its place" in str(plan.taken[0])
+    assert "what was there in revision main-b20261103, before the rebuild, takes its place" in str(plan.taken[0])
     assert made == revision(slots)
     assert files(slots)[place] == b"a3"
     assert data_objects(slots) == stored

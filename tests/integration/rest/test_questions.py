@@ -37,7 +37,7 @@ def test_users_see_their_own_and_operators_all(ann: ApiUser, bob: ApiUser, olga:
     assert ann.get("/workflows/workflow", user="bob").status_code == 403
     assert ann.get(f"/transfers/{of_bob[0]}").json()["code"] == "stageout-unknown"
     assert ann.get("/transfers/999").json() == {
-        **bob.get(f"/transfers/{of_ann[0]}").json(), "message": "transfer 999: there is none of yours with this number."
+        **bob.get(f"/transfers/{of_ann[0]}").json(), "message": "transfer 999: you have none with this number."
     }  # fmt: skip
     assert bob.get(f"/transfers/{of_bob[0]}").status_code == olga.get(f"/transfers/{of_bob[0]}").status_code == 200
 

@@ -101,7 +101,7 @@ def test_an_occupancy_preset_fills_what_is_missing_to_each_level():
         (replace(WISH, preset="objects"), {}, "is for a bucket"),
         (replace(WISH, preset="hlt2-occupancy"), {}, "`fill: allowed`"),
         (replace(WISH, preset="hlt2-occupancy"), {"fill": "allowed"}, "filled to 80 %"),
-        (replace(WISH, preset="hlt2-occupancy"), {"fill": "allowed", "space": None}, "does not say"),
+        (replace(WISH, preset="hlt2-occupancy"), {"fill": "allowed", "space": None}, "does not report"),
         (WISH, {"space": TargetSpace(10 * GIB, 4 * GIB)}, "72 % full"),
         (replace(WISH, preset="hlt2-blocks", rounds=50, minutes=1), {"limits": {"bytes": "10TB"}}, "minutes"),
     ],

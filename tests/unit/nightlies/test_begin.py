@@ -64,7 +64,7 @@ def test_what_begins_it_is_the_slots_to_say() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"begins": "artifact", "schedule": "0 2 * * *"}, "Say `begins: either`"),
+        ({"begins": "artifact", "schedule": "0 2 * * *"}, "Set `begins: either`"),
         ({"begins": "either"}, "Add `schedule`"),
     ],
 )

@@ -49,7 +49,7 @@ def test_what_is_listed_no_more_is_named_and_what_is_rejected_is_listed() -> Non
 def test_an_index_that_was_complete_stays_complete() -> None:
     found = compared(INDEX, record(A, B, complete=True))
     assert found.index.complete
-    assert "said complete before" in found.notes[0]
+    assert "was complete before" in found.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -100,4 +100,4 @@ def test_a_build_id_of_another_day_is_refused_with_both_days() -> None:
 def test_another_base_than_before_is_reported() -> None:
     index = replace(INDEX, base=ParentBuild("b0", DAY))
     assert compared(index, record(A)).notes == ()
-    assert "stood on build b9" in compared(index, record(A, base=ParentBuild("b9", DAY))).notes[0]
+    assert "based on build b9" in compared(index, record(A, base=ParentBuild("b9", DAY))).notes[0]

@@ -26,7 +26,7 @@ def decide(
 def test_a_complete_index_ends_the_night_at_once_with_a_last_pass() -> None:
     found = decide(SeenBuild(complete=True, listed=8, settled=5, fresh=3), now=NOW, until=CUTOFF)
     assert found.turn is Turn.LAST
-    assert found.reason == "the index says that it is complete: 8 listed, 5 of them settled, 3 new"
+    assert found.reason == "the index is complete: 8 listed, 5 of them settled, 3 new"
 
 
 def test_the_cutoff_ends_the_night_whatever_the_index_says() -> None:

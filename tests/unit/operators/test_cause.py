@@ -62,8 +62,8 @@ def test_the_message_of_what_runs_in_any_case_repeats_why_there_is_no_build(tmp_
 
 
 def test_without_a_reason_the_task_is_named_whose_log_has_it() -> None:
-    assert why_no_build(task_context()) == "task find_build found no build; its log says why"
-    assert why_no_plan(task_context()) == "task plan planned nothing; its log says why"
+    assert why_no_build(task_context()) == "task find_build found no build; see its log"
+    assert why_no_plan(task_context()) == "task plan planned nothing; see its log"
     with refused(GateClosed, missing=(why_no_build(task_context()),)):
         CheckCompletenessOperator(task_id="gate").execute(task_context())
     with pytest.raises(AirflowSkipException):

@@ -134,7 +134,7 @@ def published(now: TreeFacts | None = WHOLE, before: TreeFacts | None = WHOLE, *
 @pytest.mark.parametrize(
     ("one", "says"),
     [
-        (published(None), "A/x86: the ledger has it as published, and nothing stands at its destination"),
+        (published(None), "A/x86: the ledger has it as published, and its destination does not exist"),
         (published(published="c"), "A/x86: published from c, the index lists b"),
         (published(replace(WHOLE, files=1, content=0), files=1), "A/x86: its tree holds no file"),
         (published(files=5), "A/x86: 3 files, 5 were prepared"),

@@ -68,7 +68,7 @@ def test_what_the_trigger_saw_is_looked_at_again(seen: list[Any]) -> None:
     assert sensor().found(task_context(), {"found": True, "reason": "x"})["revision"] == 3
     seen[:] = [BUSY]
     with pytest.raises(NotThere):
-        sensor().found(task_context(), {"found": False, "reason": "nobody has reserved it"})
+        sensor().found(task_context(), {"found": False, "reason": "it is not reserved"})
 
 
 def test_what_no_waiting_cures_ends_it_at_once(seen: list[Any]) -> None:

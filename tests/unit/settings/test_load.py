@@ -81,7 +81,7 @@ def test_bad_settings_for_trees_are_named(parsed, block, says):
 @pytest.mark.parametrize(
     ("block", "says"),
     [
-        ("{tags: {match: x}}", "Say `keep:`, `older_than_days:`, or both"),
+        ("{tags: {match: x}}", "Set `keep:`, `older_than_days:`, or both"),
         ("{tags: {kep: 3}}", "Did you mean `keep`?"),
         ("{whitelist_days: 1000}", "care.whitelist_days"),
     ],
@@ -313,7 +313,7 @@ def test_a_publisher_node_is_described_beside_its_repository(parsed, tmp_path):
         (("host: node.example.org", "host: ssh://node"), "server.host", "not the name", "the name alone"),
         (("behind: stock", "behind: stock, mount: cvmfs"), "server.mount", "not the path of a folder", "from the root"),
         (("behind: stock", "behind: stock, hots: a"), "server.hots", "is not a key", "Did you mean `host`?"),
-        (("publisher: cvmfs-server\n", "publisher: native\n"), "", "nothing is published with", "Say `publisher:"),
+        (("publisher: cvmfs-server\n", "publisher: native\n"), "", "nothing is published with", "Set `publisher:"),
         (("server: {", "prepare: {dirtab: true}\n    server: {"), "", "cut by the node", "server.conf"),
         (("server: {", "prepare: {owner: {uid: 1, gid: 1}}\n    server: {"), "", "does not keep", "keep_owners"),
         (("server: {", "prepare: {mtime_ns: true}\n    server: {"), "", "nanoseconds", "Remove `mtime_ns`"),

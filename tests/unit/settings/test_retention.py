@@ -29,7 +29,7 @@ def test_without_the_block_no_build_goes_by_itself(parsed: Callable[..., SiteSet
     ("block", "key", "says"),
     [
         ("retention: {keep: 3}", "slots.main.retention.keep", "Did you mean `keep_last`?"),
-        ("retention: {minimum: 3}", "slots.main.retention", "Say `keep_last:`"),
+        ("retention: {minimum: 3}", "slots.main.retention", "Set `keep_last:`"),
         ("retention: {keep_last: -1}", "slots.main.retention.keep_last", "greater than or equal to 0"),
         ("retention: {keep_last: 3, minimum: 0}", "slots.main.retention.minimum", "greater than or equal to 1"),
         (

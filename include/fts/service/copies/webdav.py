@@ -56,7 +56,7 @@ class WebdavStorage:
                 return None
             length = _checked(reply).headers.get("content-length", "")
             if not length.isdigit():
-                raise CopyFault(EIO, "The storage does not say the size of the file")
+                raise CopyFault(EIO, "The storage does not report the size of the file")
             return int(length)
 
     def checksum(self, url: str, algorithm: str, token: str | None) -> str | None:

@@ -230,7 +230,7 @@ class StoreCommitter:
                 )
         except (CvmfsError, StoreError) as error:
             fields = {"repository": name, "detail": str(error)}
-            log.warning("reflog not looked at, the next commit does", extra={"fields": fields})
+            log.warning("reflog not checked; the next commit does it", extra={"fields": fields})
 
 
 def _release(ownership: Ownership, turn: threading.Lock) -> None:

@@ -119,7 +119,9 @@ class Ownership:
         """Raises Owned if the repository is another's by now, StoreError if that cannot be told."""
         found = _read(self._store)
         if found is None or found.id != self._owner.id:
-            raise Owned(f"{self._fqrn} was taken over by {found or 'nobody'}; this gateway must not publish into it")
+            raise Owned(
+                f"{self._fqrn} was taken over by {found or 'another gateway'}; this gateway must not publish into it"
+            )
 
     def release(self) -> None:
         """Let go of it, so that the next one need not wait."""

@@ -21,7 +21,7 @@ from include.gateway.service.requests import parse_collection, parse_enable
 
 WELCOME = "You are in an open field on the west side of a white house with a boarded front door."
 NO_COLLECTOR = (
-    "garbage collection is not done by this gateway: publications go on while the collector runs beside it; "
+    "garbage collection is not done by this gateway: publications go on while the collector runs; "
     "start it where its credentials are"
 )
 

@@ -146,7 +146,7 @@ _CALLS: tuple[tuple[str, str, str, tuple[str, ...], str | None, Schema | None, t
      _said(data={"type": "array", "items": _WAITER}), ()),
     ("post", f"{API}{PAYLOADS}", "An object pack; the message holds the token.", ("size",), "payload", _said(), (408,)),
     ("post", f"{API}{PAYLOADS}/{{token}}", "An object pack.", ("token", "size"), "payload", _said(), (408,)),
-    ("post", f"{API}{COLLECTION}", "Refused: the collector runs beside the gateway.", (), "collect", _said(), ()),
+    ("post", f"{API}{COLLECTION}", "Refused: the collector runs apart from the gateway.", (), "collect", _said(), ()),
     ("post", f"{API}{RELOAD}", "Read keys and repositories again.", (), "reload",
      _said(repositories={"type": "array", "items": _TEXT}), ()),
 )  # fmt: skip
