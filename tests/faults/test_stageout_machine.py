@@ -42,6 +42,8 @@ MOST_FILES = 40
 ROUNDS = 400
 
 FREQUENT = ("submit", "monitor", "report", "register", "clean")
+TRIED_AGAIN = (Outcome.TIMEOUT, Outcome.NO_SPACE, Outcome.SOURCE_DOWN, Outcome.MISMATCH, Outcome.FINISHED)
+UNCLEAR = (Trouble.LATE, Trouble.LATE, Trouble.LOST_REPLY, Trouble.HTML, Trouble.HALF)
 LATER = (0, 20, 200)
 """Seconds that pass while two workers meet: a claim lasts for 180."""
 
@@ -172,8 +174,8 @@ class StageoutBesideTrouble(RuleBasedStateMachine):
             else:
                 self.run_beside(name, at, [name], later)
 
-    @rule(at=points, drawn=outcomes)
-    def fall_asleep(self, at: int, drawn: list[Outcome]) -> None:
+    @rule(kind=st.sampled_from(["", "begin"]), at=points, outcome=st.sampled_from(TRIED_AGAIN))
+    def fall_asleep(self, kind: str, at: int, outcome: Outcome) -> None:
         """A monitor goes on when others have seen the same files, and submitted them again."""
 
         def meet() -> None:
@@ -183,11 +185,22 @@ class StageoutBesideTrouble(RuleBasedStateMachine):
             for name in ("retry_waiting", "submit"):
                 PASSES[name](self.world, "two")
 
+        PASSES["submit"](self.world, "one")
         self.wait("moment")
         for server in SERVERS:
-            self.copy(server, drawn)
-        with self.world.perils.of(meet_at=at, meet=meet):
+            self.copy(server, [outcome] * 20)
+        with self.world.perils.of(meet_at=1 + at % 6 if kind else at, meet=meet, kind=kind):
             PASSES["monitor"](self.world, "one")
+
+    @rule(owner=owners, link=st.sampled_from(LINKS), trouble=st.sampled_from(UNCLEAR), span=spans)
+    def submit_unclearly(self, owner: str, link: tuple[str, str], trouble: Trouble, span: str) -> None:
+        """The reply to a submission is lost; the next submitter settles it."""
+        for server in self.world.servers.values():
+            server.troubles, server.troubled = [trouble], "POST"
+        self.request(owner, link, 2, "w1", None, FileKind.OUTPUT, declared=True, drawn=[], rounds=0)
+        PASSES["submit"](self.world, "one")
+        self.world.pass_time(SPANS[span])
+        PASSES["submit"](self.world, "two")
 
     @rule()
     def census(self) -> None:

@@ -10,17 +10,19 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
 from include.errors import NightshiftError
 from include.fts.client.jobs import JobName
 from include.fts.states import FailureReason
+from include.ledger.engine import reading
 from include.stageout.attempts import answers
 from include.stageout.attempts.answers import AttemptJudge
 from include.stageout.components import census, cleaner, monitor, reporter, submitter
 from include.stageout.jobs import declare_dead
 from include.stageout.places.verify import CopyDecision, CopyVerdict
 from include.stageout.states import JOB_ENDED, TransferJobState, TransferState
+from include.stageout.tables import stageout_queues, stageout_transfers
 from tests.faults.stageout import passes
 from tests.faults.test_stageout_machine import StageoutBesideTrouble
 
@@ -105,15 +107,19 @@ def every_failure_is_proof(patch: Patch) -> None:
 
 def cleaner_ignores_registration(patch: Patch) -> None:
     """The cleaner removes the sources of what is done, too."""
-    clean, claim_transfers = cleaner.clean, cleaner.claim_transfers
+    columns = stageout_transfers.c
+    done = (
+        select(columns.source_name, stageout_queues.c.source, stageout_queues.c.owner)
+        .join(stageout_queues, columns.queue == stageout_queues.c.id)
+        .where(columns.state == TransferState.DONE.value)
+    )
 
     def cleaned(stageout: Any, **fields: Any) -> Any:
-        claimed = claim_transfers(
-            stageout.ledger, TransferState.DONE, stageout.worker, limit=fields["limit"], now=fields["now"]()
-        )
-        for row in claimed.rows:
+        with reading(stageout.ledger) as connection:
+            rows = connection.execute(done).all()
+        for row in rows:
             stageout.place(row.source, row.owner).remove([row.source_name])
-        return clean(stageout, **fields)
+        return cleaner.clean(stageout, **fields)
 
     patch.setitem(passes.PASSES, "clean", partial(passes._run, cleaned))  # type: ignore[arg-type]
 
