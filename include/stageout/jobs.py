@@ -118,16 +118,21 @@ def declare_dead(bind: Bind, fts_id: str, *, by: str, now: datetime) -> frozense
         The ids of the transfers that moved.
 
     Raises:
-        StageoutError: MOVE_REFUSED if the ledger has no such job, or one that has ended.
+        StageoutError: MOVE_REFUSED if the ledger has no such job, or one that has ended, or while a process submits it.
     """
     reason = f"its FTS job was declared dead by {by}"
 
     def work(connection: Connection) -> frozenset[int]:
         columns = stageout_jobs.c
-        query = select(columns.id, columns.state).where(columns.fts_id == fts_id).with_for_update()
+        query = select(columns.id, columns.state, columns.claim, columns.due_at)
+        query = query.where(columns.fts_id == fts_id).with_for_update()
         row = connection.execute(query).first()
         if row is None:
             raise MOVE_REFUSED(f"FTS job {fts_id:.64}", "the ledger has no such job")
+        if row.state == TransferJobState.SUBMITTING.value and row.claim is not None and row.due_at > now:
+            # it would run at FTS beside the next attempt of its transfers
+            until = f"{row.due_at:%H:%M:%S} UTC"
+            raise MOVE_REFUSED(f"FTS job {fts_id:.64}", f"its request may be on its way until {until}")
         move = TransferJobMove(row.id, TransferJobState(row.state), TransferJobState.DEAD, f"declared dead by {by}")
         move_jobs(connection, [move], StageoutComponent.PERSON, now=now)
         moved: frozenset[int] = frozenset()

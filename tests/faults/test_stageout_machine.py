@@ -1,8 +1,11 @@
 """Stage-out with an FTS that cannot be relied on, storages that cannot be asked, and components that die, in any order.
 
 Each file is in exactly one state, with a history that the table of moves allows. What counts as done has its copy at
-the destination. No source is removed before. Nothing that others wrote is replaced. In the end, with everything in
-order again, every file ends. ``make soak PART=stageout`` draws afresh.
+the destination. No source is removed before. Nothing that others wrote is replaced, and no attempt may replace what
+no earlier one has begun. FTS writes no destination of a transfer that the ledger has in no job, or in another one. The
+census moves nothing. In the end, with everything in order again, every file and every job ends.
+
+``make soak PART=stageout`` draws afresh. test_stageout_seeds.py shows which faults are found.
 """
 
 from __future__ import annotations
@@ -15,11 +18,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from include.stageout.files import FileKind
-from tests.faults.stageout.conservation import check, unfinished
-from tests.faults.stageout.passes import PASSES, close_known_workflow, kill_workflow, resubmit_workflow
+from tests.faults.stageout.conservation import check, running, unfinished
+from tests.faults.stageout.passes import (
+    BESIDE,
+    PASSES,
+    census,
+    close_known_workflow,
+    declare_job_dead,
+    kill_workflow,
+    resubmit_workflow,
+)
 from tests.faults.stageout.storages import DOMAIN, FOREIGN
 from tests.faults.stageout.wildfts import Outcome, Trouble
-from tests.faults.stageout.world import LINKS, ORPHANED, OWNERS, SERVERS, SITES, SOURCE_LOST, KnownFile, StageoutWorld
+from tests.faults.stageout.world import LINKS, OWNERS, SERVERS, SITES, SOURCE_LOST, KnownFile, StageoutWorld
 
 pytestmark = pytest.mark.timeout(600)
 SPANS = {
@@ -31,10 +42,13 @@ MOST_FILES = 40
 ROUNDS = 400
 
 FREQUENT = ("submit", "monitor", "report", "register", "clean")
+TRIED_AGAIN = (Outcome.TIMEOUT, Outcome.NO_SPACE, Outcome.SOURCE_DOWN, Outcome.MISMATCH, Outcome.FINISHED)
+UNCLEAR = (Trouble.LATE, Trouble.LATE, Trouble.LOST_REPLY, Trouble.HTML, Trouble.HALF)
 LATER = (0, 20, 200)
 """Seconds that pass while two workers meet: a claim lasts for 180."""
 
 passes = st.sampled_from(list(PASSES))
+beside = st.sampled_from(list(BESIDE))
 seldom = st.sampled_from([False, False, False, True])
 spans = st.sampled_from(["moment", "moment", "minutes", "hour"])
 servers = st.sampled_from(SERVERS)
@@ -42,7 +56,7 @@ owners = st.sampled_from(OWNERS)
 points = st.integers(1, 30)
 numbers = st.integers(0, 50)
 workflows = st.sampled_from(WORKFLOWS)
-LIKELY = [*Outcome, *[Outcome.ACTIVE] * 4, *[Outcome.WRONG] * 2, *[Outcome.FINISHED] * 8]
+LIKELY = [*Outcome, *[Outcome.ACTIVE] * 4, Outcome.WRONG, Outcome.ALTERED, *[Outcome.FINISHED] * 8]
 outcomes = st.lists(st.sampled_from(LIKELY), min_size=2, max_size=8)
 
 
@@ -115,14 +129,18 @@ class StageoutBesideTrouble(RuleBasedStateMachine):
         with self.world.perils.of(die_at=at):
             PASSES[name](self.world, "one")
 
-    @rule(name=passes, at=points, others=st.lists(passes, min_size=1, max_size=3), later=st.sampled_from(LATER))
+    @rule(name=passes, at=points, others=st.lists(beside, min_size=1, max_size=3), later=st.sampled_from(LATER))
     def run_beside(self, name: str, at: int, others: list[str], later: int) -> None:
-        """Between two steps of one worker another one does its passes, perhaps after the claims of the first ended."""
+        """Between two steps of one worker another one does its passes, perhaps after the claims of the first ended.
+
+        No job is declared dead beside a submitter: it may be about to send that job's request once more.
+        """
 
         def meet() -> None:
             self.world.pass_time(timedelta(seconds=later))
             for other in others:
-                PASSES[other](self.world, "two")
+                if (name, other) != ("submit", "declare_dead"):
+                    BESIDE[other](self.world, "two")
 
         with self.world.perils.of(meet_at=at, meet=meet):
             PASSES[name](self.world, "one")
@@ -156,8 +174,8 @@ class StageoutBesideTrouble(RuleBasedStateMachine):
             else:
                 self.run_beside(name, at, [name], later)
 
-    @rule(at=points, drawn=outcomes)
-    def fall_asleep(self, at: int, drawn: list[Outcome]) -> None:
+    @rule(kind=st.sampled_from(["", "begin"]), at=points, outcome=st.sampled_from(TRIED_AGAIN))
+    def fall_asleep(self, kind: str, at: int, outcome: Outcome) -> None:
         """A monitor goes on when others have seen the same files, and submitted them again."""
 
         def meet() -> None:
@@ -167,11 +185,30 @@ class StageoutBesideTrouble(RuleBasedStateMachine):
             for name in ("retry_waiting", "submit"):
                 PASSES[name](self.world, "two")
 
+        PASSES["submit"](self.world, "one")
         self.wait("moment")
         for server in SERVERS:
-            self.copy(server, drawn)
-        with self.world.perils.of(meet_at=at, meet=meet):
+            self.copy(server, [outcome] * 20)
+        with self.world.perils.of(meet_at=1 + at % 6 if kind else at, meet=meet, kind=kind):
             PASSES["monitor"](self.world, "one")
+
+    @rule(owner=owners, link=st.sampled_from(LINKS), trouble=st.sampled_from(UNCLEAR), span=spans)
+    def submit_unclearly(self, owner: str, link: tuple[str, str], trouble: Trouble, span: str) -> None:
+        """The reply to a submission is lost; the next submitter settles it."""
+        for server in self.world.servers.values():
+            server.troubles, server.troubled = [trouble], "POST"
+        self.request(owner, link, 2, "w1", None, FileKind.OUTPUT, declared=True, drawn=[], rounds=0)
+        PASSES["submit"](self.world, "one")
+        self.world.pass_time(SPANS[span])
+        PASSES["submit"](self.world, "two")
+
+    @rule()
+    def census(self) -> None:
+        """It moves nothing."""
+        before = check(self.world)
+        census(self.world, "census")
+        after = check(self.world)
+        assert (after.moves, after.job_moves) == (before.moves, before.job_moves)
 
     def work(self) -> None:
         for name in PASSES:
@@ -200,12 +237,7 @@ class StageoutBesideTrouble(RuleBasedStateMachine):
         """It restarts with ids lost, or has moved jobs into its archive."""
         jobs = [*self.world.servers[server].jobs]
         if jobs:
-            places = self.world.servers[server].forget(
-                jobs if everything else [jobs[number % len(jobs)]], archived=archived
-            )
-            self.world.note("forgotten", lambda file: file.destination in places)
-            left = places & set(self.world.storages.files)
-            self.world.note(ORPHANED, lambda file: file.destination in left and not self.world.arrived(file))
+            self.world.forget(server, jobs if everything else [jobs[number % len(jobs)]], archived=archived)
 
     @rule(
         server=servers,
@@ -217,7 +249,15 @@ class StageoutBesideTrouble(RuleBasedStateMachine):
         if how == "CANCEL":
             self.world.note("banned", lambda file: site in (file.source[0], file.destination[0]))
 
+    @rule(number=numbers)
+    def declare_dead(self, number: int) -> None:
+        declare_job_dead(self.world, number)
+
     # -- sites and their users
+
+    @rule(site=st.sampled_from([*SITES]), owner=owners)
+    def stray(self, site: str, owner: str) -> None:
+        self.world.stray(site, owner)
 
     @rule(site=st.sampled_from([*SITES]), silent=seldom)
     def silence(self, site: str, silent: bool) -> None:
@@ -266,8 +306,8 @@ class StageoutBesideTrouble(RuleBasedStateMachine):
             server.banned.clear()
         for number in range(ROUNDS):
             account = check(world)
-            left = unfinished(account)
-            if not left:
+            left, jobs = unfinished(account), running(account)
+            if not left and not jobs:
                 return
             for name in PASSES:
                 PASSES[name](world, "one")
@@ -275,7 +315,7 @@ class StageoutBesideTrouble(RuleBasedStateMachine):
                 self.copy(server, [Outcome.FINISHED] * 100)
             world.pass_time(SPANS["minutes"] if number % 3 else SPANS["hour"])
         told = [f"{world.files[number]} {row.state}: {row.reason}" for number, row in left.items()]
-        raise AssertionError(f"after {ROUNDS} rounds without trouble these have not ended: {told}")
+        raise AssertionError(f"after {ROUNDS} rounds without trouble these have not ended: {told}, {jobs}")
 
 
 StageoutBesideTrouble.TestCase.settings = settings(

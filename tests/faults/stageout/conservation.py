@@ -13,6 +13,7 @@ from sqlalchemy import Row, select
 from include.ledger.engine import reading
 from include.stageout.archive import MoveRecord
 from include.stageout.states import (
+    JOB_ENDED,
     JOB_MOVES,
     TRANSFER_ENDED,
     TRANSFER_MOVES,
@@ -27,6 +28,8 @@ _T = TransferState
 VERIFIED = {_T.DONE, _T.REGISTERED, _T.CLEANING, _T.CLEANED, _T.KEPT}
 CATALOGUED = {_T.REGISTERED, _T.CLEANING, _T.CLEANED, _T.KEPT}
 REMOVABLE = {_T.CLEANING, _T.CLEANED}
+IN_A_JOB = {_T.CLAIMED, _T.SUBMITTED, _T.ACTIVE, _T.KILLING}
+"""States in which FTS may write the destination."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,10 @@ def _check_file(world: StageoutWorld, account: Account, file: KnownFile) -> None
     row, state = account.row(file.id), account.state(file.id)
     what = f"{file}, {[f'{move.before} -> {move.state}: {move.reason}' for move in account.moves[file.id]]}"
     _require_history(account.moves[file.id], row.state, TRANSFER_MOVES, TransferState, what)
+    writer = world.writers.get(file.destination)
+    if writer is not None:
+        assert state in IN_A_JOB, f"{state}, but FTS job {writer} may still write the destination; {what}"
+        assert account.jobs[row.job].fts_id == writer, f"FTS job {writer} writes, not its own job {row.job}; {what}"
     if state in VERIFIED:
         assert world.arrived(file), f"{state} without a copy: {world.storages.files.get(file.destination)}; {what}"
     if file.dataset is not None and state in CATALOGUED:
@@ -108,3 +115,8 @@ def _require_history(
 def unfinished(account: Account) -> dict[int, Row[Any]]:
     """Transfers that something has still to happen to."""
     return {number: row for number, row in account.alive.items() if _T(row.state) not in TRANSFER_ENDED}
+
+
+def running(account: Account) -> list[str]:
+    """FTS jobs that the ledger waits for."""
+    return [row.fts_id for row in account.jobs.values() if TransferJobState(row.state) not in JOB_ENDED]

@@ -1,4 +1,4 @@
-"""Passes of the components, and what people do, as the machine runs them."""
+"""Passes of the components, the census, and what people do, as the machine runs them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
 
+from sqlalchemy import select
+
+from include.ledger.engine import reading
 from include.stageout.components.archivist import archive
+from include.stageout.components.census import take_census
 from include.stageout.components.cleaner import clean
 from include.stageout.components.monitor import monitor
 from include.stageout.components.register import register
@@ -14,7 +18,10 @@ from include.stageout.components.reporter import report
 from include.stageout.components.retry_manager import kill, resubmit, retry_waiting
 from include.stageout.components.submitter import submit
 from include.stageout.components.tools import Stageout
+from include.stageout.jobs import declare_dead
 from include.stageout.registration.blocks import close_workflow
+from include.stageout.states import TransferJobState
+from include.stageout.tables import stageout_jobs
 from tests.faults.stageout.world import StageoutWorld
 
 LIMIT = 7
@@ -31,6 +38,29 @@ PASSES: Mapping[str, Callable[[StageoutWorld, str], None]] = {
     component.__name__: partial(_run, component)
     for component in (submit, monitor, report, retry_waiting, register, clean, archive)
 }
+
+
+def census(world: StageoutWorld, worker: str) -> None:
+    take_census(world.stageout(worker), now=world.now, deletes=True)
+
+
+def declare_job_dead(world: StageoutWorld, number: int) -> None:
+    """A server is set up again without one of its jobs; an operator declares the job dead."""
+    columns = stageout_jobs.c
+    # not one whose submission is on its way
+    running = columns.state.in_([TransferJobState.SUBMITTED.value, TransferJobState.ACTIVE.value])
+    with reading(world.ledger) as connection:
+        jobs = connection.execute(select(columns.fts_id, columns.server).where(running).order_by(columns.id)).all()
+    if jobs:
+        job = jobs[number % len(jobs)]
+        world.forget(job.server, [job.fts_id], archived=False)
+        declare_dead(world.ledger, job.fts_id, by="olga", now=world.time)
+
+
+BESIDE: Mapping[str, Callable[[StageoutWorld, str], None]] = {
+    **PASSES, "census": census, "declare_dead": lambda world, _: declare_job_dead(world, 0),
+}  # fmt: skip
+"""What may happen between two steps of a component."""
 
 
 def kill_workflow(world: StageoutWorld, owner: str, workflow: str) -> None:

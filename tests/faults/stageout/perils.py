@@ -22,6 +22,7 @@ class Perils:
         self._die_at = self._meet_at = -1
         self._passed = 0
         self._dead, self._writing = False, 0
+        self._kind = ""
         self._meet: Callable[[], None] = lambda: None
         event.listen(ledger, "engine_connect", self._connect)
         event.listen(ledger, "begin", self._begin)
@@ -30,9 +31,14 @@ class Perils:
         event.listen(ledger, "before_cursor_execute", self._statement)
 
     @contextmanager
-    def of(self, die_at: int = -1, meet_at: int = -1, meet: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """A component runs; at its point `die_at` it dies, at `meet_at` another one runs. Negative: at none."""
-        self._die_at, self._meet_at, self._meet = die_at, meet_at, meet
+    def of(
+        self, die_at: int = -1, meet_at: int = -1, meet: Callable[[], None] = lambda: None, kind: str = ""
+    ) -> Iterator[None]:
+        """A component runs; at its point `die_at` it dies, at `meet_at` another one runs. Negative: at none.
+
+        `kind`: only points whose names begin so are counted.
+        """
+        self._die_at, self._meet_at, self._meet, self._kind = die_at, meet_at, meet, kind
         self._passed, self._dead, self._writing = 0, False, 0
         try:
             yield
@@ -52,7 +58,7 @@ class Perils:
         """`alone`: a transaction is open, in which no other component writes."""
         if self._dead:
             raise Died(point)
-        self._passed += 1
+        self._passed += point.startswith(self._kind)
         if self._die_at == self._passed:
             self._dead = True
             raise Died(point)

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from include.fts.states import FailureReason
 from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.stageout.errors import PLACE_UNLISTED
 from include.stageout.places.facts import FileFacts
 
 DOMAIN = "example.org"
@@ -93,6 +94,9 @@ class SimulatedPlace:
     def close(self) -> None: ...
 
     def listed(self, prefix: str) -> Iterator[tuple[str, int, datetime]]:
+        self.reach(f"before listing {self.site}")
+        if self.site in self.storages.silent:
+            raise PLACE_UNLISTED(f"{prefix} at {self.site}", "Connection timed out")
         for (site, name), content in sorted(self.storages.files.items()):
             if site == self.site and name.startswith(f"{prefix}/"):
                 yield name, content.size, content.since

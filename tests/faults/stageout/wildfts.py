@@ -9,6 +9,7 @@ import io
 import json
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
@@ -39,6 +40,7 @@ class Trouble(Enum):
     UNREACHABLE = "nothing arrives"
     LOST_REQUEST = "the connection ends, nothing was done"
     LOST_REPLY = "the connection ends, it was done"
+    LATE = "the connection ends; it is done after the next request for the same job of the ledger, if there is one"
     HTML = "a page in place of the reply; it was done"
     OVERLOADED = "503, nothing was done"
     HALF = "half of the reply; it was done"
@@ -52,6 +54,7 @@ class Outcome(Enum):
     ACTIVE = "is being copied"
     FINISHED = "finished"
     WRONG = "finished, with another content at the destination"
+    ALTERED = "finished, with other bytes of the same size at the destination"
     MISMATCH = "DESTINATION [5] User-defined and destination adler32 checksum do not match (1 != 2)"
     TIMEOUT = "TRANSFER [110] operation timeout"
     NO_SPACE = "TRANSFER [28] no space left on device"
@@ -63,10 +66,14 @@ class Outcome(Enum):
     ODD = "something that has no number"
 
 
+WRITTEN = {Outcome.FINISHED, Outcome.WRONG, Outcome.ALTERED}
+"""Finished, as FTS says."""
 LEFT_BEHIND = {Outcome.MISMATCH, Outcome.TIMEOUT, Outcome.NO_SPACE}
 """A part of the file stays at the destination."""
 BEFORE_THE_COPY = {Outcome.SOURCE_DOWN}
 """Sources are asked before destinations."""
+STOPS = timedelta(minutes=5)
+"""A copy that was canceled goes on for so long at most."""
 
 
 class Refused(Exception):
@@ -123,7 +130,8 @@ class WildFts:
     banned: dict[str, str] = field(default_factory=dict)
     troubles: list[Trouble] = field(default_factory=list)
     troubled: str | None = None
-    stopping: list[tuple[FtsJobRow, dict[str, Any]]] = field(default_factory=list)
+    stopping: list[tuple[FtsJobRow, dict[str, Any], datetime]] = field(default_factory=list)
+    late: list[dict[str, Any]] = field(default_factory=list)
     down: bool = False
     file_ids: int = 1000
 
@@ -151,13 +159,14 @@ class WildFts:
                 done.append((place_of(file["dest_surl"]), outcome))
         return done
 
-    def stop(self) -> None:
-        """Copies that were canceled end, and leave a part."""
-        for job, file in self.stopping:
+    def stop(self, before: datetime | None = None) -> None:
+        """Copies that were canceled, before a time if one is given, end and leave a part."""
+        ending = [entry for entry in self.stopping if before is None or entry[2] < before]
+        self.stopping = [entry for entry in self.stopping if before is not None and entry[2] >= before]
+        for job, file, _ in ending:
             part = Content(1, "adler32:0000beef", job.id, self.clock())
             self.storages.overwrite(*place_of(file["dest_surl"]), part, allowed=True)
             self.end(job, file, "CANCELED", file["reason"])
-        self.stopping = []
 
     def turn(self, job: FtsJobRow, file: dict[str, Any], outcome: Outcome) -> bool:
         """Whether the outcome is what became of the file."""
@@ -213,14 +222,15 @@ class WildFts:
         self, job: FtsJobRow, file: dict[str, Any], outcome: Outcome, source: Content, destination: tuple[str, str]
     ) -> None:
         whole = Content(source.size, source.checksum, job.id, self.clock())
-        wrong = Content(source.size // 2, "adler32:0bad0bad", job.id, self.clock())
+        size = source.size if outcome is Outcome.ALTERED else source.size // 2
+        wrong = Content(size, "adler32:0bad0bad", job.id, self.clock())
         overwrites = bool(job.params.get("overwrite"))
         # a file that another wrote since the start was not there when FTS checked
         allowed = overwrites or destination not in self.storages.files
-        if outcome is Outcome.FINISHED or outcome in LEFT_BEHIND or outcome is Outcome.WRONG:
+        if outcome in WRITTEN | LEFT_BEHIND:
             content = whole if outcome is Outcome.FINISHED else wrong
             self.storages.overwrite(*destination, content, allowed=allowed)
-        if outcome in (Outcome.FINISHED, Outcome.WRONG):
+        if outcome in WRITTEN:
             file.update(filesize=source.size, checksum=source.checksum)
             self.end(job, file, "FINISHED", "")
         else:
@@ -256,11 +266,11 @@ class WildFts:
         places = set()
         for job_id in which:
             self.stop()
-            job = self.jobs.pop(job_id, None) or self.archive.pop(job_id)
-            for file in job.files:
+            job = self.jobs.pop(job_id, None) or self.archive.pop(job_id, None)
+            for file in job.files if job is not None else ():
                 self.release(job, file)
                 places.add(place_of(file["dest_surl"]))
-            if archived and job.state in JOB_TERMINAL:
+            if archived and job is not None and job.state in JOB_TERMINAL:
                 self.archive[job_id] = job
         return places
 
@@ -269,11 +279,14 @@ class WildFts:
     def received(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         """The reply to a request. Raises requests' errors."""
         self.reach(f"before {method} {path[:20]}")
+        self.stop(self.clock() - STOPS)
         fits = self.troubles and self.troubled in (None, method)
         trouble = self.troubles.pop(0) if fits else None
         if self.down or trouble is Trouble.UNREACHABLE:
             raise requests.ConnectionError(NewConnectionError(HTTPConnection(self.name), "refused"))
-        if trouble is Trouble.LOST_REQUEST:
+        if trouble is Trouble.LATE and method == "POST" and body:
+            self.late.append(json.loads(body))
+        if trouble in (Trouble.LATE, Trouble.LOST_REQUEST):
             raise requests.ConnectionError("reset")
         if trouble is Trouble.OVERLOADED:
             return 503, b'{"status": "503 Service Unavailable", "message": "no connection of the pool"}'
@@ -297,7 +310,10 @@ class WildFts:
             case "GET", "whoami":
                 return 200, IDENTITY
             case "POST", "jobs":
-                return 200, {"job_id": self.submit(document["files"], document["params"])}
+                try:
+                    return 200, {"job_id": self.submit(document["files"], document["params"])}
+                finally:
+                    self.arrive(document["params"]["job_metadata"]["job"])
             case "GET" | "DELETE", "jobs", listed:
                 return self.listed(method, listed, with_files="files" in parse_qs(parts.query))
             case "DELETE", "jobs", job_id, "files", listed:
@@ -314,6 +330,14 @@ class WildFts:
                 return 200, []
         raise Refused(404, "Not Found", "The requested URL was not found on the server.")
 
+    def arrive(self, number: int) -> None:
+        """Late requests for a job of the ledger are done."""
+        arriving = [document for document in self.late if document["params"]["job_metadata"]["job"] == number]
+        self.late = [document for document in self.late if document not in arriving]
+        for document in arriving:
+            with suppress(Refused):
+                self.submit(document["files"], document["params"])
+
     def submit(self, files: list[dict[str, Any]], params: dict[str, Any]) -> str:
         job_id = str(uuid.uuid5(VO, params["sid"]))
         if job_id in self.jobs or job_id in self.archive:
@@ -328,6 +352,8 @@ class WildFts:
             place = place_of(file["dest_surl"])
             if place in self.writers:
                 self.storages.violations.append(f"{place} has two attempts: {self.writers[place]}, {job_id}")
+            if params.get("overwrite") and place not in self.storages.tried:
+                self.storages.violations.append(f"{job_id} may replace {place}, where no copy had begun")
             self.writers[place] = job_id
         self.jobs[job_id] = job
         return job_id
@@ -374,7 +400,7 @@ class WildFts:
             if file["file_state"] == "ACTIVE":
                 # it writes until the daemon stops it; only then it has a time of its end
                 file.update(file_state="CANCELED", reason=reason)
-                self.stopping.append((job, file))
+                self.stopping.append((job, file, self.clock()))
                 self.note_end(job)
             else:
                 self.end(job, file, "CANCELED", reason)

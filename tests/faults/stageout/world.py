@@ -39,13 +39,15 @@ SITES = {
     site.name: site
     for site in (
         remote_site("pisa", temporary=TEMPORARY, clean=True),
-        remote_site("bari", temporary=TEMPORARY, clean=True, checksum="none", clean_on_size=True),
+        remote_site("bari", temporary=TEMPORARY, clean=True, clean_unknown=True, checksum="none", clean_on_size=True),
         remote_site("rome", temporary=TEMPORARY, checksum="read-back"),
     )
 }
+UNKNOWN_DAYS = 5
 LINKS = (("pisa", "rome"), ("bari", "rome"), ("rome", "bari"), ("pisa", "bari"))
 SETTINGS = StageoutSettings(
-    fts=SERVERS, files_per_job=3, block_files=3, block_minutes=30, archive_hours=48, resubmit_days=3, queue_hours=5
+    fts=SERVERS, files_per_job=3, block_files=3, block_minutes=30, archive_hours=48, resubmit_days=3, queue_hours=5,
+    unknown_days=UNKNOWN_DAYS,
 )  # fmt: skip
 
 
@@ -80,9 +82,10 @@ class StageoutWorld:
         self.perils = Perils(self.ledger)
         self.time = datetime(2026, 11, 23, 12, tzinfo=UTC)
         self.storages = SimulatedStorages(self.now, self.why_kept)
-        writers: dict[tuple[str, str], str] = {}
+        self.writers: dict[tuple[str, str], str] = {}
+        """The FTS job that writes a destination, or may begin to."""
         self.servers = {
-            name: WildFts(self.now, self.storages, writers, self.perils.reach, name.replace("_", "-"))
+            name: WildFts(self.now, self.storages, self.writers, self.perils.reach, name.replace("_", "-"))
             for name in SERVERS
         }
         self.clients = {name: server.client() for name, server in self.servers.items()}
@@ -161,12 +164,31 @@ class StageoutWorld:
         for file in filter(which, self.files.values()):
             file.faults.append(fault)
 
+    def forget(self, server: str, jobs: list[str], *, archived: bool) -> None:
+        """An FTS server does not know jobs any more."""
+        places = self.servers[server].forget(jobs, archived=archived)
+        self.note("forgotten", lambda file: file.destination in places)
+        left = {place: self.storages.files[place] for place in places & set(self.storages.files)}
+        self.note(
+            ORPHANED,
+            lambda file: file.destination in left and not left[file.destination].same_as(file.content),
+        )
+
+    def stray(self, site: str, owner: str) -> None:
+        """A job leaves a file for which no transfer is asked."""
+        self.keys += 1
+        name = f"{TEMPORARY}/user/{owner}/stray-{self.keys}.root"
+        self.storages.put(site, name, 7, "adler32:00057a4e", "job")
+
     # -- what is true, whatever the ledger says
 
     def why_kept(self, site: str, name: str) -> str | None:
         """Why a source may not be removed now; None: it may."""
         file = next((file for file in self.files.values() if file.source == (site, name)), None)
         if file is None:
+            age = self.time - self.storages.files[site, name].since if (site, name) in self.storages.files else None
+            if SITES[site].clean_unknown and age is not None and age > timedelta(days=UNKNOWN_DAYS):
+                return None
             return "no transfer has it as its source"
         if not self.arrived(file):
             return "its copy is not at the destination"

@@ -6,13 +6,14 @@ import json
 
 import pytest
 
-from include.fts.client.client import BanOf
+from include.fts.client.client import BanOf, FtsClient
 from include.settings.transfers.stageout import StageoutSettings
 from include.stageout.archive import history
 from include.stageout.components.retry_manager import kill
-from include.stageout.errors import CREDENTIAL_MISSING
+from include.stageout.errors import CREDENTIAL_MISSING, MOVE_REFUSED
 from include.stageout.files import FileKind
 from include.stageout.jobs import declare_dead
+from tests.fakes.refused import refused
 from tests.fakes.transferloop import mock_site
 
 
@@ -161,6 +162,20 @@ def test_a_dead_job_is_not_adopted(loop):
     dead, alive = loop.jobs()
     assert (dead.state, alive.state) == ("dead", "submitted")
     assert list(loop.server.jobs) == [alive.fts_id] != [first]
+
+
+def test_a_job_whose_request_is_on_its_way_is_not_declared_dead(loop, monkeypatch):
+    loop.request()
+    submit = FtsClient.submit
+
+    def beside(client, job, name):
+        with refused(MOVE_REFUSED):
+            declare_dead(loop.ledger, name.job_id, by="operator", now=loop.now())
+        return submit(client, job, name)
+
+    monkeypatch.setattr(FtsClient, "submit", beside)
+    loop.submit()
+    assert (loop.states(), loop.jobs()[0].state) == (["submitted"], "submitted")
 
 
 def test_a_server_that_is_down_costs_nothing(loop):

@@ -1,0 +1,151 @@
+"""The machine of stage-out finds these faults, each put into the program on purpose, with the draws of `make test`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from sqlalchemy import Connection, select
+
+from include.errors import NightshiftError
+from include.fts.client.jobs import JobName
+from include.fts.states import FailureReason
+from include.ledger.engine import reading
+from include.stageout.attempts import answers
+from include.stageout.attempts.answers import AttemptJudge
+from include.stageout.components import census, cleaner, monitor, reporter, submitter
+from include.stageout.jobs import declare_dead
+from include.stageout.places.verify import CopyDecision, CopyVerdict
+from include.stageout.states import JOB_ENDED, TransferJobState, TransferState
+from include.stageout.tables import stageout_queues, stageout_transfers
+from tests.faults.stageout import passes
+from tests.faults.test_stageout_machine import StageoutBesideTrouble
+
+pytestmark = [pytest.mark.slow, pytest.mark.thorough, pytest.mark.timeout(900)]
+SETTINGS = settings(
+    StageoutBesideTrouble.TestCase.settings, phases=[Phase.generate], report_multiple_bugs=False, database=None
+)
+Patch = pytest.MonkeyPatch
+
+
+def canceled_is_stopped(patch: Patch) -> None:
+    """A canceled copy counts as stopped although it goes on."""
+    patch.setattr(
+        AttemptJudge, "_canceled",
+        lambda self, row, *_: self.failed(row, FailureReason(None, None, "canceled at FTS")),
+    )  # fmt: skip
+
+
+def late_monitor(patch: Patch) -> None:
+    """A monitor whose claim is over records what it found out."""
+
+    def held(_: Connection, jobs: Collection[int], __: str) -> frozenset[int]:
+        return frozenset(jobs)
+
+    patch.setattr(monitor, "_held", held)
+
+
+def new_id_after_an_unclear_submission(patch: Patch) -> None:
+    """A job whose submission is unclear is sent again under another id."""
+
+    patch.setattr(submitter, "JobName", lambda _, fts_id: JobName(secrets.token_hex(16), fts_id))
+
+
+def unclear_is_refused(patch: Patch) -> None:
+    """What a lost reply leaves unclear is taken for refused, and submitted in a new job."""
+    outcome_of = submitter.outcome_of
+
+    def decided(error: Any) -> submitter.SubmitOutcome:
+        outcome = outcome_of(error)
+        return submitter.SubmitOutcome.WAITS if outcome is submitter.SubmitOutcome.UNCLEAR else outcome
+
+    patch.setattr(submitter, "outcome_of", decided)
+
+
+def nothing_is_compared(patch: Patch) -> None:
+    """What FTS calls finished counts as verified."""
+    verified = CopyDecision(CopyVerdict.VERIFIED, FailureReason(None, None, "finished"))
+    patch.setattr(reporter, "_decisions", lambda _, __, rows: {row.id: verified for row in rows})
+
+
+def only_sizes_are_compared(patch: Patch) -> None:
+    """A checksum is taken as it should be."""
+    judge_copies = reporter.judge_copies
+
+    def judged(*args: Any, **fields: Any) -> Any:
+        found = judge_copies(*args, **fields)
+        verified = CopyDecision(CopyVerdict.VERIFIED, FailureReason(None, None, "the same size"))
+        return {
+            number: verified if "checksum mismatch" in decision.reason.text else decision
+            for number, decision in found.items()
+        }
+
+    patch.setattr(reporter, "judge_copies", judged)
+
+
+def every_attempt_overwrites(patch: Patch) -> None:
+    draft_jobs = submitter.draft_jobs
+
+    def drafted(rows: Any, *args: Any, **fields: Any) -> Any:
+        found = draft_jobs(rows, *args, **fields)
+        for draft in found.jobs:
+            object.__setattr__(draft, "overwrites", True)
+        return found
+
+    patch.setattr(submitter, "draft_jobs", drafted)
+
+
+def every_failure_is_proof(patch: Patch) -> None:
+    """After any failure the next attempt may overwrite."""
+    patch.setattr(answers, "proves_own_destination", lambda *_: True)
+
+
+def cleaner_ignores_registration(patch: Patch) -> None:
+    """The cleaner removes the sources of what is done, too."""
+    columns = stageout_transfers.c
+    done = (
+        select(columns.source_name, stageout_queues.c.source, stageout_queues.c.owner)
+        .join(stageout_queues, columns.queue == stageout_queues.c.id)
+        .where(columns.state == TransferState.DONE.value)
+    )
+
+    def cleaned(stageout: Any, **fields: Any) -> Any:
+        with reading(stageout.ledger) as connection:
+            rows = connection.execute(done).all()
+        for row in rows:
+            stageout.place(row.source, row.owner).remove([row.source_name])
+        return cleaner.clean(stageout, **fields)
+
+    patch.setitem(passes.PASSES, "clean", partial(passes._run, cleaned))  # type: ignore[arg-type]
+
+
+def census_declares_dead(patch: Patch) -> None:
+    """The census declares jobs dead in which nothing has happened for an hour."""
+    asked = census._asked
+
+    def judged(stageout: Any, client: Any, rows: Any, now: Any) -> Any:
+        for row in rows:
+            if TransferJobState(row.state) not in JOB_ENDED:
+                declare_dead(stageout.ledger, row.fts_id, by="the census", now=now)
+        yield from asked(stageout, client, rows, now)
+
+    patch.setattr(census, "_asked", judged)
+
+
+SEEDS: tuple[Callable[[Patch], None], ...] = (
+    canceled_is_stopped, late_monitor, new_id_after_an_unclear_submission, unclear_is_refused, nothing_is_compared,
+    only_sizes_are_compared, every_attempt_overwrites, every_failure_is_proof, cleaner_ignores_registration,
+    census_declares_dead,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", SEEDS, ids=lambda seed: seed.__name__)
+def test_the_machine_finds(seed: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    seed(monkeypatch)
+    with pytest.raises((AssertionError, NightshiftError, ExceptionGroup)):
+        run_state_machine_as_test(StageoutBesideTrouble, settings=SETTINGS)
