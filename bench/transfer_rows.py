@@ -17,6 +17,7 @@ FILES = 100
 """Of a request."""
 AT_ONCE = 1000
 """Requests of one transaction."""
+DAY = timedelta(days=1)
 NEEDS_CREDENTIAL = 20
 """The first transfers."""
 SPREAD = 7919
@@ -38,8 +39,8 @@ def fill(engine: Engine, wanted: int) -> None:
     for start in range(0, count, AT_ONCE):
         end = min(count, start + AT_ONCE)
         requests = [
-            {"id": number + 1, "owner": f"user{number % USERS}", "key": f"k{number}", "workflow": f"w{number // QUEUES}",
-             "digest": "a" * 64, "files": FILES, "created_at": now - timedelta(days=1) * (count - number) / count}
+            {"id": number + 1, "owner": f"user{number % USERS}", "key": f"k{number}", "digest": "a" * 64,
+             "workflow": f"w{number // QUEUES}", "files": FILES, "created_at": now - DAY * (count - number) / count}
             for number in range(start, end)
         ]  # fmt: skip
         _insert(engine, stageout_requests, requests)
@@ -51,7 +52,8 @@ def fill(engine: Engine, wanted: int) -> None:
 
 def _transfers(first: int, last: int) -> Any:
     """The transfers of some requests: as many rows of another table as each has files."""
-    request, file = stageout_requests.c, stageout_queues.alias("file").c
+    request, files = stageout_requests.c, stageout_queues.alias("file")
+    file = files.c
     number = cast((request.id - 1) * FILES + file.id, BigInteger)
     drawn, few = number * SPREAD % 1000, number <= NEEDS_CREDENTIAL
     name = literal("/store/user/data/file_").concat(cast(number, String(16))).concat(".root")
@@ -71,7 +73,8 @@ def _transfers(first: int, last: int) -> Any:
         "failure": case((few, None), (drawn.between(20, 29), "quota"), (drawn.between(30, 39), "timeout"), else_=None),
         **dict.fromkeys(("due_at", "created_at", "moved_at"), request.created_at),
     }  # fmt: skip
-    rows = select(*values.values()).where(request.id.between(first, last), file.id <= FILES)
+    both = stageout_requests.join(files, file.id <= FILES)
+    rows = select(*values.values()).select_from(both).where(request.id.between(first, last))
     return insert(stageout_transfers).from_select(list(values), rows.order_by(request.id, file.id))
 
 
