@@ -15,7 +15,7 @@ from include.stageout.tables import stageout_queues, stageout_requests, stageout
 USERS, SITES, QUEUES = 200, 60, 5000
 FILES = 100
 """Of a request."""
-AT_ONCE = 1000
+AT_ONCE = 200
 """Requests of one transaction."""
 DAY = timedelta(days=1)
 NEEDS_CREDENTIAL = 20
