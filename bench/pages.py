@@ -295,6 +295,7 @@ def _ask(client: TestClient, filled: Filled, requests: int, transfers: int) -> d
             "transfers, failed": lambda: "/transfers?state=failed&failure=quota",
             "transfers of a link": lambda: f"/transfers?source=site{chance.randrange(60)}&state=new",
             "transfers of a user": lambda: f"/transfers?user=user{chance.randrange(5)}",
+            "transfers of a workflow": lambda: f"/transfers?workflow=w{chance.randrange(max(1, transfers // 500_000))}",
             "transfers, far": lambda: f"/transfers?after={chance.randrange(100, transfers)}",
             "transfer": lambda: f"/transfer?id={chance.randrange(1, transfers)}",
         }

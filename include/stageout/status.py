@@ -303,8 +303,9 @@ def _narrowed(
 ) -> Iterator[Select[Any]]:
     """The query for the transfers that are wanted, in as many pieces as one statement takes each."""
     columns = stageout_transfers.c
-    states = [state.value for state in wanted.states or TransferState]
-    query = query.where(columns.state.in_(states), *_of_file(stageout_transfers, wanted))
+    query = query.where(*_of_file(stageout_transfers, wanted))
+    if wanted.states or wanted.workflow is None:  # the index by request has no states
+        query = query.where(columns.state.in_([state.value for state in wanted.states or TransferState]))
     if wanted.workflow is not None:
         where = [stageout_requests.c.workflow == wanted.workflow]
         where += [stageout_requests.c.owner == wanted.owner] if wanted.owner is not None else []
