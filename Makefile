@@ -196,10 +196,10 @@ bench-gc: $(STAMP)  ## collections against plain deletions, and beside publisher
 	@$(BIN)/python bench/gc.py --objects $(OBJECTS) --garbage $(GARBAGE) --store $(STORE) --curve $(CURVE)
 
 PUBLICATIONS ?= 1000000
-TRANSFERS ?= 200000
+TRANSFERS ?= 5000000
 LEDGER ?= sqlite
 
-bench-pages: $(STAMP)  ## response times of the pages over a large ledger [PUBLICATIONS=1000000 TRANSFERS=200000 LEDGER=sqlite|mariadb]
+bench-pages: $(STAMP)  ## response times of the pages over a large ledger [PUBLICATIONS=1000000 TRANSFERS=5000000 LEDGER=sqlite|mariadb]
 	@$(BIN)/python bench/pages.py --publications $(PUBLICATIONS) --transfers $(TRANSFERS) --ledger $(LEDGER)
 
 SERVERS ?= weed,radosgw
@@ -222,9 +222,9 @@ AIRFLOW ?=
 bench-stageout: $(STAMP) servers  ## stage-out under the load of its source, over HISTORY finished rows, and by its DAGs [MINUTES=15 RATE=300 HISTORY=5000000 FULL=1 AIRFLOW=1]
 	@$(BIN)/python bench/stageout.py --minutes $(MINUTES) --rate $(RATE) --history $(HISTORY) $(if $(AIRFLOW),--airflow-rate 150)
 
-bench-together: ARTIFACTS = 600
+bench-together: ARTIFACTS = 400
 bench-together: RATE = 140
-bench-together: $(STAMP) servers  ## a night alone, and beside stage-out and a collection [ARTIFACTS=600 RATE=140 ORDER=ABBA]
+bench-together: $(STAMP) servers  ## a night alone, and beside stage-out and a collection [ARTIFACTS=400 RATE=140 ORDER=ABBA]
 	@$(BIN)/python bench/together.py --artifacts $(ARTIFACTS) --rate $(RATE) --order $(ORDER)
 
 clean:  ## stop the services; remove the environment, state and caches

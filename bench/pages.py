@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -23,12 +23,14 @@ from pathlib import Path
 from typing import Any
 
 import transfer_rows
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from publishing.machine import description
 from sqlalchemy import Engine, Table, insert, text
+from stageouting.load import site_documents
+from stageouting.scene import LargeMariaDb
 
 from include.care.provenance.tables import provenance
-from include.lab.servers.mariadb import MariaDbServer
 from include.ledger.engine import open_ledger, writing
 from include.ledger.migrate import migrate
 from include.nightlies.records.publications import place
@@ -37,6 +39,8 @@ from include.pages.app import create_app
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
+from include.stageout.files import MAX_FILES
+from include.stageout.rest.app import create_api
 from include.stageout.rest.users import StageoutUser
 
 LIMIT_MS = 300.0
@@ -46,6 +50,7 @@ FIRST = date(2020, 1, 1)
 AT_ONCE = 20_000
 FQRN = "bench.example.org"
 WARM_UP = 3
+USER, SUBMISSIONS = "bench", 3
 
 
 @dataclass(frozen=True)
@@ -66,10 +71,15 @@ def main() -> int:
             started = time.monotonic()
             filled = _fill(engine, options.publications)
             took = time.monotonic() - started
+            print(f"{filled.rows:,} publications of {len(filled.days)} dates in {took:.0f} s", flush=True)
+            started = time.monotonic()
             transfer_rows.fill(engine, options.transfers)
-            print(f"{filled.rows} publications of {len(filled.days)} dates in {took:.0f} s", flush=True)
-            times = _ask(_client(engine, folder), filled, options.requests, options.transfers)
-    return _conclude(times, filled, options)
+            took = time.monotonic() - started
+            print(f"{options.transfers:,} transfers in {took:.0f} s", flush=True)
+            site = _site(engine, folder)
+            times = _ask(_client(site), filled, options.requests, options.transfers)
+            submission = _submit(site) if options.transfers else {}
+    return _conclude(times, filled, options, {"fill_s": round(took)} | submission)
 
 
 @contextmanager
@@ -81,7 +91,7 @@ def _ledger(kind: str, folder: Path) -> Iterator[Engine]:
         yield engine
         engine.dispose()
         return
-    with MariaDbServer(folder / "server") as server:
+    with LargeMariaDb(folder / "server") as server:
         engine = open_ledger(server.create_database("nightshift_pages"), password=server.password)
         migrate(engine)
         yield engine
@@ -188,8 +198,8 @@ def _record(
     }  # fmt: skip
 
 
-def _client(engine: Engine, folder: Path) -> TestClient:
-    """The app over that ledger; the gateway does not answer, and no page waits for it."""
+def _site(engine: Engine, folder: Path) -> Site:
+    """A deployment with that ledger; its gateway does not answer, and no page waits for it."""
     slots = "\n".join(
         f"  slot{number}: {{repository: {FQRN}, store: files, links: {{folder: '/nightlies/{{slot}}'}}}}"
         for number in range(SLOTS)
@@ -203,13 +213,48 @@ repositories:
   {FQRN}: {{store: files, public_url: "http://127.0.0.1:9", public_key: "{folder}/key.pub", gateway: gateway}}
 slots:
 {slots}
+sites: {json.dumps(site_documents(2))}
 """)
     connection = {"conn_type": "http", "host": "127.0.0.1", "port": 9, "login": "k", "password": "none"}
     site = Site(load(file), EnvSecrets({"AIRFLOW_CONN_GATEWAY": json.dumps(connection)}))
     vars(site)["ledger"] = engine
-    return TestClient(
-        create_app(lambda: StageoutUser("bench", operator=True), lambda: site), base_url="http://127.0.0.1"
-    )
+    return site
+
+
+def _client(site: Site, app: Callable[..., FastAPI] = create_app) -> TestClient:
+    return TestClient(app(lambda: StageoutUser(USER, operator=True), lambda: site), base_url="http://127.0.0.1")
+
+
+def _submit(site: Site) -> dict[str, Any]:
+    """Requests of as many files as one may have, by the REST API: seconds of each, and by how much the memory grew."""
+    client, times, grown = _client(site, create_api), [], []
+    for number in range(SUBMISSIONS):
+        files = [_file(number, file) for file in range(MAX_FILES)]
+        body = json.dumps({"key": f"k{number}", "workflow": "w", "files": files})
+        before = _memory_mb("VmRSS")
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is that of now
+        began = time.monotonic()
+        answer = client.post("/requests", content=body, headers={"Content-Type": "application/json"})
+        times.append(time.monotonic() - began)
+        grown.append(_memory_mb("VmHWM") - before)
+        assert answer.status_code == 201, answer.text[:400]
+    print(f"{MAX_FILES:,} files by REST: {max(times):.1f} s, {max(grown):.0f} MB", flush=True)
+    return {"submission_s": round(max(times), 2), "submission_mb": round(max(grown))}
+
+
+def _file(request: int, number: int) -> dict[str, Any]:
+    name = f"/user/{USER}/task/{request}/output_{number}.root"
+    return {
+        "source": "site00", "source_name": f"/store/temp{name}", "destination": "site01",
+        "destination_name": f"/store{name}", "size": 1_000_000 + number, "checksum": f"adler32:{number:08x}",
+        "dataset": f"/task-{request}/{USER}/USER", "user_job": str(number // 10),
+    }  # fmt: skip
+
+
+def _memory_mb(name: str) -> float:
+    """`VmRSS` or `VmHWM` of this process."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition(f"{name}:")[2].split()[0]) / 1024
 
 
 def _ask(client: TestClient, filled: Filled, requests: int, transfers: int) -> dict[str, list[float]]:
@@ -250,6 +295,7 @@ def _ask(client: TestClient, filled: Filled, requests: int, transfers: int) -> d
             "transfers, failed": lambda: "/transfers?state=failed&failure=quota",
             "transfers of a link": lambda: f"/transfers?source=site{chance.randrange(60)}&state=new",
             "transfers of a user": lambda: f"/transfers?user=user{chance.randrange(5)}",
+            "transfers of a workflow": lambda: f"/transfers?workflow=w{chance.randrange(max(1, transfers // 500_000))}",
             "transfers, far": lambda: f"/transfers?after={chance.randrange(100, transfers)}",
             "transfer": lambda: f"/transfer?id={chance.randrange(1, transfers)}",
         }
@@ -273,7 +319,7 @@ def _figures(times: list[float]) -> dict[str, float]:
     return {"p50_ms": round(cuts[49], 1), "p95_ms": round(cuts[94], 1)}
 
 
-def _conclude(times: dict[str, list[float]], filled: Filled, options: argparse.Namespace) -> int:
+def _conclude(times: dict[str, list[float]], filled: Filled, options: argparse.Namespace, more: dict[str, Any]) -> int:
     pages = {name: _figures(found) for name, found in times.items()}
     overall = _figures([one for found in times.values() for one in found])
     for name, found in pages.items():
@@ -286,14 +332,14 @@ def _conclude(times: dict[str, list[float]], filled: Filled, options: argparse.N
         "transfers": options.transfers,
         "requests": options.requests,
     }
-    print(json.dumps({**facts, **overall, "limit_ms": LIMIT_MS, "pages": pages, "good": good}))
+    print(json.dumps({**facts, **overall, **more, "limit_ms": LIMIT_MS, "pages": pages, "good": good}))
     return 0 if good else 1
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--publications", type=int, default=1_000_000)
-    parser.add_argument("--transfers", type=int, default=200_000)
+    parser.add_argument("--transfers", type=int, default=5_000_000)
     parser.add_argument("--requests", type=int, default=60, help="of each page")
     parser.add_argument("--ledger", choices=("sqlite", "mariadb"), default="sqlite")
     return parser.parse_args()

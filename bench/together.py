@@ -1,21 +1,27 @@
 """A night alone, and beside stage-out and a collection, under one real Airflow: how much longer it takes.
 
-One lab with its ledger on a MariaDB. In a night of kind B users inject RATE files a second, the DAGs of stage-out are
-unpaused, and a collection is begun with the night; in one of kind A they are paused. The first night warms up and is
-not counted. Ends in one line of JSON, which is also written to bench/results/together.json; code 1 if the ratio of the
-means is above the target, an artifact was not published, or stage-out did not keep up meanwhile.
+One lab with its ledger on a MariaDB. Before a night of kind B a build of GARBAGE files is published that has expired,
+users inject RATE files a second, and the DAGs of stage-out run until they verify as many. A collection is begun with
+the night: it removes that build and deletes its objects. In a night of kind A the DAGs are paused. The first night
+warms up and is not counted.
+
+Ends in one line of JSON, which is also written to bench/results/together.json; code 1 if the ratio of the means is
+above the target, an artifact was not published, a collection deleted less than its garbage or did not do so within its
+night, or stage-out verified too few files meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import signal
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -31,37 +37,46 @@ from stageouting.scene import Scene, opened
 from stageouting.scheduled import DAGS, scheduled
 
 from include.cli.settings import check_site
+from include.lab.errors import LabError
+from include.nightlies.steps.collect import file_name, reports_of
 from include.settings.secrets import EnvSecrets
 
 TARGET = 1.15
-KEEPS_UP = 0.9
-"""Of the rate: so much is verified while the night runs."""
+KEEPS_UP = 0.95
+"""Of the rate: so much is verified before the night begins, and while it runs."""
 WARM_UP = 4
-AT_WORK_S = 240.0
-INJECTED_MINUTES = 30.0
+"""Artifacts; as many as there are platforms, so that all of them have the same files."""
+GARBAGE = 5000
+"""Files of an expired build that no other one has."""
+KEEP_DAYS, EXPIRED_DAYS = 30, 60
+AT_WORK_S = 300.0
+INJECTED, INJECTED_MINUTES = 1.07, 30.0
+"""Of the rate: a twentieth of the copies fails, and is tried again much later."""
 COLLECTION = "nightly_gc"
+CYCLE_S = 60.0
+"""The passes of stage-out begin once in it: rates are of whole cycles."""
 
 
 @dataclass(frozen=True, slots=True)
 class TogetherNight:
-    """One night; `verified_per_s`: files that stage-out verified meanwhile; `collected`: how the collection ended."""
+    """One night; `files_per_s`: that stage-out verified meanwhile; `deleted`: objects, before the night ended."""
 
     kind: str
     night_s: float
     whole: bool
-    verified_per_s: float = 0.0
-    collected: str = ""
+    files_per_s: float = 0.0
+    deleted: int = 0
 
 
 def main() -> int:
     options = _options()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # what is started here ends with us
     say(f"machine: {description()}")
-    plan = LoadPlan(options.rate, INJECTED_MINUTES)
+    plan = LoadPlan(INJECTED * options.rate, INJECTED_MINUTES)
     folder = Path(tempfile.mkdtemp(prefix="nightshift-bench-together-"))
     folder.chmod(0o711)  # the database's server runs as an account of its own
     try:
-        with opened(folder, mean_s=20.0) as scene, scheduled(plan, scene.ledger_url, scene.fts.url) as lab:
+        with opened(folder, mean_s=20.0) as scene, _scheduled(scene, plan) as lab:
             result = _rounds(scene, lab, plan, options)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -72,13 +87,24 @@ def main() -> int:
     return 0 if result["good"] and result["ratio"] <= TARGET else 1
 
 
+def _scheduled(scene: Scene, plan: LoadPlan) -> AbstractContextManager[BenchLab]:
+    def change(document: dict[str, Any]) -> None:
+        for slot in document["slots"].values():
+            slot["retention"] = {"keep_days": KEEP_DAYS, "minimum": 1, "rebuild_days": 0}
+        for repository in document["repositories"].values():
+            # what is removed can be deleted at once, and without a second collection
+            repository["collection"] = {"grace_days": 0, "careful": False}
+
+    return scheduled(plan, scene.ledger_url, scene.fts.url, change)
+
+
 def _rounds(scene: Scene, lab: BenchLab, plan: LoadPlan, options: argparse.Namespace) -> dict[str, Any]:
     machine = description()
     first = lab.today() - timedelta(days=len(options.order))
     _pause(lab, paused=True)
     check_site(EnvSecrets())  # a collection begins only on a store that was seen to keep conditions
     lab.api.unpause(COLLECTION)
-    _night(lab, first, WARM_UP, options)
+    _night(lab, first, WARM_UP, options.files, options.seconds)
     nights = []
     for number, kind in enumerate(options.order):
         day = first + timedelta(days=number + 1)
@@ -88,17 +114,18 @@ def _rounds(scene: Scene, lab: BenchLab, plan: LoadPlan, options: argparse.Names
     alone = [night.night_s for night in nights if night.kind == "A"]
     beside = [night for night in nights if night.kind == "B"]
     good = all(night.whole for night in nights) and all(
-        night.collected == "success" and night.verified_per_s >= KEEPS_UP * plan.rate for night in beside
+        night.deleted >= GARBAGE and night.files_per_s >= KEEPS_UP * options.rate for night in beside
     )
     return {
         "artifacts": options.artifacts,
-        "rate": plan.rate,
+        "rate": options.rate,
         "alone_s": [round(one, 1) for one in alone],
         "beside_s": [round(night.night_s, 1) for night in beside],
         "ratio": round(mean(night.night_s for night in beside) / mean(alone), 3),
         "target": TARGET,
-        "stageout_files_per_s": [round(night.verified_per_s, 1) for night in beside],
-        "collections": [night.collected for night in beside],
+        "files_per_s": [round(night.files_per_s, 1) for night in beside],
+        "deleted": [night.deleted for night in beside],
+        "garbage": GARBAGE,
         "pools": {name: lab.api.ask("GET", f"/pools/{name}")["slots"] for name in ("prepare", "publish", "stageout")},
         "good": good,
         "machine": machine,
@@ -106,40 +133,53 @@ def _rounds(scene: Scene, lab: BenchLab, plan: LoadPlan, options: argparse.Names
 
 
 def _alone(lab: BenchLab, day: date, options: argparse.Namespace) -> TogetherNight:
-    began, ended, whole = _night(lab, day, options.artifacts, options)
+    began, ended, whole = _night(lab, day, options.artifacts, options.files, options.seconds)
     return TogetherNight("A", ended - began, whole)
 
 
 def _beside(scene: Scene, lab: BenchLab, plan: LoadPlan, day: date, options: argparse.Namespace) -> TogetherNight:
-    mark, start = Mark.of(scene.ledger), datetime.now(UTC)
-    with scene.injecting(plan) if plan.rate else nullcontext():
-        _pause(lab, paused=False)
-        _until_at_work(scene, mark, start, plan)
-        run_id = f"together__{day}"
+    _night(lab, day - timedelta(days=EXPIRED_DAYS), WARM_UP, GARBAGE, options.seconds)
+    run_id = f"together__{day}"
+
+    def collect() -> None:
         lab.api.trigger(COLLECTION, run_id, {}, logical_date=None)
-        began, ended, whole = _night(lab, day, options.artifacts, options)
+
+    mark, start = Mark.of(scene.ledger), datetime.now(UTC)
+    with scene.injecting(plan):
+        _pause(lab, paused=False)
+        _until_at_work(scene, mark, start, options.rate)
+        began, ended, whole = _night(lab, day, options.artifacts, options.files, options.seconds, collect)
         _pause(lab, paused=True)
+    _until_ended(lab, run_id)
+    for name in DAGS:
+        _until_idle(lab, name)  # what a pass does after its night is no part of the next one
     measures = Measures.of(scene.ledger, mark, start)
-    rate = measures.rate(began - start.timestamp(), ended - start.timestamp())
-    return TogetherNight("B", ended - began, whole, rate, _ended(lab, run_id))
+    cycles = max(1, math.floor((ended - began) / CYCLE_S)) * CYCLE_S
+    last = ended - start.timestamp()
+    rate = measures.rate(last - min(cycles, ended - began), last)
+    return TogetherNight("B", ended - began, whole, rate, _deleted(lab, run_id, ended))
 
 
-def _until_at_work(scene: Scene, mark: Mark, start: datetime, plan: LoadPlan) -> None:
-    """Until stage-out verifies as many files as are requested."""
+def _until_at_work(scene: Scene, mark: Mark, start: datetime, rate: float) -> None:
+    """Until stage-out verifies as many files as it should."""
     ends = time.monotonic() + AT_WORK_S
     while time.monotonic() < ends:
         now = (datetime.now(UTC) - start).total_seconds()
-        if now > 60 and Measures.of(scene.ledger, mark, start).rate(now - 30, now) >= KEEPS_UP * plan.rate:
+        verified = Measures.of(scene.ledger, mark, start).rate(now - CYCLE_S, now)
+        if now > 2 * CYCLE_S and verified >= KEEPS_UP * rate:
             return
         time.sleep(5.0)
     say("stage-out does not keep up with the requests before the night begins")
 
 
-def _night(lab: BenchLab, day: date, artifacts: int, options: argparse.Namespace) -> tuple[float, float, bool]:
-    """When the night of a date was queued and ended, and whether all of it was published."""
-    lab.drop(day, artifacts, options.files)
+def _night(
+    lab: BenchLab, day: date, artifacts: int, files: int, seconds_s: float, begin: Callable[[], None] = lambda: None
+) -> tuple[float, float, bool]:
+    """When the night of a date was queued and ended, and whether all of it was published; `begin`: with it."""
+    lab.drop(day, artifacts, files)
+    begin()
     run_id = lab.start(day)
-    lab.follow(run_id, options.seconds)
+    lab.follow(run_id, seconds_s)
     run = lab.api.ask("GET", f"/dags/{lab.dag_id}/dagRuns/{run_id}")
     published = sum(one.state.good for one in lab.publications(run_id))
     return seconds(run["queued_at"]), seconds(run["end_date"]), published == artifacts
@@ -150,18 +190,41 @@ def _pause(lab: BenchLab, *, paused: bool) -> None:
         lab.api.pause(name, paused=paused)
 
 
-def _ended(lab: BenchLab, run_id: str) -> str:
+def _until_ended(lab: BenchLab, run_id: str) -> None:
+    """Until a collection has ended."""
     ends = time.monotonic() + AT_WORK_S
-    while (state := lab.api.run_state(COLLECTION, run_id)) not in ("success", "failed"):
+    while lab.api.run_state(COLLECTION, run_id) not in ("success", "failed"):
         if time.monotonic() > ends:
-            break
+            raise LabError(f"the collection {run_id} has not ended after {AT_WORK_S:.0f} s")
         time.sleep(2.0)
-    return state
+
+
+def _until_idle(lab: BenchLab, dag_id: str) -> None:
+    """Until no task of a paused DAG is at work; its run ends only when it is unpaused."""
+    ends = time.monotonic() + AT_WORK_S
+    runs = [run["dag_run_id"] for run in lab.api.runs(dag_id, prefix="") if run["state"] == "running"]
+    while any(task["state"] == "running" for run_id in runs for task in lab.api.task_instances(dag_id, run_id)):
+        if time.monotonic() > ends:
+            raise LabError(f"a task of {dag_id} has not ended after {AT_WORK_S:.0f} s")
+        time.sleep(2.0)
+
+
+def _deleted(lab: BenchLab, run_id: str, night_ended: float) -> int:
+    """Objects that a collection deleted, if it did before a night ended; 0 if it did nothing, or did it later."""
+    folder = reports_of(lab.site, lab.slot.repository)
+    path = folder / f"{file_name(f'{COLLECTION}/{run_id}')}.json"
+    if not path.exists():
+        say(f"the collection {run_id} did not come to its end: {lab.api.run_state(COLLECTION, run_id)}")
+        return 0
+    report = json.loads(path.read_text())
+    late = seconds(report["ended"]) - night_ended
+    say(f"the collection deleted {report['deleted']:,} objects, {-late:.0f} s before the end of the night")
+    return 0 if late > 0 else int(report["deleted"])
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--artifacts", type=int, default=600)
+    parser.add_argument("--artifacts", type=int, default=400)
     parser.add_argument("--files", type=int, default=3, help="files in each artifact that all platforms have alike")
     parser.add_argument("--rate", type=float, default=140.0, help="files a second")
     parser.add_argument("--order", default="ABBA")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,8 +19,13 @@ DAG_APPEARS_S = 180.0
 
 
 @contextmanager
-def scheduled(plan: LoadPlan, ledger_url: str, fts_url: str) -> Iterator[BenchLab]:
-    """A lab whose DAGs of stage-out run every minute on this ledger and this FTS service, while it is entered."""
+def scheduled(
+    plan: LoadPlan, ledger_url: str, fts_url: str, more: Callable[[dict[str, Any]], None] = lambda _: None
+) -> Iterator[BenchLab]:
+    """A lab whose DAGs of stage-out run every minute on this ledger and this FTS service, while it is entered.
+
+    `more` may change the configuration further.
+    """
     parts = urlsplit(fts_url)
     connection = {"conn_type": "fts", "schema": parts.scheme, "host": parts.hostname, "port": parts.port}
     given = {LEDGER_URL_VARIABLE: ledger_url, f"AIRFLOW_CONN_{SERVER.upper()}": json.dumps(connection)}
@@ -28,6 +33,7 @@ def scheduled(plan: LoadPlan, ledger_url: str, fts_url: str) -> Iterator[BenchLa
     def change(document: dict[str, Any]) -> None:
         document["sites"] = site_documents(plan.sites)
         document["stageout"] |= {"files_per_job": plan.per_job, "most_queued": 100_000}
+        more(document)
 
     os.environ.update(given)
     try:

@@ -303,8 +303,9 @@ def _narrowed(
 ) -> Iterator[Select[Any]]:
     """The query for the transfers that are wanted, in as many pieces as one statement takes each."""
     columns = stageout_transfers.c
-    states = [state.value for state in wanted.states or TransferState]
-    query = query.where(columns.state.in_(states), *_of_file(stageout_transfers, wanted))
+    query = query.where(*_of_file(stageout_transfers, wanted))
+    if wanted.states or wanted.workflow is None:  # the index by request has no states
+        query = query.where(columns.state.in_([state.value for state in wanted.states or TransferState]))
     if wanted.workflow is not None:
         where = [stageout_requests.c.workflow == wanted.workflow]
         where += [stageout_requests.c.owner == wanted.owner] if wanted.owner is not None else []
@@ -350,13 +351,16 @@ def _few_ids(connection: Connection, wanted: TransferFilter, top: int) -> list[i
         return None
     columns = stageout_transfers.c
     states = [state.value for state in wanted.states or TransferState]
-    query = select(columns.id).with_hint(stageout_transfers, _BY_QUEUE, "mysql").where(columns.state.in_(states))
-    found: list[int] = []
-    for piece in [None] if queues is None else pieces(queues):
-        here = query if piece is None else query.where(columns.queue.in_(piece))
-        found += connection.scalars(here.where(columns.id < top).limit(SPAN + 1 - len(found)))
-        if len(found) > SPAN:
+    query = select(columns.id).with_hint(stageout_transfers, _BY_QUEUE, "mysql")
+    query = query.where(columns.state.in_(states), columns.id < top)
+    choices = [query] if queues is None else [query.where(columns.queue.in_(piece)) for piece in pieces(queues)]
+    left = SPAN
+    for choice in choices:
+        # counted by the server: to fetch as many ids takes several times as long
+        left -= connection.scalar(select(func.count()).select_from(choice.limit(left + 1).subquery())) or 0
+        if left < 0:
             return None
+    found = [number for choice in choices for number in connection.scalars(choice)]
     of_file = _of_file(stageout_transfers, wanted)
     if of_file:
         chosen = select(columns.id).where(*of_file)

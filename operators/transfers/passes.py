@@ -14,6 +14,7 @@ from include.settings.pools import STAGEOUT
 from operators.alerts import alert_failed_run
 from operators.base import NightshiftOperator, clock, holder_name
 from operators.lease import Killed
+from operators.prepare import yielding
 from operators.publishing import default_args
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class StageoutPassOperator(NightshiftOperator):
     """Runs batches of components of stage-out in turns, until nothing is due or the time of the pass is over.
 
     What waits is a state in the ledger, never a task. Several such tasks work side by side: each claims what it takes.
+    On its machine it steps back for publications, as preparing does.
     A kill loses and doubles nothing: what was claimed is due again when its claim ends. A component that fails stops no
     other, and fails the task in the end. Returns the counts of each component. Runs of a backfill are refused.
 
@@ -71,14 +73,15 @@ class StageoutPassOperator(NightshiftOperator):
         end = time.monotonic() + float(self.seconds or site.settings.stageout.pass_s)
         self._at_work = True
         try:
-            account = run_pass(
-                open_stageout(site, claimer(context)),
-                {name: COMPONENTS[name] for name in self.components},
-                now=clock,
-                left=lambda: time.monotonic() < end,
-                limit=int(self.batch),
-                say=self._say,
-            )
+            with yielding():
+                account = run_pass(
+                    open_stageout(site, claimer(context)),
+                    {name: COMPONENTS[name] for name in self.components},
+                    now=clock,
+                    left=lambda: time.monotonic() < end,
+                    limit=int(self.batch),
+                    say=self._say,
+                )
         finally:
             self._at_work = False
         for name, component in account.components.items():

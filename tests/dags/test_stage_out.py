@@ -7,6 +7,7 @@ import os
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -26,6 +27,7 @@ from include.stageout.requests import record_request
 from include.stageout.status import TransferFilter, TransferStatus, list_transfers
 from include.stageout.tables import stageout_jobs
 from operators.lease import Killed
+from operators.prepare import NICENESS
 from operators.transfers import passes
 from operators.transfers.passes import StageoutPassOperator
 from tests.dags.conftest import MiniSite, read_dags, record
@@ -213,3 +215,20 @@ def test_a_pass_ends_with_its_time(staged: StagedSite) -> None:
     operator = StageoutPassOperator(task_id="submit", components=["submit"], seconds="0.000001", batch="1")
     assert operator.execute(task_context())["ended"] == "the time is over"
     assert staged.states("late") == {"new": 1}
+
+
+def test_a_pass_steps_back_on_its_machine_as_preparing_does(
+    staged: StagedSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged.request("nice", "a")
+    operator = StageoutPassOperator(task_id="submit", components=["submit"], seconds=50, batch=100)
+    sent, seen = FtsClient.submit, []
+
+    def noted(client: FtsClient, *arguments: Any) -> str:
+        seen.append(os.getpriority(os.PRIO_PROCESS, 0))
+        return sent(client, *arguments)
+
+    monkeypatch.setattr(FtsClient, "submit", noted)
+    with ThreadPoolExecutor(1) as thread:  # only root may go back
+        thread.submit(operator.execute, task_context()).result()
+    assert seen == [max(os.getpriority(os.PRIO_PROCESS, 0), NICENESS)]

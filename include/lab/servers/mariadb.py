@@ -57,6 +57,8 @@ class MariaDbServer:
             program,
             "--no-defaults",
             f"--datadir={self.directory / 'data'}",
+            # in a folder that servers share, one that starts removes the temporary tables of the others
+            f"--tmpdir={self.directory / 'tmp'}",
             f"--socket={self.directory / 'm.sock'}",
             f"--pid-file={self.directory / 'm.pid'}",
             f"--init-file={self._script}",
@@ -115,8 +117,9 @@ class MariaDbServer:
         install = find_mariadb("mariadb-install-db")
         if install is None:
             raise ServerStartError("mariadb", "mariadb-install-db is missing; apt-get install mariadb-server")
-        data = self.directory / "data"
+        data, temporary = self.directory / "data", self.directory / "tmp"
         data.mkdir(parents=True)
+        temporary.mkdir()
         self._script.touch(mode=0o600)
         self._script.write_text(
             f"CREATE USER '{LOGIN}'@'{LOOPBACK}' IDENTIFIED BY '{self.password}';\n"
@@ -124,7 +127,7 @@ class MariaDbServer:
         )
         if os.geteuid() == 0:
             owner = _account()
-            for path in (self.directory, data, self._script):
+            for path in (self.directory, data, temporary, self._script):
                 os.chown(path, owner.pw_uid, owner.pw_gid)
         options = [
             "--no-defaults",

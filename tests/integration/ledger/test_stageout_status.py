@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from contextlib import closing
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import event, update
 
 from include.ledger.engine import writing
+from include.stageout import status
 from include.stageout.archive import archive_transfers, history
 from include.stageout.claims import StageoutWorker, claim_queue, waiting_queues
 from include.stageout.moves import TransferMove, move_transfers
@@ -173,7 +176,7 @@ def test_counts_and_choices_read_indices_only(ledger, mixed):
 
     @event.listens_for(ledger, "before_cursor_execute")
     def explain(connection, cursor, statement, parameters, context, executemany):
-        if "FORCE INDEX (ix_stageout_transfers_state_queue_due_at)" in statement:
+        if re.search(r"FORCE INDEX \(ix_stageout_transfers_(state_queue_due_at|request)\)", statement):
             with connection.connection.cursor() as own:
                 own.execute("EXPLAIN " + statement, parameters)
                 plans.append((own.fetchall(), statement))
@@ -181,10 +184,13 @@ def test_counts_and_choices_read_indices_only(ledger, mixed):
     count_transfers(ledger, TransferFilter(owner="ann"))
     count_transfers(ledger, TransferFilter())
     list_transfers(ledger, TransferFilter(owner="ann", states=(NEW,)))
+    list_transfers(ledger, TransferFilter(states=(NEW,)), archived=False)
+    list_transfers(ledger, TransferFilter(workflow="workflow"))
     event.remove(ledger, "before_cursor_execute", explain)
-    assert len(plans) == 3
+    assert len(plans) == 6
     for rows, statement in plans:
-        assert "Using index" in rows[0][-1], (rows, statement)
+        # what is counted within a limit is a table of its own, and its rows come from the index
+        assert "Using index" in rows[-1][-1], (rows, statement)
 
 
 def test_an_id_in_the_archive_is_not_used_again(ledger):
@@ -194,3 +200,21 @@ def test_an_id_in_the_archive_is_not_used_again(ledger):
         set_state(ledger, ids[-1:], CLEANED)
         assert archive_transfers(ledger, CLEANED, before=NOW, limit=1) == 1
     assert all_pages(ledger, TransferFilter(), 10) == sorted(ids, reverse=True)
+
+
+def test_a_choice_of_very_many_fetches_a_page_of_ids(ledger, monkeypatch):
+    monkeypatch.setattr(status, "SPAN", 20)
+    ids = recorded(ledger, 30)
+    fetched = []
+
+    @event.listens_for(ledger, "before_cursor_execute")
+    def count(connection, cursor, statement, parameters, context, executemany):
+        if statement.startswith("SELECT stageout_transfers.id \n"):
+            with closing(connection.connection.cursor()) as own:
+                own.execute(statement, parameters)
+                fetched.append(len(own.fetchall()))
+
+    page = list_transfers(ledger, TransferFilter(states=(NEW,)), limit=3)
+    event.remove(ledger, "before_cursor_execute", count)
+    assert [row.id for row in page.rows] == sorted(ids, reverse=True)[:3]
+    assert max(fetched) == 4

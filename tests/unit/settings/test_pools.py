@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 from pathlib import Path
 
@@ -44,3 +45,20 @@ def test_the_table_names_every_pool() -> None:
     result = CliRunner().invoke(app, ["pools"], env={"NIGHTSHIFT_CONFIG": str(CONFIG)})
     assert result.exit_code == 0
     assert all(name in result.stdout for name in shown())
+
+
+def test_the_executor_has_more_slots_than_the_pools_of_two_cores() -> None:
+    """Otherwise tasks of a night wait for passes of stage-out to end."""
+    airflow = configparser.ConfigParser(interpolation=None)
+    airflow.read(CONFIG.parents[1] / "airflow.cfg")
+    settings = load(CONFIG, environ={})
+    # control is light, and most tasks that wait for an FTS server do so in the triggerer
+    light = {"control", *settings.stageout.fts}
+    slots = {pool.name: pool.slots for pool in pools(settings, cores=2) if pool.name not in light}
+    assert airflow.getint("core", "parallelism") > sum(slots.values()), slots
+
+
+def test_a_message_or_a_census_takes_no_slot_of_a_pass() -> None:
+    settings = load(CONFIG, environ={})
+    slots = {pool.name: pool.slots for pool in pools(settings)}
+    assert slots["stageout"] > len(("submit", "follow", "finish")) * settings.stageout.shards
