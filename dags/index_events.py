@@ -16,10 +16,10 @@ from operators.publishing import default_args
 DOC = """
 ### React to index events
 
-A run for each event of the asset `index_{slot}`, or for several that come at once. Whoever writes the index may emit
+A run for each event of the asset `index_{slot}`, or for several that come at once. The writer of the index may emit
 one, by `POST /api/v2/assets/events` with `{{"asset_id": …, "extra": {{"date": "2026-11-21"}}}}`: a pass of
 `nightly_install_{slot}` that waits then looks at the index at once, and not at its next look after `poll_s`. An event
-changes nothing else: what is published says the index, and without events it is looked at as often as before.
+changes nothing else: what is published says the index, and without events it is checked as often as before.
 
 {begins}
 """

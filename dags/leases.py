@@ -31,7 +31,7 @@ lease is ended by its path, with the administrator's key of the connection `gate
 nobody else's would end with it, and only if it still is the very one that was judged. `dry_run` only says which.
 
 The run is green and the task `end` skipped when nothing was ended; it fails when a gateway did not answer, or when a
-dead task's lease could not be ended for want of an administrator's key.
+dead task's lease could not be ended because there is no administrator's key.
 """
 
 ENDED = Asset(name="leases_ended", uri="nightshift://leases/ended", group="cvmfs")

@@ -18,7 +18,7 @@ from operators.publishing import default_args
 DOC = """
 ### Could a night run now?
 
-| what is looked at | an error if | a warning if |
+| what is checked | an error if | a warning if |
 |---|---|---|
 | connections | one that is named is not defined | |
 | ledger | it does not answer, or is of a newer version | |

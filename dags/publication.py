@@ -24,7 +24,7 @@ it to `stores`. With `sha256` the source is a file: a folder has no sum and is r
 
 `mode` *refuse* ends with an error if the destination holds anything; *replace* swaps it. `tag` names the new revision;
 one that is taken is refused.
-A repository that asks for approval gets it once somebody said yes to it (docs/operations.md, approval).
+A repository that asks for approval gets it once a user approved it (docs/operations.md, approval).
 `dry_run` reads the source, says what would be published and how much of it is new, or why it would fail, and writes
 to no store, gateway or repository.
 """

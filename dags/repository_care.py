@@ -31,7 +31,7 @@ DOC = """
 | `check` | checks manifest, tags, reflog and every catalog | something is wrong; what is lost comes into the ledger |
 | `replicas` | notes in the ledger how far each replica is behind | one is away, not to be trusted, or lags too long |
 
-Nothing is signed again here: the master key is on no worker. Whoever holds it runs `nightshift repo resign`.
+Nothing is signed again here: the master key is on no worker. Its holder runs `nightshift repo resign`.
 
 Tags go only if the rule says `apply: true`, or a run by hand says `dry_run` *false*; otherwise the log says which would
 go, and why each of the others stays. It needs the repository's signing key, and so a worker on the gateway's machine;

@@ -22,7 +22,7 @@ DOC = """
 | task | what it does |
 |---|---|
 | `look` | says what would go or be replaced, which links lead there, and what speaks against it |
-| `approve` | shows that list to somebody and waits for a yes or no, at most until the deadline (docs/operations.md) |
+| `approve` | shows that list and waits for a yes or no, at most until the deadline (docs/operations.md) |
 | `undo` | does it in one revision, and records it; skipped while `dry_run` is on, which it is by default |
 
 `instead` *nothing* takes the trees away; *predecessor* puts the tree of the newest earlier build of the slot in the
@@ -33,7 +33,7 @@ whole (a weekday's to one of that day), or go where there is none. Trees that no
 partial builds lead to, are refused always.
 
 The yes is for exactly what was listed: if something else stands there by the time of `undo`, it is refused, and `look`
-is to be cleared, with what follows it. Somebody is asked unless `approval` is off; a repository may insist on it.
+is to be cleared, with what follows it. A user is asked unless `approval` is off; a repository may insist on it.
 
 What is undone is not installed again by itself, but for artifacts that are rebuilt; `nightshift nightly redo` lets it.
 The bytes stay in the store until a collection, and the revision before can be read by its tag or root hash.
