@@ -10,7 +10,8 @@ from pathlib import Path
 PICTURE = Path(__file__).resolve().parent / "images" / "architecture.svg"
 WIDTH, HEIGHT = 1000, 560
 LINE = 17
-HEAD = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="13">
+HEAD = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}"
+ font-family="sans-serif" font-size="13">
 <defs><marker id="tip" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">
 <path d="M0 0L8 4L0 8z" fill="#455a64"/></marker></defs>
 <rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>"""
@@ -66,7 +67,14 @@ BOXES = (
     Box(280, 340, 200, 79, ("Gateway", "leases, commits, signature", "ours, or the stock one"), SERVICE),
     Box(520, 340, 200, 79, ("Ledger", "SQLite, MySQL, MariaDB", "states, reasons, figures"), SERVICE),
     Box(760, 340, 200, 79, ("FTS", "copies between sites", "ours for tests, or FTS3"), SERVICE),
-    Box(20, 470, 460, 70, ("Stores: S3, Ceph, folders", "content-addressed objects; the manifest names the revision"), DATA),
+    Box(
+        20,
+        470,
+        460,
+        70,
+        ("Stores: S3, Ceph, folders", "content-addressed objects; the manifest names the revision"),
+        DATA,
+    ),
     Box(520, 470, 200, 70, ("Readers", "CernVM-FS clients,", "stratum 1"), OUTSIDE),
     Box(760, 470, 200, 70, ("Storage sites", "WebDAV, XRootD, S3"), DATA),
 )

@@ -1,4 +1,4 @@
-"""The pages of the documentation: generated ones are current, links lead somewhere, each alert and package is described."""
+"""The pages: generated ones are current, links lead somewhere, each alert and each package is described."""
 
 from __future__ import annotations
 
@@ -47,7 +47,12 @@ def test_every_link_leads_to_a_file_and_a_heading_of_it(page: Path) -> None:
 
 
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
-    listed = {page for part in yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"] for pages in part.values() for page in pages}
+    listed = {
+        page
+        for part in yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+        for pages in part.values()
+        for page in pages
+    }
     assert listed == {*AT_ROOT, *(page.name for page in DOCS.glob("*.md"))}
 
 
@@ -69,7 +74,9 @@ def test_generated_pages_are_current() -> None:
 
 def test_every_alert_links_to_its_entry_with_meaning_check_and_cure() -> None:
     rules = yaml.safe_load((ROOT / "config" / "prometheus" / "alerts.yaml").read_text())["groups"]
-    entries = dict(re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", (DOCS / "alerts.md").read_text(), re.DOTALL | re.MULTILINE))
+    entries = dict(
+        re.findall(r"^## (\w+)\n(.*?)(?=^## |\Z)", (DOCS / "alerts.md").read_text(), re.DOTALL | re.MULTILINE)
+    )
     alerts = [rule for group in rules for rule in group["rules"]]
     assert list(entries) == [rule["alert"] for rule in alerts]
     for rule in alerts:
@@ -88,7 +95,9 @@ def test_the_architecture_names_every_package() -> None:
 
 def test_the_changelog_has_one_line_a_change() -> None:
     lines = (ROOT / "CHANGELOG.md").read_text().partition("## [")[2].splitlines()[1:]
-    wrong = [line for line in lines if line and not line.startswith(("## [", "### ", "* ")) or len(line) > LONGEST_CHANGE]
+    wrong = [
+        line for line in lines if (line and not line.startswith(("## [", "### ", "* "))) or len(line) > LONGEST_CHANGE
+    ]
     assert wrong == []
 
 
