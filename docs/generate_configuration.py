@@ -95,7 +95,7 @@ def _section(model: type[BaseModel], path: str, blocks: Mapping[type[BaseModel],
     ]
     for name, field in _section_fields(model, path):
         value = _kind(_annotation(field), blocks)
-        lines.append(f"| `{name}` | {value} | {_default(field)} | {texts.get(name, '')} |")
+        lines.append(f"| `{name}` | {value} | {_default(field)} | {texts.get(name) or _purpose(_annotation(field))} |")
     return [*lines, ""]
 
 
@@ -107,6 +107,13 @@ def _title(model: type[BaseModel], path: str) -> str:
 
 def _words(model: type[BaseModel]) -> str:
     return _escaped(inspect.cleandoc(model.__doc__ or ""))
+
+
+def _purpose(annotation: Any) -> str:
+    """What a block or a choice is for, by the first sentence of its class."""
+    if isinstance(annotation, type) and issubclass(annotation, (BaseModel, Enum)):
+        return _escaped((annotation.__doc__ or "").partition("\n")[0]).replace("|", "\\|")
+    return next(filter(None, map(_purpose, typing.get_args(annotation))), "")
 
 
 def _escaped(text: str) -> str:
