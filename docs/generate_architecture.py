@@ -66,7 +66,7 @@ BOXES = (
     Box(760, 165, 200, 96, ("API server", "pages of Nightshift,", "REST, health, figures"), AIRFLOW),
     Box(280, 340, 200, 79, ("Gateway", "leases, commits, signature", "ours, or the stock one"), SERVICE),
     Box(520, 340, 200, 79, ("Ledger", "SQLite, MySQL, MariaDB", "states, reasons, figures"), SERVICE),
-    Box(760, 340, 200, 79, ("FTS", "copies between sites", "ours for tests, or FTS3"), SERVICE),
+    Box(760, 340, 200, 79, ("FTS", "copies between sites", "ours in the lab, or FTS3"), SERVICE),
     Box(
         20,
         470,
@@ -84,7 +84,7 @@ FLOWS = (
     Flow((880, 82), (880, 165), "requests", (888, 112)),
     Flow((90, 261), (90, 470), "objects, before the lease", (98, 330)),
     Flow((200, 261), (310, 340), "commit", (262, 300)),
-    Flow((380, 419), (380, 470), "catalogs, manifest by compare-and-swap", (145, 449)),
+    Flow((380, 419), (380, 470), "catalogs, manifest by compare-and-swap", (118, 449)),
     Flow((620, 280), (620, 340), "every decision with its reason", (628, 314)),
     Flow((860, 280), (860, 340), "jobs", (868, 314)),
     Flow((860, 419), (860, 470), "third-party copies", (868, 449)),
