@@ -24,7 +24,7 @@ SLOT ?=
 unexport PYTHONDONTWRITEBYTECODE
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly stageout up down status docs docs-site tour-pictures structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages bench-stageout bench-together storage-benchmark bench-harness bench-verdict
+.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly stageout up down status docs docs-site walkthrough tour-pictures structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages bench-stageout bench-together storage-benchmark bench-harness bench-verdict
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -132,7 +132,10 @@ $(VENV)/docs/.installed: $(DOCS_LOCK) | $(BIN)/uv
 docs-site: $(VENV)/docs/.installed  ## build the documentation into build/site; a warning is an error
 	@$(VENV)/docs/bin/mkdocs build --quiet --strict
 
-tour-pictures: $(STAMP) servers  ## walk through the README and the tour in a new folder, and take the screenshots of docs/images again
+walkthrough: $(STAMP)  ## type the commands of the README and of the tour, in a new folder with an empty environment
+	@$(BIN)/pytest tests/e2e/test_walkthrough.py -q -m thorough
+
+tour-pictures: $(STAMP) servers  ## walk through the tour in a new folder, and take its screenshots again
 	@$(BIN)/python -m tests.e2e.walkthrough
 
 structure: $(STAMP)  ## the shape of the product code beside that of another commit [BASE=<commit>]
