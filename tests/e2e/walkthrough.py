@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -149,4 +150,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     os.environ.pop("NIGHTSHIFT_HOME", None)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill stops the services, too
     main()
