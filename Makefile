@@ -15,6 +15,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # What production needs, what the lab adds, what tests add: each is compiled with the pins of those before it.
 LOCKS := requirements.txt requirements-lab.txt requirements-dev.txt
+# What builds the documentation, in an environment of its own.
+DOCS_LOCK := requirements-docs.txt
 BASE ?= HEAD
 DATE ?=
 SLOT ?=
@@ -22,7 +24,7 @@ SLOT ?=
 unexport PYTHONDONTWRITEBYTECODE
 NIGHTLY_OPTIONS := $(if $(DATE),--date $(DATE)) $(if $(SLOT),--slot $(SLOT))
 
-.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly stageout up down status docs structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages bench-stageout bench-together storage-benchmark bench-harness bench-verdict
+.PHONY: help venv lock format lint check test-dags test test-full test-busy servers nightly stageout up down status docs docs-site walkthrough tour-pictures structure fuzz soak soak-status week month clean bench-publish bench-publish-curves bench-gateway bench-million bench-night bench-backfill bench-gc bench-pages bench-stageout bench-together storage-benchmark bench-harness bench-verdict
 
 help:  ## this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,7 +49,7 @@ $(STAMP): $(LOCKS) pyproject.toml | $(BIN)/uv
 UPGRADE ?=
 
 lock: $(STAMP)  ## compile requirements*.in into the locks; pins stay where they can [UPGRADE=1 (newest versions)]
-	@for lock in $(LOCKS); do $(BIN)/uv pip compile --quiet $(if $(UPGRADE),--upgrade) --generate-hashes --python-version 3.11 \
+	@for lock in $(LOCKS) $(DOCS_LOCK); do $(BIN)/uv pip compile --quiet $(if $(UPGRADE),--upgrade) --generate-hashes --python-version 3.11 \
 		--no-emit-index-url --custom-compile-command "make lock" $${lock%.txt}.in --output-file $$lock || exit 1; done
 
 format: $(STAMP)  ## bring the code into its form
@@ -116,9 +118,25 @@ down: $(STAMP)  ## stop them all
 status: $(STAMP)  ## what runs, where, and whether it answers
 	@$(BIN)/nightshift lab status
 
-docs: $(STAMP)  ## generate docs/dags.md from the DAGs, and the table in docs/publishers.md
+docs: $(STAMP)  ## generate docs/dags.md, docs/configuration.md, the table of docs/publishers.md and the picture of docs/architecture.md
 	@$(BIN)/python docs/generate_dags.py
 	@$(BIN)/python docs/generate_publishers.py
+	@$(BIN)/python docs/generate_configuration.py
+	@$(BIN)/python docs/generate_architecture.py
+
+$(VENV)/docs/.installed: $(DOCS_LOCK) | $(BIN)/uv
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(VENV)/docs
+	@$(BIN)/uv pip sync --quiet --python $(VENV)/docs/bin/python --require-hashes $(DOCS_LOCK)
+	@touch $@
+
+docs-site: $(VENV)/docs/.installed  ## build the documentation into build/site; a warning is an error
+	@$(VENV)/docs/bin/mkdocs build --quiet --strict
+
+walkthrough: $(STAMP)  ## type the commands of the README and of the tour, in a new folder with an empty environment
+	@$(BIN)/pytest tests/e2e/test_walkthrough.py -q -m thorough
+
+tour-pictures: $(STAMP) servers  ## walk through the tour in a new folder, and take its screenshots again
+	@$(BIN)/python -m tests.e2e.walkthrough
 
 structure: $(STAMP)  ## the shape of the product code beside that of another commit [BASE=<commit>]
 	@$(BIN)/python -m tests.structure --base $(BASE)

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import requests
 
-from include.lab.errors import LabError
+from include.lab.errors import AIRFLOW_SILENT, LabError
 
 TIMEOUT_S = 30.0
 PAGE = 100  # Airflow's largest
@@ -135,7 +135,7 @@ class AirflowApi:
         try:
             return self._session.request(method, self.url + path, timeout=TIMEOUT_S, **arguments)
         except requests.RequestException as error:
-            raise LabError(f"Airflow at {self.url} does not answer {method} {path}: {error}") from error
+            raise AIRFLOW_SILENT(f"Airflow at {self.url} does not answer {method} {path}: {error}") from error
 
 
 def _runs(dag_id: str) -> str:

@@ -26,6 +26,8 @@ class ServiceFailed(LabError):
 
 SUPERVISOR_FAILED = ErrorRow(LabError, "lab-supervisor-failed", retryable=True)
 """The process manager does not start or answer."""
+AIRFLOW_SILENT = ErrorRow(LabError, "lab-airflow-silent", retryable=True)
+"""Airflow does not answer a request."""
 CEPH_LAB_MISSING = ErrorRow(LabError, "lab-ceph-missing", "run nightshift lab ceph up")
 """There is no Ceph lab, or it does not run."""
 OSD_UNKNOWN = ErrorRow(LabError, "lab-osd-unknown", "nightshift lab ceph status lists the OSDs")

@@ -10,6 +10,7 @@ from include.lab.airflow_api import AirflowApi
 from include.lab.errors import LabError
 
 POLL_S = 1.0
+SILENCE_S = 300.0  # a busy machine answers late
 RUN_ENDED = {"success", "failed"}
 TASK_ENDED = {"success", "failed", "upstream_failed", "skipped", "removed"}
 TASK_BUSY = {"running", "deferred"}
@@ -68,18 +69,26 @@ def follow(
     show: Callable[[Snapshot], None],
     timeout_s: float,
     poll_s: float = POLL_S,
+    silence_s: float = SILENCE_S,
 ) -> Snapshot:
-    """Looks at a run every `poll_s` seconds until it ends.
+    """Check a run every `poll_s` seconds until it ends. Airflow may be silent for `silence_s` meanwhile.
 
     Raises:
-        LabError: it did not end in time; the run goes on.
+        LabError: it did not end in time, or Airflow is silent or refuses; the run goes on.
     """
     deadline = time.monotonic() + timeout_s
+    answered = time.monotonic()
     while True:
-        seen = snapshot(api.run_state(dag_id, run_id), api.task_instances(dag_id, run_id))
-        show(seen)
-        if seen.ended:
-            return seen
+        try:
+            seen = snapshot(api.run_state(dag_id, run_id), api.task_instances(dag_id, run_id))
+        except LabError as error:
+            if not error.retryable or time.monotonic() - answered > silence_s:
+                raise
+        else:
+            answered = time.monotonic()
+            show(seen)
+            if seen.ended:
+                return seen
         if time.monotonic() > deadline:
             raise LabError(f"run {run_id} of {dag_id} has not ended after {timeout_s:.0f} s: check it in Airflow")
         # Airflow offers no event stream for a run's tasks.

@@ -102,7 +102,7 @@ class Care(_Block):
     """What the DAG `repository_care` does for a repository."""
 
     whitelist_days: Annotated[int, Field(ge=0, le=365)] = 7
-    """How many days before the whitelist ends the run fails, so that somebody signs it again."""
+    """How many days before the whitelist ends the run fails, so that it is signed again in time."""
     tags: TagRule | None = None
     protect_tags: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Patterns of tags that no rule takes away."""
@@ -150,7 +150,7 @@ class NodeSettings(SshLogin):
 
 
 class Approval(_Block):
-    """Somebody has to say yes before anything is published (docs/operations.md, approval).
+    """A user has to say yes before anything is published (docs/operations.md, approval).
 
     Its longest deadline leaves a changeset enough of its life for being prepared before, and published after it.
     """
@@ -158,7 +158,7 @@ class Approval(_Block):
     deadline_minutes: Annotated[int, Field(ge=1, le=720)] = 240
     """How long an answer is waited for; without one nothing is published, and people are told."""
     approvers: tuple[Annotated[str, Field(pattern=r"^\S(.{0,254}\S)?$")], ...] = ()
-    """Ids of Airflow's users who may answer; empty: whoever may act on the DAG."""
+    """Ids of Airflow's users who may answer; empty: everyone who may act on the DAG."""
 
 
 class RepositorySettings(_Block):
@@ -190,7 +190,7 @@ class RepositorySettings(_Block):
     prepare: Prepare = Prepare()
     care: Care = Care()
     approval: Approval | None = None
-    """None: what is planned is published, and nobody is asked."""
+    """None: what is planned is published without a question."""
     replicas: Annotated[tuple[ReplicaSettings, ...], AfterValidator(named_once)] = ()
     """Stratum 1s and other copies that readers use."""
 
@@ -287,9 +287,9 @@ class Slot(_Block):
     gather_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     """How long what is new in the index waits for more that goes in with it."""
     poll_s: Annotated[float, Field(ge=0.1, le=3600)] = 30.0
-    """How often at least the index is looked at while the night is open."""
+    """How often at least the index is checked while the night is open."""
     index_signature: IndexSignature | None = None
-    """None: whoever may write to the slot's store may write indices."""
+    """None: everyone who may write to the slot's store may write indices."""
     summary_at: TimeOfDay | None = None
     """Time of day, in the slot's time zone, at which the night's summary is made and sent; none without."""
     required: Choice = Choice()

@@ -15,8 +15,11 @@ class Mail(Block):
 
     connection: ConnectionId
     sender: MailAddress
+    """The address that mail comes from."""
     to: Annotated[tuple[MailAddress, ...], Field(min_length=1)]
+    """The addresses that get it."""
     timeout_s: Annotated[float, Field(gt=0, le=120)] = 20.0
+    """How long the server may take."""
 
 
 class Webhook(Block):
@@ -24,7 +27,9 @@ class Webhook(Block):
 
     connection: ConnectionId
     timeout_s: Annotated[float, Field(gt=0, le=120)] = 10.0
+    """How long one call may take."""
     retries: Annotated[int, Field(ge=0, le=10)] = 3
+    """How often a call that failed is repeated."""
 
 
 class Chat(Block):
@@ -32,6 +37,7 @@ class Chat(Block):
 
     connections: Annotated[tuple[ConnectionId, ...], Field(min_length=1)]
     timeout_s: Annotated[float, Field(gt=0, le=120)] = 20.0
+    """How long one service may take."""
 
 
 class Notify(Block):
@@ -40,10 +46,14 @@ class Notify(Block):
     window_hours: Annotated[float, Field(gt=0, le=168)] = 12.0
     """A cause that was told is not told again so long."""
     whitelist_days: Annotated[int, Field(ge=0, le=365)] = 14
+    """How many days before a whitelist ends a message says so."""
     late_minutes: Annotated[int, Field(ge=1, le=720)] = 30
     """How long after its schedule a night may begin; then a message says that it did not."""
     stuck_lease_minutes: Annotated[int, Field(ge=1, le=1440)] = 15
     """How long one lease may be held; then a message says so."""
     mail: Mail | None = None
+    """None: no mail."""
     webhook: Webhook | None = None
+    """None: no call."""
     apprise: Chat | None = None
+    """None: no chat."""

@@ -15,10 +15,15 @@ class Gateway(_Block):
     """The embedded gateway service."""
 
     host: str = "127.0.0.1"
+    """The address that it listens on."""
     port: Annotated[int, Field(ge=1, le=65535)] = 4929
+    """Its port."""
     max_lease_time_s: Annotated[int, Field(ge=1, le=86_400)] = 120
+    """How long a lease lasts; publishers renew it."""
     state: SitePath = Path("var/gateway/state.db")
+    """Its database of leases and commits; it survives a restart."""
     keys: SitePath = Path("var/keys")
+    """Folder of the keys of repositories and gateways."""
     max_payload_mib: Annotated[int, Field(ge=1, le=1 << 20)] = 4096
     """What a stock publisher may send at once. It puts 200 MiB into a pack, and a larger object into one of its own."""
     payloads_at_once: Annotated[int, Field(ge=1, le=256)] = 8
@@ -29,4 +34,6 @@ class Paths(_Block):
     """Where Nightshift keeps its own files on this machine."""
 
     root: SitePath = Path()
+    """The folder that relative paths start from."""
     var: SitePath = Path("var")
+    """State, logs and secrets."""

@@ -14,18 +14,26 @@ class SshLogin(Block):
     """Where it is, who we are there, by which key it is known. `{fqrn}` in `spool` is the repository's name."""
 
     host: HostName
+    """Its name or address."""
     port: Annotated[int, Field(ge=1, le=65535)] = 22
     user: Annotated[str, Field(min_length=1)]
+    """Who we are there."""
     known_hosts: SitePath
     """A file as OpenSSH has it; a machine whose key is not in it is refused."""
     key: SitePath | None = None
+    """The file of our private key."""
     connection: ConnectionId | None = None
     """The connection whose password opens the key file; none for a key without."""
     agent: bool = False
+    """Whether an SSH agent has our key."""
     command: Annotated[tuple[str, ...], Field(min_length=1)] = ("cvmfs_server",)
+    """The program with its prefix, as `[sudo, -n, cvmfs_server]`."""
     spool: NodeFolder = "/var/spool/cvmfs/{fqrn}"
+    """A folder for what is sent and locked."""
     connect_timeout_s: Annotated[float, Field(gt=0, le=600)] = 20.0
+    """How long a connection may take to be made."""
     keepalive_s: Annotated[int, Field(ge=1, le=600)] = 15
+    """How often a quiet connection is checked."""
 
     @model_validator(mode="after")
     def _one_way_to_log_in(self) -> SshLogin:

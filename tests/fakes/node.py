@@ -23,7 +23,6 @@ from include.cvmfs.ingest.prepare import PrepareOptions, prepare
 from include.cvmfs.ingest.spool import Specials
 from include.cvmfs.revision.repository import Repository
 from include.cvmfs.sources.directory import DirectorySource
-from include.lab.servers.sshd import SshServer
 from include.publishers.server.publisher import ServerPublisher
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
@@ -31,6 +30,7 @@ from include.site.site import Site
 from include.storage.file import FileStore
 from tests.fakes.local import DIRECTORY
 from tests.fakes.site import FQRN, MASTER, PUBLIC_KEY, SIGNER
+from tests.servers.sshd import SshServer
 
 PROGRAM = Path(__file__).with_name("cvmfs_server")
 TOKEN_ON_THE_NODE = "AAAABBBBCCCCDDDDEEEEFFFFGGGGHHHHIIIIJJJJKKKKLLLLMMMM===="

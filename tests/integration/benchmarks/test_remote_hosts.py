@@ -17,13 +17,13 @@ from include.benchmarks.scenarios.plan import CampaignPlan, CampaignWish, Planne
 from include.benchmarks.targets.base import MARKER
 from include.benchmarks.targets.remote import RemoteArea
 from include.benchmarks.verdict.figures import figures_of, missing_parts
-from include.lab.servers.sshd import SshServer
 from include.settings.model import SiteSettings
 from include.settings.secrets import EnvSecrets
 from include.settings.storage_benchmark.blocks import TargetKind
 from include.site.site import Site
 from tests.fakes.benchmarking import START, begin_campaign, campaigns_of, ticking
 from tests.fakes.refused import refused
+from tests.servers.sshd import SshServer
 
 pytestmark = pytest.mark.server("fio")
 

@@ -15,7 +15,7 @@ from include.stageout.places.facts import FileFacts
 from include.stageout.places.open import open_place
 from include.stageout.places.options import PlaceOptions
 from tests.fakes.refused import refused
-from tests.fakes.xrootd import XrootdServer
+from tests.servers.xrootd import XrootdServer
 
 ADLER32, CRC32C, READ_BACK, NONE = ChecksumMode
 DATA = bytes(range(256)) * 9000

@@ -59,3 +59,9 @@ def test_no_modules_import_each_other(tree: Tree) -> None:
 def test_a_package_imports_nothing_by_itself(tree: Tree) -> None:
     inits = {name: path for name, path in tree.files.items() if name.endswith("__init__")}
     assert [name for name in inits if tree.imports[name]] == []
+
+
+def test_a_server_that_only_tests_start_is_below_tests(imports: dict[str, list[str]]) -> None:
+    servers = {f"include.lab.servers.{file.stem}" for file in (ROOT / "include/lab/servers").glob("[!_]*.py")}
+    used = {module for file, modules in imports.items() if not file.startswith("tests/") for module in modules}
+    assert servers - used == set()

@@ -15,7 +15,9 @@ from tests.unit.house.conftest import FOLDERS
 OURS = {*FOLDERS, *(path.stem for folder in FOLDERS for path in (ROOT / folder).iterdir())}
 NAME = re.compile(r"\w[\w.-]*")
 DISTRIBUTIONS = packages_distributions()
-PRODUCTION, LAB, DEV = "requirements.in", "requirements-lab.in", "requirements-dev.in"
+PRODUCTION, LAB, DEV, DOCS = (
+    "requirements.in", "requirements-lab.in", "requirements-dev.in", "requirements-docs.in",
+)  # fmt: skip
 
 
 def normal(name: str) -> str:
@@ -44,7 +46,7 @@ def imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def test_every_package_that_we_import_is_named(imports: dict[str, list[str]]) -> None:
-    found = {file: missing(modules, PRODUCTION, LAB, DEV) for file, modules in imports.items()}
+    found = {file: missing(modules, PRODUCTION, LAB, DEV, DOCS) for file, modules in imports.items()}
     assert {file: packages for file, packages in found.items() if packages} == {}
 
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from include.lab.follow import snapshot
+from include.lab.errors import AIRFLOW_SILENT, LabError
+from include.lab.follow import follow, snapshot
 from include.lab.night import start, today
 from include.lab.report import ArtifactLine, NightReport
 from include.settings.load import load
+from tests.fakes.refused import refused
 
 KEYS = {
     *("repository", "url", "public_key", "revision", "root_hash"),
@@ -119,6 +121,34 @@ class Api:
 
     def trigger(self, dag_id: str, run_id: str, conf: dict[str, Any], *, logical_date: str | None) -> None:
         self.calls.append(("trigger", dag_id, run_id, conf, logical_date))
+
+
+class SilentApi:
+    """Airflow's API, which first fails as listed."""
+
+    def __init__(self, *errors: LabError) -> None:
+        self._errors = list(errors)
+
+    def run_state(self, dag_id: str, run_id: str) -> str:
+        if self._errors:
+            raise self._errors.pop(0)
+        return "success"
+
+    def task_instances(self, dag_id: str, run_id: str) -> list[dict[str, Any]]:
+        return []
+
+
+def followed(api: SilentApi, silence_s: float) -> str:
+    seen = follow(api, "dag", "run", show=lambda _: None, timeout_s=60, poll_s=0, silence_s=silence_s)  # type: ignore[arg-type]
+    return seen.state
+
+
+def test_a_night_is_followed_on_while_airflow_is_silent_for_a_while() -> None:
+    assert followed(SilentApi(AIRFLOW_SILENT("no answer"), AIRFLOW_SILENT("no answer")), silence_s=60) == "success"
+    with refused(AIRFLOW_SILENT):
+        followed(SilentApi(AIRFLOW_SILENT("no answer")), silence_s=-1)
+    with refused(LabError):
+        followed(SilentApi(LabError("refused")), silence_s=60)
 
 
 def test_each_attempt_at_a_night_gets_the_next_number() -> None:

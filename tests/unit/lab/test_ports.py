@@ -81,8 +81,8 @@ def test_an_offset_moves_all_ports_but_those_that_are_given() -> None:
     assert Ports.from_environment({"NIGHTSHIFT_PORT_OFFSET": "100", **ports.to_environment()}) == ports
 
 
-def test_the_readme_lists_every_port_with_its_variable() -> None:
-    text = (Path(__file__).resolve().parents[3] / "README.md").read_text()
+def test_the_operations_page_lists_every_port_with_its_variable() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "operations.md").read_text()
     for name in NAMES:
         assert re.search(rf"\| `{variable(name)}` \| {getattr(Ports(), name)} \|", text), name
 

@@ -148,7 +148,7 @@ def test_the_alert_rules_have_the_form_of_prometheus() -> None:
         assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}, rule["alert"]
         assert re.fullmatch(r"[A-Z][A-Za-z0-9]*", rule["alert"])
         assert rule["labels"]["severity"] in {"warning", "critical"}, rule["alert"]
-        assert set(rule["annotations"]) == {"summary", "description"}, rule["alert"]
+        assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}, rule["alert"]
         assert DURATION.fullmatch(rule.get("for", "1m")), rule["alert"]
         for text in (*rule["annotations"].values(), rule["expr"]):
             assert isinstance(text, str), rule["alert"]

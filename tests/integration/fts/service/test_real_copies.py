@@ -17,7 +17,7 @@ from include.fts.states import FailureScope, FileState
 from include.lab.servers.weed import WeedServer
 from include.storage.open import Credentials
 from tests.fakes.ftsservice import FtsService
-from tests.fakes.xrootd import XrootdServer
+from tests.servers.xrootd import XrootdServer
 
 CONTENT = bytes(range(256)) * 4096
 ADLER = f"adler32:{zlib.adler32(CONTENT):08x}"

@@ -12,7 +12,6 @@ import pytest
 
 from include.cvmfs.commit.commit import NewTag
 from include.cvmfs.sources.xattrs import unpack_xattrs
-from include.lab.servers.sshd import SshServer
 from include.publishers.capabilities import Operation, OperationOutcome, Way, cell
 from include.publishers.errors import Lossy, NotSupported
 from include.publishers.server.errors import NodeBusy
@@ -22,6 +21,7 @@ from tests.fakes.node import PublisherNode
 from tests.fakes.refused import refused
 from tests.fakes.site import DESTINATIONS, FQRN
 from tests.integration.publishers.server.conftest import now, packed
+from tests.servers.sshd import SshServer
 
 pytestmark = [
     pytest.mark.server("sshd"),
