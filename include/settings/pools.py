@@ -70,7 +70,7 @@ def _transfers(settings: SiteSettings) -> tuple[PoolSettings, ...]:
         PoolSettings(name, DATA_SETS, "Tasks whose files this FTS server transfers, waiting ones included.", True)
         for name in settings.stageout.fts
     )
-    return (PoolSettings(STAGEOUT, 3 * settings.stageout.shards, passes), *servers)
+    return (PoolSettings(STAGEOUT, 4 * settings.stageout.shards, passes), *servers)
 
 
 def to_import(pools: Iterable[PoolSettings]) -> dict[str, dict[str, str | int | bool]]:
