@@ -187,9 +187,8 @@ def test_buttons_change_what_the_list_shows_and_can_be_changed(
     recorded(site.ledger, 2, owner="bob")
     moved(site, ids[2:3], FAILED, failure="quota")
     moved(site, ids[3:], CLEANED)
-    found = dict(
-        re.findall(r'<form class="change" action="([^"]+)".*?data-list="([^"]+)"', ann(f"transfers?{query}"), re.S)
-    )
+    page = ann(f"transfers?{query}")
+    found = dict(re.findall(r'<form class="change" action="([^"]+)".*?data-list="([^"]+)"', page, re.DOTALL))
     expected = {"kill": killed, "resubmit": resubmitted}
     api = TestClient(create_api(stageout_user, lambda: site), base_url="http://127.0.0.1")
     for verb, chosen in expected.items():

@@ -19,12 +19,8 @@ def site(name: str, *urls: str) -> RemoteSite:
 
 
 def decision(source: str, destination: str, active: int = 7) -> LinkDecision:
-    row = {
-        "source_se": source,
-        "dest_se": destination,
-        "active": active,
-        "datetime": datetime(2026, 11, 23, tzinfo=UTC),
-    }
+    at = datetime(2026, 11, 23, tzinfo=UTC)
+    row = {"source_se": source, "dest_se": destination, "active": active, "datetime": at}
     return LinkDecision.model_validate(row)
 
 
