@@ -21,7 +21,7 @@ CHOOSING = ("user", "workflow", "job", "source", "destination", "site", "name", 
 
 @dataclass(frozen=True, slots=True)
 class TransferChange:
-    """A button. `states`: those that it changes; `effect`: what the person is told before it is done."""
+    """A button. `states`: those that it changes; `effect`: what it does, shown before the second press."""
 
     verb: str
     label: str

@@ -125,7 +125,7 @@ class _Batch:
             waits = {number: _next_look(self.rows[number], now) for number in found.reasons}
             look_again(ledger, stageout_transfers, waits, claim, now=now, reasons=found.reasons)
         if found.large:
-            # if it is not read by then, its size is looked at again
+            # if it is not read by then, the reporter takes it again
             waits = dict.fromkeys(found.large, LONGEST_LOOK)
             look_again(ledger, stageout_transfers, waits, claim, now=now, reasons=found.large, to=LARGE)
         self.unknown.update(self.rows[number].destination for number in found.reasons)
