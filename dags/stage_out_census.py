@@ -18,7 +18,7 @@ for too long, jobs that FTS does not know, claims that are over. It makes due ag
 the page *Transfers*. Files in temporary areas that no transfer names are reported when they are older than
 `stageout.unknown_days`, and deleted only at sites with `clean_unknown: true`.
 
-`delete_runs` deletes runs of the DAGs that run every minute, with their logs: successful ones after
+`delete_runs` deletes runs of the DAGs that run every few minutes, with their logs: successful ones after
 `stageout.keep_run_hours`, failed ones after seven times as long. It needs `stageout.runs_connection`, a user of
 Airflow's API who may delete runs, and is skipped without it. More: docs/stage-out.md.
 """
@@ -50,7 +50,7 @@ if _site.sites:
             doc_md="Compares ledger, FTS and storages; makes due again what is safe, and names the rest.",
         )
         DeleteOldRunsOperator(
-            dag_ids=["stage_out_submit", "stage_out_monitor", "stage_out_finish"],
+            dag_ids=["stage_out_submit", "stage_out_monitor", "stage_out_read_back", "stage_out_finish"],
             task_id="delete_runs",
             task_display_name="Delete old runs",
             doc_md="Deletes old runs of the DAGs that run every minute, and their logs.",

@@ -66,7 +66,7 @@ def pools(settings: SiteSettings, *, cores: int | None = None) -> tuple[PoolSett
 def _transfers(settings: SiteSettings) -> tuple[PoolSettings, ...]:
     """The passes of stage-out; and, by FTS server, the tasks that wait for transfers of their own."""
     # one more: a message to users, or a census of an hour, takes no slot of a pass
-    slots = 3 * settings.stageout.shards + 1
+    slots = 4 * settings.stageout.shards + 1
     passes = "Passes of stage-out, one of each kind and shard at a time, and one other task; after tasks of nights."
     servers = (
         PoolSettings(name, DATA_SETS, "Tasks whose files this FTS server transfers, waiting ones included.", True)

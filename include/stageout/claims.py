@@ -25,6 +25,8 @@ from include.stageout.retry import MAX_REASON_CHARACTERS
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_queues, stageout_transfers
 
+LARGE = "0" * 32
+"""The claim of copies that wait for the component that reads large files (`claim_large`)."""
 BY_QUEUE = "ix_stageout_transfers_state_queue_due_at"
 
 
@@ -163,6 +165,7 @@ def look_again(
     *,
     now: datetime,
     reasons: Mapping[int, str] | None = None,
+    to: str | None = None,
 ) -> None:
     """End a claim of rows that are not moved; each is due again after its wait.
 
@@ -173,6 +176,7 @@ def look_again(
         claim: The caller's.
         now: When it looked.
         reasons: Why rows wait, where that is worth knowing.
+        to: LARGE, whose component may take them meanwhile.
     """
     together: defaultdict[tuple[timedelta, str | None], list[int]] = defaultdict(list)
     for number, wait in waits.items():
@@ -180,7 +184,7 @@ def look_again(
 
     def work(connection: Connection) -> None:
         for (wait, reason), ids in together.items():
-            values: dict[str, Any] = {"due_at": now + wait, "claim": None, "claimed_by": None}
+            values: dict[str, Any] = {"due_at": now + wait, "claim": to, "claimed_by": to and "read-back"}
             if reason is not None:
                 values["reason"] = reason[:MAX_REASON_CHARACTERS]
             for piece in pieces(sorted(ids)):
@@ -188,6 +192,18 @@ def look_again(
                 connection.execute(update(table).where(*ours).values(values))
 
     writing(bind, work)
+
+
+def claim_large(bind: Bind, worker: StageoutWorker, *, limit: int, now: datetime) -> ClaimedRows:
+    """Take copies that were left to the component that reads large files, the oldest first."""
+    columns = stageout_transfers.c
+    where = [columns.state == TransferState.COPIED.value, columns.claim == LARGE]
+
+    def work(connection: Connection) -> ClaimedRows:
+        ids = lock_oldest(connection, stageout_transfers, where, limit)
+        return _take(connection, stageout_transfers, ids, worker, now)
+
+    return writing(bind, work)
 
 
 def release_dead(bind: Bind, *, limit: int, now: datetime) -> frozenset[int]:

@@ -199,19 +199,27 @@ def pass_params() -> dict[str, Param]:
     }
 
 
-def dag_settings(settings: SiteSettings, *, params: Mapping[str, Param] | None = None) -> dict[str, Any]:
-    """What the DAGs of stage-out share: one run at a time, none for the past, after tasks of nights."""
-    pass_s = settings.stageout.pass_s
+def dag_settings(
+    settings: SiteSettings, *, params: Mapping[str, Param] | None = None, longest: timedelta | None = None
+) -> dict[str, Any]:
+    """What the DAGs of stage-out share: one run at a time, none for the past, after tasks of nights.
+
+    Args:
+        settings: The configuration.
+        params: Of the DAG; None: those of a pass.
+        longest: What a task may take; None: the time of a pass, and what its last batch may take beyond it.
+    """
+    longest = longest or timedelta(seconds=settings.stageout.pass_s) + _GRACE
     return {
         "start_date": datetime(2026, 1, 1, tzinfo=UTC),
         "catchup": False,
         "max_active_runs": 1,
-        "dagrun_timeout": timedelta(hours=1, seconds=2 * pass_s),
+        "dagrun_timeout": timedelta(hours=1) + 2 * longest,
         "on_failure_callback": alert_failed_run,
         "default_args": {
             **default_args(retries=1, priority=PRIORITY),
             "pool": STAGEOUT,
-            "execution_timeout": timedelta(seconds=pass_s) + _GRACE,
+            "execution_timeout": longest,
         },
         "params": pass_params() if params is None else dict(params),
         "tags": ["stage-out"],

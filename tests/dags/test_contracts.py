@@ -37,6 +37,7 @@ IDS = (
     "stage_out_census",
     "stage_out_finish",
     "stage_out_monitor",
+    "stage_out_read_back",
     "stage_out_submit",
     "storage_benchmark",
     "undo_build",

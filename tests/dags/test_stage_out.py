@@ -20,6 +20,7 @@ from include.fts.client.client import FtsClient
 from include.settings.load import load
 from include.settings.secrets import EnvSecrets
 from include.site.site import Site
+from include.stageout.components import reporter
 from include.stageout.files import FileToTransfer, StageoutRequest
 from include.stageout.opening import open_stageout
 from include.stageout.registration.blocks import close_workflow
@@ -34,7 +35,10 @@ from tests.dags.conftest import MiniSite, read_dags, record
 from tests.fakes.ftsservice import FtsService
 from tests.fakes.taskcontext import task_context
 
-DAGS = ("stage_out_submit", "stage_out_monitor", "stage_out_finish", "stage_out_census", "stage_out_analytics")
+DAGS = (
+    "stage_out_submit", "stage_out_monitor", "stage_out_read_back", "stage_out_finish", "stage_out_census",
+    "stage_out_analytics",
+)  # fmt: skip
 AREA, HOME = "/store/temp/user/ada", "/store/user/ada"
 
 
@@ -159,6 +163,17 @@ def test_files_are_submitted_verified_registered_and_their_sources_removed(stage
     assert staged.path("south", f"{HOME}/whole/a").read_bytes() == b"whole/a"
     assert not staged.path("north", f"{AREA}/whole/a").exists()
     assert staged.path("north", f"{AREA}/whole/c").exists(), "the source of a failed transfer stays"
+
+
+def test_a_large_copy_is_read_by_a_dag_of_its_own(staged: StagedSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter, "READ_IN_PASS", 3)
+    staged.request("large", "a", "b")
+    staged.run("stage_out_submit")
+    staged.await_fts()
+    staged.run("stage_out_monitor")
+    assert staged.states("large") == {"copied": 2}
+    assert staged.run("stage_out_read_back") == {"read": "success"}
+    assert staged.states("large") == {"done": 2}
 
 
 def test_a_run_with_nothing_to_do_changes_nothing(staged: StagedSite) -> None:

@@ -46,6 +46,12 @@ axe.run(document, {resultTypes: ["violations"]})
   .then((found) => done(found.violations), (error) => done(String(error)));
 """
 
+CROSS_SITE = """
+const [url, mode, kind, ids, done] = arguments;
+fetch(url, {method: "POST", mode, credentials: "include", headers: {"Content-Type": kind}, body: JSON.stringify({ids})})
+  .then((reply) => done(reply.type), () => done("refused"));
+"""
+
 
 @dataclass
 class Running:
@@ -273,6 +279,43 @@ def test_repositories_and_publications_show_the_night_that_ended(
     assert errors_of_console(browser) == []
 
 
+def changed_by_buttons(deployment: Deployment, browser: Browser) -> None:
+    """Kills and resubmits on both pages, from within Airflow's; a page of another site changes nothing."""
+
+    def states() -> list[str]:
+        listed = deployment.api._call("GET", f"{STAGEOUT_API}/transfers?workflow=browser").json()
+        return [row["state"] for row in listed["rows"]]
+
+    browser.open("/plugin/nightshift-transfers/nightshift/transfers?workflow=browser")
+    with framed(browser, "iframe[title=Transfers]"):
+        browser.click("#kill")
+        browser.wait_for_text("form.change output", "3 transfers.")
+        browser.click("#kill-cancel")
+        assert states() == ["new"] * 3
+        browser.click("#kill")
+        browser.click("#kill-yes")
+        browser.wait_for_text("form.change output", "3 killed")
+        browser.wait_for_text("div[aria-label='Files']", "killed by")
+        assert faults_of_axe(browser) == []
+        browser.click("a[aria-label^='history of transfer']")
+        browser.click("#resubmit")
+        browser.click("#resubmit-yes")
+        browser.wait_for_text("div[aria-label='History']", "resubmitted by")
+    kept(browser, "transfer-resubmitted")
+    assert states() == ["new", "killed", "killed"]
+    assert errors_of_console(browser) == []
+    # `localhost` is another site than the address that the login is for
+    numbers = [row["id"] for row in deployment.api._call("GET", f"{STAGEOUT_API}/transfers").json()["rows"]]
+    browser.driver.get(browser.url.replace("127.0.0.1", "localhost") + f"{PREFIX}/static/shell.js")
+    for mode, kind in (("no-cors", "text/plain"), ("cors", "application/json")):
+        answered = browser.driver.execute_async_script(
+            CROSS_SITE, f"{browser.url}{STAGEOUT_API}/transfers/kill", mode, kind, numbers
+        )
+        assert answered in {"opaque", "refused"}
+    browser.driver.get_log("browser")  # it says what it refused
+    assert states() == ["new", "killed", "killed"]
+
+
 def test_transfers_are_submitted_by_rest_and_seen_by_operators_with_their_history(
     deployment: Deployment, browser: Browser
 ) -> None:
@@ -299,6 +342,7 @@ def test_transfers_are_submitted_by_rest_and_seen_by_operators_with_their_histor
         assert faults_of_axe(browser) == []
         assert loaded(browser) == {urlsplit(deployment.lab.airflow_url).netloc}
     kept(browser, "transfer")
+    changed_by_buttons(deployment, browser)
     browser.open("/nightshift/transfers")
     browser.see(".chart .main-svg")
     assert faults_of_axe(browser) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from include.settings.transfers.sites import ChecksumMode, RemoteSite
 from include.settings.transfers.stageout import StageoutSettings
 from include.stageout.claims import StageoutWorker
 from include.stageout.components.monitor import MonitorReport, monitor
-from include.stageout.components.reporter import ReporterReport, report
+from include.stageout.components.reporter import ReporterReport, read_back, report
 from include.stageout.components.retry_manager import RetryReport, retry_waiting
 from include.stageout.components.submitter import SubmitReport, submit
 from include.stageout.components.tools import Stageout
@@ -42,7 +42,10 @@ class DictPlace:
     broken: FailureReason | None = None
 
     def look(self, names: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]:
-        return {name: self.broken or self.files.get(name) for name in names}
+        facts = {name: self.files[name] for name in names if name in self.files}
+        if checksum is ChecksumMode.NONE:
+            facts = {name: replace(fact, checksum=None) for name, fact in facts.items()}
+        return {name: self.broken or facts.get(name) for name in names}
 
     def remove(self, names: Sequence[str]) -> Mapping[str, FailureReason | None]:
         for name in names:
@@ -108,6 +111,10 @@ class TransferLoop:
     def report(self, limit: int = 1000) -> ReporterReport:
         """A batch of the reporter."""
         return report(self.stageout, now=self.now, limit=limit)
+
+    def read_back(self, limit: int = 1000) -> ReporterReport:
+        """A batch of the component that reads large copies."""
+        return read_back(self.stageout, now=self.now, limit=limit)
 
     def retry(self, limit: int = 1000) -> RetryReport:
         """A batch of the retry manager."""

@@ -34,6 +34,7 @@ def needed(settings: SiteSettings, slots: Iterable[str] | None = None) -> dict[s
     if settings.sites:
         found["stage_out_submit"] = "no file is handed to FTS"
         found["stage_out_monitor"] = "no transfer is verified or tried again"
+        found["stage_out_read_back"] = "no large copy of a site without checksums is verified"
         found["stage_out_finish"] = "no file is registered and no source is removed"
         found["stage_out_census"] = "nothing finds what is stuck, and runs of every minute stay"
         found["stage_out_analytics"] = "no figures of transfers are kept"

@@ -85,11 +85,12 @@ def status(
     destination: Annotated[str | None, typer.Option("--destination", help="To this site.")] = None,
     states: Annotated[list[str] | None, typer.Option("--state", help="In this state; may be repeated.")] = None,
     listed: Annotated[bool, typer.Option("--list", "-l", help="List the transfers, the newest first.")] = False,
+    links: Annotated[bool, typer.Option("--links", help="Count by link, with the limits that FTS decided.")] = False,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="How many are listed.")] = 50,
     after: Annotated[int | None, typer.Option("--after", help="Go on after the list that ended with this.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Count transfers by state, list them with their reasons, or show one with its whole history."""
+    """Count transfers by state or link, list them with their reasons, or show one with its whole history."""
     from include.stageout.states import TransferState
     from include.stageout.status import TransferFilter
 
@@ -106,25 +107,28 @@ def status(
             _show_transfer(site, number, as_json=as_json)
         elif listed or job or name or after is not None:
             _show_list(site, wanted, after, limit, as_json=as_json)
+        elif links:
+            _show_links(site, wanted, as_json=as_json)
         else:
             _show_counts(site, wanted, as_json=as_json)
 
 
 @app.command()
 def kill(ids: Ids = None, workflow: Workflow = None, owner: Owner = None, as_json: AsJson = False) -> None:
-    """Kill transfers. What FTS has is killed when FTS confirms it; what is copied already goes on."""
-    from include.stageout.components.retry_manager import kill as kill_transfers
+    """Kill transfers. What FTS has is killed when FTS confirms it; what is copied already goes on.
+
+    With --workflow the workflow is closed first: it gets no further files, and cannot be opened again.
+    """
+    from include.stageout.components import retry_manager
 
     whose = owner or getpass.getuser()
+    chosen = _chosen(ids, workflow)
     with refusing():
-        done = kill_transfers(
-            open_site().ledger,
-            by=holder(),
-            now=datetime.now(UTC),
-            ids=_chosen(ids, workflow),
-            owner=whose,
-            workflow=workflow,
-        )
+        ledger, now = open_site().ledger, datetime.now(UTC)
+        if workflow is not None:
+            done = retry_manager.kill_workflow(ledger, whose, workflow, by=holder(), now=now)
+        else:
+            done = retry_manager.kill(ledger, by=holder(), now=now, ids=chosen, owner=whose)
     if as_json:
         typer.echo(json.dumps({"killed": sorted(done.killed), "killing": sorted(done.killing)}))
         return
@@ -379,6 +383,33 @@ def _show_counts(site: Site, wanted: TransferFilter, *, as_json: bool) -> None:
     for state in dict.fromkeys([*live, *archived]):
         typer.echo(f"{state:16}  {live.get(state, 0):>10}  archived {archived.get(state, 0):>10}")
     if not live and not archived:
+        typer.echo("there are no such transfers")
+
+
+def _show_links(site: Site, wanted: TransferFilter, *, as_json: bool) -> None:
+    from include.errors import NightshiftError
+    from include.stageout.optimizer import ask_optimizers, decisions_by_link
+    from include.stageout.status import count_transfers, sum_counts
+
+    files = sum_counts(count_transfers(site.ledger, wanted), lambda count: (count.source, count.destination))
+    answers = ask_optimizers(site)
+    faults = {server: str(error) for server, error in answers.items() if isinstance(error, NightshiftError)}
+    decisions = decisions_by_link(files, site.settings.sites, answers)
+    rows = [
+        {"source": link[0], "destination": link[1], "files": count, "active": known.active if known else None,
+         "decided_at": known.at.isoformat() if known and known.at else None}
+        for link, count in sorted(files.items()) for known in [decisions.get(link)]
+    ]  # fmt: skip
+    if as_json:
+        typer.echo(json.dumps({"links": rows, "faults": faults}, indent=1))
+        return
+    for row in rows:
+        limit = "no limit is known" if row["active"] is None else f"FTS: at most {row['active']} active"
+        decided = f", decided at {row['decided_at']}" if row["decided_at"] else ""
+        typer.echo(printable(f"{row['source']} -> {row['destination']}  {row['files']:>10} files  {limit}{decided}"))
+    for server, fault in faults.items():
+        typer.echo(printable(f"nightshift: limits of {server} are unknown: {fault}"), err=True)
+    if not rows:
         typer.echo("there are no such transfers")
 
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlencode
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from include.fts.client.credentials import Credential, X509Files
 from include.fts.client.jobs import PRIORITIES, FtsJob, JobName
@@ -24,6 +24,7 @@ from include.fts.client.replies import (
     Identity,
     JobAnswers,
     JobStatus,
+    LinkDecision,
     Submitted,
 )
 from include.fts.client.transport import FtsCall, FtsReply, FtsTransport
@@ -39,6 +40,7 @@ _MOST_PATH = 3900
 DELEGATED = timedelta(hours=48)
 RENEWED_BELOW = timedelta(hours=24)
 _ASKED_AGAIN = timedelta(hours=1)
+R = TypeVar("R", bound=BaseModel)
 
 
 class BanOf(Enum):
@@ -157,14 +159,7 @@ class FtsClient:
         """The storages or users that are banned."""
         kind = Ban if of is BanOf.STORAGE else BannedUser
         call = FtsCall("GET", f"/ban/{of.value[0]}", f"list of banned {of.name.lower()}s")
-
-        def bans(value: Any) -> tuple[Ban, ...]:
-            if not isinstance(value, list):
-                raise ValueError("not a list")
-            return tuple(kind.model_validate(entry) for entry in value)
-
-        listed: tuple[Ban, ...] = self._transport.value(call, bans)
-        return listed
+        return self._listed(call, kind)
 
     def ban(self, of: BanOf, name: str, *, wait: bool = False, allow_submit: bool = False, message: str = "") -> None:
         """Ban a storage or user; its files are canceled, or wait with ``wait`` (storages only).
@@ -183,6 +178,12 @@ class FtsClient:
         path, parameter = of.value
         what = f"end of the ban of {of.name.lower()} {name}"
         self._transport.checked(FtsCall("DELETE", f"/ban/{path}?{urlencode({parameter: name})}", what))
+
+    # -- links
+
+    def link_decisions(self) -> tuple[LinkDecision, ...]:
+        """What the optimizer decided of each link, the newest first; a link that it has no decision of is left out."""
+        return self._listed(FtsCall("GET", "/optimizer/current", "decisions of the optimizer"), LinkDecision)
 
     # -- who we are
 
@@ -250,6 +251,17 @@ class FtsClient:
             FtsCall("PUT", f"{path}/credential", "delegation of a proxy", body=proxy, content_type=None)
         )
         return min(now + lifetime, credential.expires)
+
+    # -- replies that are lists
+
+    def _listed(self, call: FtsCall, kind: type[R]) -> tuple[R, ...]:
+        def parsed(value: Any) -> tuple[R, ...]:
+            if not isinstance(value, list):
+                raise ValueError("not a list")
+            return tuple(kind.model_validate(entry) for entry in value)
+
+        listed: tuple[R, ...] = self._transport.value(call, parsed)
+        return listed
 
     # -- replies about many jobs
 

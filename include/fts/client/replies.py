@@ -121,6 +121,17 @@ class BannedUser(Ban):
     name: Text = Field(validation_alias="dn")
 
 
+class LinkDecision(_Reply):
+    """What the server's optimizer decided of a link between two storages, ``scheme://host``, without a port."""
+
+    source: Text = Field(validation_alias="source_se")
+    destination: Text = Field(validation_alias="dest_se")
+    active: Annotated[int, Field(ge=0)]
+    """Files that it copies at the same time, at most."""
+    at: Time | None = Field(None, validation_alias="datetime")
+    """When it was decided."""
+
+
 class Delegation(_Reply):
     """The proxy that the server has of us."""
 

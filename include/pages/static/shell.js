@@ -199,10 +199,85 @@
     button.disabled = false;
   }
 
+  // -- killing and resubmitting transfers: the first press counts them, the second one sends
+
+  const MOST_CALLS = 20;  // a page of a list may have few rows and still a next one
+  const chosen = new WeakMap();
+
+  async function called(url, options) {
+    const reply = await fetch(url, { credentials: "same-origin", cache: "no-store", ...options });
+    const body = await reply.json();
+    if (!reply.ok) throw new Error(body.hint ? `${body.message} Hint: ${body.hint}.` : body.message);
+    return body;
+  }
+
+  async function listed(url, most) {
+    const ids = [];
+    let after = null;
+    for (let calls = 0; calls < MOST_CALLS && ids.length < most; calls += 1) {
+      const page = await called(after === null ? url : `${url}&after=${after}`);
+      ids.push(...page.rows.map((row) => row.id));
+      after = page.after;
+      if (after === null) break;
+    }
+    return { ids: ids.slice(0, most), more: after !== null || ids.length > most };
+  }
+
+  // Cancel takes the place of the first button: a double click changes nothing.
+  function settle(form, ids) {
+    const [first, cancel, yes] = form.querySelectorAll("button");
+    const focused = form.contains(document.activeElement);
+    if (ids) chosen.set(form, ids);
+    else chosen.delete(form);
+    first.hidden = Boolean(ids);
+    cancel.hidden = yes.hidden = !ids;
+    if (focused) (ids ? cancel : first).focus();
+  }
+
+  async function change(form) {
+    const answer = form.querySelector("output");
+    const ids = chosen.get(form);
+    if (form.dataset.busy) return;
+    form.dataset.busy = "yes";
+    try {
+      if (ids) {
+        settle(form, null);
+        const done = await called(form.getAttribute("action"), {
+          method: "POST",
+          headers: { "Content-Type": "application/json" },
+          body: JSON.stringify({ ids }),
+        });
+        answer.textContent = "Done: " + Object.entries(done).map(([what, files]) => `${files} ${what}`).join(", ") + ".";
+        await news(document.querySelector("[data-live]"));
+      } else {
+        const found = form.dataset.list
+          ? await listed(form.dataset.list, Number(form.dataset.most))
+          : { ids: [Number(form.dataset.id)], more: false };
+        const files = found.ids.length === 1 ? "1 transfer" : `${found.ids.length} transfers`;
+        if (found.ids.length) settle(form, found.ids);
+        answer.textContent = found.ids.length
+          ? `${files}${found.more ? ", and there are more" : ""}. ${form.dataset.effect}`
+          : "There is no such transfer.";
+      }
+    } catch (error) {
+      settle(form, null);
+      answer.textContent = "Not done: " + (error instanceof TypeError ? "Airflow does not answer." : error.message);
+    }
+    delete form.dataset.busy;
+  }
+
   document.addEventListener("submit", (event) => {
-    if (!event.target.matches("form[data-runs]")) return;
+    const form = event.target;
+    if (!form.matches("form[data-runs], form.change")) return;
     event.preventDefault();
-    start(event.target);
+    if (form.matches(".change")) change(form);
+    else start(form);
+  });
+
+  document.addEventListener("reset", (event) => {
+    if (!event.target.matches("form.change")) return;
+    settle(event.target, null);
+    event.target.querySelector("output").textContent = "";
   });
 
   document.addEventListener("DOMContentLoaded", () => {

@@ -8,6 +8,7 @@ from include.fts.client.open import server_url
 from include.pages.asked import Asked
 from include.pages.errors import BadPageQuery
 from include.pages.transfers import rows, view
+from include.pages.transfers.changes import CHANGES
 from include.pages.transfers.overview import address
 from include.settings.errors import SettingsError
 from include.stageout.archive import history
@@ -27,6 +28,7 @@ def read(asked: Asked) -> dict[str, Any]:
         "row": found,
         "kind": view.kind_of(found.state),
         "moves": view.shown_moves(found.created_at, history(asked.site.ledger, found.id)),
+        "changes": () if found.archived else CHANGES,
         "retries": view.retries_of(found.failure),
         "server": server,
         "job": _job_url(asked, server, found.fts_id) if server and found.fts_id else None,

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
+from include.errors import NightshiftError
 from include.pages.addresses import transfer
 from include.pages.asked import Asked
 from include.pages.errors import BadPageQuery
 from include.pages.transfers import rows, view
+from include.pages.transfers.changes import changes_of_list
+from include.stageout.attempts.queues import Link
+from include.stageout.optimizer import ask_optimizers, decisions_by_link
 from include.stageout.retry import TransferFailureClass
 from include.stageout.states import TransferState
-from include.stageout.status import TransferCount, TransferFilter, count_transfers, list_transfers, sum_counts
+from include.stageout.status import MAX_PAGE, TransferCount, TransferFilter, count_transfers, list_transfers, sum_counts
 from include.stageout.upkeep.findings import FindingKind
 
 EVERY_S, OLD_S = 15, 0
@@ -43,6 +47,8 @@ def read(asked: Asked) -> dict[str, Any]:
         "sites": sorted(asked.site.settings.sites),
         "failure_classes": [kind.value for kind in TransferFailureClass],
         "phases": view.PHASES,
+        "changes": changes_of_list(given),
+        "most": MAX_PAGE,
         "rows": [(row, view.kind_of(row.state), transfer(row.id)) for row in page.rows],
         "older": address(given, after=str(page.after)) if page.after is not None else None,
         "newest": address(given),
@@ -86,7 +92,8 @@ def _figures(asked: Asked, wanted: TransferFilter, finding: str | None) -> dict[
     if wanted.workflow is not None:
         whole = TransferFilter(owner=owner, workflow=wanted.workflow)
         of_it = remembered(("transfers", whole), lambda: count_transfers(ledger, whole))
-        return {"counts": _tables(of_it, wanted), "complete": None, "rest": None, "whose": owner}
+        counts = _tables(of_it, wanted)
+        return {"counts": counts, "limits": _limits(asked, counts), "complete": None, "rest": None, "whose": owner}
     complete = asked.services.ask(
         f"complete transfers {owner or ''}", lambda: rows.complete_counts(ledger, remembered, owner)
     )
@@ -120,7 +127,19 @@ def _figures(asked: Asked, wanted: TransferFilter, finding: str | None) -> dict[
         "day_figure": view.day_figure(by_day) if by_day else None,
         "days": by_day[::-1],
     }
-    return {"counts": counts, "complete": complete, "rest": rest, "whose": owner}
+    limits = _limits(asked, counts)
+    return {"counts": counts, "limits": limits, "complete": complete, "rest": rest, "whose": owner}
+
+
+def _limits(asked: Asked, counts: Mapping[str, Any]) -> dict[str, Any]:
+    """What FTS's optimizers decided of the links that are shown, and which servers did not say."""
+    answer = asked.services.ask("decisions of FTS", lambda: ask_optimizers(asked.site))
+    if answer.value is None:
+        return {"links": {}, "faults": [answer.fault] if answer.fault else []}
+    groups = next(groups for name, _, groups in counts["tables"] if name == "link")
+    links: list[Link] = [(group.query["source"], group.query["destination"]) for group in groups[: view.SHOWN]]
+    faults = [str(error) for error in answer.value.values() if isinstance(error, NightshiftError)]
+    return {"links": decisions_by_link(links, asked.site.settings.sites, answer.value), "faults": faults}
 
 
 def _tables(counts: tuple[TransferCount, ...], wanted: TransferFilter) -> dict[str, Any]:

@@ -84,6 +84,8 @@ class StageoutSettings(Block):
     """Seconds that one run of a component may take."""
     shards: Annotated[int, Field(ge=1, le=16)] = 2
     """Tasks that do the same in each run; they share what is due by their claims."""
+    read_back_hours: Annotated[int, Field(ge=1, le=168)] = 12
+    """What a task may take that reads large copies, of sites that report no checksum."""
     runs_connection: ConnectionId | None = None
     """A user of Airflow's API who may delete runs; None: the runs of every minute stay."""
     keep_run_hours: Annotated[int, Field(ge=1, le=8760)] = 24

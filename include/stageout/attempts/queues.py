@@ -122,14 +122,16 @@ def banned_site(link: Link, sites: Mapping[str, RemoteSite], banned: Collection[
     """
     for name in link:
         rules = sites[name].third_party if name in sites else ()
-        if rules and all(_storage(rule.url) in banned for rule in rules):
+        if rules and all(storage_of(rule.url) in banned for rule in rules):
             return name
     return None
 
 
-def _storage(url: str) -> str:
-    """What FTS calls a storage: scheme and host, without a port."""
+def storage_of(url: str) -> str:
+    """What FTS calls the storage of a URL: scheme and host, without a port."""
     scheme, _, rest = url.partition("://")
+    if scheme == "file":
+        return "file://localhost"
     host = rest.partition("/")[0]
     # an IPv6 address has colons of its own
     plain = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]

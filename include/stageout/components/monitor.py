@@ -228,6 +228,9 @@ class _MonitorBatch:
     def _lost(self, transfer: Row[Any], decision: CopyDecision) -> FileJudgement:
         if decision.verdict is CopyVerdict.VERIFIED:
             return self._attempts().copied(transfer, "its FTS job is lost; the destination is as requested")
+        if decision.verdict is CopyVerdict.LOOK:
+            # too large to be read here: the reporter has it read, and a copy that differs is never replaced
+            return self._attempts().copied(transfer, "its FTS job is lost; the destination is as large as requested")
         if decision.verdict is CopyVerdict.CANNOT_TELL:
             return FileJudgement()
         text = f"its FTS job is lost; {decision.reason.text}"

@@ -6,17 +6,17 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Row
 
 from include.errors import NightshiftError
-from include.stageout.claims import claim_transfers, keep_claim, look_again
+from include.stageout.claims import LARGE, ClaimedRows, claim_large, claim_transfers, keep_claim, look_again
 from include.stageout.components.tools import Stageout
 from include.stageout.moves import TransferMove, move_transfers
-from include.stageout.places.compare import CopiedFile, judge_copies
+from include.stageout.places.compare import READ_IN_PASS, CopiedFile, judge_copies
 from include.stageout.places.facts import SitePlace
 from include.stageout.places.verify import CopyDecision, CopyVerdict
 from include.stageout.retry import TransferFailureClass, failure_class
@@ -27,6 +27,8 @@ SHORTEST_LOOK, LONGEST_LOOK = timedelta(seconds=15), timedelta(minutes=30)
 """Between two questions to a site that cannot answer; the wait grows with the age of the copy."""
 THREADS = 8
 """Storages that are asked at the same time."""
+MOST_LARGE = 16
+"""Large files that one batch reads."""
 _T = TransferState
 
 
@@ -38,60 +40,96 @@ class ReporterReport:
         rows: Transfers that it took; 0: nothing is due.
         moved: Transfers by the state that they are in now.
         unknown: Copies that could not be compared, by destination.
+        large: Copies that were left to `read_back`.
     """
 
     rows: int
     moved: Mapping[str, int]
     unknown: Mapping[str, int]
+    large: int
 
 
 def report(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> ReporterReport:
-    """Verify copies; one batch.
+    """Verify copies; one batch. What would have to be read here, and is large, is left to `read_back`.
 
     Args:
         stageout: Ledger, settings and clients.
         now: The clock, UTC.
         limit: Transfers that are taken at most.
     """
-    ledger = stageout.ledger
-    claimed = claim_transfers(ledger, _T.COPIED, stageout.worker, limit=limit, now=now())
+    claimed = claim_transfers(stageout.ledger, _T.COPIED, stageout.worker, limit=limit, now=now())
+    return _verified(stageout, claimed, now, READ_IN_PASS)
+
+
+def read_back(stageout: Stageout, *, now: Callable[[], datetime], limit: int) -> ReporterReport:
+    """Verify large copies by reading them; one batch, which may take hours. Arguments as of `report`."""
+    claimed = claim_large(stageout.ledger, stageout.worker, limit=min(limit, MOST_LARGE), now=now())
+    return _verified(stageout, claimed, now, None)
+
+
+def _verified(
+    stageout: Stageout, claimed: ClaimedRows, now: Callable[[], datetime], most: int | None
+) -> ReporterReport:
+    """Verify what was claimed; `most`: as `judge_copies` takes it."""
     groups, reasons = _by_storage(stageout, claimed.rows)
-    rows = {row.id: row for row in claimed.rows}
-    moved, unknown = _record(stageout, claimed.claim, rows, [], reasons, now())
-    with ThreadPoolExecutor(THREADS, "reporter") as pool:
-        waiting = {pool.submit(_reported, stageout, *group): group[1] for group in groups}
+    if most is None:
+        # what was read is recorded, however long the next file takes
+        groups = [(place, [row]) for place, rows in groups for row in rows]
+    batch = _Batch(stageout, claimed.claim, {row.id: row for row in claimed.rows})
+    batch.record(_Found(reasons=reasons), now())
+    pool = ThreadPoolExecutor(THREADS, "reporter")
+    try:
+        waiting = {pool.submit(_reported, stageout, *group, most): group[1] for group in groups}
         while waiting:
             # in one transaction; but a storage that answers slowly holds up no other, and costs no claim
             ended, _ = wait(waiting, timeout=stageout.worker.keeps.total_seconds() / 3)
-            made, failed = _together(future.result() for future in ended)
+            found = _together(future.result() for future in ended)
             for future in ended:
                 del waiting[future]
             left = [row.id for theirs in waiting.values() for row in theirs]
             if left:
-                keep_claim(ledger, stageout_transfers, left, claimed.claim, stageout.worker, now=now())
-            states, destinations = _record(stageout, claimed.claim, rows, made, failed, now())
-            moved += states
-            unknown += destinations
-    return ReporterReport(len(claimed.rows), moved, unknown)
+                keep_claim(stageout.ledger, stageout_transfers, left, claimed.claim, stageout.worker, now=now())
+            batch.record(found, now())
+    finally:
+        # a task that has to end waits for no storage
+        pool.shutdown(wait=False, cancel_futures=True)
+    return ReporterReport(len(claimed.rows), batch.moved, batch.unknown, batch.large)
 
 
-def _record(
-    stageout: Stageout,
-    claim: str,
-    rows: Mapping[int, Row[Any]],
-    moves: Sequence[TransferMove],
-    reasons: Mapping[int, str],
-    now: datetime,
-) -> tuple[Counter[str], Counter[str]]:
-    """Record moves, and why other copies are checked again: the states, and the destinations of the others."""
-    moved: frozenset[int] = frozenset()
-    if moves:
-        moved = move_transfers(stageout.ledger, moves, StageoutComponent.REPORTER, now=now, claim=claim)
-    if reasons:
-        waits = {number: _next_look(rows[number], now) for number in reasons}
-        look_again(stageout.ledger, stageout_transfers, waits, claim, now=now, reasons=reasons)
-    states = Counter(move.to.value for move in moves if move.id in moved)
-    return states, Counter(rows[number].destination for number in reasons)
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was found out: moves, why other copies could not be compared, and why others are read later."""
+
+    moves: list[TransferMove] = field(default_factory=list)
+    reasons: dict[int, str] = field(default_factory=dict)
+    large: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Records what is found out of the claimed rows, and counts it."""
+
+    stageout: Stageout
+    claim: str
+    rows: Mapping[int, Row[Any]]
+    moved: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+    large: int = 0
+
+    def record(self, found: _Found, now: datetime) -> None:
+        ledger, claim = self.stageout.ledger, self.claim
+        if found.moves:
+            moved = move_transfers(ledger, found.moves, StageoutComponent.REPORTER, now=now, claim=claim)
+            self.moved.update(move.to.value for move in found.moves if move.id in moved)
+        if found.reasons:
+            waits = {number: _next_look(self.rows[number], now) for number in found.reasons}
+            look_again(ledger, stageout_transfers, waits, claim, now=now, reasons=found.reasons)
+        if found.large:
+            # if it is not read by then, the reporter takes it again
+            waits = dict.fromkeys(found.large, LONGEST_LOOK)
+            look_again(ledger, stageout_transfers, waits, claim, now=now, reasons=found.large, to=LARGE)
+        self.unknown.update(self.rows[number].destination for number in found.reasons)
+        self.large += len(found.large)
 
 
 def _by_storage(
@@ -110,47 +148,48 @@ def _by_storage(
     return list(groups.values()), unknown
 
 
-def _reported(
-    stageout: Stageout, place: SitePlace, rows: Sequence[Row[Any]]
-) -> tuple[list[TransferMove], dict[int, str]]:
-    """The moves of copies at one storage, and why others could not be compared."""
+def _reported(stageout: Stageout, place: SitePlace, rows: Sequence[Row[Any]], most: int | None) -> _Found:
+    """What is found out of copies at one storage."""
     try:
-        decisions = _decisions(stageout, place, rows)
+        decisions = _decisions(stageout, place, rows, most)
     except NightshiftError as error:
         owners = {row.owner for row in rows}
         if len(owners) == 1:
-            return [], {row.id: str(error) for row in rows}
+            return _Found(reasons={row.id: str(error) for row in rows})
         # the credential of one of them may be the cause
-        return _together(_reported(stageout, place, [row for row in rows if row.owner == one]) for one in owners)
-    moves: list[TransferMove] = []
-    unknown: dict[int, str] = {}
+        by_owner = ([row for row in rows if row.owner == owner] for owner in owners)
+        return _together(_reported(stageout, place, theirs, most) for theirs in by_owner)
+    found = _Found()
     for row in rows:
         decision = decisions[row.id]
         if decision.verdict is CopyVerdict.CANNOT_TELL:
-            unknown[row.id] = decision.reason.format()
+            found.reasons[row.id] = decision.reason.format()
+        elif decision.verdict is CopyVerdict.LOOK:
+            found.large[row.id] = f"larger than {READ_IN_PASS >> 20} MiB: it waits to be read by `stage_out_read_back`"
         else:
-            moves.append(_move(stageout, row, decision))
-    return moves, unknown
+            found.moves.append(_move(stageout, row, decision))
+    return found
 
 
-def _together(
-    parts: Iterable[tuple[list[TransferMove], dict[int, str]]],
-) -> tuple[list[TransferMove], dict[int, str]]:
-    moves: list[TransferMove] = []
-    unknown: dict[int, str] = {}
-    for made, failed in parts:
-        moves += made
-        unknown |= failed
-    return moves, unknown
+def _together(parts: Iterable[_Found]) -> _Found:
+    whole = _Found()
+    for part in parts:
+        whole.moves.extend(part.moves)
+        whole.reasons.update(part.reasons)
+        whole.large.update(part.large)
+    return whole
 
 
-def _decisions(stageout: Stageout, place: SitePlace, rows: Sequence[Row[Any]]) -> dict[int, CopyDecision]:
+def _decisions(
+    stageout: Stageout, place: SitePlace, rows: Sequence[Row[Any]], most: int | None
+) -> dict[int, CopyDecision]:
     by_id = {row.id: row for row in rows}
     return judge_copies(
         stageout.site(rows[0].destination),
         [CopiedFile.of(row) for row in rows],
         destination=place,
         source=lambda number: stageout.place(by_id[number].source, by_id[number].owner),
+        most=most,
     )
 
 

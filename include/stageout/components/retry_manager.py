@@ -17,6 +17,7 @@ from include.stageout.attempts.queues import server_of
 from include.stageout.claims import ClaimedRows, claim_transfers, look_again
 from include.stageout.components.tools import Stageout
 from include.stageout.moves import TransferMove, move_transfers
+from include.stageout.registration.blocks import close_workflow, note_killed
 from include.stageout.requests import AT_ONCE, pieces
 from include.stageout.states import StageoutComponent, TransferJobState, TransferState
 from include.stageout.tables import stageout_jobs, stageout_requests, stageout_transfers
@@ -164,6 +165,14 @@ def kill(
     }
     moved = _moved(bind, to, f"killed by {by}", now, (ids, owner, workflow))
     return KilledTransfers(moved[_T.KILLED], moved[_T.KILLING])
+
+
+def kill_workflow(bind: Bind, owner: str, workflow: str, *, by: str, now: datetime) -> KilledTransfers:
+    """Close a workflow, and kill its transfers as `kill` does. Raises as `close_workflow`."""
+    # closed first: no file is added behind the kill
+    close_workflow(bind, owner, workflow, now=now)
+    note_killed(bind, owner, workflow, now=now)
+    return kill(bind, by=by, now=now, owner=owner, workflow=workflow)
 
 
 _Choice = tuple[Collection[int] | None, str | None, str | None]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Row
 
 from include.fts.states import FailureScope
-from include.settings.transfers.sites import RemoteSite
-from include.stageout.places.facts import SitePlace
+from include.settings.transfers.sites import ChecksumMode, RemoteSite
+from include.stageout.places.facts import FileFacts, SitePlace
 from include.stageout.places.verify import CopyDecision, CopyEvidence, CopyLook, CopyVerdict, verify
+
+READ_IN_PASS = 64 << 20
+"""Bytes of a file that a pass reads: at half a megabyte a second it is read before the pass has to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +35,16 @@ class CopiedFile:
 
 
 def judge_copies(
-    site: RemoteSite, files: Sequence[CopiedFile], *, destination: SitePlace, source: Callable[[int], SitePlace]
+    site: RemoteSite,
+    files: Sequence[CopiedFile],
+    *,
+    destination: SitePlace,
+    source: Callable[[int], SitePlace],
+    most: int | None = READ_IN_PASS,
 ) -> dict[int, CopyDecision]:
-    """A decision for each file, by id; none is LOOK. What a site refuses is CANNOT_TELL, not an error.
+    """A decision for each file, by id. What a site refuses is CANNOT_TELL, not an error.
+
+    LOOK is decided only of a file that would have to be read here, and has more than `most` bytes.
 
     Args:
         site: The destination of all of them.
@@ -42,6 +52,7 @@ def judge_copies(
         destination: Its storage.
         source: Opens the storage that the source of a file is at, by the file's id; only called where the destination
             and the request do not decide.
+        most: None: files of any size are read.
 
     Raises:
         NightshiftError: What a `SitePlace`, or opening the source, raises.
@@ -53,8 +64,9 @@ def judge_copies(
         asked: defaultdict[CopyLook, list[int]] = defaultdict(list)
         for number, known in list(evidence.items()):
             decision = verify(site, known)
-            if decision.look is not None and decision.verdict is CopyVerdict.LOOK:
-                asked[decision.look].append(number)
+            look = _asked(decision, known, most)
+            if look is not None:
+                asked[look].append(number)
             else:
                 decided[number] = decision
                 del evidence[number]
@@ -73,3 +85,15 @@ def judge_copies(
                 for number, name in names.items():
                     evidence[number] = evidence[number].with_answer(look, answers[name])
     return decided
+
+
+def _asked(decision: CopyDecision, evidence: CopyEvidence, most: int | None) -> CopyLook | None:
+    """What is asked next, the size before a file is read; None: nothing more."""
+    look = decision.look if decision.verdict is CopyVerdict.LOOK else None
+    if look is None or look.mode is not ChecksumMode.READ_BACK or most is None:
+        return look
+    answers = evidence.source if look.end is FailureScope.SOURCE else evidence.destination
+    sizes = [answer.size for answer in answers.values() if isinstance(answer, FileFacts)]
+    if not sizes and ChecksumMode.NONE not in answers:
+        return replace(look, mode=ChecksumMode.NONE)
+    return None if sizes and max(sizes) > most else look

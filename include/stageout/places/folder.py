@@ -29,7 +29,7 @@ _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
 
 
 class FolderStorage:
-    """The folders of a site; a folder has no identities, so the credential is not used."""
+    """The folders of a site. A folder has no identities, so the credential is not used; and it reports no checksum."""
 
     def __init__(self, site: RemoteSite, _: Credential | None, options: PlaceOptions) -> None:
         self._site, self._options = site, options
@@ -38,7 +38,7 @@ class FolderStorage:
         """Nothing is open between two calls."""
 
     def look(self, urls: Sequence[str], *, checksum: ChecksumMode) -> Mapping[str, FileAnswer]:
-        reads = checksum in {ChecksumMode.ADLER32, ChecksumMode.READ_BACK}
+        reads = checksum is ChecksumMode.READ_BACK
         return at_once(lambda url: self._at(url, lambda parent, name: _facts(parent, name, reads)), urls, self._options)
 
     def remove(self, urls: Sequence[str]) -> Mapping[str, FailureReason | None]:

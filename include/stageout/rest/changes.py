@@ -10,8 +10,9 @@ from sqlalchemy import Engine
 
 from include.site.site import Site
 from include.stageout.components.retry_manager import KilledTransfers, kill, resubmit
+from include.stageout.components.retry_manager import kill_workflow as kill_whole
 from include.stageout.files import MAX_FILES, check_name_space, check_request
-from include.stageout.registration.blocks import close_workflow, note_killed
+from include.stageout.registration.blocks import close_workflow
 from include.stageout.requests import record_request
 from include.stageout.rest.documents import ReceiptDocument, RequestDocument, SentDocument
 from include.stageout.rest.errors import BODY_INVALID
@@ -81,10 +82,7 @@ def close(ledger: Engine, user: StageoutUser, asked: str | None, name: str, *, n
 def kill_workflow(ledger: Engine, user: StageoutUser, asked: str | None, name: str, *, now: datetime) -> KilledDocument:
     """Close a workflow, and kill its transfers. Raises as `close`."""
     owner = owner_of(user, asked) or user.name
-    # closed first: no file is added behind the kill
-    close_workflow(ledger, owner, name, now=now)
-    note_killed(ledger, owner, name, now=now)
-    return KilledDocument.of(kill(ledger, by=user.name, now=now, owner=owner, workflow=name))
+    return KilledDocument.of(kill_whole(ledger, owner, name, by=user.name, now=now))
 
 
 def _choice(body: bytes, user: StageoutUser) -> tuple[tuple[int, ...] | None, str | None, str | None]:

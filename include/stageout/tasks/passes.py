@@ -14,7 +14,7 @@ from include.stageout.components.archivist import archive
 from include.stageout.components.cleaner import clean
 from include.stageout.components.monitor import MonitorReport, monitor
 from include.stageout.components.register import register
-from include.stageout.components.reporter import report
+from include.stageout.components.reporter import read_back, report
 from include.stageout.components.retry_manager import retry_waiting
 from include.stageout.components.submitter import submit
 from include.stageout.components.tools import Stageout
@@ -37,6 +37,7 @@ COMPONENTS: Mapping[str, StageoutBatch] = {
     "submit": submit,
     "monitor": _monitor,
     "report": report,
+    "read_back": read_back,
     "retry": retry_waiting,
     "register": register,
     "clean": clean,

@@ -14,7 +14,7 @@ from include.stageout.components.census import take_census
 from include.stageout.components.cleaner import clean
 from include.stageout.components.monitor import monitor
 from include.stageout.components.register import register
-from include.stageout.components.reporter import report
+from include.stageout.components.reporter import read_back, report
 from include.stageout.components.retry_manager import kill, resubmit, retry_waiting
 from include.stageout.components.submitter import submit
 from include.stageout.components.tools import Stageout
@@ -36,7 +36,7 @@ def _run(component: Component, world: StageoutWorld, worker: str) -> None:
 
 PASSES: Mapping[str, Callable[[StageoutWorld, str], None]] = {
     component.__name__: partial(_run, component)
-    for component in (submit, monitor, report, retry_waiting, register, clean, archive)
+    for component in (submit, monitor, report, read_back, retry_waiting, register, clean, archive)
 }
 
 

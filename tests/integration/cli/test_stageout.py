@@ -17,12 +17,13 @@ from include.ledger.engine import open_ledger, writing
 from include.stageout.archive import archive_transfers
 from include.stageout.states import TransferState
 from include.stageout.tables import stageout_transfers
+from tests.fakes.ftsserver import FtsServer
 
 SITE = """
 ledger: "sqlite:///{folder}/ledger.db"
 sites:
-  pisa: {{read: [{{prefix: /store, url: "davs://pisa.example.org/cms"}}]}}
-  bari: {{read: [{{prefix: /store, url: "davs://bari.example.org/cms"}}]}}
+  pisa: {{read: &pisa [{{prefix: /store, url: "davs://pisa.example.org/cms"}}], third_party: *pisa}}
+  bari: {{read: &bari [{{prefix: /store, url: "davs://bari.example.org/cms"}}], third_party: *bari}}
 """
 HEAD = "source,source_name,destination,destination_name,size,dataset,user_job"
 
@@ -137,7 +138,7 @@ def test_transfers_are_listed_by_page_and_shown_with_their_history(submitted: li
 
 def test_transfers_are_killed_and_resubmitted_by_id_and_by_workflow(submitted: list[int]) -> None:
     assert as_json("kill", str(submitted[0])) == {"killed": submitted[:1], "killing": []}
-    assert as_json("kill", "-w", "w1", "--owner", "bob") == {"killed": [], "killing": []}
+    assert "check owner and name" in stageout("kill", "-w", "w1", "--owner", "bob", code=2).stderr
     assert as_json("kill", "-w", "w1")["killed"] == sorted(submitted[1:])
     assert as_json("status")["transfers"] == {"killed": 3}
     assert as_json("resubmit", str(submitted[1])) == {"resubmitted": [submitted[1]]}
@@ -153,6 +154,30 @@ def test_a_closed_workflow_gets_no_further_files(submitted: list[int]) -> None:
     done = stageout("submit", "-", "-w", "w1", code=2, text="\n".join([HEAD, line(7)]))
     assert "is not opened again" in done.stderr
     assert "check owner and name" in stageout("close", "w2", code=2).stderr
+
+
+def test_a_killed_workflow_is_closed_before(submitted: list[int]) -> None:
+    assert as_json("kill", "-w", "w1")["killed"] == sorted(submitted)
+    whole = as_json("status", "-w", "w1")["workflow"]
+    assert whole["closed_at"] == whole["killed_at"] is not None
+    assert "is not opened again" in stageout("submit", "-", "-w", "w1", code=2, text="\n".join([HEAD, line(7)])).stderr
+    assert as_json("kill", "-w", "w1") == {"killed": [], "killing": []}
+
+
+def test_links_are_shown_with_the_limits_that_fts_decided(
+    submitted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FtsServer() as server:
+        monkeypatch.setenv("AIRFLOW_CONN_FTS_DEFAULT", json.dumps({"conn_type": "fts", "host": server.url}))
+        row = {"source_se": "davs://pisa.example.org", "dest_se": "davs://bari.example.org", "active": 7}
+        server.answer("GET", "/optimizer/current", 200, [{**row, "datetime": "2026-11-23T10:00:00"}])
+        (link,) = as_json("status", "--links")["links"]
+        assert link == {"source": "pisa", "destination": "bari", "files": 3, "active": 7,
+                        "decided_at": "2026-11-23T10:00:00+00:00"}  # fmt: skip
+        server.answer("GET", "/optimizer/current", 403, {"status": "403 Forbidden", "message": "no"})
+        done = stageout("status", "--links")
+    assert "pisa -> bari           3 files  no limit is known" in done.stdout
+    assert "limits of fts_default are unknown" in done.stderr
 
 
 def test_archived_transfers_are_counted_and_exported(submitted: list[int], ledger: Engine, folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import logging
 import uuid
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Thread
 from typing import Any
@@ -280,6 +281,19 @@ def test_bans_of_users(client: FtsClient, server: FtsServer) -> None:
     server.answer("DELETE", "/ban/dn", 204)
     client.unban(BanOf.USER, "/CN=u")
     assert server.asked[-1].path == "/ban/dn?user_dn=%2FCN%3Du"
+
+
+def test_decisions_of_the_optimizer(client: FtsClient, server: FtsServer) -> None:
+    link = {"source_se": "davs://a.example.org", "dest_se": "davs://b.example.org", "active": 7, "nostreams": 1}
+    row = {**link, "ema": 1.5, "datetime": "2026-11-23T10:00:00"}
+    server.answer("GET", "/optimizer/current", 200, [row])
+    (decision,) = client.link_decisions()
+    assert (decision.source, decision.destination, decision.active) == (link["source_se"], link["dest_se"], 7)
+    assert decision.at == datetime(2026, 11, 23, 10, tzinfo=UTC)
+    for wrong in ({"error": "x"}, [{**row, "active": -1}], ["x"]):
+        server.answer("GET", "/optimizer/current", 200, wrong)
+        with refused(FTS_REPLY_UNEXPECTED):
+            client.link_decisions()
 
 
 def test_a_job_in_the_archive(client: FtsClient, server: FtsServer) -> None:

@@ -14,10 +14,12 @@ from sqlalchemy import insert, update
 
 from include.ledger.engine import writing
 from include.pages.app import create_app
+from include.pages.registry import PREFIX, STAGEOUT_API
 from include.pages.transfers import overview, rows
 from include.site.site import Site
 from include.stageout.archive import archive_transfers
 from include.stageout.moves import TransferMove, move_transfers
+from include.stageout.rest.app import create_api
 from include.stageout.rest.remembered import RememberedCounts
 from include.stageout.states import StageoutComponent, TransferState
 from include.stageout.tables import stageout_analytics, stageout_findings, stageout_transfers
@@ -171,6 +173,41 @@ def test_a_transfer_has_every_move_with_its_reason(site: Site, ann: Viewer) -> N
 @pytest.mark.parametrize("query", ["state=lost", "archived=maybe", "name=/a", "job=7", "after=x", f"user={'x' * 2000}"])
 def test_a_choice_that_cannot_be_is_refused(olga: Viewer, query: str) -> None:
     olga(f"transfers?{query}", 400)
+
+
+@pytest.mark.parametrize(
+    ("query", "killed", "resubmitted"),
+    [("user=ann", [0, 1], [2]), ("state=new", [0, 1], None), ("state=failed,new&site=bari", [0, 1], [2]),
+     ("failure=quota", [], [2]), ("state=cleaned", None, None), ("", None, None)],
+)  # fmt: skip
+def test_buttons_change_what_the_list_shows_and_can_be_changed(
+    site: Site, ann: Viewer, query: str, killed: list[int] | None, resubmitted: list[int] | None
+) -> None:
+    ids = recorded(site.ledger, 4, owner="ann")
+    recorded(site.ledger, 2, owner="bob")
+    moved(site, ids[2:3], FAILED, failure="quota")
+    moved(site, ids[3:], CLEANED)
+    page = ann(f"transfers?{query}")
+    found = dict(re.findall(r'<form class="change" action="([^"]+)".*?data-list="([^"]+)"', page, re.DOTALL))
+    expected = {"kill": killed, "resubmit": resubmitted}
+    api = TestClient(create_api(stageout_user, lambda: site), base_url="http://127.0.0.1")
+    for verb, chosen in expected.items():
+        call = found.pop(f"stageout/v1/transfers/{verb}", None)
+        if chosen is None:
+            assert call is None
+            continue
+        path = f"{PREFIX}/{html.unescape(call or '')}".removeprefix(STAGEOUT_API)
+        answer = api.get(path, headers={"authorization": "Bearer ann"}).json()
+        assert sorted(row["id"] for row in answer["rows"]) == [ids[number] for number in chosen]
+    assert not found
+
+
+def test_a_transfer_that_is_archived_has_no_buttons(site: Site, ann: Viewer) -> None:
+    (number,) = recorded(site.ledger, 1, owner="ann")
+    assert f'data-id="{number}"' in ann(f"transfer?id={number}")
+    moved(site, [number], FAILED)
+    archive_transfers(site.ledger, FAILED, before=NOW + timedelta(hours=1), limit=10)
+    assert 'class="change"' not in ann(f"transfer?id={number}")
 
 
 def test_the_news_are_the_same_part_of_the_page(site: Site, anybody: TestClient) -> None:

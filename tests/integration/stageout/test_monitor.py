@@ -7,16 +7,18 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from include.fts.states import FailureReason
+from include.settings.transfers.sites import ChecksumMode
 from include.settings.transfers.stageout import StageoutSettings
 from include.stageout.claims import StageoutWorker, claim_jobs
 from include.stageout.components.monitor import monitor
 from include.stageout.components.retry_manager import kill, resubmit
 from include.stageout.errors import MOVE_REFUSED
 from include.stageout.jobs import declare_dead
+from include.stageout.places.compare import READ_IN_PASS
 from include.stageout.places.facts import FileFacts
 from include.stageout.states import TransferJobState as J
 from tests.fakes.refused import refused
-from tests.fakes.transferloop import ADLER32
+from tests.fakes.transferloop import ADLER32, mock_site
 
 BEGAN, ENDED = "2026-11-23T12:00:01", "2026-11-23T12:00:09"
 EXISTS = "DESTINATION [17] Destination file exists and overwrite is not enabled"
@@ -166,6 +168,23 @@ def test_what_a_lost_job_copied_is_not_copied_again(loop):
     loop.monitor()
     assert (loop.states(), loop.jobs()[0].state) == (["copied", "retry-wait"], "lost")
     assert not loop.row(absent).may_overwrite
+
+
+def test_a_large_copy_of_a_lost_job_is_read_by_no_monitor(loop, monkeypatch):
+    loop.sites["bari"] = mock_site("bari", checksum="read-back")
+    same, other = loop.submitted(2, size=READ_IN_PASS + 1)
+    for number, size in ((same, READ_IN_PASS + 1), (other, READ_IN_PASS + 2)):
+        loop.places["bari"].files[loop.row(number).destination_name] = FileFacts(size, ADLER32)
+    look = loop.places["bari"].look
+
+    def unread(names, *, checksum):
+        assert checksum is ChecksumMode.NONE
+        return look(names, checksum=checksum)
+
+    monkeypatch.setattr(loop.places["bari"], "look", unread)
+    forget(loop)
+    loop.monitor()
+    assert (loop.states(), loop.jobs()[0].state) == (["copied", "retry-wait"], "lost")
 
 
 def test_a_lost_job_waits_for_a_destination_that_cannot_be_asked(loop):

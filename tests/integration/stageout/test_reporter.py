@@ -7,8 +7,11 @@ from dataclasses import replace
 from datetime import timedelta
 
 from include.fts.states import FailureReason
+from include.settings.transfers.sites import ChecksumMode
 from include.stageout.claims import StageoutWorker
+from include.stageout.components.reporter import LONGEST_LOOK
 from include.stageout.errors import CREDENTIAL_MISSING
+from include.stageout.places.compare import READ_IN_PASS
 from include.stageout.places.facts import FileFacts
 from tests.fakes.transferloop import ADLER32, DictPlace, mock_site
 
@@ -136,4 +139,73 @@ def test_a_storage_that_answers_slowly_holds_up_no_other_and_costs_no_claim(loop
     worker = StageoutWorker("worker-1", timedelta(seconds=1))
     monkeypatch.setattr(type(loop), "stageout", property(lambda self: replace(opened(self), worker=worker)))
     assert loop.report().moved == {"done": 2}
+    assert seen == ["kept"]
+
+
+def large_copies(loop, monkeypatch, count=1):
+    """Ids of large copies at a site without checksums, and the names that are read there."""
+    loop.sites["bari"] = mock_site("bari", checksum="read-back")
+    ids, read = copied(loop, count, size=READ_IN_PASS + 1), []
+    look = loop.places["bari"].look
+
+    def noted(names, *, checksum):
+        read.extend(names if checksum is ChecksumMode.READ_BACK else ())
+        return look(names, checksum=checksum)
+
+    monkeypatch.setattr(loop.places["bari"], "look", noted)
+    return ids, read
+
+
+def test_a_large_copy_is_left_to_the_component_that_reads(loop, monkeypatch):
+    (large,), read = large_copies(loop, monkeypatch)
+    (small,) = copied(loop)
+    report = loop.report()
+    assert (report.moved, report.large) == ({"done": 1}, 1)
+    assert (loop.row(small).state, loop.row(large).state) == ("done", "copied")
+    assert read == [loop.row(small).destination_name]
+    assert "it waits to be read" in loop.row(large).reason
+    assert loop.report().rows == 0
+    assert (loop.read_back().moved, loop.row(large).checksum) == ({"done": 1}, ADLER32)
+    assert loop.read_back().rows == 0
+
+
+def test_a_large_copy_of_another_size_is_not_read(loop, monkeypatch):
+    (number,), read = large_copies(loop, monkeypatch)
+    loop.places["bari"].files[loop.row(number).destination_name] = FileFacts(READ_IN_PASS + 2, ADLER32)
+    assert loop.report().moved == {"retry-wait": 1}
+    assert read == []
+
+
+def test_a_large_copy_that_nothing_reads_is_looked_at_again(loop, monkeypatch):
+    (number,), _ = large_copies(loop, monkeypatch)
+    loop.report()
+    loop.later(seconds=LONGEST_LOOK.total_seconds())
+    assert loop.report().large == 1
+    loop.places["bari"].files.clear()
+    loop.later(seconds=LONGEST_LOOK.total_seconds())
+    assert loop.report().moved == {"retry-wait": 1}
+    assert (loop.read_back().rows, loop.row(number).claim) == (0, None)
+
+
+def test_a_large_copy_is_read_for_longer_than_a_claim_and_holds_up_no_other(loop, monkeypatch):
+    (slow, fast), _ = large_copies(loop, monkeypatch, 2)
+    loop.report()
+    look, seen = loop.places["bari"].look, []
+
+    def slowly(names, *, checksum):
+        if list(names) == [loop.row(slow).destination_name]:
+            before = loop.row(slow).due_at
+            loop.later(minutes=2)
+            for _ in range(500):
+                if loop.row(fast).state == "done" and loop.row(slow).due_at > before:
+                    seen.append("kept")
+                    break
+                threading.Event().wait(0.02)
+        return look(names, checksum=checksum)
+
+    monkeypatch.setattr(loop.places["bari"], "look", slowly)
+    opened = type(loop).stageout.fget
+    worker = StageoutWorker("worker-1", timedelta(seconds=1))
+    monkeypatch.setattr(type(loop), "stageout", property(lambda self: replace(opened(self), worker=worker)))
+    assert loop.read_back().moved == {"done": 2}
     assert seen == ["kept"]
