@@ -175,7 +175,7 @@ def _gateway(subject: str, store: Store, signer: Signer) -> Iterator[GatewayClie
     interval = sys.getswitchinterval()
     with tempfile.TemporaryDirectory() as state:
         served = RepositoryConfig(lambda: store, lambda: signer, (key,))
-        config = ServiceConfig(Path(state), {FQRN: served}, port=0)
+        config = ServiceConfig(Path(state) / "gateway.db", {FQRN: served}, port=0)
 
         def work() -> None:
             try:

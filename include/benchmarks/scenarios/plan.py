@@ -15,7 +15,9 @@ from include.benchmarks.scenarios.presets import PRESETS
 from include.benchmarks.targets.base import TargetSpace
 from include.settings.storage_benchmark.blocks import Mark, TargetKind, TargetSettings
 
-FILL_BLOCK = 4 * MIB
+FILL_BLOCK, SMALL_FILL_BLOCK = 4 * MIB, MIB // 4
+FILL_BLOCKS = 50
+"""Of each stream at least, where large blocks are written."""
 FILL_STREAMS = 8
 FILL_S = 300
 AGE_PERCENT = 20
@@ -234,10 +236,12 @@ def _ageing(half: StreamLoad, space: TargetSpace, kind: TargetKind, seconds: int
 
 
 def _filling(dataset: str, size: int, kind: TargetKind) -> StreamLoad | None:
-    each = size // FILL_STREAMS // FILL_BLOCK * FILL_BLOCK
+    # whole blocks of all streams: small ones where large ones would miss the level
+    block = FILL_BLOCK if size >= FILL_BLOCKS * FILL_STREAMS * FILL_BLOCK else SMALL_FILL_BLOCK
+    each = size // FILL_STREAMS // block * block
     if each <= 0:
         return None
-    return PresetLoad(LoadAccess.WRITE, dataset, FILL_STREAMS, each, FILL_BLOCK).scaled(1, USUAL[kind])
+    return PresetLoad(LoadAccess.WRITE, dataset, FILL_STREAMS, each, block).scaled(1, USUAL[kind])
 
 
 def _over_limits(plan: CampaignPlan, settings: TargetSettings, space: TargetSpace | None) -> Iterator[str]:
