@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 
-from include.benchmarks.errors import BenchmarkError
+from include.benchmarks.errors import VIEW_INCOMPLETE, BenchmarkError
 from include.benchmarks.hosts import BenchmarkHost
 from include.benchmarks.programs import CEPH, BenchmarkProgram, run_program
 from include.benchmarks.servers.machine import LOOK, MachineLook, MachineUse
@@ -99,7 +99,10 @@ class _Watch:
         def ceph(*words: str) -> str:
             arguments = (*cluster_arguments(access), *words, "--format", "json")
             done = run_program(CEPH, arguments, subject=CLUSTER, limit_s=LIMIT_S)
-            return done.require_success(CLUSTER).stdout
+            if done.code:
+                last = done.stderr.strip().rpartition("\n")[2][:200]
+                raise VIEW_INCOMPLETE(CLUSTER, f"`ceph {' '.join(words)}` ended with {done.code}: {last}")
+            return done.stdout
 
         def count() -> None:
             self._counts.append(parse_histograms(ceph("tell", "osd.*", "perf", "histogram", "dump"), CLUSTER))
@@ -159,7 +162,7 @@ class _Watch:
         try:
             call()
         except BenchmarkError as error:
-            self._note(f"the view of the servers is incomplete: {error}")
+            self._note(str(error))
 
     def _moments(self) -> Iterator[None]:
         """Now, every so often, and once more after the step."""
