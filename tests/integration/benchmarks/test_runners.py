@@ -23,6 +23,7 @@ from include.benchmarks.targets.path import FolderArea, PathBenchmarkTarget
 from include.benchmarks.targets.pool import NamespaceArea, PoolBenchmarkTarget
 from include.cvmfs.commit.commit import read_head
 from include.cvmfs.format.catalogs import CatalogCache
+from include.lab.readiness import wait
 from include.lab.servers.ceph import CephCluster, ObjectStore
 from include.lab.servers.weed import WeedServer
 from include.settings.storage_benchmark.blocks import BucketTarget, CephAccess, PathTarget, PoolTarget
@@ -89,6 +90,7 @@ def cluster(tmp_path: Path) -> Iterator[CephCluster]:
 def pool(cluster: CephCluster) -> RunArea:
     settings = {"kind": "pool", "name": "t", "pool": "bench", "conf": cluster.conf}
     target = PoolBenchmarkTarget(PoolTarget.model_validate(settings))
+    wait(lambda: "peering" if target.health().unclean else None, alive=lambda: None, timeout_s=120)
     target.check()
     return target.area("run-1")
 
