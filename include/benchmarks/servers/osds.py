@@ -78,7 +78,8 @@ def parse_histograms(text: str, subject: str) -> OsdCounts:
     except _UNREADABLE as error:
         raise RESULT_UNREADABLE(subject, f"`perf histogram dump` cannot be read ({type(error).__name__})") from None
     if not found:
-        raise RESULT_UNREADABLE(subject, "no OSD replied to `perf histogram dump`")
+        # `ceph tell osd.*` leaves out the name where there is one OSD only
+        raise RESULT_UNREADABLE(subject, "no OSD that is named replied to `perf histogram dump`; it takes two at least")
     return found
 
 
